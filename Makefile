@@ -1,0 +1,47 @@
+# Everything here sets up what it needs: a virtual environment with pinned dependencies, and the few system packages
+# that some fault tests use. The second run starts at once.
+
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+READY  := $(VENV)/.ready
+
+.PHONY: help demo test check bench torture format clean
+
+help:
+	@echo "make demo      see the promise: a worker is killed again and again, and loses nothing"
+	@echo "make test      all quick tests (under five minutes on two cores)"
+	@echo "make check     lint, format, types, import directions"
+	@echo "make bench     the speed bars, as ratios against raw SQLite in the same run"
+	@echo "make torture   the long fault runs (TORTURE_SEED=n repeats one)"
+
+$(READY): pyproject.toml constraints.txt scripts/setup
+	@PYTHON="$(PYTHON)" VENV="$(VENV)" scripts/setup
+	@touch $@
+
+demo: $(READY)
+	@$(BIN)/python examples/kill_the_worker.py
+
+test: $(READY)
+	@scripts/system-packages
+	$(BIN)/python -m pytest -q -n 2 -m "not torture" tests
+
+check: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/basedpyright --warnings
+	$(BIN)/python -m pytest -q tests/unit/test_import_directions.py
+
+bench: $(READY)
+	@$(BIN)/python benchmarks/run.py
+
+torture: $(READY)
+	@scripts/system-packages
+	$(BIN)/python -m pytest -q -s -m torture tests
+
+format: $(READY)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean:
+	rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis build dist

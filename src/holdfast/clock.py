@@ -1,0 +1,45 @@
+"""Time as an argument: what the wall clock says, and what only ever moves forward."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+
+class Instant(NamedTuple):
+    """One reading of both clocks, in milliseconds.
+
+    `wall` is for people, deadlines and other machines; it may jump. `mono` never does, but means something only on the
+    machine since its `boot`. Within one boot it is the same for all processes, so leases are judged by it.
+    """
+
+    wall: int
+    mono: int
+    boot: str
+
+
+class Clock(Protocol):
+    """Where time comes from. Tests pass a clock they move by hand."""
+
+    def read(self) -> Instant:
+        """Both clocks, now."""
+        ...
+
+
+class SystemClock:
+    """The clocks of this machine."""
+
+    def __init__(self) -> None:
+        self._boot = boot_id()
+
+    def read(self) -> Instant:
+        return Instant(time.time_ns() // 1_000_000, time.monotonic_ns() // 1_000_000, self._boot)
+
+
+def boot_id() -> str:
+    """What names this boot of this machine; empty where the system does not say."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    except OSError:
+        return ""

@@ -1,0 +1,25 @@
+"""Named places where a test may end the process.
+
+They are compiled into the code that must survive, and do nothing until `holdfast.testing` arms them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_armed: Callable[[str], None] | None = None
+
+
+def crash_point(name: str) -> None:
+    """Say that execution has come to `name`."""
+    if _armed is not None:
+        _armed(name)
+
+
+def arm(callback: Callable[[str], None] | None) -> None:
+    """Call `callback` at every crash point from now on; None disarms."""
+    global _armed  # noqa: PLW0603  one switch for the whole process is the point
+    _armed = callback

@@ -1,0 +1,197 @@
+"""Driving a journal: claim the lease, fold what is recorded, run the code, record how it ended.
+
+Driving is idempotent and resumable: whoever drives a journal after a crash runs the same code from the top, meets the
+recorded outcomes, and goes on where the last one stopped. A run that has ended only answers how.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager, suppress
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import msgspec
+
+from holdfast.crashpoints import crash_point
+from holdfast.effects.boundary import Boundary
+from holdfast.effects.replay import Past
+from holdfast.effects.scopes import current, install
+from holdfast.effects.values import decode_value, encode_value
+from holdfast.errors import BlobMissing, Fenced, Halted, HeadConflict, HoldfastError, RunFailed, StoreError
+from holdfast.names import check_id
+from holdfast.records import Ended, ErrorInfo, Record, Started
+from holdfast.store.store import LEASE_MS
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Awaitable, Callable
+
+    from holdfast.records import Blob, JournalKind
+    from holdfast.store.contract import Lease
+    from holdfast.store.store import Store
+
+T = TypeVar("T")
+
+_RENEWALS_PER_TERM: Final = 3
+
+
+async def drive(  # noqa: PLR0913
+    store: Store,
+    journal: str,
+    body: Callable[[Boundary], Awaitable[T]],
+    *,
+    run: str = "main",
+    kind: JournalKind = "process",
+    agent: str | None = None,
+    code: str | None = None,
+    lease_ms: int = LEASE_MS,
+    strict: bool = False,
+) -> T:
+    """Run `body` durably under the id `journal`; answers its value, also when it had ended long ago.
+
+    Everything that `body` does to the world goes through the boundary it is given. `code` names the version of the
+    code in the journal. With `strict`, nothing is performed: an effect that is not recorded raises `ReplayMiss`.
+
+    Raises `LeaseHeld` when another process drives this journal, `Fenced` when one took over meanwhile,
+    `ReplayMismatch` when the code does not fit the journal, and `RunFailed` when `body` raised.
+    """
+    check_id("run", run)
+    await store.open_journal(journal, kind, agent)
+    lease = await store.claim(journal, ttl_ms=lease_ms)
+    try:
+        async with _renewed(store, lease) as lost:
+            ledger = LeasedJournal(store, lease)
+            past = await ledger.past()
+            ended = past.ended.get(run)
+            if ended is None:
+                boundary = Boundary(ledger, past, run, strict=strict)
+                ended = await _run(boundary, ledger, body, lost, code)
+            return await ledger.result(ended)
+    except Halted as halted:
+        raise halted.reason from halted.reason.__cause__
+    finally:
+        with suppress(HoldfastError):
+            await asyncio.shield(store.release(lease))
+
+
+async def _run(
+    boundary: Boundary,
+    ledger: LeasedJournal,
+    body: Callable[[Boundary], Awaitable[Any]],
+    lost: asyncio.Future[HoldfastError],
+    code: str | None,
+) -> Ended:
+    install(asyncio.get_running_loop())
+    if boundary.run not in boundary.past.started:
+        boundary.submit([Started(at=ledger.now(), run=boundary.run, code=code)])
+    work = asyncio.ensure_future(_body(boundary, ledger, body))
+    lost.add_done_callback(lambda _: work.cancel())
+    try:
+        ended = await work
+    except asyncio.CancelledError:
+        if lost.done() and not lost.cancelled():
+            raise boundary.halt(lost.result()) from None
+        work.cancel()
+        with suppress(asyncio.CancelledError, Exception, Halted):
+            await work
+        raise
+    crash_point("drive.before_end")
+    await boundary.record([ended])
+    crash_point("drive.after_end")
+    return ended
+
+
+async def _body(boundary: Boundary, ledger: LeasedJournal, body: Callable[[Boundary], Awaitable[Any]]) -> Ended:
+    current.set(boundary.root())
+    try:
+        value = encode_value(await body(boundary))
+        if len(value) > ledger.inline_bytes:
+            return Ended(at=ledger.now(), run=boundary.run, status="completed", blob=await ledger.put_blob(value))
+        return Ended(at=ledger.now(), run=boundary.run, status="completed", value=msgspec.Raw(value))
+    except StoreError as error:
+        raise boundary.halt(error) from error
+    except Exception as error:  # noqa: BLE001  how the code ended is recorded, whatever it raised
+        boundary.check_running()
+        info = ErrorInfo(type(error).__name__, str(error)[:4_096])
+        return Ended(at=ledger.now(), run=boundary.run, status="failed", error=info)
+
+
+@asynccontextmanager
+async def _renewed(store: Store, lease: Lease) -> AsyncGenerator[asyncio.Future[HoldfastError]]:
+    """Renew the lease as long as the block runs; the future is done with the reason when it can't be kept."""
+    lost: asyncio.Future[HoldfastError] = asyncio.get_running_loop().create_future()
+
+    async def keep() -> None:
+        while True:
+            await asyncio.sleep(lease.ttl_ms / 1000 / _RENEWALS_PER_TERM)
+            try:
+                await store.renew(lease)
+            except Fenced as error:
+                if not lost.done():
+                    lost.set_result(error)
+                return
+            except StoreError:
+                continue  # busy or full: the lease still runs, and nobody else can write either
+
+    keeper = asyncio.ensure_future(keep())
+    try:
+        yield lost
+    finally:
+        keeper.cancel()
+        with suppress(asyncio.CancelledError):
+            await keeper
+        lost.cancel()
+
+
+class LeasedJournal:
+    """One journal under one lease: `Ledger` for the boundary."""
+
+    def __init__(self, store: Store, lease: Lease) -> None:
+        self.journal = lease.journal
+        self.store_id = store.id
+        self.inline_bytes = store.limits.inline_bytes
+        self._store = store
+        self._lease = lease
+        self._head = lease.head
+
+    def now(self) -> int:
+        return self._store.clock.read().wall
+
+    def append(self, added: list[Record]) -> tuple[int, asyncio.Future[int]]:
+        future = self._store.append_soon(self._lease, added, head=self._head)
+        # Looked at by whoever waits for a later append: if this one failed, that one fails too.
+        future.add_done_callback(_retrieve)
+        self._head += len(added)
+        return self._head, future
+
+    async def put_blob(self, body: bytes) -> Blob:
+        return await self._store.put_blob(body)
+
+    async def blob(self, digest: str) -> bytes | None:
+        return await self._store.blob(digest)
+
+    async def past(self) -> Past:
+        """What is recorded: read while nobody else can write."""
+        past = Past()
+        seq = 0
+        async for entry in self._store.read_all(self.journal):
+            past.add(entry.record)
+            seq = entry.seq
+        if seq != self._head:
+            raise HeadConflict(self.journal, self._head, seq)
+        return past
+
+    async def result(self, ended: Ended) -> Any:  # noqa: ANN401
+        """The value of a run that has ended, or the error it ended with."""
+        if ended.error is not None:
+            raise RunFailed(self.journal, ended.run, ended.error.kind, ended.error.message)
+        if ended.blob is None:
+            return decode_value(bytes(ended.value))
+        body = await self._store.blob(ended.blob.digest)
+        if body is None:
+            raise BlobMissing(ended.blob.digest)
+        return decode_value(body)
+
+
+def _retrieve(future: asyncio.Future[int]) -> None:
+    if not future.cancelled():
+        future.exception()

@@ -1,0 +1,1 @@
+"""Effects: what is asked of the world, the decision on replay, and the boundary that performs them."""

@@ -1,0 +1,109 @@
+"""An effect as a value: who asks, for what, why, and under which key it is found again."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+from holdfast.effects.canonical import canonical, digest, digest_of_bytes
+from holdfast.errors import InvalidId
+from holdfast.names import check_id
+from holdfast.records import EFFECT_KINDS, Ask, EffectKind
+
+MAX_KEY = 2_048
+"""Longest replay key: the bound on how deep effects can be nested."""
+
+MAX_ASK_BODY = 8 * 1024
+"""A larger command is recorded by its digest alone."""
+
+CauseKind = Literal["input", "run", "effect", "tool_call", "process", "trigger"]
+
+
+class Scope(msgspec.Struct, frozen=True):
+    """Where: the journal, the run in it, and the iteration of the run."""
+
+    journal: str
+    run: str
+    iteration: int | None = None
+
+
+class Subject(msgspec.Struct, frozen=True):
+    """What: the effect's own id and its kind."""
+
+    effect: str
+    kind: EffectKind
+
+
+class Cause(msgspec.Struct, frozen=True):
+    """Why: what led to this effect."""
+
+    kind: CauseKind
+    id: str
+
+
+class Command(msgspec.Struct, frozen=True):
+    """The request itself: whom it goes to, and its content as a JSON value."""
+
+    target: str
+    body: Any = None
+
+
+class Envelope(msgspec.Struct, frozen=True):
+    """One effect, fully serialisable. Two digests tell whether a replay asks for the same thing.
+
+    *identity* (kind, key, target) must always match. *content* (the command's body) must match too, except where the
+    kind says that the recorded outcome is kept.
+    """
+
+    scope: Scope
+    subject: Subject
+    key: str
+    command: Command
+    cause: Cause | None = None
+
+    def __post_init__(self) -> None:
+        check_id("journal id", self.scope.journal)
+        check_id("run", self.scope.run)
+        check_id("effect id", self.subject.effect)
+        check_key(self.key)
+        check_id("target", self.command.target)
+        if self.subject.kind not in EFFECT_KINDS:
+            raise InvalidId("effect kind", self.subject.kind, "there is no such kind")
+
+    def identity(self) -> str:
+        """The digest that must match on replay, whatever the kind."""
+        return identity(self.subject.kind, self.key, self.command.target)
+
+    def ask(self) -> Ask:
+        """What the journal keeps of this envelope."""
+        body = canonical(self.command.body)
+        content = digest_of_bytes("content", body)
+        if len(body) > MAX_ASK_BODY:
+            return Ask(self.subject.kind, self.command.target, content)
+        return Ask(self.subject.kind, self.command.target, content, msgspec.Raw(body))
+
+
+def identity(kind: EffectKind, key: str, target: str) -> str:
+    """The identity digest of an effect."""
+    return digest("identity", [kind, key, target])
+
+
+def check_key(key: str) -> str:
+    """The replay key itself, or an `InvalidId`."""
+    if not key or len(key) > MAX_KEY:
+        raise InvalidId("replay key", key, f"it has {len(key):,} characters; 1 to {MAX_KEY:,} are allowed")
+    return key
+
+
+def segment(name: str, occurrence: int = 1) -> str:
+    """`name` as one part of a key path; the second use of a name in a scope is ``name#2``."""
+    escaped = name
+    if not name.isalnum():
+        escaped = name.replace("%", "%25").replace("/", "%2F").replace("#", "%23").replace("~", "%7E")
+    return escaped if occurrence == 1 else f"{escaped}#{occurrence}"
+
+
+def scope_of(key: str) -> str:
+    """The path of the scope that `key` was asked in."""
+    return key.rpartition("/")[0]

@@ -1,0 +1,41 @@
+"""Which strings may name something that is stored."""
+
+from __future__ import annotations
+
+import unicodedata
+
+from holdfast.errors import InvalidId
+
+MAX_ID = 256
+"""Longest id of a journal, an input key, a wait, a step or an agent, in characters."""
+
+_NO_PATH_PARTS = frozenset(("", ".", ".."))
+
+
+def check_id(what: str, value: object) -> str:
+    """The id itself, or `InvalidId` that says what is wrong with it.
+
+    An id is 1 to 256 characters without control characters. It may have slashes, but never parts that a file system
+    would take for a way out (``..``), so that an id can safely become a file name in an export.
+    """
+    if not isinstance(value, str):
+        raise InvalidId(what, value, f"it is a {type(value).__name__}, not a string")
+    if not value:
+        raise InvalidId(what, value, "it is empty")
+    if len(value) > MAX_ID:
+        raise InvalidId(what, value, f"it has {len(value):,} characters, the limit is {MAX_ID}")
+    if value.isascii() and value.isalnum():
+        return value
+    return _check_characters(what, value)
+
+
+def _check_characters(what: str, value: str) -> str:
+    for character in value:
+        # Cc control, Cf format (bidi overrides), Cs lone surrogates, Co private, Cn unassigned
+        if unicodedata.category(character).startswith("C"):
+            raise InvalidId(what, value, f"it has the character U+{ord(character):04X}")
+    if value != value.strip():
+        raise InvalidId(what, value, "it begins or ends with white space")
+    if any(part in _NO_PATH_PARTS for part in value.replace("\\", "/").split("/")):
+        raise InvalidId(what, value, "it has an empty, '.' or '..' part")
+    return value

@@ -1,0 +1,217 @@
+"""What a journal holds: one closed, tagged union of frozen facts.
+
+A record is stored as the JSON bytes of its struct. Fields with their default value are left out, so adding an optional
+field never changes what older records look like; unknown fields are ignored on reading; an unknown kind is refused.
+Nothing here refers to a Python class by name.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Literal, TypeAlias, get_args
+
+import msgspec
+
+from holdfast.errors import RecordUnreadable
+
+FORMAT: Final = 1
+"""The version of the record format; the first record of each journal carries it."""
+
+JournalKind = Literal["session", "process"]
+Status = Literal["idle", "running", "waiting", "completed", "failed", "cancelled", "limit"]
+EndStatus = Literal["completed", "failed", "cancelled", "limit"]
+EffectKind = Literal[
+    "model_call",
+    "direct",
+    "tool_call",
+    "process",
+    "exec_code",
+    "checkpoint",
+    "sync_environment",
+    "sleep",
+    "await_event",
+    "sample",
+    "step",
+]
+Wake = Literal["all", "any", "race"]
+
+_ABSENT: Final = msgspec.Raw()  # left out of the bytes; a JSON null would be Raw(b"null")
+
+EFFECT_KINDS: Final[frozenset[str]] = frozenset(get_args(EffectKind))
+
+
+class Blob(msgspec.Struct, frozen=True):
+    """Bytes that are stored once, under their digest."""
+
+    digest: str
+    size: int
+
+
+class Ask(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What was asked of the world: enough to compare with what is asked on replay.
+
+    `body` is the canonical command. It is left out when it is large; then only the digest can be compared.
+    """
+
+    kind: EffectKind
+    target: str
+    content: str
+    body: msgspec.Raw = _ABSENT
+
+
+class ErrorInfo(msgspec.Struct, frozen=True):
+    """An error as data: the name of its type and its message. Never a traceback, never an object to revive."""
+
+    kind: str
+    message: str
+
+
+class _Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="t"):
+    at: int
+    """Wall time in milliseconds."""
+
+
+class Opened(_Record, frozen=True, tag="opened"):
+    """The first record of every journal."""
+
+    kind: JournalKind
+    agent: str | None = None
+    format: int = FORMAT
+
+
+class Admitted(_Record, frozen=True, tag="admitted"):
+    """An accepted input entered the journal."""
+
+    input: int
+    key: str
+    body: msgspec.Raw = _ABSENT
+    blob: Blob | None = None
+
+
+class Started(_Record, frozen=True, tag="started"):
+    """A run (a turn, a durable function) begins; `code` names the version of the code that runs it."""
+
+    run: str
+    code: str | None = None
+
+
+class Parked(_Record, frozen=True, tag="parked"):
+    """The run waits for something outside; nothing is kept in memory meanwhile."""
+
+    run: str
+    waits: tuple[str, ...] = ()
+
+
+class Ended(_Record, frozen=True, tag="ended"):
+    """The one terminal record of a run."""
+
+    run: str
+    status: EndStatus
+    value: msgspec.Raw = _ABSENT
+    blob: Blob | None = None
+    error: ErrorInfo | None = None
+
+
+class Intended(_Record, frozen=True, tag="intended"):
+    """An effect that is not safe to repeat is about to be performed."""
+
+    key: str
+    ask: Ask
+
+
+class Done(_Record, frozen=True, tag="done"):
+    """The effect succeeded. `ask` is here when no intent was recorded before."""
+
+    key: str
+    ask: Ask | None = None
+    value: msgspec.Raw = _ABSENT
+    blob: Blob | None = None
+
+
+class Failed(_Record, frozen=True, tag="failed"):
+    """The effect ended in an error, which every replay raises again."""
+
+    key: str
+    error: ErrorInfo
+    ask: Ask | None = None
+
+
+class Unknown(_Record, frozen=True, tag="unknown"):
+    """The effect was begun, has no outcome and must not be repeated."""
+
+    key: str
+
+
+class Cancelled(_Record, frozen=True, tag="cancelled"):
+    """The effect lost a race; if it was begun, it was stopped."""
+
+    key: str
+    ask: Ask | None = None
+
+
+class Grouped(_Record, frozen=True, tag="grouped"):
+    """Several effects at once. The order in which they settled is the order of their outcomes in the journal."""
+
+    key: str
+    wake: Wake
+    members: tuple[str, ...]
+
+
+Outcome: TypeAlias = Done | Failed | Unknown | Cancelled
+Record: TypeAlias = (
+    Opened | Admitted | Started | Parked | Ended | Intended | Done | Failed | Unknown | Cancelled | Grouped
+)
+
+_LIFECYCLE: Final = frozenset((Opened, Started, Parked, Ended))
+
+_encoder: Final = msgspec.json.Encoder()
+_decoder: Final = msgspec.json.Decoder(Record)
+
+encode = _encoder.encode
+"""The bytes of a record, as they are stored."""
+
+
+def decode(body: bytes) -> Record:
+    """The record in `body`; `RecordUnreadable` when the kind or the format is not known here."""
+    try:
+        record = _decoder.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise RecordUnreadable(str(error)) from error
+    if type(record) is Opened and record.format > FORMAT:
+        reason = f"format {record.format}, this release knows {FORMAT}"
+        raise RecordUnreadable(reason)
+    return record
+
+
+def blobs_of(record: Record) -> tuple[Blob, ...]:
+    """The blobs that `record` refers to."""
+    blob = getattr(record, "blob", None)
+    return () if blob is None else (blob,)
+
+
+def touches_lists(record: Record) -> bool:
+    """Whether `record` changes how its journal is listed."""
+    return type(record) in _LIFECYCLE
+
+
+def is_plain(record: Record) -> bool:
+    """Whether `record` concerns nothing but its own journal: no list, no inbox, no blob."""
+    kind = type(record)
+    return kind is not Admitted and kind not in _LIFECYCLE and getattr(record, "blob", None) is None
+
+
+def next_status(status: Status, record: Record) -> Status:
+    """How a journal's status follows from its records; the lists are a fold of this.
+
+    A waiting journal runs again with whatever it records next, except that an input may come in meanwhile.
+    """
+    match record:
+        case Ended():
+            return record.status
+        case Parked():
+            return "waiting"
+        case Started():
+            return "running"
+        case Opened() | Admitted():
+            return status
+        case _:
+            return "running" if status == "waiting" else status

@@ -1,0 +1,69 @@
+"""The store: journals, leases, inbox, waits and blobs, and the backends that keep them."""
+
+from __future__ import annotations
+
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+from holdfast.store.contract import (
+    Durability,
+    Entry,
+    FeedEntry,
+    Input,
+    Journal,
+    Lease,
+    Limits,
+    Owner,
+    Receipt,
+    Settlement,
+    Wait,
+)
+from holdfast.store.store import LEASE_MS, Store
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+    from pathlib import Path
+
+    from holdfast.clock import Clock
+
+__all__ = [
+    "LEASE_MS",
+    "Durability",
+    "Entry",
+    "FeedEntry",
+    "Input",
+    "Journal",
+    "Lease",
+    "Limits",
+    "Owner",
+    "Receipt",
+    "Settlement",
+    "Store",
+    "Wait",
+    "open_store",
+]
+
+
+@asynccontextmanager
+async def open_store(
+    path: Path | str | None,
+    *,
+    durability: Durability = "power",
+    clock: Clock | None = None,
+    limits: Limits | None = None,
+) -> AsyncGenerator[Store]:
+    """Open the store in the file at `path`, or make one there; None gives a store in memory.
+
+    With `durability="power"`, the default, what was acknowledged survives a power cut; with `"process"` it survives
+    the end of the process, but the last moments may be lost when the machine goes down.
+    """
+    if path is None:
+        from holdfast.store.memory import MemoryBackend  # noqa: PLC0415
+
+        store = Store(MemoryBackend(clock=clock, limits=limits))
+    else:
+        from holdfast.store.sqlite.backend import SqliteBackend  # noqa: PLC0415  apsw only when a file is opened
+
+        store = Store(await SqliteBackend.open(path, durability=durability, clock=clock, limits=limits))
+    async with store:
+        yield store

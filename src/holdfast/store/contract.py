@@ -1,0 +1,380 @@
+"""The store contract: the rows it keeps, the commands it takes, and what a backend must provide.
+
+A command is decided by the pure functions of `decisions` and carried out by `transaction` on the rows of a backend,
+together with all other commands that are waiting, in one transaction. Backends differ only in how they keep rows.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Generic, Literal, NamedTuple, Protocol, TypeVar
+
+import msgspec
+
+from holdfast.records import Blob, JournalKind, Record, Status
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Callable, Iterator, Sequence
+
+    from holdfast.clock import Clock
+
+R_co = TypeVar("R_co", covariant=True)
+T = TypeVar("T")
+
+WaitState = Literal["open", "resolved", "expired", "cancelled", "revoked"]
+Durability = Literal["power", "process"]
+
+
+class Limits(msgspec.Struct, frozen=True):
+    """Every bound of a store, with its default."""
+
+    record_bytes: int = 1024 * 1024
+    """One record. Larger values belong into blobs."""
+    inline_bytes: int = 32 * 1024
+    """Values above this are stored as blobs by the effect boundary."""
+    input_bytes: int = 1024 * 1024
+    """One accepted input, or one resolution of a wait."""
+    blob_bytes: int = 64 * 1024 * 1024
+    """One blob."""
+    pending_inputs: int = 1_000
+    """Inputs that wait for one journal."""
+    page: int = 1_000
+    """Rows that one read returns at the most."""
+    queued: int = 100_000
+    """Commands that wait for the writer."""
+    batch: int = 2_048
+    """Commands that one transaction takes at the most."""
+    batch_bytes: int = 16 * 1024 * 1024
+    """Payload that one transaction takes at the most (a single larger command goes alone)."""
+    busy_ms: int = 10_000
+    """How long a write waits for another process."""
+    read_ms: int = 30_000
+    """How long one read may take."""
+    wal_bytes: int = 16 * 1024 * 1024
+    """The write-ahead log is reset when it is larger."""
+    wal_max_bytes: int = 1024 * 1024 * 1024
+    """Writes are refused when a foreign reader has kept the write-ahead log from being reset for so long."""
+
+
+class Owner(msgspec.Struct, frozen=True):
+    """Who holds a lease: one opening of a store by one process, described so that others can tell if it is gone."""
+
+    instance: str
+    pid: int
+    started: int
+    namespace: str
+    boot: str
+
+    def describe(self) -> str:
+        """For error messages."""
+        return f"process {self.pid} ({self.instance})"
+
+
+class Lease(msgspec.Struct, frozen=True):
+    """The right to advance a journal. `epoch` only grows; a write under an old one fails."""
+
+    journal: str
+    epoch: int
+    owner: Owner
+    ttl_ms: int
+    head: int
+    """Where the journal ended when the lease was claimed."""
+
+
+class Entry(NamedTuple):
+    """A record in its place: `seq` in its journal, `pos` among all records of the store."""
+
+    seq: int
+    pos: int
+    epoch: int
+    record: Record
+
+
+class FeedEntry(NamedTuple):
+    """A record of any journal, by its position in the store."""
+
+    pos: int
+    journal: str
+    seq: int
+    record: Record
+
+
+class Journal(msgspec.Struct, frozen=True):
+    """One line of the lists."""
+
+    id: str
+    kind: JournalKind
+    agent: str | None
+    status: Status
+    head: int
+    created: int
+    updated: int
+    quarantine: str | None = None
+
+
+class Receipt(msgspec.Struct, frozen=True):
+    """An accepted input. `fresh` is False when the same input had been accepted before."""
+
+    journal: str
+    input: int
+    key: str
+    at: int
+    fresh: bool = True
+
+
+class Input(msgspec.Struct, frozen=True):
+    """An accepted input that is not yet in its journal."""
+
+    input: int
+    key: str
+    body: bytes
+    at: int
+
+
+class Wait(msgspec.Struct, frozen=True):
+    """A one-shot durable promise. `payload` is the JSON of its resolution."""
+
+    journal: str
+    name: str
+    state: WaitState
+    deadline: int | None = None
+    payload: bytes | None = None
+    opened: bool = True
+    """False while a resolution is buffered for a wait that nobody has opened yet."""
+
+
+class Settlement(msgspec.Struct, frozen=True):
+    """How an attempt to settle a wait went: the wait as it now is, and whether this attempt decided it."""
+
+    wait: Wait
+    won: bool
+
+
+class JournalRow(msgspec.Struct):
+    """A journal as the store keeps it. Mutable: it belongs to the transaction that holds it."""
+
+    no: int
+    id: str
+    kind: JournalKind
+    agent: str | None
+    status: Status
+    head: int
+    created: int
+    updated: int
+    epoch: int = 0
+    owner: Owner | None = None
+    expires: int = 0
+    mono_expires: int = 0
+    quarantine: str | None = None
+    revoked: bool = False
+
+
+class InputRow(msgspec.Struct, frozen=True):
+    """An input as the store keeps it."""
+
+    input: int
+    key: str
+    digest: str
+    body: bytes
+    at: int
+    pending: bool = True
+
+
+# ---- commands --------------------------------------------------------------------------------------------------------
+
+
+class Command(msgspec.Struct, Generic[R_co], frozen=True):
+    """One request to change the store; `R_co` is what it answers."""
+
+
+class OpenJournal(Command[Journal], frozen=True):
+    """Create the journal, or find it as it is."""
+
+    journal: str
+    kind: JournalKind
+    agent: str | None
+
+
+class Claim(Command[Lease], frozen=True):
+    """Take the lease if it is free, expired, or held by a process that is gone."""
+
+    journal: str
+    owner: Owner
+    ttl_ms: int
+
+
+class Renew(Command[None], frozen=True):
+    """Keep the lease for another term."""
+
+    lease: Lease
+
+
+class Release(Command[None], frozen=True):
+    """Give the lease back. The epoch stays."""
+
+    lease: Lease
+
+
+class Append(Command[int], frozen=True):
+    """Add records under (epoch, expected head); answers the new head."""
+
+    journal: str
+    epoch: int
+    head: int
+    records: Sequence[Record]
+    bodies: Sequence[bytes]
+    plain: bool = False
+    """None of the records touches the lists, the inbox or a blob: nothing to do but append."""
+
+
+class Accept(Command[Receipt], frozen=True):
+    """Put an input into the inbox of a journal, once per key."""
+
+    journal: str
+    key: str
+    digest: str
+    body: bytes
+
+
+class OpenWait(Command[Wait], frozen=True):
+    """Make the wait exist. One that is there already keeps its deadline and its resolution."""
+
+    journal: str
+    name: str
+    deadline: int | None
+
+
+class SettleWait(Command[Settlement], frozen=True):
+    """End the wait; the first to do so decides."""
+
+    journal: str
+    name: str
+    state: Literal["resolved", "expired", "cancelled"]
+    payload: bytes | None = None
+
+
+class RevokeWaits(Command[int], frozen=True):
+    """Make waits worthless: one of them, or all of the journal's, also those to come."""
+
+    journal: str
+    name: str | None
+
+
+class PutBlob(Command[Blob], frozen=True):
+    """Keep these bytes under their digest."""
+
+    digest: str
+    body: bytes
+
+
+class CollectBlobs(Command[int], frozen=True):
+    """Delete blobs that no record refers to and that were last put before `before` (wall milliseconds)."""
+
+    before: int
+
+
+class Quarantine(Command[None], frozen=True):
+    """Stop serving a journal that can't be trusted."""
+
+    journal: str
+    reason: str
+
+
+# ---- what a backend provides -----------------------------------------------------------------------------------------
+
+
+class Rows(Protocol):
+    """The rows of a store inside one transaction. Reads see the writes of the same transaction."""
+
+    def journal(self, journal: str) -> JournalRow | None: ...
+    def add_journal(self, row: JournalRow) -> JournalRow: ...
+    def save_journal(self, row: JournalRow) -> None: ...
+    def save_head(self, row: JournalRow) -> None: ...
+    def add_records(self, row: JournalRow, first: int, epoch: int, bodies: Sequence[bytes]) -> None: ...
+    def input_by_key(self, row: JournalRow, key: str) -> InputRow | None: ...
+    def last_input(self, row: JournalRow) -> int: ...
+    def count_pending(self, row: JournalRow) -> int: ...
+    def add_input(self, row: JournalRow, found: InputRow) -> None: ...
+    def is_pending(self, row: JournalRow, number: int) -> bool: ...
+    def admit_input(self, row: JournalRow, number: int) -> None: ...
+    def wait(self, row: JournalRow, name: str, /) -> Wait | None: ...
+    def save_wait(self, row: JournalRow, wait: Wait) -> None: ...
+    def revoke_waits(self, row: JournalRow) -> int: ...
+    def has_blob(self, digest: str) -> bool: ...
+    def put_blob(self, digest: str, body: bytes, at: int) -> None: ...
+    def refer(self, digest: str, row: JournalRow, seq: int) -> None: ...
+    def collect_blobs(self, before: int) -> int: ...
+
+
+class JournalFilter(msgspec.Struct, frozen=True):
+    """Which journals to list, newest first. `before` is the (updated, id) of the last line of the page before."""
+
+    kind: JournalKind | None = None
+    status: Status | None = None
+    agent: str | None = None
+    before: tuple[int, str] | None = None
+
+
+class RawRecord(NamedTuple):
+    """A record as it lies in the store, not trusted: for audits."""
+
+    journal: str
+    seq: int
+    pos: int
+    epoch: int
+    sound: bool
+    body: bytes
+
+
+class Reader(Protocol):
+    """What can be read, each call from one consistent state. `limit` never exceeds a page."""
+
+    def row(self, journal: str) -> JournalRow | None: ...
+    def records(self, journal: str, after: int, limit: int) -> list[Entry]: ...
+    def tail(self, journal: str, limit: int) -> list[Entry]: ...
+    def feed(self, after: int, limit: int) -> list[FeedEntry]: ...
+    def last_position(self) -> int: ...
+    def pending(self, journal: str, limit: int) -> list[Input]: ...
+    def wait(self, journal: str, name: str, /) -> Wait | None: ...
+    def waits(self, journal: str, limit: int) -> list[Wait]: ...
+    def due(self, now: int, limit: int) -> list[Wait]: ...
+    def next_due(self) -> int | None: ...
+    def blob(self, digest: str) -> bytes | None: ...
+    def journals(self, where: JournalFilter, limit: int) -> list[Journal]: ...
+    def raw_journals(self) -> list[JournalRow]: ...
+    def raw_records(self, journal: str) -> Iterator[RawRecord]: ...
+    def raw_blobs(self) -> Iterator[tuple[str, bool]]: ...
+    def raw_references(self) -> Iterator[tuple[str, str, int]]: ...
+    def raw_waits(self) -> Iterator[tuple[str, str, bool]]: ...
+    def raw_inputs(self) -> Iterator[tuple[str, InputRow, bool]]: ...
+
+
+class Backend(Protocol):
+    """How a store keeps its rows."""
+
+    clock: Clock
+    limits: Limits
+    owner: Owner
+    store_id: str
+    secret: bytes
+
+    def submit(self, command: Command[T]) -> asyncio.Future[T]:
+        """Queue a command, after all that were queued before; the future is done when it is durable."""
+        ...
+
+    async def read(self, query: Callable[[Reader], T]) -> T:
+        """Run `query` on a consistent state, off the event loop where it would block."""
+        ...
+
+    @property
+    def version(self) -> int:
+        """Grows with every commit that this process has seen, its own and those of others."""
+        ...
+
+    async def changed(self, version: int, timeout: float | None) -> int:
+        """Wait until `version` is old (or the time is up); answers the present one."""
+        ...
+
+    async def close(self) -> None:
+        """Finish what is queued, then let go of everything."""
+        ...

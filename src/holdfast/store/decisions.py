@@ -1,0 +1,133 @@
+"""Every rule of the store, as pure functions of rows, a request and the time.
+
+A rule either answers what is to be written or raises the error that the caller gets; it never writes.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from holdfast.errors import (
+    Fenced,
+    HeadConflict,
+    InboxFull,
+    JournalConflict,
+    JournalMissing,
+    JournalQuarantined,
+    KeyConflict,
+    LeaseHeld,
+    WaitUnknown,
+)
+from holdfast.store.contract import Receipt, Settlement, Wait
+
+if TYPE_CHECKING:
+    from holdfast.clock import Instant
+    from holdfast.store.contract import Accept, Append, InputRow, JournalRow, Limits, OpenJournal, OpenWait, SettleWait
+
+
+def require_journal(row: JournalRow | None, journal: str) -> JournalRow:
+    """The journal, or the error that says it is not there."""
+    if row is None:
+        raise JournalMissing(journal)
+    return row
+
+
+def check_opening(row: JournalRow, asked: OpenJournal) -> None:
+    """An id belongs to one kind and one agent for ever."""
+    if (row.kind, row.agent) != (asked.kind, asked.agent):
+        raise JournalConflict(row.id, _opened_as(row.kind, row.agent), _opened_as(asked.kind, asked.agent))
+
+
+def _opened_as(kind: str, agent: str | None) -> str:
+    return f"a {kind} of {agent!r}" if agent else f"a {kind}"
+
+
+def lease_left(row: JournalRow, now: Instant) -> int:
+    """Milliseconds until the lease expires; 0 or less when it has, or when nobody holds it.
+
+    Within one boot the monotonic clock decides, so a jump of the wall clock takes nobody's lease away.
+    """
+    if row.owner is None:
+        return 0
+    if row.owner.boot and row.owner.boot == now.boot:
+        return row.mono_expires - now.mono
+    return row.expires - now.wall
+
+
+def decide_claim(row: JournalRow, now: Instant, *, holder_gone: bool) -> int:
+    """The epoch of the new lease. A live lease is not given away, not even to the one who holds it."""
+    check_served(row)
+    left = lease_left(row, now)
+    if row.owner is not None and left > 0 and not holder_gone:
+        raise LeaseHeld(row.id, row.owner.describe(), left)
+    return row.epoch + 1
+
+
+def check_epoch(row: JournalRow, epoch: int) -> None:
+    """A write needs the newest epoch. Expiry alone fences nobody: until someone takes over, the holder may go on."""
+    if row.epoch != epoch or row.owner is None:
+        raise Fenced(row.id, epoch, row.epoch, row.owner.describe() if row.owner else None)
+
+
+def check_served(row: JournalRow) -> None:
+    """A quarantined journal is not advanced."""
+    if row.quarantine is not None:
+        raise JournalQuarantined(row.id, row.quarantine)
+
+
+def plan_append(row: JournalRow, asked: Append) -> int:
+    """The head after the append: first the fence, then the place."""
+    check_epoch(row, asked.epoch)
+    check_served(row)
+    if row.head != asked.head:
+        raise HeadConflict(row.id, asked.head, row.head)
+    return row.head + len(asked.bodies)
+
+
+def decide_accept(row: JournalRow, found: InputRow | None, asked: Accept) -> Receipt | None:
+    """The receipt of an earlier acceptance, or None when the input is new."""
+    if found is None:
+        check_served(row)
+        return None
+    if found.digest != asked.digest:
+        raise KeyConflict(row.id, asked.key)
+    return Receipt(row.id, found.input, found.key, found.at, fresh=False)
+
+
+def check_room(row: JournalRow, pending: int, limits: Limits) -> None:
+    """The inbox has a limit."""
+    if pending >= limits.pending_inputs:
+        raise InboxFull(row.id, limits.pending_inputs)
+
+
+def decide_open_wait(row: JournalRow, found: Wait | None, asked: OpenWait) -> Wait | None:
+    """The wait to write, or None when it is there as it should be. The first deadline stays."""
+    if row.revoked or (found is not None and found.state == "revoked"):
+        raise WaitUnknown
+    if found is None:
+        return Wait(row.id, asked.name, "open", asked.deadline)
+    if found.opened:
+        return None
+    return Wait(row.id, asked.name, found.state, asked.deadline, found.payload)
+
+
+def decide_settle(row: JournalRow, found: Wait | None, asked: SettleWait, now: Instant) -> Settlement:
+    """First writer wins. A resolution that comes before the wait is buffered; one after the deadline is too late.
+
+    A deadline that has passed counts as expired although nobody has written that down yet.
+    """
+    if row.revoked or (found is not None and found.state == "revoked"):
+        raise WaitUnknown
+    if found is None:
+        if asked.state != "resolved":
+            raise WaitUnknown
+        return Settlement(Wait(row.id, asked.name, "resolved", None, asked.payload, opened=False), won=True)
+    if found.state != "open":
+        return Settlement(found, won=False)
+    overdue = found.deadline is not None and found.deadline <= now.wall
+    if asked.state == "expired" and not overdue:
+        return Settlement(found, won=False)
+    state = "expired" if overdue else asked.state
+    payload = asked.payload if state == "resolved" else None
+    settled = Wait(row.id, found.name, state, found.deadline, payload)
+    return Settlement(settled, won=state == asked.state)

@@ -1,0 +1,343 @@
+"""A store in memory, with the same contract: for tests, simulations and throw-away runs.
+
+`MemoryDisk` is what would be on the disk. It outlives the backends opened on it, so a test can drop a backend in the
+middle of anything (that is a crash) and open another one on what was committed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import bisect
+import copy
+import secrets
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+from holdfast import records
+from holdfast.clock import SystemClock
+from holdfast.errors import BlobCorrupt, HoldfastError, JournalCorrupt, JournalMissing, StoreBusy, StoreClosed
+from holdfast.store.checksum import checksum, salt_of
+from holdfast.store.contract import Entry, FeedEntry, Input, InputRow, Journal, JournalRow, Limits, RawRecord, Wait
+from holdfast.store.digests import blob_digest, input_digest
+from holdfast.store.owners import this_process
+from holdfast.store.transaction import Transaction, as_journal
+from holdfast.store.waiting import Versions
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from holdfast.clock import Clock
+    from holdfast.store.contract import Command, JournalFilter, Reader
+
+T = TypeVar("T")
+
+
+class _Stored(NamedTuple):
+    journal: int
+    seq: int
+    epoch: int
+    crc: int
+    body: bytes
+
+
+class MemoryDisk:
+    """What was committed. Implements both the rows of a transaction and the reads."""
+
+    def __init__(self) -> None:
+        self.store_id = secrets.token_hex(16)
+        self.secret = secrets.token_bytes(32)
+        self._journals: dict[str, JournalRow] = {}
+        self._feed: list[_Stored] = []
+        self._positions: dict[int, list[int]] = {}
+        self._inputs: dict[int, dict[int, InputRow]] = {}
+        self._waits: dict[int, dict[str, Wait]] = {}
+        self._blobs: dict[str, tuple[int, bytes]] = {}
+        self._refs: set[tuple[str, int, int]] = set()
+
+    # ---- Rows ----
+
+    def journal(self, journal: str) -> JournalRow | None:
+        return self._journals.get(journal)
+
+    def add_journal(self, row: JournalRow) -> JournalRow:
+        row.no = len(self._journals) + 1
+        self._journals[row.id] = row
+        self._positions[row.no] = []
+        self._inputs[row.no] = {}
+        self._waits[row.no] = {}
+        return row
+
+    def save_journal(self, row: JournalRow) -> None:
+        """The row is the stored one: there is nothing to write."""
+
+    save_head = save_journal
+
+    def add_records(self, row: JournalRow, first: int, epoch: int, bodies: Sequence[bytes]) -> None:
+        salt = salt_of(row.id)
+        for seq, body in enumerate(bodies, first):
+            self._feed.append(_Stored(row.no, seq, epoch, checksum(salt, seq, epoch, body), body))
+            self._positions[row.no].append(len(self._feed))
+
+    def input_by_key(self, row: JournalRow, key: str) -> InputRow | None:
+        return next((found for found in self._inputs[row.no].values() if found.key == key), None)
+
+    def last_input(self, row: JournalRow) -> int:
+        return len(self._inputs[row.no])
+
+    def count_pending(self, row: JournalRow) -> int:
+        return sum(found.pending for found in self._inputs[row.no].values())
+
+    def add_input(self, row: JournalRow, found: InputRow) -> None:
+        self._inputs[row.no][found.input] = found
+
+    def is_pending(self, row: JournalRow, number: int) -> bool:
+        found = self._inputs[row.no].get(number)
+        return found is not None and found.pending
+
+    def admit_input(self, row: JournalRow, number: int) -> None:
+        found = self._inputs[row.no][number]
+        self._inputs[row.no][number] = InputRow(
+            found.input, found.key, found.digest, found.body, found.at, pending=False
+        )
+
+    def save_wait(self, row: JournalRow, wait: Wait) -> None:
+        self._waits[row.no][wait.name] = wait
+
+    def revoke_waits(self, row: JournalRow) -> int:
+        waits = self._waits[row.no]
+        for name in waits:
+            waits[name] = Wait(row.id, name, "revoked")
+        return len(waits)
+
+    def has_blob(self, digest: str) -> bool:
+        return digest in self._blobs
+
+    def put_blob(self, digest: str, body: bytes, at: int) -> None:
+        last = self._blobs[digest][0] if digest in self._blobs else at
+        self._blobs[digest] = (max(at, last), body)
+
+    def refer(self, digest: str, row: JournalRow, seq: int) -> None:
+        self._refs.add((digest, row.no, seq))
+
+    def collect_blobs(self, before: int) -> int:
+        kept = {digest for digest, _, _ in self._refs}
+        doomed = [digest for digest, (at, _) in self._blobs.items() if at < before and digest not in kept]
+        for digest in doomed:
+            del self._blobs[digest]
+        return len(doomed)
+
+    # ---- Rows and Reader: a wait is found by the row inside a transaction, by id outside ----
+
+    def wait(self, row: JournalRow | str, name: str, /) -> Wait | None:
+        no = self._known(row).no if isinstance(row, str) else row.no
+        return self._waits[no].get(name)
+
+    # ---- Reader ----
+
+    def _known(self, journal: str) -> JournalRow:
+        row = self._journals.get(journal)
+        if row is None:
+            raise JournalMissing(journal)
+        return row
+
+    def row(self, journal: str) -> JournalRow | None:
+        return copy.copy(self._journals.get(journal))
+
+    def records(self, journal: str, after: int, limit: int) -> list[Entry]:
+        row = self._known(journal)
+        positions = self._positions[row.no][max(after, 0) : max(after, 0) + limit]
+        return [self._entry(row, pos) for pos in positions]
+
+    def _entry(self, row: JournalRow, pos: int) -> Entry:
+        found = self._feed[pos - 1]
+        if checksum(salt_of(row.id), found.seq, found.epoch, found.body) != found.crc:
+            raise JournalCorrupt(row.id, found.seq, "it does not match its checksum")
+        return Entry(found.seq, pos, found.epoch, records.decode(found.body))
+
+    def tail(self, journal: str, limit: int) -> list[Entry]:
+        return self.records(journal, max(self._known(journal).head - limit, 0), limit)
+
+    def feed(self, after: int, limit: int) -> list[FeedEntry]:
+        names = {row.no: row.id for row in self._journals.values()}
+        return [
+            FeedEntry(pos, names[found.journal], found.seq, records.decode(found.body))
+            for pos, found in enumerate(self._feed[after : after + limit], after + 1)
+        ]
+
+    def last_position(self) -> int:
+        return len(self._feed)
+
+    def pending(self, journal: str, limit: int) -> list[Input]:
+        found = [row for row in self._inputs[self._known(journal).no].values() if row.pending]
+        return [Input(row.input, row.key, row.body, row.at) for row in found[:limit]]
+
+    def waits(self, journal: str, limit: int) -> list[Wait]:
+        found = self._waits[self._known(journal).no]
+        return [found[name] for name in sorted(found)[:limit]]
+
+    def _open_waits(self) -> list[tuple[int, Wait]]:
+        waits = (wait for found in self._waits.values() for wait in found.values())
+        due = [(wait.deadline, wait) for wait in waits if wait.state == "open" and wait.deadline is not None]
+        return sorted(due, key=lambda item: item[0])
+
+    def due(self, now: int, limit: int) -> list[Wait]:
+        return [wait for deadline, wait in self._open_waits() if deadline <= now][:limit]
+
+    def next_due(self) -> int | None:
+        waiting = self._open_waits()
+        return waiting[0][0] if waiting else None
+
+    def blob(self, digest: str) -> bytes | None:
+        found = self._blobs.get(digest)
+        if found is not None and blob_digest(found[1]) != digest:
+            raise BlobCorrupt(digest)
+        return None if found is None else found[1]
+
+    def journals(self, where: JournalFilter, limit: int) -> list[Journal]:
+        found = sorted(
+            (row for row in self._journals.values() if _matches(row, where)), key=lambda row: (row.updated, row.id)
+        )
+        end = len(found)
+        if where.before is not None:
+            end = bisect.bisect_left(found, where.before, key=lambda row: (row.updated, row.id))
+        return [as_journal(row) for row in found[max(end - limit, 0) : end][::-1]]
+
+    def raw_journals(self) -> list[JournalRow]:
+        return [copy.copy(row) for row in self._journals.values()]
+
+    def raw_records(self, journal: str) -> Iterator[RawRecord]:
+        row = self._known(journal)
+        for pos in self._positions[row.no]:
+            found = self._feed[pos - 1]
+            sound = checksum(salt_of(journal), found.seq, found.epoch, found.body) == found.crc
+            yield RawRecord(journal, found.seq, pos, found.epoch, sound, found.body)
+
+    def raw_blobs(self) -> Iterator[tuple[str, bool]]:
+        for digest, (_, body) in self._blobs.items():
+            yield digest, blob_digest(body) == digest
+
+    def raw_references(self) -> Iterator[tuple[str, str, int]]:
+        names = {row.no: row.id for row in self._journals.values()}
+        for digest, no, seq in self._refs:
+            yield digest, names[no], seq
+
+    def raw_waits(self) -> Iterator[tuple[str, str, bool]]:
+        for found in self._waits.values():
+            for wait in found.values():
+                yield wait.journal, wait.name, True
+
+    def raw_inputs(self) -> Iterator[tuple[str, InputRow, bool]]:
+        names = {row.no: row.id for row in self._journals.values()}
+        for no, found in self._inputs.items():
+            for row in found.values():
+                yield names[no], row, input_digest(row.body) == row.digest
+
+
+def _matches(row: JournalRow, where: JournalFilter) -> bool:
+    return all(
+        wanted is None or wanted == found
+        for wanted, found in ((where.kind, row.kind), (where.status, row.status), (where.agent, row.agent))
+    )
+
+
+class MemoryBackend:
+    """`Backend` in memory, with group commit as the event loop turns.
+
+    `delay` (seconds, called twice per batch) puts time between acceptance, commit and answer: what a simulation needs
+    to crash in between.
+    """
+
+    def __init__(
+        self,
+        disk: MemoryDisk | None = None,
+        *,
+        clock: Clock | None = None,
+        limits: Limits | None = None,
+        delay: Callable[[], float] | None = None,
+    ) -> None:
+        self.disk = disk or MemoryDisk()
+        self.clock = clock or SystemClock()
+        self.limits = limits or Limits()
+        self.owner = this_process()
+        self.store_id = self.disk.store_id
+        self.secret = self.disk.secret
+        self._loop = asyncio.get_running_loop()
+        self._delay = delay
+        self._versions = Versions()
+        self._queue: list[tuple[Command[Any], asyncio.Future[Any]]] = []
+        self._unanswered: set[asyncio.Future[Any]] = set()
+        self._scheduled = False
+        self._closed = False
+
+    def submit(self, command: Command[T]) -> asyncio.Future[T]:
+        if self._closed:
+            raise StoreClosed
+        if len(self._queue) >= self.limits.queued:
+            raise StoreBusy(f"{self.limits.queued:,} commands wait for the writer")
+        waiter: asyncio.Future[Any] = self._loop.create_future()
+        self._queue.append((command, waiter))
+        self._unanswered.add(waiter)
+        if not self._scheduled:
+            self._scheduled = True
+            self._later(self._commit)
+        return waiter
+
+    def _later(self, callback: Callable[..., None], *values: object) -> None:
+        if self._delay is None:
+            self._loop.call_soon(callback, *values)
+        else:
+            self._loop.call_later(self._delay(), callback, *values)
+
+    def _commit(self) -> None:
+        if self._closed:
+            return
+        batch, self._queue = self._queue[: self.limits.batch], self._queue[self.limits.batch :]
+        transaction = Transaction(self.disk, self.limits, self.clock.read())
+        answers: list[tuple[asyncio.Future[Any], Any]] = []
+        for command, waiter in batch:
+            try:
+                answers.append((waiter, transaction.apply(command)))
+            except HoldfastError as refusal:
+                answers.append((waiter, refusal))
+        self._later(self._deliver, answers)
+
+    def _deliver(self, answers: list[tuple[asyncio.Future[Any], Any]]) -> None:
+        if self._closed:
+            return
+        for waiter, answer in answers:
+            self._unanswered.discard(waiter)
+            if waiter.done():
+                continue
+            if isinstance(answer, HoldfastError):
+                waiter.set_exception(answer)
+            else:
+                waiter.set_result(answer)
+        self._versions.advance()
+        self._scheduled = bool(self._queue)
+        if self._scheduled:
+            self._later(self._commit)
+
+    async def read(self, query: Callable[[Reader], T]) -> T:
+        if self._closed:
+            raise StoreClosed
+        return query(self.disk)
+
+    @property
+    def version(self) -> int:
+        return self._versions.current
+
+    async def changed(self, version: int, timeout: float | None) -> int:
+        return await self._versions.after(version, timeout)
+
+    def crash(self) -> None:
+        """Stop at once, as a killed process does: what was not committed is gone, and nobody gets an answer."""
+        self._closed = True
+        for waiter in self._unanswered:
+            if not waiter.done():
+                waiter.set_exception(StoreClosed())
+                waiter.exception()  # whoever waited died with the process: nobody has to look at it
+        self._unanswered.clear()
+
+    async def close(self) -> None:
+        while self._queue and not self._closed:
+            await self._versions.after(self._versions.current, None)
+        self._closed = True

@@ -1,0 +1,196 @@
+"""A store in one SQLite file."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+
+from holdfast.clock import SystemClock
+from holdfast.errors import HoldfastError, StoreBusy, StoreClosed, UsageError
+from holdfast.store.contract import Limits
+from holdfast.store.owners import this_process
+from holdfast.store.sqlite.files import connect_reader, connect_writer, meta, prepare, translated
+from holdfast.store.sqlite.reader import SqliteReader
+from holdfast.store.sqlite.wakeup import Wakeup
+from holdfast.store.sqlite.writer import Job, Writer
+from holdfast.store.waiting import Versions
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from holdfast.clock import Clock
+    from holdfast.store.contract import Command, Durability, Owner, Reader
+    from holdfast.store.sqlite.db import Db
+
+T = TypeVar("T")
+
+_READERS: Final = 2
+_PROGRESS_STEPS: Final = 50_000
+
+
+class SqliteBackend:
+    """`Backend` on SQLite: one writer thread, a few readers, one event loop."""
+
+    def __init__(self, path: Path, *, durability: Durability, clock: Clock, limits: Limits, vfs: str | None) -> None:
+        self.path = path
+        self.clock = clock
+        self.limits = limits
+        self.owner: Owner = this_process()
+        self.store_id = ""
+        self.secret = b""
+        self._durability: Durability = durability
+        self._vfs = vfs
+        self._loop = asyncio.get_running_loop()
+        self._versions = Versions()
+        self._wakeup: Wakeup | None = None
+        self._closed = False
+        self._readers: list[_Connection] = []
+        self._pool = ThreadPoolExecutor(_READERS, thread_name_prefix="holdfast-reader")
+        self._writer = Writer(
+            path,
+            self._connect,
+            self.owner,
+            clock=clock,
+            limits=limits,
+            answer=self._answer,
+            proves_sync=durability == "power",
+        )
+
+    @classmethod
+    async def open(
+        cls,
+        path: Path | str,
+        *,
+        durability: Durability = "power",
+        clock: Clock | None = None,
+        limits: Limits | None = None,
+        vfs: str | None = None,
+    ) -> SqliteBackend:
+        """Open the store at `path`, or make one."""
+        if durability not in ("power", "process"):
+            message = f"durability is 'power' or 'process', not {durability!r}"
+            raise UsageError(message)
+        absolute = await asyncio.to_thread(Path(path).absolute)
+        backend = cls(absolute, durability=durability, clock=clock or SystemClock(), limits=limits or Limits(), vfs=vfs)
+        try:
+            await asyncio.to_thread(backend._start)
+        except BaseException:
+            backend._pool.shutdown(wait=False)
+            raise
+        backend._wakeup = Wakeup(absolute.with_name(absolute.name + "-wal"), backend._look)
+        return backend
+
+    def _start(self) -> None:
+        with translated(self.path):
+            prepare(self.path)
+            self._writer.start()
+            connection = connect_reader(self.path, self.limits, self._vfs)
+            self.store_id = meta(connection, "store_id").hex()
+            self.secret = meta(connection, "secret")
+            connection.close()
+
+    def _connect(self) -> Db:
+        return connect_writer(self.path, self._durability, self.limits, self._vfs)
+
+    # ---- writing ----
+
+    def submit(self, command: Command[T]) -> asyncio.Future[T]:
+        if self._closed:
+            raise StoreClosed
+        if self._writer.queued() >= self.limits.queued:
+            raise StoreBusy(f"{self.limits.queued:,} commands wait for the writer")
+        waiter: asyncio.Future[Any] = self._loop.create_future()
+        self._writer.submit(Job(command, waiter))
+        return waiter
+
+    def _answer(self, answers: list[tuple[Job, Any]], foreign: bool) -> None:  # noqa: FBT001
+        """From the writer's thread: hand the answers to the event loop, all at once."""
+        self._loop.call_soon_threadsafe(self._deliver, answers, foreign)
+
+    def _deliver(self, answers: list[tuple[Job, Any]], foreign: bool) -> None:  # noqa: FBT001
+        wrote = foreign
+        for job, answer in answers:
+            waiter = job.waiter
+            if waiter is None:
+                continue
+            wrote = True
+            if waiter.done():  # the caller was cancelled meanwhile
+                continue
+            if isinstance(answer, HoldfastError):
+                waiter.set_exception(answer)
+            else:
+                waiter.set_result(answer)
+        if wrote:
+            self._versions.advance()
+
+    # ---- reading ----
+
+    async def read(self, query: Callable[[Reader], T]) -> T:
+        if self._closed:
+            raise StoreClosed
+        return await self._loop.run_in_executor(self._pool, self._read, query)
+
+    def _read(self, query: Callable[[Reader], T]) -> T:
+        with translated(self.path):
+            connection = self._readers.pop() if self._readers else _Connection(self.path, self.limits, self._vfs)
+            try:
+                return connection.run(query)
+            finally:
+                self._readers.append(connection)
+
+    # ---- changes ----
+
+    @property
+    def version(self) -> int:
+        return self._versions.current
+
+    async def changed(self, version: int, timeout: float | None) -> int:
+        wakeup = cast("Wakeup", self._wakeup)
+        wakeup.begin_waiting()
+        try:
+            return await self._versions.after(version, timeout)
+        finally:
+            wakeup.end_waiting()
+
+    def _look(self) -> None:
+        if not self._closed:
+            self._writer.submit(Job(None, None))
+
+    async def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        if self._wakeup is not None:
+            self._wakeup.close()
+        await asyncio.to_thread(self._stop)
+        self._versions.advance()
+
+    def _stop(self) -> None:
+        self._writer.stop()
+        self._pool.shutdown(wait=True)
+        for connection in self._readers:
+            connection.close()
+
+
+class _Connection:
+    """A read connection that gives up on a read that takes too long."""
+
+    def __init__(self, path: Path, limits: Limits, vfs: str | None) -> None:
+        self._db = connect_reader(path, limits, vfs)
+        self._reader = SqliteReader(self._db)
+        self._limit = limits.read_ms / 1000
+        self._deadline = 0.0
+        self._db.set_progress_handler(self._too_long, _PROGRESS_STEPS)
+
+    def _too_long(self) -> bool:
+        return time.monotonic() > self._deadline
+
+    def run(self, query: Callable[[Reader], T]) -> T:
+        self._deadline = time.monotonic() + self._limit
+        return query(self._reader)
+
+    def close(self) -> None:
+        self._db.close()

@@ -1,0 +1,48 @@
+"""The part of an apsw connection that we use, with types that hold on every supported Python."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol, cast
+
+import apsw
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from pathlib import Path
+
+
+class Cursor(Protocol):
+    """The rows that a statement gives."""
+
+    @property
+    def get(self) -> Any:  # noqa: ANN401  whatever the columns hold
+        """The first value of the first row (or the row, if it has several columns); None without rows."""
+        ...
+
+    def fetchall(self) -> list[Any]:
+        """All rows."""
+        ...
+
+    def __iter__(self) -> Iterator[Any]: ...
+
+
+class Db(Protocol):
+    """An open connection."""
+
+    @property
+    def in_transaction(self) -> bool: ...
+    def execute(self, statements: str, bindings: Sequence[Any] = ..., /) -> Cursor: ...
+    def executemany(self, statements: str, bindings: Iterable[Sequence[Any]], /) -> Cursor: ...
+    def pragma(self, name: str) -> Any: ...  # noqa: ANN401
+    def changes(self) -> int: ...
+    def last_insert_rowid(self) -> int: ...
+    def set_busy_timeout(self, milliseconds: int) -> None: ...
+    def set_wal_hook(self, callable: Callable[[Any, str, int], int] | None) -> None: ...
+    def set_progress_handler(self, callable: Callable[[], bool] | None, nsteps: int = ...) -> None: ...
+    def wal_checkpoint(self, dbname: str | None = ..., mode: int = ...) -> tuple[int, int]: ...
+    def close(self, force: bool = ...) -> None: ...  # noqa: FBT001
+
+
+def connect(path: Path, flags: int, vfs: str | None = None) -> Db:
+    """Open a file that exists."""
+    return cast("Db", apsw.Connection(str(path), flags=flags, vfs=vfs))

@@ -1,0 +1,248 @@
+"""Opening the file: who may see it, what it must be, and on which file systems it is safe."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import secrets
+import struct
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Final
+
+import apsw
+
+from holdfast.crashpoints import crash_point
+from holdfast.errors import StoreBusy, StoreDamaged, StoreFailed, StoreForeign, StoreFull, StoreTooNew, StoreUnsafe
+from holdfast.store.sqlite.db import connect
+from holdfast.store.sqlite.schema import APPLICATION_ID, VERSION, migrate
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+    from pathlib import Path
+
+    from holdfast.errors import StoreError
+    from holdfast.store.contract import Durability, Limits
+    from holdfast.store.sqlite.db import Db
+
+MIN_SQLITE: Final = (3, 51, 3)
+"""Older libraries can corrupt a write-ahead log that two connections reset at the same moment."""
+
+_MAGIC: Final = b"SQLite format 3\x00"
+_HEADER: Final = 100
+
+# Network and host-shared file systems whose locks or shared memory can't be trusted (statfs f_type).
+_REMOTE: Final = {
+    0x6969: "NFS",
+    0xFF534D42: "CIFS",
+    0xFE534D42: "SMB2",
+    0x517B: "SMB",
+    0x01021997: "9p",
+    0x00C36400: "Ceph",
+    0x5346414F: "AFS",
+    0x0BD00BD0: "Lustre",
+    0x47504653: "GPFS",
+}
+
+_STATFS_TYPE: Final = struct.Struct("@l")
+
+
+def check_library(version: tuple[int, ...]) -> str | None:
+    """Why this SQLite library must not be used, or None."""
+    if version < MIN_SQLITE:
+        found = ".".join(map(str, version))
+        return f"SQLite {found} can corrupt a write-ahead log; install apsw with SQLite 3.51.3 or newer"
+    return None
+
+
+def check_filesystem(kind: int | None, *, locks_work: bool) -> str | None:
+    """Why a store must not live on this file system, or None."""
+    if kind in _REMOTE:
+        return f"it lies on {_REMOTE[kind]}, where locks and shared memory can't be trusted; use a local disk"
+    if not locks_work:
+        return "file locks do not work on this file system; use a local disk"
+    return None
+
+
+def prepare(path: Path) -> None:
+    """Make sure that `path` is a store or can become one. Nothing is changed when it is refused."""
+    library = tuple(map(int, apsw.sqlite_lib_version().split(".")))
+    if (reason := check_library(library)) is not None:
+        raise StoreUnsafe(path, reason)
+    if path.is_dir():
+        raise StoreForeign(path, "it is a directory")
+    exists = path.exists()
+    if exists:
+        _check_header(path)
+    _make_directory(path.parent)
+    if (reason := check_filesystem(_filesystem(path.parent), locks_work=_locks_work(path.parent))) is not None:
+        raise StoreUnsafe(path, reason)
+    if not exists:
+        _create(path)
+
+
+def _check_header(path: Path) -> None:
+    """Look at the first bytes without SQLite, which might change the file by opening it."""
+    with path.open("rb") as file:
+        header = file.read(_HEADER)
+    if not header:
+        if path.with_name(path.name + "-wal").exists() and path.with_name(path.name + "-wal").stat().st_size:
+            raise StoreDamaged(path, "the file is empty, but it has a write-ahead log")
+        return
+    if not header.startswith(_MAGIC) or len(header) < _HEADER:
+        raise StoreForeign(path, "it is not a SQLite database")
+    application, version = struct.unpack_from(">i", header, 68)[0], struct.unpack_from(">i", header, 60)[0]
+    if application != APPLICATION_ID:
+        raise StoreForeign(path, "it is a SQLite database of another program")
+    check_version(path, version)
+
+
+def check_version(path: Path, version: int) -> None:
+    """A store of a newer release is refused."""
+    if version > VERSION:
+        raise StoreTooNew(path, f"its schema is version {version}, this release knows {VERSION}; update Holdfast")
+
+
+def _make_directory(directory: Path) -> None:
+    missing = [parent for parent in (directory, *directory.parents) if not parent.exists()]
+    for parent in reversed(missing):
+        with suppress(FileExistsError):
+            parent.mkdir(mode=0o700)
+
+
+def _create(path: Path) -> None:
+    with suppress(FileExistsError):
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600))
+    sync_directory(path.parent)
+    crash_point("store.created")
+
+
+def sync_directory(directory: Path) -> None:
+    """Make new names in `directory` survive a power cut."""
+    handle = os.open(directory, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _filesystem(directory: Path) -> int | None:
+    """The magic number of the file system, where the system tells."""
+    import ctypes  # noqa: PLC0415  needed once, at open
+
+    buffer = ctypes.create_string_buffer(256)
+    try:
+        found = ctypes.CDLL(None, use_errno=True).statfs(os.fsencode(directory), buffer)
+    except (AttributeError, OSError):
+        return None
+    if found != 0 or os.uname().sysname != "Linux":
+        return None
+    return int(_STATFS_TYPE.unpack_from(buffer)[0]) & 0xFFFFFFFF
+
+
+def _locks_work(directory: Path) -> bool:
+    """Take a lock and see that it keeps a second opening of the same file out."""
+    if not hasattr(fcntl, "F_OFD_SETLK"):
+        return True
+    probe = directory / f".holdfast-probe-{secrets.token_hex(8)}"
+    handles = [os.open(probe, flags | os.O_RDWR | os.O_CLOEXEC, 0o600) for flags in (os.O_CREAT | os.O_EXCL, 0)]
+    try:
+        return _try_lock(handles[0]) and not _try_lock(handles[1])
+    finally:
+        for handle in handles:
+            os.close(handle)
+        probe.unlink()
+
+
+def _try_lock(handle: int) -> bool:
+    """Lock the first byte for this opening of the file (not for the process, whose locks never exclude each other)."""
+    request = struct.pack("hhqqi", fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
+    try:
+        fcntl.fcntl(handle, fcntl.F_OFD_SETLK, request)
+    except OSError:
+        return False
+    return True
+
+
+def connect_writer(path: Path, durability: Durability, limits: Limits, vfs: str | None = None) -> Db:
+    """The one connection of this process that writes and checkpoints."""
+    connection = connect(path, apsw.SQLITE_OPEN_READWRITE, vfs)
+    try:
+        connection.set_busy_timeout(limits.busy_ms)
+        connection.execute("PRAGMA trusted_schema = OFF; PRAGMA cell_size_check = ON; PRAGMA foreign_keys = OFF")
+        _bring_up_to_date(connection, path)
+        mode = connection.execute("PRAGMA journal_mode = WAL").get
+        if mode != "wal":
+            raise StoreUnsafe(path, f"the file system can't hold a write-ahead log (journal mode is {mode!r})")  # noqa: TRY301
+        synchronous = "FULL" if durability == "power" else "NORMAL"
+        connection.execute(f"PRAGMA synchronous = {synchronous}; PRAGMA wal_autocheckpoint = 0")
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _bring_up_to_date(connection: Db, path: Path) -> None:
+    """Create or migrate in one transaction; the version is looked at under the write lock."""
+    found = int(connection.pragma("user_version"))
+    check_version(path, found)
+    if found == VERSION:
+        return
+    if found == 0:
+        # A new store is built under the rollback journal: its first commit puts a whole, recognisable file in place.
+        connection.execute("PRAGMA synchronous = FULL")
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        found = int(connection.pragma("user_version"))
+        migrate(connection, found, lambda: _first_rows(connection))
+    except BaseException:
+        connection.execute("ROLLBACK")
+        raise
+    crash_point("store.migration.before_commit")
+    connection.execute("COMMIT")
+    crash_point("store.migration.committed")
+
+
+def _first_rows(connection: Db) -> None:
+    connection.executemany(
+        "INSERT INTO meta (key, value) VALUES (?, ?)",
+        [("store_id", secrets.token_bytes(16)), ("secret", secrets.token_bytes(32))],
+    )
+
+
+def connect_reader(path: Path, limits: Limits, vfs: str | None = None) -> Db:
+    """A connection that can only read."""
+    connection = connect(path, apsw.SQLITE_OPEN_READONLY, vfs)
+    connection.set_busy_timeout(limits.busy_ms)
+    connection.execute("PRAGMA trusted_schema = OFF; PRAGMA cell_size_check = ON; PRAGMA query_only = ON")
+    return connection
+
+
+def meta(connection: Db, key: str) -> bytes:
+    """One of the values that were made with the store."""
+    found = connection.execute("SELECT value FROM meta WHERE key = ?", (key,)).get
+    return bytes(found)
+
+
+@contextmanager
+def translated(path: Path) -> Generator[None]:
+    """SQLite's errors in our words."""
+    try:
+        yield
+    except apsw.Error as error:
+        raise translate(path, error) from error
+
+
+def translate(path: Path, error: apsw.Error) -> StoreError:
+    """What a SQLite error means for the caller."""
+    detail = str(error) or type(error).__name__
+    match error:
+        case apsw.FullError():
+            return StoreFull(detail)
+        case apsw.BusyError() | apsw.LockedError():
+            return StoreBusy("another process holds the write lock")
+        case apsw.CorruptError() | apsw.NotADBError():
+            return StoreDamaged(path, detail)
+        case apsw.InterruptError():
+            return StoreBusy("the read took too long and was stopped")
+        case _:
+            return StoreFailed(detail)

@@ -1,0 +1,200 @@
+"""Reading a SQLite store. Each call is one statement, fetched whole: no snapshot outlives it, none pins the log."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from holdfast import records
+from holdfast.errors import BlobCorrupt, JournalCorrupt, JournalMissing, RecordUnreadable
+from holdfast.store.checksum import checksum, salt_of
+from holdfast.store.contract import Entry, FeedEntry, Input, InputRow, Journal, JournalRow, RawRecord, Wait
+from holdfast.store.digests import blob_digest, input_digest
+from holdfast.store.sqlite.rows import JOURNAL_COLUMNS, input_row, journal_row, wait_row
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from holdfast.store.contract import JournalFilter
+    from holdfast.store.sqlite.db import Db
+
+_LIST_COLUMNS: Final = "id, kind, agent, status, head, created, updated, quarantine"
+_INPUT_COLUMNS: Final = "input, key, digest, body, at, pending"
+_WAIT_COLUMNS: Final = "name, state, deadline, payload, opened, crc"
+
+
+class SqliteReader:
+    """`Reader` on a read-only connection."""
+
+    def __init__(self, connection: Db) -> None:
+        self._db = connection
+
+    def _one(self, sql: str, values: tuple[Any, ...]) -> Any:  # noqa: ANN401
+        return self._db.execute(sql, values).get
+
+    def row(self, journal: str) -> JournalRow | None:
+        found = self._one(f"SELECT {JOURNAL_COLUMNS} FROM journals WHERE id = ?", (journal,))  # noqa: S608
+        return None if found is None else journal_row(found)
+
+    def _known(self, journal: str) -> tuple[int, int]:
+        found = self._one("SELECT no, head FROM journals WHERE id = ?", (journal,))
+        if found is None:
+            raise JournalMissing(journal)
+        return found
+
+    def records(self, journal: str, after: int, limit: int) -> list[Entry]:
+        no, head = self._known(journal)
+        rows = self._db.execute(
+            "SELECT seq, pos, epoch, crc, body FROM records WHERE journal = ? AND seq > ? ORDER BY seq LIMIT ?",
+            (no, after, limit),
+        ).fetchall()
+        return _verified(journal, head, after, limit, rows)
+
+    def tail(self, journal: str, limit: int) -> list[Entry]:
+        no, head = self._known(journal)
+        after = max(head - limit, 0)
+        rows = self._db.execute(
+            "SELECT seq, pos, epoch, crc, body FROM records WHERE journal = ? AND seq > ? ORDER BY seq LIMIT ?",
+            (no, after, limit),
+        ).fetchall()
+        return _verified(journal, head, after, limit, rows)
+
+    def feed(self, after: int, limit: int) -> list[FeedEntry]:
+        rows = self._db.execute(
+            "SELECT r.pos, j.id, r.seq, r.epoch, r.crc, r.body FROM records r JOIN journals j ON j.no = r.journal"
+            " WHERE r.pos > ? ORDER BY r.pos LIMIT ?",
+            (after, limit),
+        ).fetchall()
+        return [_feed_entry(row) for row in rows]
+
+    def last_position(self) -> int:
+        return self._one("SELECT max(pos) FROM records", ()) or 0
+
+    def pending(self, journal: str, limit: int) -> list[Input]:
+        no, _ = self._known(journal)
+        rows = self._db.execute(
+            f"SELECT {_INPUT_COLUMNS} FROM inputs WHERE journal = ? AND pending = 1 ORDER BY input LIMIT ?",  # noqa: S608
+            (no, limit),
+        ).fetchall()
+        return [_sound_input(journal, input_row(row)) for row in rows]
+
+    def wait(self, journal: str, name: str) -> Wait | None:
+        no, _ = self._known(journal)
+        found = self._one(f"SELECT {_WAIT_COLUMNS} FROM waits WHERE journal = ? AND name = ?", (no, name))  # noqa: S608
+        return None if found is None else wait_row(journal, found)
+
+    def waits(self, journal: str, limit: int) -> list[Wait]:
+        no, _ = self._known(journal)
+        rows = self._db.execute(
+            f"SELECT {_WAIT_COLUMNS} FROM waits WHERE journal = ? ORDER BY name LIMIT ?",  # noqa: S608
+            (no, limit),
+        ).fetchall()
+        return [wait_row(journal, row) for row in rows]
+
+    def due(self, now: int, limit: int) -> list[Wait]:
+        rows = self._db.execute(
+            "SELECT j.id, w.name, w.state, w.deadline, w.payload, w.opened, w.crc"
+            " FROM waits w JOIN journals j ON j.no = w.journal"
+            " WHERE w.state = 'open' AND w.deadline IS NOT NULL AND w.deadline <= ? ORDER BY w.deadline LIMIT ?",
+            (now, limit),
+        ).fetchall()
+        return [wait_row(row[0], row[1:]) for row in rows]
+
+    def next_due(self) -> int | None:
+        return self._one("SELECT min(deadline) FROM waits WHERE state = 'open' AND deadline IS NOT NULL", ())
+
+    def blob(self, digest: str) -> bytes | None:
+        body = self._one("SELECT body FROM blobs WHERE digest = ?", (digest,))
+        if body is not None and blob_digest(body) != digest:
+            raise BlobCorrupt(digest)
+        return body
+
+    def journals(self, where: JournalFilter, limit: int) -> list[Journal]:
+        terms: list[str] = []
+        values: list[Any] = []
+        for column in ("kind", "status", "agent"):
+            value = getattr(where, column)
+            if value is not None:
+                terms.append(f"{column} = ?")
+                values.append(value)
+        if where.before is not None:
+            terms.append("(updated, id) < (?, ?)")
+            values.extend(where.before)
+        sql = f"SELECT {_LIST_COLUMNS} FROM journals"  # noqa: S608  columns are constants, values are bound
+        if terms:
+            sql += " WHERE " + " AND ".join(terms)
+        rows = self._db.execute(f"{sql} ORDER BY updated DESC, id DESC LIMIT ?", (*values, limit)).fetchall()
+        return [Journal(*row) for row in rows]
+
+    # ---- for audits: nothing is trusted, nothing is raised ----
+
+    def raw_journals(self) -> list[JournalRow]:
+        return [journal_row(row) for row in self._db.execute(f"SELECT {JOURNAL_COLUMNS} FROM journals ORDER BY no")]  # noqa: S608
+
+    def raw_records(self, journal: str) -> Iterator[RawRecord]:
+        no, _ = self._known(journal)
+        salt = salt_of(journal)
+        rows = self._db.execute("SELECT seq, pos, epoch, crc, body FROM records WHERE journal = ? ORDER BY seq", (no,))
+        for seq, pos, epoch, crc, body in rows:
+            yield RawRecord(journal, seq, pos, epoch, checksum(salt, seq, epoch, body) == crc, body)
+
+    def raw_blobs(self) -> Iterator[tuple[str, bool]]:
+        for digest, body in self._db.execute("SELECT digest, body FROM blobs"):
+            yield digest, blob_digest(body) == digest
+
+    def raw_references(self) -> Iterator[tuple[str, str, int]]:
+        yield from self._db.execute("SELECT r.digest, j.id, r.seq FROM refs r JOIN journals j ON j.no = r.journal")
+
+    def raw_waits(self) -> Iterator[tuple[str, str, bool]]:
+        for journal, *found in self._db.execute(
+            "SELECT j.id, w.name, w.state, w.deadline, w.payload, w.opened, w.crc"
+            " FROM waits w JOIN journals j ON j.no = w.journal"
+        ):
+            try:
+                wait_row(journal, tuple(found))
+            except JournalCorrupt:
+                yield journal, found[0], False
+            else:
+                yield journal, found[0], True
+
+    def raw_inputs(self) -> Iterator[tuple[str, InputRow, bool]]:
+        for journal, *found in self._db.execute(
+            "SELECT j.id, i.input, i.key, i.digest, i.body, i.at, i.pending"
+            " FROM inputs i JOIN journals j ON j.no = i.journal"
+        ):
+            row = input_row(tuple(found))
+            yield journal, row, input_digest(row.body) == row.digest
+
+
+def _verified(journal: str, head: int, after: int, limit: int, rows: list[Any]) -> list[Entry]:
+    """The entries, if each matches its checksum and none is missing."""
+    salt = salt_of(journal)
+    decode = records.decode
+    entries: list[Entry] = []
+    expected = after
+    for seq, pos, epoch, crc, body in rows:
+        expected += 1
+        if seq != expected:
+            raise JournalCorrupt(journal, expected, f"it is missing; the next one is {seq}")
+        if checksum(salt, seq, epoch, body) != crc:
+            raise JournalCorrupt(journal, seq, "it does not match its checksum")
+        try:
+            entries.append(Entry(seq, pos, epoch, decode(body)))
+        except RecordUnreadable as error:
+            raise JournalCorrupt(journal, seq, error.reason) from error
+    # Another process may have appended between the two statements; only a journal that ends too early is wrong.
+    if expected < min(head, after + limit):
+        raise JournalCorrupt(journal, expected + 1, f"it is missing, and the journal should end at {head}")
+    return entries
+
+
+def _feed_entry(row: tuple[Any, ...]) -> FeedEntry:
+    pos, journal, seq, epoch, crc, body = row
+    if checksum(salt_of(journal), seq, epoch, body) != crc:
+        raise JournalCorrupt(journal, seq, "it does not match its checksum")
+    return FeedEntry(pos, journal, seq, records.decode(body))
+
+
+def _sound_input(journal: str, found: InputRow) -> Input:
+    if input_digest(found.body) != found.digest:
+        raise JournalCorrupt(journal, 0, f"the input {found.input} does not match its digest")
+    return Input(found.input, found.key, found.body, found.at)

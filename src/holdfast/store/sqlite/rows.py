@@ -1,0 +1,227 @@
+"""The rows of a SQLite store inside a write transaction.
+
+Journal rows are kept from one transaction to the next. That is sound because of `data_version`: SQLite changes it when
+any other connection has committed, and it is looked at under the write lock, so what we kept is either still true or is
+dropped before it is used.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+from zlib import crc32
+
+import msgspec
+
+from holdfast.errors import JournalCorrupt
+from holdfast.store.checksum import checksum, salt_of
+from holdfast.store.contract import InputRow, JournalRow, Owner, Wait
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from holdfast.store.sqlite.db import Db
+
+_KEPT: Final = 20_000
+_INSERT_RECORD: Final = "INSERT INTO records (journal, seq, epoch, crc, body) VALUES (?, ?, ?, ?, ?)"
+JOURNAL_COLUMNS: Final = (
+    "no, id, kind, agent, status, head, created, updated, epoch, owner, expires, mono_expires, quarantine, revoked"
+)
+_owner_decoder: Final = msgspec.json.Decoder(Owner)
+
+
+class SqliteRows:
+    """`Rows` on the writer's connection."""
+
+    def __init__(self, connection: Db, instance: str) -> None:
+        self._db = connection
+        self._instance = instance
+        self._version = -1
+        self._journals: dict[str, JournalRow] = {}
+        self._salts: dict[int, int] = {}
+        self._records: list[tuple[int, int, int, int, bytes]] = []
+        self._heads: dict[int, JournalRow] = {}
+        self._saved: dict[int, JournalRow] = {}
+        self._touched = False
+
+    def begin(self) -> bool:
+        """Start a transaction; True when other connections have committed since the last one."""
+        version = int(self._db.execute("PRAGMA data_version").get)
+        foreign = version != self._version
+        if foreign or len(self._journals) > _KEPT:
+            self._journals.clear()
+            self._salts.clear()
+        self._version = version
+        return foreign
+
+    def finish(self, batch: int) -> bool:
+        """Write what is still held back, and the mark of this batch; False when there was nothing to write."""
+        if not (self._touched or self._records or self._heads or self._saved):
+            return False
+        if self._records:
+            self._db.executemany(_INSERT_RECORD, self._records)
+            self._records.clear()
+        for no in self._saved:
+            self._heads.pop(no, None)
+        if self._heads:
+            heads = [(row.head, row.no) for row in self._heads.values()]
+            self._db.executemany("UPDATE journals SET head = ? WHERE no = ?", heads)
+            self._heads.clear()
+        for row in self._saved.values():
+            self._write_journal(row)
+        self._saved.clear()
+        self._db.execute("UPDATE writers SET batch = ? WHERE instance = ?", (batch, self._instance))
+        self._touched = False
+        return True
+
+    def forget(self) -> None:
+        """Drop everything kept: the transaction was rolled back."""
+        for kept in (self._journals, self._salts, self._records, self._heads, self._saved):
+            kept.clear()
+        self._touched = False
+
+    def _run(self, sql: str, values: tuple[Any, ...]) -> None:
+        self._touched = True
+        self._db.execute(sql, values)
+
+    # ---- journals ----
+
+    def journal(self, journal: str) -> JournalRow | None:
+        row = self._journals.get(journal)
+        if row is None:
+            found = self._db.execute(f"SELECT {JOURNAL_COLUMNS} FROM journals WHERE id = ?", (journal,)).get  # noqa: S608  constant
+            if found is None:
+                return None
+            row = self._journals[journal] = journal_row(found)
+            self._salts[row.no] = salt_of(row.id)
+        return row
+
+    def add_journal(self, row: JournalRow) -> JournalRow:
+        self._run(
+            f"INSERT INTO journals ({JOURNAL_COLUMNS}) VALUES (NULL, ?, ?, ?, ?, ?, ?, ?, 0, NULL, 0, 0, NULL, 0)",  # noqa: S608
+            (row.id, row.kind, row.agent, row.status, row.head, row.created, row.updated),
+        )
+        row.no = self._db.last_insert_rowid()
+        self._journals[row.id] = row
+        self._salts[row.no] = salt_of(row.id)
+        return row
+
+    def save_journal(self, row: JournalRow) -> None:
+        self._saved[row.no] = row
+
+    def save_head(self, row: JournalRow) -> None:
+        self._heads[row.no] = row
+
+    def _write_journal(self, row: JournalRow) -> None:
+        owner = None if row.owner is None else msgspec.json.encode(row.owner).decode()
+        self._db.execute(
+            "UPDATE journals SET status = ?, head = ?, updated = ?, epoch = ?, owner = ?, expires = ?,"
+            " mono_expires = ?, quarantine = ?, revoked = ? WHERE no = ?",
+            (
+                *(row.status, row.head, row.updated, row.epoch, owner),
+                *(row.expires, row.mono_expires, row.quarantine, int(row.revoked), row.no),
+            ),
+        )
+
+    def add_records(self, row: JournalRow, first: int, epoch: int, bodies: Sequence[bytes]) -> None:
+        salt, no = self._salts[row.no], row.no
+        for seq, body in enumerate(bodies, first):
+            self._records.append((no, seq, epoch, checksum(salt, seq, epoch, body), body))
+
+    # ---- inputs ----
+
+    def input_by_key(self, row: JournalRow, key: str) -> InputRow | None:
+        found = self._db.execute(
+            "SELECT input, key, digest, body, at, pending FROM inputs WHERE journal = ? AND key = ?", (row.no, key)
+        ).get
+        return None if found is None else input_row(found)
+
+    def last_input(self, row: JournalRow) -> int:
+        return self._db.execute("SELECT max(input) FROM inputs WHERE journal = ?", (row.no,)).get or 0
+
+    def count_pending(self, row: JournalRow) -> int:
+        return self._db.execute("SELECT count(*) FROM inputs WHERE journal = ? AND pending = 1", (row.no,)).get
+
+    def add_input(self, row: JournalRow, found: InputRow) -> None:
+        self._run(
+            "INSERT INTO inputs (journal, input, key, digest, body, at, pending) VALUES (?, ?, ?, ?, ?, ?, 1)",
+            (row.no, found.input, found.key, found.digest, found.body, found.at),
+        )
+
+    def is_pending(self, row: JournalRow, number: int) -> bool:
+        found = self._db.execute("SELECT pending FROM inputs WHERE journal = ? AND input = ?", (row.no, number)).get
+        return found == 1
+
+    def admit_input(self, row: JournalRow, number: int) -> None:
+        self._run("UPDATE inputs SET pending = 0 WHERE journal = ? AND input = ?", (row.no, number))
+
+    # ---- waits ----
+
+    def wait(self, row: JournalRow, name: str) -> Wait | None:
+        found = self._db.execute(
+            "SELECT name, state, deadline, payload, opened, crc FROM waits WHERE journal = ? AND name = ?",
+            (row.no, name),
+        ).get
+        return None if found is None else wait_row(row.id, found)
+
+    def save_wait(self, row: JournalRow, wait: Wait) -> None:
+        self._run(
+            "INSERT OR REPLACE INTO waits (journal, name, state, deadline, payload, crc, opened)"
+            " VALUES (?, ?, ?, ?, ?, ?, ?)",
+            (row.no, wait.name, wait.state, wait.deadline, wait.payload, wait_crc(wait), int(wait.opened)),
+        )
+
+    def revoke_waits(self, row: JournalRow) -> int:
+        names = [name for (name,) in self._db.execute("SELECT name FROM waits WHERE journal = ?", (row.no,))]
+        for name in names:
+            self.save_wait(row, Wait(row.id, name, "revoked"))
+        return len(names)
+
+    # ---- blobs ----
+
+    def has_blob(self, digest: str) -> bool:
+        return self._db.execute("SELECT 1 FROM blobs WHERE digest = ?", (digest,)).get is not None
+
+    def put_blob(self, digest: str, body: bytes, at: int) -> None:
+        self._run(
+            "INSERT INTO blobs (digest, at, body) VALUES (?, ?, ?)"
+            " ON CONFLICT (digest) DO UPDATE SET at = max(at, excluded.at)",
+            (digest, at, body),
+        )
+
+    def refer(self, digest: str, row: JournalRow, seq: int) -> None:
+        self._run("INSERT OR IGNORE INTO refs (digest, journal, seq) VALUES (?, ?, ?)", (digest, row.no, seq))
+
+    def collect_blobs(self, before: int) -> int:
+        self._run(
+            "DELETE FROM blobs WHERE at < ? AND NOT EXISTS (SELECT 1 FROM refs WHERE refs.digest = blobs.digest)",
+            (before,),
+        )
+        return self._db.changes()
+
+
+def journal_row(found: tuple[Any, ...]) -> JournalRow:
+    """A journal row from its columns, in the order of `JOURNAL_COLUMNS`."""
+    columns = list(found)
+    columns[9] = None if found[9] is None else _owner_decoder.decode(found[9])
+    columns[13] = bool(found[13])
+    return JournalRow(*columns)
+
+
+def input_row(found: tuple[Any, ...]) -> InputRow:
+    """An input from its columns."""
+    return InputRow(*found[:5], pending=bool(found[5]))
+
+
+def wait_row(journal: str, found: tuple[Any, ...]) -> Wait:
+    """A wait from its columns; a damaged one is not trusted."""
+    name, state, deadline, payload, opened, crc = found
+    wait = Wait(journal, name, state, deadline, payload, opened=bool(opened))
+    if wait_crc(wait) != crc:
+        raise JournalCorrupt(journal, 0, f"the wait {name!r} does not match its checksum")
+    return wait
+
+
+def wait_crc(wait: Wait) -> int:
+    """The checksum of a wait."""
+    head = f"{wait.journal}\0{wait.name}\0{wait.state}\0{wait.deadline}\0{wait.payload is None}\0".encode()
+    return crc32(wait.payload or b"", crc32(head))

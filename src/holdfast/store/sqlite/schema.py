@@ -1,0 +1,123 @@
+"""The tables, and the steps that bring an older file up to date.
+
+`user_version` is the schema version. Migration number n takes version n-1 to n; all that are due run in one
+transaction. A released migration is never edited.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from holdfast.crashpoints import crash_point
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from holdfast.store.sqlite.db import Db
+
+APPLICATION_ID: Final = 0x48464A31
+"""``HFJ1`` in the header of every store."""
+
+_V1: Final = """
+CREATE TABLE meta (
+    key   TEXT PRIMARY KEY,
+    value BLOB NOT NULL
+) STRICT, WITHOUT ROWID;
+
+-- One row per open writer. `batch` is written in every transaction: after a commit that failed it tells whether that
+-- commit took effect.
+CREATE TABLE writers (
+    instance TEXT PRIMARY KEY,
+    owner    TEXT NOT NULL,
+    batch    INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE journals (
+    no           INTEGER PRIMARY KEY,
+    id           TEXT NOT NULL UNIQUE,
+    kind         TEXT NOT NULL,
+    agent        TEXT,
+    status       TEXT NOT NULL,
+    head         INTEGER NOT NULL,
+    created      INTEGER NOT NULL,
+    updated      INTEGER NOT NULL,
+    epoch        INTEGER NOT NULL,
+    owner        TEXT,
+    expires      INTEGER NOT NULL,
+    mono_expires INTEGER NOT NULL,
+    quarantine   TEXT,
+    revoked      INTEGER NOT NULL
+) STRICT;
+CREATE INDEX journals_by_kind   ON journals (kind, updated, id);
+CREATE INDEX journals_by_status ON journals (status, updated, id);
+CREATE INDEX journals_by_agent  ON journals (agent, updated, id) WHERE agent IS NOT NULL;
+CREATE INDEX journals_newest    ON journals (updated, id);
+CREATE INDEX journals_in_quarantine ON journals (no) WHERE quarantine IS NOT NULL;
+CREATE INDEX journals_held      ON journals (no) WHERE owner IS NOT NULL;
+
+-- `pos` is the order of all records; (journal, seq) the place in one journal. The checksum covers journal, seq, epoch
+-- and body. Append-only: nothing ever updates or deletes a row here.
+CREATE TABLE records (
+    pos     INTEGER PRIMARY KEY,
+    journal INTEGER NOT NULL,
+    seq     INTEGER NOT NULL,
+    epoch   INTEGER NOT NULL,
+    crc     INTEGER NOT NULL,
+    body    BLOB NOT NULL
+) STRICT;
+CREATE UNIQUE INDEX records_in_journal ON records (journal, seq);
+
+CREATE TABLE inputs (
+    journal INTEGER NOT NULL,
+    input   INTEGER NOT NULL,
+    key     TEXT NOT NULL,
+    digest  TEXT NOT NULL,
+    body    BLOB NOT NULL,
+    at      INTEGER NOT NULL,
+    pending INTEGER NOT NULL,
+    PRIMARY KEY (journal, input)
+) STRICT, WITHOUT ROWID;
+CREATE UNIQUE INDEX inputs_by_key ON inputs (journal, key);
+CREATE INDEX inputs_pending ON inputs (journal, input) WHERE pending = 1;
+
+CREATE TABLE waits (
+    journal  INTEGER NOT NULL,
+    name     TEXT NOT NULL,
+    state    TEXT NOT NULL,
+    deadline INTEGER,
+    payload  BLOB,
+    crc      INTEGER NOT NULL,
+    opened   INTEGER NOT NULL,
+    PRIMARY KEY (journal, name)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX waits_due ON waits (deadline) WHERE state = 'open' AND deadline IS NOT NULL;
+
+CREATE TABLE blobs (
+    id     INTEGER PRIMARY KEY,
+    digest TEXT NOT NULL UNIQUE,
+    at     INTEGER NOT NULL,
+    body   BLOB NOT NULL
+) STRICT;
+CREATE TABLE refs (
+    digest  TEXT NOT NULL,
+    journal INTEGER NOT NULL,
+    seq     INTEGER NOT NULL,
+    PRIMARY KEY (digest, journal, seq)
+) STRICT, WITHOUT ROWID;
+"""
+
+MIGRATIONS: Final[tuple[str, ...]] = (_V1,)
+VERSION: Final = len(MIGRATIONS)
+"""The schema version this release writes."""
+
+
+def migrate(connection: Db, found: int, first_rows: Callable[[], None]) -> None:
+    """Bring the file from version `found` to `VERSION`, in the caller's transaction."""
+    for number, script in enumerate(MIGRATIONS[found:], found + 1):
+        connection.execute(script)
+        crash_point(f"store.migrated.{number}")
+    if found == 0:
+        connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+        first_rows()
+    connection.execute(f"PRAGMA user_version = {VERSION}")
+    crash_point("store.migrated")

@@ -1,0 +1,334 @@
+"""The one thread of this process that writes: group commit, checkpoints, and the truth after a commit that failed.
+
+Whatever is queued when the thread is free goes into one transaction; nobody waits for a timer. A caller is answered
+after the commit that holds its command.
+"""
+
+from __future__ import annotations
+
+import threading
+from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import apsw
+import msgspec
+
+from holdfast.crashpoints import crash_point
+from holdfast.errors import CommitUnknown, HoldfastError, InvariantBroken, StoreClosed, StoreFailed, WalPinned
+from holdfast.store.contract import Append, Command, Owner, PutBlob
+from holdfast.store.owners import is_gone
+from holdfast.store.sqlite.files import translate
+from holdfast.store.sqlite.rows import SqliteRows
+from holdfast.store.transaction import Transaction
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from holdfast.clock import Clock
+    from holdfast.store.contract import Limits
+    from holdfast.store.sqlite.db import Db
+
+_FRAME: Final = 4_096 + 24
+_CHECKPOINT_FRAMES: Final = 1_000
+_RESET_BUSY_MS: Final = 50
+
+Answer = Any  # what a command answers: a value, or the error that refuses it
+
+
+class Job(NamedTuple):
+    """A command and who waits for it; a job without a command asks only whether others have written."""
+
+    command: Command[Any] | None
+    waiter: asyncio.Future[Any] | None
+
+
+class Writer:
+    """Owns the writing connection. All methods but `submit` and `stop` run in its thread."""
+
+    def __init__(  # noqa: PLR0913  everything it needs, once
+        self,
+        path: Path,
+        connect: Callable[[], Db],
+        owner: Owner,
+        *,
+        clock: Clock,
+        limits: Limits,
+        answer: Callable[[list[tuple[Job, Answer]], bool], None],
+        proves_sync: bool,
+    ) -> None:
+        self._path = path
+        self._connect = connect
+        self._owner = owner
+        self._clock = clock
+        self._limits = limits
+        self._answer = answer
+        self._proves_sync = proves_sync
+        self._queue: SimpleQueue[Job | None] = SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="holdfast-writer", daemon=True)
+        self._db: Db | None = None
+        self._rows: SqliteRows | None = None
+        self._batch = 0
+        self._frames = 0
+        self._checkpointed = 0
+        self.checkpoint_failure: str | None = None
+
+    # ---- from the event loop ----
+
+    def start(self) -> None:
+        """Open the connection here, so that a refusal reaches the caller; then run."""
+        self._attach(self._connect())
+        self._register()
+        self._thread.start()
+
+    def submit(self, job: Job) -> None:
+        """Queue a job; it is answered through the `answer` callback."""
+        self._queue.put(job)
+
+    def queued(self) -> int:
+        """How many jobs wait."""
+        return self._queue.qsize()
+
+    def stop(self) -> None:
+        """Finish what is queued, then close."""
+        self._queue.put(None)
+        self._thread.join()
+
+    # ---- the thread ----
+
+    def _run(self) -> None:
+        running = True
+        while running:
+            jobs, running = self._take()
+            if jobs:
+                self._serve(jobs)
+        self._close()
+
+    def _take(self) -> tuple[list[Job], bool]:
+        """All that waits, up to the limits of one transaction."""
+        jobs: list[Job] = []
+        size = 0
+        job = self._queue.get()
+        while True:
+            if job is None:
+                return jobs, False
+            jobs.append(job)
+            size += _size(job.command)
+            if len(jobs) >= self._limits.batch or size >= self._limits.batch_bytes:
+                return jobs, True
+            try:
+                job = self._queue.get_nowait()
+            except Empty:
+                return jobs, True
+
+    def _serve(self, jobs: list[Job]) -> None:
+        if self._db is None and not self._reattach():
+            error = StoreFailed("it could not be opened again after a failed commit")
+            self._answer([(job, error) for job in jobs], False)  # noqa: FBT003
+            return
+        answers, foreign = self._commit(jobs)
+        crash_point("store.before_answer")
+        self._answer(list(zip(jobs, answers, strict=True)), foreign)
+        crash_point("store.answered")
+        self._maintain()
+
+    def _commit(self, jobs: list[Job]) -> tuple[list[Answer], bool]:
+        """Carry out the jobs in one transaction, or each by itself when one of them spoils it."""
+        db, rows = self._attached()
+        if all(job.command is None for job in jobs):
+            return [None] * len(jobs), self._look(rows)
+        if (pinned := self._pinned()) is not None:
+            return [pinned] * len(jobs), False
+        try:
+            answers, foreign, changed = self._execute(db, rows, jobs)
+        except Exception as error:  # noqa: BLE001  each job gets its own answer; none is lost
+            self._roll_back()
+            return self._one_by_one(jobs, error), True
+        if not changed:
+            db.execute("ROLLBACK")
+            return answers, foreign
+        try:
+            db.execute("COMMIT")
+        except apsw.Error as error:
+            return self._after_failed_commit(answers, error), True
+        crash_point("store.committed")
+        return answers, foreign
+
+    def _execute(self, db: Db, rows: SqliteRows, jobs: list[Job]) -> tuple[list[Answer], bool, bool]:
+        db.execute("BEGIN IMMEDIATE")
+        crash_point("store.begun")
+        foreign = rows.begin()
+        transaction = Transaction(rows, self._limits, self._clock.read())
+        answers: list[Answer] = []
+        for job in jobs:
+            if job.command is None:
+                answers.append(None)
+                continue
+            try:
+                answers.append(transaction.apply(job.command))
+            except HoldfastError as refusal:
+                answers.append(refusal)
+        self._batch += 1
+        changed = rows.finish(self._batch)
+        crash_point("store.written")
+        return answers, foreign, changed
+
+    def _look(self, rows: SqliteRows) -> bool:
+        try:
+            return rows.begin()
+        except apsw.Error:
+            return True
+
+    def _one_by_one(self, jobs: list[Job], error: Exception) -> list[Answer]:
+        if len(jobs) == 1:
+            return [translate(self._path, error) if isinstance(error, apsw.Error) else _bug(error)]
+        answers: list[Answer] = []
+        for job in jobs:
+            if self._db is None and not self._reattach():
+                answers.append(StoreFailed("it could not be opened again after a failed commit"))
+            else:
+                answers.extend(self._commit([job])[0])
+        return answers
+
+    def _roll_back(self) -> None:
+        db, rows = self._attached()
+        rows.forget()
+        try:
+            if db.in_transaction:
+                db.execute("ROLLBACK")
+        except apsw.Error:
+            self._detach()
+
+    # ---- the truth after a failed commit ----
+
+    def _after_failed_commit(self, answers: list[Answer], error: apsw.Error) -> list[Answer]:
+        """Fence, close, reopen, re-read: then say what happened. The commit is never tried again in place."""
+        failure = translate(self._path, error)
+        batch = self._batch
+        self._detach()
+        if not self._reattach():
+            return [CommitUnknown(f"{failure}; the store could not be opened again")] * len(answers)
+        db, _ = self._attached()
+        try:
+            held = db.execute("SELECT batch FROM writers WHERE instance = ?", (self._owner.instance,)).get
+            if held != batch:
+                return [answer if isinstance(answer, HoldfastError) else failure for answer in answers]
+            if self._proves_sync:
+                # The commit is visible, but its sync failed, and the kernel may have dropped the pages. Copying the
+                # log into the database writes them anew, and a sync that succeeds now is about these writes.
+                self._reset_log(db, self._limits.busy_ms)
+        except apsw.Error as trouble:
+            return [CommitUnknown(f"{failure}; then: {trouble}")] * len(answers)
+        return answers
+
+    def _reset_log(self, db: Db, busy_ms: int) -> None:
+        """Copy the whole log into the database and start it anew; `apsw.BusyError` when a reader is in the way."""
+        db.set_busy_timeout(busy_ms)
+        try:
+            db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
+        finally:
+            db.set_busy_timeout(self._limits.busy_ms)
+
+    # ---- the connection ----
+
+    def _attached(self) -> tuple[Db, SqliteRows]:
+        if self._db is None or self._rows is None:
+            raise StoreClosed
+        return self._db, self._rows
+
+    def _attach(self, db: Db) -> None:
+        db.set_wal_hook(self._on_wal)
+        self._db = db
+        self._rows = SqliteRows(db, self._owner.instance)
+
+    def _on_wal(self, _db: Db, _name: str, frames: int) -> int:
+        self._frames = frames
+        return apsw.SQLITE_OK
+
+    def _detach(self) -> None:
+        db, self._db, self._rows = self._db, None, None
+        if db is not None:
+            try:
+                db.close(force=True)
+            except apsw.Error as error:
+                self.checkpoint_failure = f"close: {error}"
+
+    def _reattach(self) -> bool:
+        try:
+            self._attach(self._connect())
+        except (apsw.Error, HoldfastError, OSError):
+            return False
+        return True
+
+    def _register(self) -> None:
+        """Write this writer's row, and remove those of processes that are gone."""
+        db, _ = self._attached()
+        db.execute("BEGIN IMMEDIATE")
+        for instance, text in db.execute("SELECT instance, owner FROM writers").fetchall():
+            if is_gone(msgspec.json.decode(text, type=Owner)):
+                db.execute("DELETE FROM writers WHERE instance = ?", (instance,))
+        owner = msgspec.json.encode(self._owner).decode()
+        db.execute("INSERT INTO writers (instance, owner, batch) VALUES (?, ?, 0)", (self._owner.instance, owner))
+        db.execute("COMMIT")
+
+    def _close(self) -> None:
+        if self._db is None:
+            return
+        try:
+            self._db.execute("DELETE FROM writers WHERE instance = ?", (self._owner.instance,))
+            self._reset_log(self._db, _RESET_BUSY_MS)
+        except apsw.Error as error:
+            self.checkpoint_failure = str(error)
+        self._detach()
+
+    # ---- the write-ahead log ----
+
+    def _maintain(self) -> None:
+        """Copy the log into the database now and then, so that it stays small."""
+        if self._db is None or self._frames - self._checkpointed < _CHECKPOINT_FRAMES:
+            if self._frames < self._checkpointed:
+                self._checkpointed = 0  # the log began anew
+            return
+        try:
+            crash_point("store.before_checkpoint")
+            self._checkpointed = self._frames
+            if self._frames * _FRAME > self._limits.wal_bytes:
+                self._reset_log(self._db, _RESET_BUSY_MS)
+                self._frames = self._checkpointed = 0
+            else:
+                self._db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
+            self.checkpoint_failure = None
+        except apsw.BusyError:
+            pass  # a reader is in the way; the next commits try again
+        except apsw.Error as error:
+            # The commits are safe in the log. SQLite copies these pages again next time.
+            self.checkpoint_failure = str(error)
+
+    def _pinned(self) -> WalPinned | None:
+        """The refusal of all writes when the log can't be reset and has reached its limit."""
+        size = self._frames * _FRAME
+        if size < self._limits.wal_max_bytes or self._db is None:
+            return None
+        try:
+            self._reset_log(self._db, _RESET_BUSY_MS)
+        except apsw.Error:
+            return WalPinned(size, self._limits.wal_max_bytes)
+        self._frames = self._checkpointed = 0
+        return None
+
+
+def _size(command: Command[Any] | None) -> int:
+    if isinstance(command, PutBlob):
+        return len(command.body)
+    if isinstance(command, Append):
+        return sum(map(len, command.bodies))
+    return 0
+
+
+def _bug(error: Exception) -> HoldfastError:
+    if isinstance(error, HoldfastError):
+        return error
+    broken = InvariantBroken(f"a command failed in a way it must not: {error!r}")
+    broken.__cause__ = error
+    return broken

@@ -1,0 +1,374 @@
+"""The store as everybody else sees it: typed calls over a backend. Bad input is refused here, before it is queued."""
+
+from __future__ import annotations
+
+import secrets
+from typing import TYPE_CHECKING, Final, Self, cast, get_args
+
+import msgspec
+
+from holdfast import records
+from holdfast.effects.canonical import canonical
+from holdfast.errors import (
+    InvalidId,
+    InvalidValue,
+    JournalCorrupt,
+    JournalMissing,
+    PayloadTooLarge,
+    UsageError,
+    WaitUnknown,
+)
+from holdfast.names import check_id
+from holdfast.records import JournalKind, Opened, Status, is_plain
+from holdfast.store import tokens
+from holdfast.store.contract import (
+    Accept,
+    Append,
+    Claim,
+    CollectBlobs,
+    JournalFilter,
+    OpenJournal,
+    OpenWait,
+    PutBlob,
+    Quarantine,
+    Release,
+    Renew,
+    RevokeWaits,
+    SettleWait,
+)
+from holdfast.store.digests import blob_digest, input_digest
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import AsyncIterator, Callable, Sequence
+    from types import TracebackType
+    from typing import TypeVar
+
+    from holdfast.clock import Clock
+    from holdfast.records import Blob, Record
+    from holdfast.store.contract import (
+        Backend,
+        Entry,
+        FeedEntry,
+        Input,
+        Journal,
+        Lease,
+        Limits,
+        Owner,
+        Reader,
+        Receipt,
+        Settlement,
+        Wait,
+    )
+
+    T = TypeVar("T")
+
+LEASE_MS: Final = 10_000
+"""How long a lease lasts when it is not renewed."""
+
+_MIN_LEASE_MS: Final = 50
+_RECORD_TYPES: Final = frozenset(get_args(records.Record))
+
+
+class Store:
+    """Journals, leases, inbox, waits and blobs in one place.
+
+    Every method that changes something returns when the change is durable. Several processes may have the same store
+    open; `holdfast.open_store` opens one.
+    """
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    @property
+    def id(self) -> str:
+        """What tells this store from all others; part of every idempotency key."""
+        return self._backend.store_id
+
+    @property
+    def owner(self) -> Owner:
+        """As whom this opening of the store claims leases."""
+        return self._backend.owner
+
+    @property
+    def clock(self) -> Clock:
+        """Where this store takes the time from."""
+        return self._backend.clock
+
+    @property
+    def limits(self) -> Limits:
+        """The bounds of this store."""
+        return self._backend.limits
+
+    async def close(self) -> None:
+        """Finish what is queued and let go of the file. Leases are not given back."""
+        await self._backend.close()
+
+    # ---- journals ----
+
+    async def open_journal(self, journal: str, kind: JournalKind = "session", agent: str | None = None) -> Journal:
+        """Create the journal, or find it as it is. Another kind or agent under the same id is a `JournalConflict`."""
+        check_id("journal id", journal)
+        if kind not in get_args(JournalKind):
+            raise InvalidId("journal kind", kind, "it is 'session' or 'process'")
+        if agent is not None:
+            check_id("agent", agent)
+        return await self._backend.submit(OpenJournal(journal, kind, agent))
+
+    async def append(self, lease: Lease, added: Sequence[Record], *, head: int) -> int:
+        """Add records after `head`; answers the new head.
+
+        Raises `Fenced` when the lease has moved on, `HeadConflict` when the journal does not end at `head`.
+        """
+        return await self.append_soon(lease, added, head=head)
+
+    def append_soon(self, lease: Lease, added: Sequence[Record], *, head: int) -> asyncio.Future[int]:
+        """Queue an append and go on; the future is done when it is durable.
+
+        Appends to one journal are carried out in the order in which they were queued, so a writer may have several
+        under way, each naming the head that the one before will leave.
+        """
+        return self._backend.submit(self._append(lease, added, head))
+
+    def _append(self, lease: Lease, added: Sequence[Record], head: int) -> Append:
+        if not added:
+            message = "an append needs at least one record"
+            raise UsageError(message)
+        limit = self._backend.limits.record_bytes
+        bodies: list[bytes] = []
+        plain = True
+        for record in added:
+            if type(record) not in _RECORD_TYPES or type(record) is Opened:
+                raise InvalidValue("$", f"a {type(record).__name__} is not a record that can be appended")
+            try:
+                body = records.encode(record)
+            except (TypeError, ValueError, OverflowError) as error:
+                raise InvalidValue("$", str(error)) from error
+            if len(body) > limit:
+                raise PayloadTooLarge("a record", len(body), limit)
+            plain = plain and is_plain(record)
+            bodies.append(body)
+        return Append(lease.journal, lease.epoch, head, added, bodies, plain)
+
+    async def journal(self, journal: str) -> Journal:
+        """One line of the lists; `JournalMissing` when there is none."""
+        check_id("journal id", journal)
+        found = await self._backend.read(lambda reader: reader.row(journal))
+        if found is None:
+            raise JournalMissing(journal)
+        from holdfast.store.transaction import as_journal  # noqa: PLC0415
+
+        return as_journal(found)
+
+    async def read(self, journal: str, *, after: int = 0, limit: int | None = None) -> list[Entry]:
+        """Records with a sequence above `after`, at most a page of them. A corrupt one quarantines the journal."""
+        check_id("journal id", journal)
+        page = self._page(limit)
+        return await self._guarded(journal, lambda reader: reader.records(journal, max(after, 0), page))
+
+    async def read_all(self, journal: str, *, after: int = 0) -> AsyncIterator[Entry]:
+        """All records above `after`, page by page; nothing is held in the store between two pages."""
+        while True:
+            entries = await self.read(journal, after=after)
+            for entry in entries:
+                yield entry
+            if len(entries) < self._backend.limits.page:
+                return
+            after = entries[-1].seq
+
+    async def tail(self, journal: str, limit: int = 50) -> list[Entry]:
+        """The last records, oldest first, whatever the length of the journal."""
+        check_id("journal id", journal)
+        page = self._page(limit)
+        return await self._guarded(journal, lambda reader: reader.tail(journal, page))
+
+    async def feed(self, *, after: int = 0, limit: int | None = None) -> list[FeedEntry]:
+        """Records of all journals, in the order of their commit, with a position above `after`."""
+        page = self._page(limit)
+        return await self._backend.read(lambda reader: reader.feed(max(after, 0), page))
+
+    async def last_position(self) -> int:
+        """The position of the newest record of the store."""
+        return await self._backend.read(lambda reader: reader.last_position())
+
+    async def journals(
+        self,
+        *,
+        kind: JournalKind | None = None,
+        status: Status | None = None,
+        agent: str | None = None,
+        before: Journal | None = None,
+        limit: int = 50,
+    ) -> list[Journal]:
+        """Journals, those with the newest change of status first. Pass the last line as `before` for the next page."""
+        cursor = None if before is None else (before.updated, before.id)
+        where = JournalFilter(kind, status, agent, cursor)
+        page = self._page(limit)
+        return await self._backend.read(lambda reader: reader.journals(where, page))
+
+    async def quarantine(self, journal: str, reason: str) -> None:
+        """Stop serving a journal that can't be trusted."""
+        check_id("journal id", journal)
+        await self._backend.submit(Quarantine(journal, reason))
+
+    async def _guarded(self, journal: str, query: Callable[[Reader], T]) -> T:
+        """Read, and quarantine the journal if what was read can't be trusted."""
+        try:
+            return await self._backend.read(query)
+        except JournalCorrupt as error:
+            await self._backend.submit(Quarantine(journal, f"record {error.seq}: {error.reason}"))
+            raise
+
+    # ---- leases ----
+
+    async def claim(self, journal: str, *, ttl_ms: int = LEASE_MS) -> Lease:
+        """Become the one who advances `journal`; `LeaseHeld` when somebody else is and lives."""
+        check_id("journal id", journal)
+        if ttl_ms < _MIN_LEASE_MS:
+            message = f"a lease lasts at least {_MIN_LEASE_MS} ms, not {ttl_ms}"
+            raise UsageError(message)
+        return await self._backend.submit(Claim(journal, self._backend.owner, ttl_ms))
+
+    async def renew(self, lease: Lease) -> None:
+        """Keep the lease for another term; `Fenced` when it has moved on."""
+        await self._backend.submit(Renew(lease))
+
+    async def release(self, lease: Lease) -> None:
+        """Give the lease back; `Fenced` when it has moved on."""
+        await self._backend.submit(Release(lease))
+
+    # ---- inbox ----
+
+    async def accept(self, journal: str, content: object, *, key: str | None = None) -> Receipt:
+        """Take an input in. The same key with the same content gives the same receipt, other content `KeyConflict`."""
+        check_id("journal id", journal)
+        if key is None:
+            key = f"auto-{secrets.token_hex(12)}"
+        check_id("input key", key)
+        body = canonical(content)
+        limit = self._backend.limits.input_bytes
+        if len(body) > limit:
+            raise PayloadTooLarge("the input", len(body), limit)
+        return await self._backend.submit(Accept(journal, key, input_digest(body), body))
+
+    async def pending(self, journal: str, limit: int | None = None) -> list[Input]:
+        """Accepted inputs that are not in the journal yet, in the order of their acceptance."""
+        check_id("journal id", journal)
+        page = self._page(limit)
+        return await self._guarded(journal, lambda reader: reader.pending(journal, page))
+
+    # ---- waits ----
+
+    async def open_wait(self, journal: str, name: str, *, deadline: int | None = None) -> Wait:
+        """Make the wait exist, with a deadline in wall milliseconds. If it exists, the first deadline stays."""
+        check_id("journal id", journal)
+        check_id("wait", name)
+        return await self._backend.submit(OpenWait(journal, name, deadline))
+
+    def wait_token(self, journal: str, name: str) -> str:
+        """The bearer token of a wait. Whoever has it can resolve the wait, once, also before it is opened."""
+        return tokens.mint(self._backend.secret, check_id("journal id", journal), check_id("wait", name))
+
+    async def resolve(self, token: str, value: object) -> Settlement:
+        """Resolve the wait that `token` stands for; the first one decides, and everybody learns the same."""
+        journal, name = tokens.verify(self._backend.secret, token)
+        body = canonical(value)
+        limit = self._backend.limits.input_bytes
+        if len(body) > limit:
+            raise PayloadTooLarge("the resolution", len(body), limit)
+        try:
+            return await self._backend.submit(SettleWait(journal, name, "resolved", body))
+        except JournalMissing:
+            raise WaitUnknown from None
+
+    async def expire_wait(self, journal: str, name: str) -> Settlement:
+        """End a wait whose deadline has passed; one that is not due stays open."""
+        return await self._backend.submit(SettleWait(journal, name, "expired"))
+
+    async def cancel_wait(self, journal: str, name: str) -> Settlement:
+        """End a wait that nobody needs any more."""
+        return await self._backend.submit(SettleWait(journal, name, "cancelled"))
+
+    async def revoke_waits(self, journal: str, name: str | None = None) -> int:
+        """Make one wait worthless, or all of the journal's for ever; their tokens look as if they never existed."""
+        check_id("journal id", journal)
+        if name is not None:
+            check_id("wait", name)
+        return await self._backend.submit(RevokeWaits(journal, name))
+
+    async def wait(self, journal: str, name: str) -> Wait | None:
+        """The wait as it is now; None when nobody opened or resolved it."""
+        check_id("journal id", journal)
+        return await self._guarded(journal, lambda reader: reader.wait(journal, name))
+
+    async def waits(self, journal: str, limit: int | None = None) -> list[Wait]:
+        """The waits of a journal, by name."""
+        check_id("journal id", journal)
+        page = self._page(limit)
+        return await self._guarded(journal, lambda reader: reader.waits(journal, page))
+
+    async def due(self, limit: int | None = None) -> list[Wait]:
+        """Open waits whose deadline has passed, longest overdue first. Timers are waits that nobody resolves."""
+        now = self._backend.clock.read().wall
+        page = self._page(limit)
+        return await self._backend.read(lambda reader: reader.due(now, page))
+
+    async def next_due(self) -> int | None:
+        """The earliest deadline of an open wait, in wall milliseconds."""
+        return await self._backend.read(lambda reader: reader.next_due())
+
+    # ---- blobs ----
+
+    async def put_blob(self, body: bytes) -> Blob:
+        """Keep these bytes, once. Put them before the record that refers to them."""
+        if type(body) is not bytes:
+            raise InvalidValue("$", f"a blob is bytes, not {type(cast('object', body)).__name__}")
+        limit = self._backend.limits.blob_bytes
+        if len(body) > limit:
+            raise PayloadTooLarge("the blob", len(body), limit)
+        return await self._backend.submit(PutBlob(blob_digest(body), body))
+
+    async def blob(self, digest: str) -> bytes | None:
+        """The bytes under `digest`; None when there are none. Bytes that do not match are a `BlobCorrupt`."""
+        return await self._backend.read(lambda reader: reader.blob(digest))
+
+    async def collect_blobs(self, *, unused_ms: int = 3_600_000) -> int:
+        """Delete blobs that no record refers to and that were last put `unused_ms` ago; answers how many."""
+        return await self._backend.submit(CollectBlobs(self._backend.clock.read().wall - unused_ms))
+
+    # ---- changes ----
+
+    @property
+    def version(self) -> int:
+        """Grows with every commit that this process has seen, its own and those of others."""
+        return self._backend.version
+
+    async def changed(self, version: int, timeout: float | None = None) -> int:
+        """Wait until there is a newer version than `version`; answers the present one. No change is ever missed."""
+        return await self._backend.changed(version, timeout)
+
+    async def examine(self, query: Callable[[Reader], T]) -> T:
+        """Run an audit over the raw rows."""
+        return await self._backend.read(query)
+
+    def _page(self, limit: int | None) -> int:
+        page = self._backend.limits.page
+        if limit is None:
+            return page
+        if limit < 1:
+            message = f"a page has at least one row, not {limit}"
+            raise UsageError(message)
+        return min(limit, page)
+
+
+def payload(body: bytes | None) -> object:
+    """The JSON value in a stored body."""
+    return None if body is None else msgspec.json.decode(body)

@@ -1,0 +1,202 @@
+"""Carries out commands on rows: decide, then write. Shared by every backend.
+
+All refusals come before the first write of a command, so one that is refused leaves the others of its transaction
+untouched.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from holdfast import records
+from holdfast.errors import BlobMissing, InputTaken
+from holdfast.records import Admitted, Blob, Opened, blobs_of, next_status, touches_lists
+from holdfast.store import decisions
+from holdfast.store.contract import (
+    Accept,
+    Append,
+    Claim,
+    CollectBlobs,
+    Command,
+    InputRow,
+    Journal,
+    JournalRow,
+    Lease,
+    Limits,
+    OpenJournal,
+    OpenWait,
+    PutBlob,
+    Quarantine,
+    Receipt,
+    Release,
+    Renew,
+    RevokeWaits,
+    Rows,
+    Settlement,
+    SettleWait,
+    Wait,
+)
+from holdfast.store.owners import is_gone
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from holdfast.clock import Instant
+    from holdfast.records import Record
+
+
+class Transaction:
+    """One transaction over `rows`, at one instant."""
+
+    __slots__ = ("_limits", "_now", "_rows")
+
+    def __init__(self, rows: Rows, limits: Limits, now: Instant) -> None:
+        self._rows = rows
+        self._limits = limits
+        self._now = now
+
+    def apply(self, command: Command[Any]) -> Any:  # noqa: ANN401  each command has its own answer
+        """Carry out one command, or raise its refusal with nothing written."""
+        return _HANDLERS[type(command)](self, command)
+
+    def _row(self, journal: str) -> JournalRow:
+        return decisions.require_journal(self._rows.journal(journal), journal)
+
+    def open_journal(self, asked: OpenJournal) -> Journal:
+        row = self._rows.journal(asked.journal)
+        if row is not None:
+            decisions.check_opening(row, asked)
+            return as_journal(row)
+        at = self._now.wall
+        row = self._rows.add_journal(JournalRow(0, asked.journal, asked.kind, asked.agent, "idle", 1, at, at))
+        opened = Opened(at=at, kind=asked.kind, agent=asked.agent)
+        self._rows.add_records(row, 1, 0, (records.encode(opened),))
+        return as_journal(row)
+
+    def claim(self, asked: Claim) -> Lease:
+        row = self._row(asked.journal)
+        held = row.owner is not None and decisions.lease_left(row, self._now) > 0
+        row.epoch = decisions.decide_claim(row, self._now, holder_gone=held and is_gone(row.owner))
+        row.owner = asked.owner
+        self._extend(row, asked.ttl_ms)
+        return Lease(row.id, row.epoch, asked.owner, asked.ttl_ms, row.head)
+
+    def renew(self, asked: Renew) -> None:
+        row = self._row(asked.lease.journal)
+        decisions.check_epoch(row, asked.lease.epoch)
+        self._extend(row, asked.lease.ttl_ms)
+
+    def _extend(self, row: JournalRow, ttl_ms: int) -> None:
+        row.expires = self._now.wall + ttl_ms
+        row.mono_expires = self._now.mono + ttl_ms
+        self._rows.save_journal(row)
+
+    def release(self, asked: Release) -> None:
+        row = self._row(asked.lease.journal)
+        decisions.check_epoch(row, asked.lease.epoch)
+        row.owner, row.expires, row.mono_expires = None, 0, 0
+        self._rows.save_journal(row)
+
+    def append(self, asked: Append) -> int:
+        row = self._row(asked.journal)
+        first = row.head + 1
+        head = decisions.plan_append(row, asked)
+        if not asked.plain:
+            self._check_references(row, asked.records)
+        self._rows.add_records(row, first, asked.epoch, asked.bodies)
+        row.head = head
+        if asked.plain and row.status != "waiting":
+            self._rows.save_head(row)
+        else:
+            self._follow(row, first, asked.records)
+        return head
+
+    def _check_references(self, row: JournalRow, added: Sequence[Record]) -> None:
+        for record in added:
+            for blob in blobs_of(record):
+                if not self._rows.has_blob(blob.digest):
+                    raise BlobMissing(blob.digest)
+            if type(record) is Admitted and not self._rows.is_pending(row, record.input):
+                raise InputTaken(row.id, record.input)
+
+    def _follow(self, row: JournalRow, first: int, added: Sequence[Record]) -> None:
+        """Bring lists, inbox and references up to date with the new records."""
+        for seq, record in enumerate(added, first):
+            row.status = next_status(row.status, record)
+            if touches_lists(record):
+                row.updated = record.at
+            if type(record) is Admitted:
+                self._rows.admit_input(row, record.input)
+            for blob in blobs_of(record):
+                self._rows.refer(blob.digest, row, seq)
+        self._rows.save_journal(row)
+
+    def accept(self, asked: Accept) -> Receipt:
+        row = self._row(asked.journal)
+        earlier = decisions.decide_accept(row, self._rows.input_by_key(row, asked.key), asked)
+        if earlier is not None:
+            return earlier
+        decisions.check_room(row, self._rows.count_pending(row), self._limits)
+        number = self._rows.last_input(row) + 1
+        self._rows.add_input(row, InputRow(number, asked.key, asked.digest, asked.body, self._now.wall))
+        return Receipt(row.id, number, asked.key, self._now.wall)
+
+    def open_wait(self, asked: OpenWait) -> Wait:
+        row = self._row(asked.journal)
+        found = self._rows.wait(row, asked.name)
+        wait = decisions.decide_open_wait(row, found, asked)
+        if wait is not None:
+            self._rows.save_wait(row, wait)
+            return wait
+        return found  # pyright: ignore[reportReturnType]  # None means that it is there already
+
+    def settle_wait(self, asked: SettleWait) -> Settlement:
+        row = self._row(asked.journal)
+        found = self._rows.wait(row, asked.name)
+        settlement = decisions.decide_settle(row, found, asked, self._now)
+        if settlement.wait != found:
+            self._rows.save_wait(row, settlement.wait)
+        return settlement
+
+    def revoke_waits(self, asked: RevokeWaits) -> int:
+        row = self._row(asked.journal)
+        if asked.name is not None:
+            self._rows.save_wait(row, Wait(row.id, asked.name, "revoked"))
+            return 1
+        row.revoked = True
+        self._rows.save_journal(row)
+        return self._rows.revoke_waits(row)
+
+    def put_blob(self, asked: PutBlob) -> Blob:
+        self._rows.put_blob(asked.digest, asked.body, self._now.wall)
+        return Blob(asked.digest, len(asked.body))
+
+    def collect_blobs(self, asked: CollectBlobs) -> int:
+        return self._rows.collect_blobs(asked.before)
+
+    def quarantine(self, asked: Quarantine) -> None:
+        row = self._row(asked.journal)
+        if row.quarantine is None:
+            row.quarantine = asked.reason
+            self._rows.save_journal(row)
+
+
+_HANDLERS: Final[dict[type[Command[Any]], Callable[[Transaction, Any], Any]]] = {
+    OpenJournal: Transaction.open_journal,
+    Claim: Transaction.claim,
+    Renew: Transaction.renew,
+    Release: Transaction.release,
+    Append: Transaction.append,
+    Accept: Transaction.accept,
+    OpenWait: Transaction.open_wait,
+    SettleWait: Transaction.settle_wait,
+    RevokeWaits: Transaction.revoke_waits,
+    PutBlob: Transaction.put_blob,
+    CollectBlobs: Transaction.collect_blobs,
+    Quarantine: Transaction.quarantine,
+}
+
+
+def as_journal(row: JournalRow) -> Journal:
+    """The line that the lists show for a journal."""
+    return Journal(row.id, row.kind, row.agent, row.status, row.head, row.created, row.updated, row.quarantine)

@@ -91,12 +91,12 @@ class Entry(NamedTuple):
 
 
 class FeedEntry(NamedTuple):
-    """A record of any journal, by its position in the store."""
+    """A record of any journal, by its position in the store. `record` is None where it can't be trusted."""
 
     pos: int
     journal: str
     seq: int
-    record: Record
+    record: Record | None
 
 
 class Journal(msgspec.Struct, frozen=True):
@@ -346,6 +346,7 @@ class Reader(Protocol):
     def raw_blobs(self) -> Iterator[tuple[str, bool]]: ...
     def raw_references(self) -> Iterator[tuple[str, str, int]]: ...
     def raw_waits(self) -> Iterator[tuple[str, str, bool]]: ...
+    def raw_bytes(self) -> Iterator[tuple[str, bytes]]: ...
     def raw_inputs(self) -> Iterator[tuple[str, InputRow, bool]]: ...
 
 

@@ -1,10 +1,16 @@
-"""How stored bytes are named by their content."""
+"""How stored bytes are named by their content, and when they are trusted."""
 
 from __future__ import annotations
 
 import hashlib
+from typing import TYPE_CHECKING
 
+from holdfast import records
 from holdfast.effects.canonical import digest_of_bytes
+from holdfast.errors import RecordUnreadable
+
+if TYPE_CHECKING:
+    from holdfast.records import Record
 
 
 def blob_digest(body: bytes) -> str:
@@ -15,3 +21,13 @@ def blob_digest(body: bytes) -> str:
 def input_digest(body: bytes) -> str:
     """The digest that tells whether two inputs under one key are the same."""
     return digest_of_bytes("input", body)
+
+
+def trusted(body: bytes, *, sound: bool) -> Record | None:
+    """The record, if its checksum was right and it can be read. One bad record must not stop a feed of all journals."""
+    if not sound:
+        return None
+    try:
+        return records.decode(body)
+    except RecordUnreadable:
+        return None

@@ -17,7 +17,7 @@ from holdfast.clock import SystemClock
 from holdfast.errors import BlobCorrupt, HoldfastError, JournalCorrupt, JournalMissing, StoreBusy, StoreClosed
 from holdfast.store.checksum import checksum, salt_of
 from holdfast.store.contract import Entry, FeedEntry, Input, InputRow, Journal, JournalRow, Limits, RawRecord, Wait
-from holdfast.store.digests import blob_digest, input_digest
+from holdfast.store.digests import blob_digest, input_digest, trusted
 from holdfast.store.owners import this_process
 from holdfast.store.transaction import Transaction, as_journal
 from holdfast.store.waiting import Versions
@@ -158,10 +158,12 @@ class MemoryDisk:
 
     def feed(self, after: int, limit: int) -> list[FeedEntry]:
         names = {row.no: row.id for row in self._journals.values()}
-        return [
-            FeedEntry(pos, names[found.journal], found.seq, records.decode(found.body))
-            for pos, found in enumerate(self._feed[after : after + limit], after + 1)
-        ]
+        entries: list[FeedEntry] = []
+        for pos, found in enumerate(self._feed[after : after + limit], after + 1):
+            journal = names[found.journal]
+            sound = checksum(salt_of(journal), found.seq, found.epoch, found.body) == found.crc
+            entries.append(FeedEntry(pos, journal, found.seq, trusted(found.body, sound=sound)))
+        return entries
 
     def last_position(self) -> int:
         return len(self._feed)
@@ -224,6 +226,12 @@ class MemoryDisk:
         for found in self._waits.values():
             for wait in found.values():
                 yield wait.journal, wait.name, True
+
+    def raw_bytes(self) -> Iterator[tuple[str, bytes]]:
+        yield from (("record", found.body) for found in self._feed)
+        yield from (("blob", body) for _, body in self._blobs.values())
+        yield from (("input", row.body) for found in self._inputs.values() for row in found.values())
+        yield from (("wait", wait.payload or b"") for found in self._waits.values() for wait in found.values())
 
     def raw_inputs(self) -> Iterator[tuple[str, InputRow, bool]]:
         names = {row.no: row.id for row in self._journals.values()}

@@ -1,0 +1,29 @@
+"""Tools for testing what stands on Holdfast, and Holdfast itself.
+
+A clock to move by hand, a seeded event loop, named crash points, a world that remembers what was done to it, one
+`check` of every invariant, and the conformance suite that any store backend can run.
+"""
+
+from __future__ import annotations
+
+from holdfast.store.audit import Violation
+from holdfast.store.memory import MemoryBackend, MemoryDisk
+from holdfast.testing.clock import ManualClock
+from holdfast.testing.crashes import arm_from_environment
+from holdfast.testing.invariants import check
+from holdfast.testing.simulation import SimulatedClock, SimulatedLoop, simulate
+from holdfast.testing.world import Attempt, World
+
+__all__ = [
+    "Attempt",
+    "ManualClock",
+    "MemoryBackend",
+    "MemoryDisk",
+    "SimulatedClock",
+    "SimulatedLoop",
+    "Violation",
+    "World",
+    "arm_from_environment",
+    "check",
+    "simulate",
+]

@@ -1,0 +1,179 @@
+"""What must always be true of a store, checked over its raw rows. Nothing is trusted, everything wrong is listed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from holdfast import records
+from holdfast.errors import RecordUnreadable
+from holdfast.records import (
+    Admitted,
+    Cancelled,
+    Done,
+    Ended,
+    Failed,
+    Intended,
+    Opened,
+    Unknown,
+    blobs_of,
+    next_status,
+    touches_lists,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from holdfast.records import Outcome, Record, Status
+    from holdfast.store.contract import JournalRow, RawRecord, Reader
+
+
+class Violation(msgspec.Struct, frozen=True):
+    """One invariant that does not hold: which, where, and what was found."""
+
+    rule: str
+    where: str
+    detail: str
+
+    def __str__(self) -> str:
+        return f"{self.rule}: {self.where}: {self.detail}"
+
+
+def audit(reader: Reader, progress: Callable[[int, int], None] | None = None) -> list[Violation]:
+    """Every violated invariant of the store. `progress` is told (journals done, journals in all)."""
+    found: list[Violation] = []
+    blobs = dict(reader.raw_blobs())
+    found.extend(
+        Violation("blob", digest, "the bytes do not match the digest") for digest, ok in blobs.items() if not ok
+    )
+    references = set(reader.raw_references())
+    inputs = {(journal, row.input): row.pending for journal, row, _ in reader.raw_inputs()}
+    rows = reader.raw_journals()
+    for done, row in enumerate(rows):
+        if progress is not None:
+            progress(done, len(rows))
+        audited = _JournalAudit(row, blobs, references, inputs)
+        found.extend(audited.run(reader.raw_records(row.id)))
+    found.extend(_dangling(references, blobs))
+    found.extend(_unsound(reader))
+    return found
+
+
+def _dangling(references: set[tuple[str, str, int]], blobs: dict[str, bool]) -> Iterator[Violation]:
+    for digest, journal, seq in sorted(references):
+        if digest not in blobs:
+            yield Violation("blob", f"{journal}/{seq}", f"refers to {digest}, which is not there")
+
+
+def _unsound(reader: Reader) -> Iterator[Violation]:
+    for journal, name, sound in reader.raw_waits():
+        if not sound:
+            yield Violation("checksum", f"{journal}/wait {name}", "the wait does not match its checksum")
+    for journal, row, sound in reader.raw_inputs():
+        if not sound:
+            yield Violation("checksum", f"{journal}/input {row.input}", "the input does not match its digest")
+
+
+class _JournalAudit:
+    """One journal, record by record."""
+
+    def __init__(
+        self,
+        row: JournalRow,
+        blobs: dict[str, bool],
+        references: set[tuple[str, str, int]],
+        inputs: dict[tuple[str, int], bool],
+    ) -> None:
+        self._row = row
+        self._blobs = blobs
+        self._references = references
+        self._inputs = inputs
+        self._found: list[Violation] = []
+        self._seq = 0
+        self._epoch = 0
+        self._status: Status = "idle"
+        self._updated = 0
+        self._intended: set[str] = set()
+        self._settled: set[str] = set()
+        self._ended: set[str] = set()
+        self._admitted: set[int] = set()
+
+    def run(self, raw: Iterator[RawRecord]) -> list[Violation]:
+        for entry in raw:
+            self._place(entry)
+            if not entry.sound:
+                self._report("checksum", entry.seq, "the record does not match its checksum")
+                continue
+            try:
+                self._content(entry.seq, records.decode(entry.body))
+            except RecordUnreadable as error:
+                self._report("unreadable", entry.seq, error.reason)
+        self._summary()
+        return self._found
+
+    def _report(self, rule: str, seq: int, detail: str) -> None:
+        self._found.append(Violation(rule, f"{self._row.id}/{seq}", detail))
+
+    def _place(self, entry: RawRecord) -> None:
+        if entry.seq != self._seq + 1:
+            self._report("gap", entry.seq, f"follows record {self._seq}")
+        if entry.epoch < self._epoch:
+            self._report("epoch", entry.seq, f"epoch {entry.epoch} after {self._epoch}")
+        self._seq = entry.seq
+        self._epoch = max(self._epoch, entry.epoch)
+
+    def _content(self, seq: int, record: Record) -> None:
+        if (seq == 1) != isinstance(record, Opened):
+            self._report("opening", seq, "a journal begins with exactly one 'opened' record")
+        self._status = next_status(self._status, record)
+        if touches_lists(record):
+            self._updated = record.at
+        for blob in blobs_of(record):
+            if blob.digest not in self._blobs:
+                self._report("blob", seq, f"refers to {blob.digest}, which is not there")
+            if (blob.digest, self._row.id, seq) not in self._references:
+                self._report("blob", seq, f"its reference to {blob.digest} is not listed")
+        match record:
+            case Intended():
+                self._intent(seq, record)
+            case Done() | Failed() | Unknown() | Cancelled():
+                self._outcome(seq, record)
+            case Ended():
+                self._once(self._ended, record.run, "terminal", seq, f"the run {record.run!r} ended before")
+            case Admitted():
+                self._admission(seq, record)
+            case _:
+                pass
+
+    def _intent(self, seq: int, record: Intended) -> None:
+        self._once(self._intended, record.key, "intent", seq, f"{record.key!r} was intended before")
+        if record.key in self._settled:
+            self._report("intent", seq, f"{record.key!r} had an outcome before it was intended")
+
+    def _outcome(self, seq: int, record: Outcome) -> None:
+        self._once(self._settled, record.key, "outcome", seq, f"{record.key!r} has two outcomes")
+        if getattr(record, "ask", None) is None and record.key not in self._intended:
+            self._report("intent", seq, f"{record.key!r} has an outcome, but was neither asked nor intended")
+
+    def _admission(self, seq: int, record: Admitted) -> None:
+        if record.input in self._admitted:
+            self._report("input", seq, f"input {record.input} was admitted before")
+        self._admitted.add(record.input)
+        if self._inputs.get((self._row.id, record.input), True):
+            self._report("input", seq, f"input {record.input} is missing, or still pending")
+
+    def _once(self, seen: set[Any], key: str, rule: str, seq: int, detail: str) -> None:
+        if key in seen:
+            self._report(rule, seq, detail)
+        seen.add(key)
+
+    def _summary(self) -> None:
+        row = self._row
+        if row.head != self._seq:
+            self._report("head", row.head, f"the journal says it ends at {row.head}, its last record is {self._seq}")
+        if row.epoch < self._epoch:
+            self._report("epoch", row.head, f"the lease is at {row.epoch}, a record at {self._epoch}")
+        broken = any(violation.rule in {"checksum", "unreadable", "gap"} for violation in self._found)
+        if not broken and (row.status, row.updated) != (self._status, self._updated):
+            self._report("list", row.head, f"listed as {row.status}, its records say {self._status}")

@@ -1,0 +1,31 @@
+"""A clock that a test moves by hand."""
+
+from __future__ import annotations
+
+from holdfast.clock import Instant
+
+
+class ManualClock:
+    """Stands still until it is told to move. The two clocks can be moved apart, as in a jump of the wall clock."""
+
+    def __init__(self, wall: int = 1_800_000_000_000, mono: int = 1_000_000, boot: str = "boot-1") -> None:
+        self._wall = wall
+        self._mono = mono
+        self._boot = boot
+
+    def read(self) -> Instant:
+        return Instant(self._wall, self._mono, self._boot)
+
+    def advance(self, milliseconds: int) -> None:
+        """Let time pass, on both clocks."""
+        self._wall += milliseconds
+        self._mono += milliseconds
+
+    def jump(self, milliseconds: int) -> None:
+        """Set the wall clock forward or back; no time passes."""
+        self._wall += milliseconds
+
+    def reboot(self, boot: str) -> None:
+        """The machine starts again: the monotonic clock begins anew."""
+        self._boot = boot
+        self._mono = 0

@@ -1,0 +1,81 @@
+"""`check`: every invariant of a store, alone and against the world it acted on."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING
+
+from holdfast import records
+from holdfast.errors import RecordUnreadable
+from holdfast.records import Done, Intended
+from holdfast.store.audit import Violation, audit
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from holdfast.store import Store
+    from holdfast.store.contract import Reader
+    from holdfast.testing.world import Attempt, World
+
+
+async def check(store: Store, world: World | None = None, *, canaries: Sequence[bytes] = ()) -> list[Violation]:
+    """Every violated invariant; an empty list is what a test wants.
+
+    Of the store: no gaps, checksums right, outcomes only after an intent where one is due, one outcome a key, one
+    terminal a run, no dangling blob, epochs that never go back, lists that follow from the records. Of the world: an
+    effect that must not be repeated was attempted once at the most, all attempts of an effect bear one idempotency key,
+    no two effects share one, and whatever is recorded as done did reach the world. `canaries` are secrets that must
+    not be found anywhere.
+    """
+    return await store.examine(lambda reader: _check(reader, world, canaries))
+
+
+def _check(reader: Reader, world: World | None, canaries: Sequence[bytes]) -> list[Violation]:
+    found = audit(reader)
+    if world is not None:
+        found.extend(_against_world(reader, world.attempts()))
+    for where, body in reader.raw_bytes():
+        found.extend(Violation("secret", where, "a secret is stored") for canary in canaries if canary in body)
+    return found
+
+
+def _against_world(reader: Reader, attempts: list[Attempt]) -> Iterator[Violation]:
+    by_key: dict[tuple[str, str], list[Attempt]] = defaultdict(list)
+    for attempt in attempts:
+        by_key[attempt.journal, attempt.key].append(attempt)
+    yield from _repetitions(by_key)
+    yield from _shared_keys(attempts)
+    for journal, key in _done_tool_calls(reader):
+        if (journal, key) not in by_key:
+            yield Violation("lost", f"{journal}/{key}", "recorded as done, but it never reached the world")
+
+
+def _repetitions(by_key: dict[tuple[str, str], list[Attempt]]) -> Iterator[Violation]:
+    for (journal, key), attempts in by_key.items():
+        if len(attempts) > 1 and any(attempt.repeat == "never" for attempt in attempts):
+            yield Violation("repeated", f"{journal}/{key}", f"attempted {len(attempts)} times, once is allowed")
+
+
+def _shared_keys(attempts: list[Attempt]) -> Iterator[Violation]:
+    owners: dict[str, tuple[str, str]] = {}
+    names: dict[tuple[str, str], str] = {}
+    for attempt in attempts:
+        effect = (attempt.journal, attempt.key)
+        if owners.setdefault(attempt.idempotency_key, effect) != effect:
+            yield Violation("key", f"{attempt.journal}/{attempt.key}", "shares its idempotency key with another effect")
+        if names.setdefault(effect, attempt.idempotency_key) != attempt.idempotency_key:
+            yield Violation("key", f"{attempt.journal}/{attempt.key}", "two attempts bear different idempotency keys")
+
+
+def _done_tool_calls(reader: Reader) -> Iterator[tuple[str, str]]:
+    for row in reader.raw_journals():
+        tools: set[str] = set()
+        for raw in reader.raw_records(row.id):
+            try:
+                record = records.decode(raw.body)
+            except RecordUnreadable:
+                continue
+            if isinstance(record, Intended) and record.ask.kind == "tool_call":
+                tools.add(record.key)
+            if isinstance(record, Done) and (record.key in tools or (record.ask and record.ask.kind == "tool_call")):
+                yield row.id, record.key

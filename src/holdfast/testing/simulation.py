@@ -1,0 +1,85 @@
+"""Deterministic simulation: a seeded event loop with virtual time.
+
+Whatever is ready runs in an order that the seed decides, and time jumps to the next timer when nothing is ready. The
+same seed gives the same history, so a failure is found again by its number. Nothing here may use threads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import heapq
+import random
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+from holdfast.clock import Instant
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+T = TypeVar("T")
+
+
+class SimulatedLoop(asyncio.SelectorEventLoop):
+    """An event loop that explores one of the possible orders of events."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        self.random = random.Random(seed)
+        self._now = 0.0
+
+    def time(self) -> float:
+        return self._now
+
+    def _run_once(self) -> None:
+        # The two queues below are how asyncio itself keeps callbacks and timers; there is no public way to order them.
+        loop = cast("Any", self)
+        if len(loop._ready) > 1:
+            ready = list(loop._ready)
+            self.random.shuffle(ready)
+            loop._ready = collections.deque(ready)
+        elif not loop._ready:
+            self._jump(loop._scheduled)
+        cast("Any", super())._run_once()
+
+    def _jump(self, timers: list[Any]) -> None:
+        while timers and timers[0]._cancelled:
+            heapq.heappop(timers)._scheduled = False
+        if timers:
+            self._now = max(self._now, timers[0]._when)
+
+
+class SimulatedClock:
+    """The clocks of a simulated machine: they follow the virtual time of the loop."""
+
+    def __init__(self, loop: SimulatedLoop, boot: str = "simulated") -> None:
+        self._loop = loop
+        self._boot = boot
+        self.skew_ms = 0
+        """How far the wall clock was set forward (or back)."""
+
+    def read(self) -> Instant:
+        now = round(self._loop.time() * 1000)
+        return Instant(1_800_000_000_000 + now + self.skew_ms, now, self._boot)
+
+
+def simulate(seed: int, main: Callable[[SimulatedLoop], Awaitable[T]]) -> T:
+    """Run `main` to its end in the world of `seed`."""
+    loop = SimulatedLoop(seed)
+
+    async def enter() -> T:
+        return await main(loop)
+
+    try:
+        return loop.run_until_complete(enter())
+    finally:
+        _cancel_all(loop)
+        loop.close()
+
+
+def _cancel_all(loop: SimulatedLoop) -> None:
+    tasks = asyncio.all_tasks(loop)
+    for task in tasks:
+        task.cancel()
+    if tasks:
+        loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))

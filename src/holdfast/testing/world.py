@@ -1,0 +1,51 @@
+"""A world that remembers what was done to it, to be compared with what the journal says."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+if TYPE_CHECKING:
+    from holdfast.effects.boundary import EffectContext
+    from holdfast.effects.replay import Repeat
+
+
+class Attempt(msgspec.Struct, frozen=True):
+    """One time that an effect reached the world."""
+
+    journal: str
+    key: str
+    idempotency_key: str
+    repeat: str
+
+
+class World:
+    """Remembers attempts: in memory, or in a file that survives the process."""
+
+    def __init__(self, path: Path | str | None = None) -> None:
+        self._path = None if path is None else Path(path)
+        self._attempts: list[Attempt] = []
+
+    def act(self, journal: str, effect: EffectContext, repeat: Repeat) -> str:
+        """Do something to the world; answers what it was."""
+        attempt = Attempt(journal, effect.key, effect.idempotency_key, repeat.value)
+        if self._path is None:
+            self._attempts.append(attempt)
+        else:
+            handle = os.open(self._path, os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o600)
+            try:
+                os.write(handle, msgspec.json.encode(attempt) + b"\n")  # one write: a kill leaves a whole line or none
+            finally:
+                os.close(handle)
+        return f"did {effect.key}"
+
+    def attempts(self) -> list[Attempt]:
+        """Everything that ever reached this world, in order."""
+        if self._path is None:
+            return list(self._attempts)
+        if not self._path.exists():
+            return []
+        return [msgspec.json.decode(line, type=Attempt) for line in self._path.read_bytes().splitlines()]

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import msgspec
 
 from holdfast.crashpoints import crash_point
-from holdfast.effects.boundary import Boundary
+from holdfast.effects.boundary import Boundary, error_info
 from holdfast.effects.replay import Past
 from holdfast.effects.scopes import current, install
 from holdfast.effects.values import decode_value, encode_value
 from holdfast.errors import BlobMissing, Fenced, Halted, HeadConflict, HoldfastError, RunFailed, StoreError
 from holdfast.names import check_id
-from holdfast.records import Ended, ErrorInfo, Record, Started
+from holdfast.records import Ended, Record, Started
 from holdfast.store.store import LEASE_MS
 
 if TYPE_CHECKING:
@@ -56,9 +56,8 @@ async def drive(  # noqa: PLR0913
     """
     check_id("run", run)
     await store.open_journal(journal, kind, agent)
-    lease = await store.claim(journal, ttl_ms=lease_ms)
     try:
-        async with _renewed(store, lease) as lost:
+        async with _claimed(store, journal, lease_ms) as lease, _renewed(store, lease) as lost:
             ledger = LeasedJournal(store, lease)
             past = await ledger.past()
             ended = past.ended.get(run)
@@ -68,9 +67,6 @@ async def drive(  # noqa: PLR0913
             return await ledger.result(ended)
     except Halted as halted:
         raise halted.reason from halted.reason.__cause__
-    finally:
-        with suppress(HoldfastError):
-            await asyncio.shield(store.release(lease))
 
 
 async def _run(
@@ -111,8 +107,25 @@ async def _body(boundary: Boundary, ledger: LeasedJournal, body: Callable[[Bound
         raise boundary.halt(error) from error
     except Exception as error:  # noqa: BLE001  how the code ended is recorded, whatever it raised
         boundary.check_running()
-        info = ErrorInfo(type(error).__name__, str(error)[:4_096])
-        return Ended(at=ledger.now(), run=boundary.run, status="failed", error=info)
+        return Ended(at=ledger.now(), run=boundary.run, status="failed", error=error_info(error))
+    except BaseExceptionGroup:
+        boundary.check_running()  # a task group wraps what halted one of its tasks
+        raise
+
+
+@asynccontextmanager
+async def _claimed(store: Store, journal: str, lease_ms: int) -> AsyncGenerator[Lease]:
+    """Hold the lease as long as the block runs, and give it back whatever happens: also when cancelled meanwhile."""
+    claim = asyncio.ensure_future(store.claim(journal, ttl_ms=lease_ms))
+    try:
+        yield await asyncio.shield(claim)
+    finally:
+        await asyncio.shield(_give_back(store, claim))
+
+
+async def _give_back(store: Store, claim: asyncio.Future[Lease]) -> None:
+    with suppress(HoldfastError):  # refused, or lost meanwhile: there is nothing to give back
+        await store.release(await claim)
 
 
 @asynccontextmanager

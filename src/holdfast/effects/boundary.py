@@ -330,7 +330,7 @@ class Boundary:
             # Not the world's failure but ours: it must not become the recorded outcome of the effect.
             raise self.halt(error) from error
         except Exception as error:  # noqa: BLE001  whatever the effect raised is its outcome
-            return Failed(at=self._ledger.now(), key=key, ask=ask, error=_error_info(error))
+            return Failed(at=self._ledger.now(), key=key, ask=ask, error=error_info(error))
         finally:
             current.reset(token)
 
@@ -431,7 +431,8 @@ class Boundary:
         return self._ledger.now()
 
 
-def _error_info(error: Exception) -> ErrorInfo:
+def error_info(error: Exception) -> ErrorInfo:
+    """An error as it is recorded: bounded, and without anything that would have to be revived."""
     message = str(error)
     if len(message) > MAX_ERROR:
         message = f"{message[:MAX_ERROR]}... ({len(message):,} characters)"

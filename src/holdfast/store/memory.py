@@ -265,7 +265,7 @@ class MemoryBackend:
         self.disk = disk or MemoryDisk()
         self.clock = clock or SystemClock()
         self.limits = limits or Limits()
-        self.owner = this_process()
+        self.owner = this_process(self.clock.read().boot)
         self.store_id = self.disk.store_id
         self.secret = self.disk.secret
         self._loop = asyncio.get_running_loop()

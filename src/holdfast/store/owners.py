@@ -14,8 +14,8 @@ from holdfast.clock import boot_id
 from holdfast.store.contract import Owner
 
 
-def this_process() -> Owner:
-    """A new owner identity for one opening of a store by this process."""
+def this_process(boot: str) -> Owner:
+    """A new owner identity for one opening of a store by this process, under the clock that names this `boot`."""
     pid = os.getpid()
     stat = _stat(pid)
     return Owner(
@@ -23,7 +23,7 @@ def this_process() -> Owner:
         pid=pid,
         started=stat[1] if stat else 0,
         namespace=_pid_namespace(),
-        boot=boot_id(),
+        boot=boot,
     )
 
 

@@ -20,6 +20,7 @@ class Attempt(msgspec.Struct, frozen=True):
     key: str
     idempotency_key: str
     repeat: str
+    what: str
 
 
 class World:
@@ -29,9 +30,9 @@ class World:
         self._path = None if path is None else Path(path)
         self._attempts: list[Attempt] = []
 
-    def act(self, journal: str, effect: EffectContext, repeat: Repeat) -> str:
-        """Do something to the world; answers what it was."""
-        attempt = Attempt(journal, effect.key, effect.idempotency_key, repeat.value)
+    def act(self, journal: str, effect: EffectContext, repeat: Repeat, what: str = "") -> None:
+        """Do `what` to the world, on behalf of an effect."""
+        attempt = Attempt(journal, effect.key, effect.idempotency_key, repeat.value, what)
         if self._path is None:
             self._attempts.append(attempt)
         else:
@@ -40,7 +41,10 @@ class World:
                 os.write(handle, msgspec.json.encode(attempt) + b"\n")  # one write: a kill leaves a whole line or none
             finally:
                 os.close(handle)
-        return f"did {effect.key}"
+
+    def done(self) -> list[str]:
+        """What came of it: as in a world that honours idempotency keys, a repetition under the same key adds nothing."""
+        return list({attempt.idempotency_key: attempt.what for attempt in self.attempts()}.values())
 
     def attempts(self) -> list[Attempt]:
         """Everything that ever reached this world, in order."""

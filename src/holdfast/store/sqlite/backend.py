@@ -38,7 +38,7 @@ class SqliteBackend:
         self.path = path
         self.clock = clock
         self.limits = limits
-        self.owner: Owner = this_process()
+        self.owner: Owner = this_process(clock.read().boot)
         self.store_id = ""
         self.secret = b""
         self._durability: Durability = durability

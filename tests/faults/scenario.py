@@ -1,0 +1,221 @@
+"""A worker that does everything an effect boundary can do, and can be killed anywhere.
+
+Run as a script it is a small server: it imports everything once, then forks a child for each line on its standard
+input (a JSON object: folder, crash point), waits for it, and answers with its exit status. That makes hundreds of real
+processes affordable.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+import traceback
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import holdfast as hf
+from holdfast.testing import World, arm_from_environment
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+JOURNAL = "golden"
+LARGE = 40_000
+EXPECTED = {
+    "first": "pay rent",
+    "branches": [["b0 a", "b0 b"], ["b1 a", "b1 b"], ["b2 a", "b2 b"]],
+    "group": ["pay left", "pay right"],
+    "all": ["m0", "m1", "m2"],
+    "both": ["pay tax", "pay toll"],
+    "race": "fast",
+    "any": "second try",
+    "failed": "ValueError: broken",
+    "nested": ["inner one", "inner two"],
+    "large": LARGE,
+    "last": "pay last",
+}
+WORLD = sorted(
+    [
+        "pay rent",
+        "pay tax",
+        "pay toll",
+        "pay left",
+        "pay right",
+        "pay last",
+        "fast",
+        "second try",
+        "inner one",
+        "inner two",
+    ]
+    + [f"b{branch} {step}" for branch in range(3) for step in "ab"]
+    + [f"m{member}" for member in range(3)]
+)
+
+
+class Scenario:
+    """Sequential, parallel, nested and grouped effects; some may be repeated, some never."""
+
+    def __init__(self, ctx: hf.Boundary, world: World) -> None:
+        self._ctx = ctx
+        self._world = world
+
+    def acting(self, what: str, repeat: hf.Repeat) -> Callable[[hf.EffectContext], Awaitable[str]]:
+        async def act(effect: hf.EffectContext) -> str:
+            await asyncio.sleep(0)
+            self._world.act(JOURNAL, effect, repeat, what)
+            await asyncio.sleep(0)
+            return what
+
+        return act
+
+    async def keyed(self, name: str, what: str) -> str:
+        return await self._ctx.effect(
+            "tool_call", name, self.acting(what, hf.Repeat.KEYED), body={"what": what}, repeat=hf.Repeat.KEYED
+        )
+
+    async def pay(self, what: str) -> str:
+        """Must not happen twice: when nobody can say whether it did, look, and only then do it again."""
+        run = self.acting(what, hf.Repeat.NEVER)
+        while True:
+            try:
+                return await self._ctx.effect("tool_call", "pay", run, target="bank", body={"what": what})
+            except hf.EffectUnknown:
+                if await self.paid(what):
+                    return what
+
+    async def paid(self, what: str) -> bool:
+        async def look(_: hf.EffectContext) -> bool:
+            await asyncio.sleep(0)
+            return what in self._world.done()
+
+        return await self._ctx.effect("step", "look", look, body=what, repeat=hf.Repeat.FREE)
+
+    async def pay_both(self, *whats: str) -> list[str]:
+        """Both at once, neither twice."""
+        members = [
+            hf.Effect("pay", self.acting(what, hf.Repeat.NEVER), kind="tool_call", body={"what": what})
+            for what in whats
+        ]
+        try:
+            return await self._ctx.all("both", members)
+        except hf.EffectUnknown:
+            return [what if await self.paid(what) else await self.pay(what) for what in whats]
+
+    async def branch(self, number: int) -> list[str]:
+        return [await self.keyed("same", f"b{number} a"), await self.keyed("same", f"b{number} b")]
+
+    async def nested(self) -> list[str]:
+        async def outer(effect: hf.EffectContext) -> list[str]:
+            return [await self.keyed("inner", "inner one"), await effect.step("plain", _identity, "inner two")]
+
+        async def also(effect: hf.EffectContext) -> list[str]:
+            answer = await outer(effect)
+            await self.keyed("inner", "inner two")
+            return answer
+
+        return await self._ctx.effect("exec_code", "outer", also, repeat=hf.Repeat.KEYED)
+
+    async def first_of_two(self) -> str:
+        async def never(_: hf.EffectContext) -> str:
+            await asyncio.Event().wait()
+            return "never"
+
+        return await self._ctx.race(
+            "race",
+            [
+                hf.Effect("slow", never, repeat=hf.Repeat.KEYED),
+                hf.Effect("fast", self.acting("fast", hf.Repeat.KEYED), kind="tool_call", repeat=hf.Repeat.KEYED),
+            ],
+        )
+
+    async def one_that_works(self) -> str:
+        second = self.acting("second try", hf.Repeat.KEYED)
+        return await self._ctx.any(
+            "any",
+            [
+                hf.Effect("first", _broken, repeat=hf.Repeat.KEYED),
+                hf.Effect("second", second, kind="tool_call", repeat=hf.Repeat.KEYED),
+            ],
+        )
+
+    async def failing(self) -> str:
+        try:
+            await self._ctx.effect("step", "broken", _broken, repeat=hf.Repeat.FREE)
+        except hf.EffectFailed as error:
+            return f"{error.kind}: {error.message}"
+        return "did not fail"
+
+    async def run(self) -> dict[str, Any]:
+        first = await self.pay("pay rent")
+        branches = await asyncio.gather(*[self.branch(number) for number in range(3)])
+        async with asyncio.TaskGroup() as group:
+            left = group.create_task(self.pay("pay left"))
+            right = group.create_task(self.pay("pay right"))
+        members = [
+            hf.Effect(f"m{n}", self.acting(f"m{n}", hf.Repeat.KEYED), kind="tool_call", repeat=hf.Repeat.KEYED)
+            for n in range(3)
+        ]
+        return {
+            "first": first,
+            "branches": branches,
+            "group": [left.result(), right.result()],
+            "all": await self._ctx.all("all", members),
+            "both": await self.pay_both("pay tax", "pay toll"),
+            "race": await self.first_of_two(),
+            "any": await self.one_that_works(),
+            "failed": await self.failing(),
+            "nested": await self.nested(),
+            "large": len(await self._ctx.step("large", _large)),
+            "last": await self.pay("pay last"),
+        }
+
+
+async def _broken(_: hf.EffectContext) -> str:
+    await asyncio.sleep(0)
+    raise ValueError("broken")
+
+
+async def _identity(value: str) -> str:
+    await asyncio.sleep(0)
+    return value
+
+
+async def _large() -> str:
+    await asyncio.sleep(0)
+    return "x" * LARGE
+
+
+async def work(folder: Path) -> dict[str, Any]:
+    """Drive the scenario on the store in `folder`, to its end."""
+    world = World(folder / "world.log")
+    async with hf.open_store(folder / "store.db") as store:
+        return await hf.drive(store, JOURNAL, lambda ctx: Scenario(ctx, world).run(), code="scenario-1")
+
+
+def _child(request: dict[str, str]) -> int:
+    os.environ.update({name: value for name, value in request.items() if name.startswith("HOLDFAST_")})
+    arm_from_environment()
+    folder = Path(request["folder"])
+    try:
+        result = asyncio.run(work(folder))
+    except BaseException:  # noqa: BLE001  the test shows what happened in the child
+        (folder / "error.txt").write_text(traceback.format_exc())
+        return 1
+    (folder / "result.json").write_text(json.dumps(result))
+    return 0
+
+
+def serve() -> None:
+    """Fork a child for each request; this process itself stays without threads."""
+    for line in sys.stdin:
+        pid = os.fork()
+        if pid == 0:
+            os._exit(_child(json.loads(line)))
+        _, status = os.waitpid(pid, 0)
+        print(os.waitstatus_to_exitcode(status), flush=True)
+
+
+if __name__ == "__main__":
+    serve()

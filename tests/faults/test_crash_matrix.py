@@ -1,0 +1,167 @@
+"""SIGKILL at every crash point of the scenario, then restart, until it is done: nothing lost, nothing done twice."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import random
+import signal
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import holdfast as hf
+from holdfast.testing import World, check
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+SCRIPT = Path(__file__).with_name("scenario.py")
+KILLED = -signal.SIGKILL
+RESTARTS = 60
+
+
+def _load_scenario() -> Any:
+    spec = importlib.util.spec_from_file_location("scenario", SCRIPT)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+scenario = _load_scenario()
+
+
+class Workers:
+    """Starts one real process after the other, each on the store of a folder."""
+
+    def __init__(self) -> None:
+        self._server = subprocess.Popen(
+            [sys.executable, str(SCRIPT)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+
+    def run(self, folder: Path, **environment: str) -> int:
+        """The exit status of a worker: 0 when the scenario is done, -9 when it was killed."""
+        assert self._server.stdin is not None
+        assert self._server.stdout is not None
+        self._server.stdin.write(json.dumps({"folder": str(folder), **environment}) + "\n")
+        self._server.stdin.flush()
+        return int(self._server.stdout.readline())
+
+    def close(self) -> None:
+        assert self._server.stdin is not None
+        assert self._server.stdout is not None
+        self._server.stdin.close()
+        self._server.wait(timeout=10)
+        self._server.stdout.close()
+
+
+@pytest.fixture(scope="module")
+def workers() -> Generator[Workers]:
+    started = Workers()
+    yield started
+    started.close()
+
+
+@pytest.fixture(scope="module")
+def points(workers: Workers, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """Every crash point that the scenario reaches, in order."""
+    folder = tmp_path_factory.mktemp("count")
+    assert workers.run(folder, HOLDFAST_CRASH_TRACE=str(folder / "trace.txt")) == 0, _error(folder)
+    return (folder / "trace.txt").read_text().splitlines()
+
+
+async def verify(folder: Path, repro: str) -> None:
+    """The result is the one without a crash, every invariant holds, and the world is exact."""
+    assert json.loads((folder / "result.json").read_text()) == scenario.EXPECTED, repro
+    world = World(folder / "world.log")
+    async with hf.open_store(folder / "store.db") as store:
+        assert await check(store, world) == [], repro
+        (line,) = await store.journals()
+        assert line.status == "completed", repro
+    assert sorted(world.done()) == scenario.WORLD, repro
+
+
+def _error(folder: Path) -> str:
+    path = folder / "error.txt"
+    return path.read_text() if path.exists() else "no error was written"
+
+
+def finish(workers: Workers, folder: Path, repro: str) -> None:
+    status = workers.run(folder)
+    assert status == 0, f"{repro}\n{_error(folder)}"
+
+
+async def test_without_a_crash_the_scenario_gives_the_expected_result(workers: Workers, tmp_path: Path) -> None:
+    finish(workers, tmp_path, "plain run")
+    await verify(tmp_path, "plain run")
+
+
+def test_the_scenario_reaches_every_kind_of_crash_point(points: list[str]) -> None:
+    reached = set(points)
+    assert reached >= {
+        *("store.begun", "store.written", "store.committed", "store.before_answer", "store.answered"),
+        *("effect.before_intent", "effect.after_intent", "effect.before_run", "effect.after_run"),
+        *("effect.before_outcome", "effect.after_outcome", "group.opened"),
+        *("group.before_outcome", "group.after_outcome", "drive.before_end", "drive.after_end"),
+    }
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("part", range(4))
+async def test_a_kill_at_any_crash_point_changes_nothing(
+    workers: Workers, points: list[str], part: int, tmp_path: Path
+) -> None:
+    statuses: Counter[int] = Counter()
+    for number in range(1 + part, len(points) + 1, 4):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        repro = f"killed at point {number} of {len(points)}: HOLDFAST_CRASH_AT={number}"
+        status = workers.run(folder, HOLDFAST_CRASH_AT=str(number))
+        assert status in (0, KILLED), f"{repro}\n{_error(folder)}"
+        statuses[status] += 1
+        if status == KILLED:
+            finish(workers, folder, repro)
+        await verify(folder, repro)
+    # The writer's batches differ a little from run to run, so the last few points may not be reached.
+    assert statuses[KILLED] >= 0.8 * statuses.total(), statuses
+
+
+async def _history(workers: Workers, points: list[str], seed: int, folder: Path) -> int:
+    """Kill at random points, again and again, until the scenario is done; answers how often it was killed."""
+    choose = random.Random(seed)
+    for kills in range(RESTARTS):
+        repro = f"seed {seed}, restart {kills}"
+        crash = {} if kills == RESTARTS - 1 else {"HOLDFAST_CRASH_AT": str(choose.randrange(1, len(points) // 2))}
+        status = workers.run(folder, **crash)
+        if status == 0:
+            await verify(folder, repro)
+            return kills
+        assert status == KILLED, f"{repro}\n{_error(folder)}"
+    pytest.fail(f"seed {seed}: not done after {RESTARTS} restarts")
+
+
+@pytest.mark.timeout(240)
+async def test_random_histories_of_many_kills_change_nothing(
+    workers: Workers, points: list[str], tmp_path: Path
+) -> None:
+    kills = 0
+    for seed in range(12):
+        folder = tmp_path / str(seed)
+        folder.mkdir()
+        kills += await _history(workers, points, seed, folder)
+    assert kills >= 24, "the histories must have crashes in them"
+
+
+@pytest.mark.torture
+@pytest.mark.timeout(3600)
+async def test_hundreds_of_random_histories_change_nothing(workers: Workers, points: list[str], tmp_path: Path) -> None:
+    for seed in range(1_000, 1_300):
+        folder = tmp_path / str(seed)
+        folder.mkdir()
+        print(f"seed {seed}: {await _history(workers, points, seed, folder)} kills", flush=True)

@@ -1,0 +1,140 @@
+"""Cancellation at every await: the journal stays whole, nothing is done twice, nothing leaks."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import pytest
+
+import holdfast as hf
+from holdfast.store import Store
+from holdfast.testing import MemoryBackend, MemoryDisk, SimulatedClock, SimulatedLoop, World, check, simulate
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+EXPECTED = ["kept", ["left", "right"], ["m0", "m1"], "quick", "inner"]
+
+
+def program(world: World) -> Callable[[hf.Boundary], Awaitable[object]]:
+    def acting(what: str, repeat: hf.Repeat = hf.Repeat.KEYED) -> Callable[[hf.EffectContext], Awaitable[str]]:
+        async def act(effect: hf.EffectContext) -> str:
+            await asyncio.sleep(0.01)
+            world.act("j", effect, repeat, what)
+            await asyncio.sleep(0.01)
+            return what
+
+        return act
+
+    async def never(_: hf.EffectContext) -> str:
+        await asyncio.Event().wait()
+        return "never"
+
+    async def nested(effect: hf.EffectContext) -> object:
+        return await effect.step("inner", _echo, "inner")
+
+    async def body(ctx: hf.Boundary) -> object:
+        async def branch(what: str) -> str:
+            return await ctx.effect("tool_call", "branch", acting(what), body=what, repeat=hf.Repeat.KEYED)
+
+        try:
+            kept = await ctx.effect("tool_call", "pay", acting("kept", hf.Repeat.NEVER))
+        except hf.EffectUnknown:
+            kept = "kept"
+        return [
+            kept,
+            await asyncio.gather(branch("left"), branch("right")),
+            await ctx.all("all", [hf.Effect(f"m{n}", acting(f"m{n}"), repeat=hf.Repeat.KEYED) for n in range(2)]),
+            await ctx.race(
+                "race",
+                [
+                    hf.Effect("never", never, repeat=hf.Repeat.FREE),
+                    hf.Effect("quick", acting("quick"), repeat=hf.Repeat.KEYED),
+                ],
+            ),
+            await ctx.effect("exec_code", "nested", nested, repeat=hf.Repeat.KEYED),
+        ]
+
+    return body
+
+
+async def _echo(value: str) -> str:
+    await asyncio.sleep(0)
+    return value
+
+
+async def _interrupted(loop: SimulatedLoop, at: int, again: int | None) -> bool:
+    """Cancel the drive at its `at`-th chance (and once more `again` chances later), then drive to the end."""
+    disk = MemoryDisk()
+    clock = SimulatedClock(loop)
+    world = World()
+    backend = MemoryBackend(disk, clock=clock, delay=lambda: 0.003)
+    store = Store(backend)
+    task = asyncio.create_task(hf.drive(store, "j", program(world)))
+    for _ in range(at):
+        await asyncio.sleep(0.001)
+    cancelled = task.cancel()
+    if again is not None:
+        for _ in range(again):
+            await asyncio.sleep(0.001)
+        task.cancel()
+    try:
+        result = await task
+    except asyncio.CancelledError:
+        result = None
+    leaked = asyncio.all_tasks() - {asyncio.current_task()}
+    while leaked:  # the lease may still be on its way back
+        await asyncio.wait(leaked, timeout=1)
+        assert all(task.done() for task in leaked), f"left behind: {leaked}"
+        leaked = asyncio.all_tasks() - {asyncio.current_task()}
+    assert await check(store, world) == []
+    if result is None:
+        result = await hf.drive(store, "j", program(world))
+    assert result == EXPECTED
+    assert await check(store, world) == []
+    done = world.done()
+    assert sorted(done) == sorted(set(done)), f"done twice: {done}"
+    return cancelled
+
+
+def _cancel_everywhere(again: int | None) -> int:
+    interrupted = 0
+    for at in range(400):
+        try:
+            cancelled = simulate(at, lambda loop, at=at: _interrupted(loop, at, again))
+        except BaseException:
+            print(f"\ncancelled at {at}, again after {again}: simulate({at}, ...) in {__name__}", flush=True)
+            raise
+        if not cancelled:
+            return interrupted
+        interrupted += 1
+    pytest.fail("the program did not end")
+
+
+def test_a_cancellation_at_any_moment_leaves_a_journal_that_goes_on() -> None:
+    assert _cancel_everywhere(None) > 100
+
+
+@pytest.mark.parametrize("again", [1, 2, 5])
+def test_a_second_cancellation_during_the_first_changes_nothing(again: int) -> None:
+    assert _cancel_everywhere(again) > 100
+
+
+async def test_an_outcome_that_is_being_recorded_is_recorded_although_the_caller_is_cancelled() -> None:
+    async with hf.open_store(None) as store:
+        world = World()
+
+        async def body(ctx: hf.Boundary) -> object:
+            async def act(effect: hf.EffectContext) -> str:
+                world.act("j", effect, hf.Repeat.NEVER, "once")
+                task.cancel()  # arrives while the outcome is on its way into the journal
+                return "once"
+
+            return await ctx.effect("tool_call", "pay", act)
+
+        task = asyncio.create_task(hf.drive(store, "j", body))
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert await hf.drive(store, "j", body) == "once"
+        assert len(world.attempts()) == 1

@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from holdfast.drive import drive as drive
+    from holdfast.driving import drive as drive
     from holdfast.effects.boundary import Boundary as Boundary
     from holdfast.effects.boundary import Effect as Effect
     from holdfast.effects.boundary import EffectContext as EffectContext
@@ -51,7 +51,7 @@ _HOMES = {
     "StoreError": "holdfast.errors",
     "UsageError": "holdfast.errors",
     "WorldError": "holdfast.errors",
-    "drive": "holdfast.drive",
+    "drive": "holdfast.driving",
     "open_store": "holdfast.store",
 }
 

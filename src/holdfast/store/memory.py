@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from holdfast.clock import Clock
-    from holdfast.store.contract import Command, JournalFilter, Reader
+    from holdfast.store.contract import Command, JournalFilter, Owner, Reader
 
 T = TypeVar("T")
 
@@ -124,6 +124,12 @@ class MemoryDisk:
         for digest in doomed:
             del self._blobs[digest]
         return len(doomed)
+
+    def give_back(self, owner: Owner) -> None:
+        """Free the leases of an opening that is closed."""
+        for row in self._journals.values():
+            if row.owner == owner:
+                row.owner, row.expires, row.mono_expires = None, 0, 0
 
     # ---- Rows and Reader: a wait is found by the row inside a transaction, by id outside ----
 
@@ -348,4 +354,6 @@ class MemoryBackend:
     async def close(self) -> None:
         while self._queue and not self._closed:
             await self._versions.after(self._versions.current, None)
+        if not self._closed:
+            self.disk.give_back(self.owner)
         self._closed = True

@@ -109,7 +109,7 @@ class Store:
         return self._backend.limits
 
     async def close(self) -> None:
-        """Finish what is queued and let go of the file. Leases are not given back."""
+        """Finish what is queued, give all leases back and let go of the file."""
         await self._backend.close()
 
     # ---- journals ----

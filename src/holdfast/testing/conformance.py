@@ -20,8 +20,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from contextlib import AsyncExitStack
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias, TypeVar
 
 import msgspec
 
@@ -54,12 +53,14 @@ if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
 
     from holdfast.clock import Clock
-    from holdfast.records import EndStatus, Record, Status
+    from holdfast.records import EndStatus, JournalKind, Record, Status
     from holdfast.store import Entry, Input, Store, Wait
+
+    _Call: TypeAlias = Callable[[Store, Lease], Awaitable[object]]
 
 E = TypeVar("E", bound=HoldfastError)
 
-_PATIENCE: Final = 20.0
+_PATIENCE: Final = 5.0
 """Seconds of real time after which something that should have happened did not."""
 
 
@@ -159,8 +160,6 @@ async def _append(store: Store, lease: Lease, *added: Record) -> int:
     """Append where the journal ends now."""
     return await store.append(lease, added, head=(await store.journal(lease.journal)).head)
 
-
-_Call = Any  # Callable[[Store, Lease], Awaitable[object]]; each answers its own type
 
 _ON_A_JOURNAL: Final[dict[str, _Call]] = {
     "append": lambda store, lease: store.append(lease, [_step("x")], head=1),
@@ -416,20 +415,19 @@ async def an_append_is_written_whole_or_not_at_all(stores: Stores) -> None:
 
 @_case
 async def closing_finishes_what_is_queued(stores: Stores) -> None:
-    async with AsyncExitStack() as stack:
-        store = await stack.enter_async_context(stores.open(_clock()))
-        lease = await _leased(store, "a")
-        # Turn the loop a little between queueing and closing, so that the close meets the command at various stages.
-        attempts: list[asyncio.Future[int]] = []
-        for turns in range(3):
-            attempts.append(store.append_soon(lease, [_step(str(turns))], head=turns + 1))
-            await asyncio.sleep(0)
-        await _promptly(store.close())
-        done, late = await asyncio.wait(attempts, timeout=_PATIENCE)
-        assert not late, f"{len(late)} of {len(attempts)} appends were never answered"
-        assert [attempt.result() for attempt in attempts] == [2, 3, 4], done
-    async with stores.open(_clock()) as store:
-        assert (await store.journal("a")).head == 4
+    clock = _clock()
+    for turns in range(5):
+        async with stores.open(clock) as store:
+            lease = await _leased(store, f"j{turns}")
+            attempt = store.append_soon(lease, [_step("x")], head=1)
+            for _ in range(turns):  # so that the close meets the append at various stages of its way
+                await asyncio.sleep(0)
+            await _promptly(store.close())
+        done, _ = await asyncio.wait([attempt], timeout=_PATIENCE)
+        assert done, f"the append was never answered when the loop turned {turns} times before the close"
+        assert attempt.result() == 2
+        async with stores.open(clock) as store:
+            assert (await store.journal(f"j{turns}")).head == 2
 
 
 @_case
@@ -1202,10 +1200,9 @@ async def lists_can_be_narrowed_by_kind_status_and_agent(stores: Stores) -> None
     async with stores.open(clock) as store:
         await _populate(store, clock)
         everything = await store.journals()
-        kinds = (None, *sorted({line.kind for line in everything}))
-        statuses = (None, *sorted({line.status for line in everything}))
-        agents = (None, *sorted({line.agent for line in everything if line.agent}), "nobody")
-        assert len(statuses) > 4
+        kinds: tuple[JournalKind | None, ...] = (None, "session", "process")
+        statuses: tuple[Status | None, ...] = (None, "idle", "running", "waiting", "completed", "failed", "limit")
+        agents = (None, "clerk", "cook", "nobody")
         for kind, status, agent in itertools.product(kinds, statuses, agents):
             expected = [
                 line
@@ -1302,13 +1299,10 @@ async def waiting_for_a_change_ends_when_the_time_is_up(stores: Stores) -> None:
 async def a_commit_of_another_opening_is_noticed(stores: Stores) -> None:
     clock = _clock()
     async with stores.open(clock) as one, stores.open(clock) as two:
-        for n in range(5):
+        for n in range(3):
             seen = two.version
             await one.open_journal(f"j{n}")
-            # Other news may wake us first; what counts is that we never wait in vain for this one.
-            while await two.last_position() <= n:
-                seen = await _promptly(two.changed(seen))
-            assert await _promptly(two.changed(seen if n == 0 else seen - 1)) >= seen
+            assert await _promptly(two.changed(seen)) > seen
 
 
 @_case

@@ -169,10 +169,10 @@ class SqliteBackend:
         self._versions.advance()
 
     def _stop(self) -> None:
-        self._writer.stop()
         self._pool.shutdown(wait=True)
         for connection in self._readers:
             connection.close()
+        self._writer.stop()  # last: only a connection that can write tidies up the log
 
 
 class _Connection:

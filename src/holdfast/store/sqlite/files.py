@@ -72,7 +72,7 @@ def prepare(path: Path) -> None:
         raise StoreForeign(path, "it is a directory")
     exists = path.exists()
     if exists:
-        _check_header(path)
+        check_header(path)
     _make_directory(path.parent)
     if (reason := check_filesystem(_filesystem(path.parent), locks_work=_locks_work(path.parent))) is not None:
         raise StoreUnsafe(path, reason)
@@ -80,7 +80,7 @@ def prepare(path: Path) -> None:
         _create(path)
 
 
-def _check_header(path: Path) -> None:
+def check_header(path: Path) -> None:
     """Look at the first bytes without SQLite, which might change the file by opening it."""
     with path.open("rb") as file:
         header = file.read(_HEADER)

@@ -33,6 +33,10 @@ if TYPE_CHECKING:
 _FRAME: Final = 4_096 + 24
 _CHECKPOINT_FRAMES: Final = 1_000
 _RESET_BUSY_MS: Final = 50
+_GIVE_BACK: Final = """
+    UPDATE journals SET owner = NULL, expires = 0, mono_expires = 0
+    WHERE owner IS NOT NULL AND json_extract(owner, '$.instance') = ?
+"""
 
 Answer = Any  # what a command answers: a value, or the error that refuses it
 
@@ -276,7 +280,10 @@ class Writer:
         if self._db is None:
             return
         try:
+            self._db.execute("BEGIN IMMEDIATE")
+            self._db.execute(_GIVE_BACK, (self._owner.instance,))
             self._db.execute("DELETE FROM writers WHERE instance = ?", (self._owner.instance,))
+            self._db.execute("COMMIT")
             self._reset_log(self._db, _RESET_BUSY_MS)
         except apsw.Error as error:
             self.checkpoint_failure = str(error)

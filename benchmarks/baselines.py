@@ -1,0 +1,88 @@
+"""What the same machine does without Holdfast: the least code that gets the same bytes onto the same disk."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING, Any
+
+import apsw
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+TABLES = {
+    # How one would keep journals without thinking about it, and the cheapest table that keeps the bytes at all.
+    "keyed": "CREATE TABLE t (journal TEXT, seq INTEGER, body BLOB, PRIMARY KEY (journal, seq)) STRICT, WITHOUT ROWID",
+    "heap": "CREATE TABLE t (journal TEXT, seq INTEGER, body BLOB) STRICT",
+}
+INSERT = "INSERT INTO t VALUES (?, ?, ?)"
+
+
+def connect(path: Path, table: str) -> Any:
+    for suffix in ("", "-wal", "-shm"):
+        path.with_name(path.name + suffix).unlink(missing_ok=True)
+    db: Any = apsw.Connection(str(path))
+    db.execute("PRAGMA journal_mode = WAL")
+    db.execute("PRAGMA synchronous = FULL")
+    db.execute(TABLES[table])
+    return db
+
+
+def single_commits(path: Path, body: bytes, count: int, table: str = "keyed") -> float:
+    """Rows per second, each in a transaction of its own."""
+    db = connect(path, table)
+    begun = time.perf_counter()
+    for seq in range(count):
+        db.execute("BEGIN IMMEDIATE")
+        db.execute(INSERT, ("journal-0", seq, body))
+        db.execute("COMMIT")
+    taken = time.perf_counter() - begun
+    db.close()
+    return count / taken
+
+
+def group_commits(path: Path, body: bytes, producers: int, each: int, table: str) -> float:
+    """Rows per second that asyncio producers get acknowledged by a bare thread with group commit."""
+    return asyncio.run(_group_commits(connect(path, table), body, producers, each))
+
+
+async def _group_commits(db: Any, body: bytes, producers: int, each: int) -> float:
+    loop = asyncio.get_running_loop()
+    queue: SimpleQueue[Any] = SimpleQueue()
+
+    def answer(waiters: list[asyncio.Future[None]]) -> None:
+        for waiter in waiters:
+            waiter.set_result(None)
+
+    def write() -> None:
+        while (item := queue.get()) is not None:
+            items = [item]
+            while True:
+                try:
+                    items.append(queue.get_nowait())
+                except Empty:
+                    break
+            db.execute("BEGIN IMMEDIATE")
+            db.executemany(INSERT, [row for row, _ in items])
+            db.execute("COMMIT")
+            loop.call_soon_threadsafe(answer, [waiter for _, waiter in items])
+
+    async def produce(number: int) -> None:
+        journal = f"journal-{number}"
+        for seq in range(each):
+            waiter: asyncio.Future[None] = loop.create_future()
+            queue.put(((journal, seq, body), waiter))
+            await waiter
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    begun = time.perf_counter()
+    await asyncio.gather(*[produce(number) for number in range(producers)])
+    taken = time.perf_counter() - begun
+    queue.put(None)
+    thread.join()
+    db.close()
+    return producers * each / taken

@@ -1,0 +1,25 @@
+"""`make bench`: every bar in one run. Exit code 1 when one is short."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from pathlib import Path
+
+from bars import report
+from ground import appends, imports, long_journal, many_sessions, resume
+
+HERE = Path(__file__).parent
+
+
+def main() -> int:
+    # On the disk of the work tree: a file system in memory would make every sync free.
+    with tempfile.TemporaryDirectory(prefix=".bench-", dir=HERE) as name:
+        folder = Path(name)
+        print("measuring; this takes about a minute ", end="", file=sys.stderr, flush=True)
+        bars = [*appends(folder), *long_journal(folder), *many_sessions(folder), *resume(folder), *imports()]
+    return report(bars, HERE / "results.json")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,104 @@
+"""`holdfast doctor`: the health of a store, for people and for scripts."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path  # noqa: TC003  typer looks at the annotation at run time
+from typing import TYPE_CHECKING, Annotated
+
+import msgspec
+import typer
+
+from holdfast.clock import SystemClock
+from holdfast.errors import StoreError
+
+if TYPE_CHECKING:
+    from holdfast.store.sqlite.health import Health, Held
+
+
+def doctor(
+    store: Annotated[Path, typer.Argument(help="The store file.", show_default=False)],
+    *,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
+) -> None:
+    """Examine a store: versions, counts, leases, quarantined journals, every checksum.
+
+    Nothing is changed, and the store may be in use. Exit code 0 when all is well, 1 when there are problems.
+    """
+    from holdfast.store.sqlite.health import examine  # noqa: PLC0415  apsw only when it is needed
+
+    progress = _Progress()
+    try:
+        health = examine(store, progress)
+    except StoreError as error:
+        progress.clear()
+        if as_json:
+            typer.echo(msgspec.json.encode({"path": str(store), "healthy": False, "problems": [str(error)]}).decode())
+        else:
+            typer.echo(f"doctor: {error}", err=True)
+        raise typer.Exit(1) from error
+    progress.clear()
+    typer.echo(msgspec.json.encode(health).decode() if as_json else "\n".join(_lines(health)))
+    raise typer.Exit(0 if health.healthy else 1)
+
+
+class _Progress:
+    """A line that grows on a terminal, and nothing elsewhere."""
+
+    def __init__(self) -> None:
+        self._shown = sys.stderr.isatty()
+
+    def __call__(self, done: int, total: int) -> None:
+        if self._shown and done % 100 == 0:
+            sys.stderr.write(f"\rchecking journal {done:,} of {total:,} ")
+            sys.stderr.flush()
+
+    def clear(self) -> None:
+        if self._shown:
+            sys.stderr.write("\r\x1b[K")
+            sys.stderr.flush()
+
+
+def _lines(health: Health) -> list[str]:
+    verdict = "healthy" if health.healthy else f"{health.problem_count:,} problem(s)"
+    checksums = "all checksums right" if not health.checksum_failures else f"{health.checksum_failures:,} WRONG"
+    statuses = ", ".join(f"{count:,} {status}" for status, count in health.journals.items())
+    lines = [
+        f"{health.path}: {verdict}",
+        _line("versions", f"holdfast {health.holdfast}, schema {health.schema}, SQLite {health.sqlite}"),
+        _line("file", f"{_size(health.bytes)}, write-ahead log {_size(health.wal_bytes)}, mode {health.mode}"),
+        _line("journals", f"{sum(health.journals.values()):,}" + (f" ({statuses})" if statuses else "")),
+        _line("records", f"{health.records:,}, {checksums}"),
+        _line("inbox", f"{health.pending_inputs:,} pending"),
+        _line("waits", f"{health.open_waits:,} open{_due(health.next_due)}"),
+        _line("blobs", f"{health.blobs:,} ({_size(health.blob_bytes)})"),
+        _line("leases", f"{len(health.leases):,} held"),
+    ]
+    lines += [_line("", _held(held)) for held in health.leases[:20]]
+    lines += [_line("quarantined", f"{len(health.quarantined):,}")] if health.quarantined else []
+    lines += [_line("warning", warning) for warning in health.warnings]
+    lines += [_line("problem", problem) for problem in health.problems]
+    left = health.problem_count - len(health.problems)
+    return lines + ([_line("", f"and {left:,} more")] if left else [])
+
+
+def _line(name: str, text: str) -> str:
+    return f"  {name:<12} {text}"
+
+
+def _held(held: Held) -> str:
+    return f"{held.journal}: epoch {held.epoch}, {held.holder}, {held.state}"
+
+
+def _due(at: int | None) -> str:
+    if at is None:
+        return ""
+    seconds = (at - SystemClock().read().wall) / 1000
+    return f", next due in {seconds:,.0f} s" if seconds > 0 else f", one is overdue by {-seconds:,.0f} s"
+
+
+def _size(size: int) -> str:
+    for power, unit in ((3, "GB"), (2, "MB"), (1, "kB")):
+        if size >= 1000**power:
+            return f"{size / 1000**power:.1f} {unit}"
+    return f"{size} B"

@@ -1,0 +1,158 @@
+"""The health of a store file, found out without changing it and without stopping anybody who uses it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import apsw
+import msgspec
+
+from holdfast import __version__
+from holdfast.clock import SystemClock
+from holdfast.errors import StoreForeign, StoreRefused
+from holdfast.store.audit import Violation, audit
+from holdfast.store.contract import Limits
+from holdfast.store.decisions import lease_left
+from holdfast.store.owners import is_gone
+from holdfast.store.sqlite.files import check_header, connect_reader, translated
+from holdfast.store.sqlite.reader import SqliteReader
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from holdfast.clock import Instant
+    from holdfast.store.contract import JournalRow
+    from holdfast.store.sqlite.db import Db
+
+MAX_PROBLEMS = 100
+"""Problems that a report lists; the rest is counted."""
+
+HolderState = Literal["alive", "gone", "expired"]
+
+
+class Held(msgspec.Struct, frozen=True):
+    """A lease that somebody holds."""
+
+    journal: str
+    epoch: int
+    holder: str
+    state: HolderState
+
+
+class Health(msgspec.Struct, frozen=True):
+    """What there is to know about a store file."""
+
+    path: str
+    healthy: bool
+    holdfast: str
+    sqlite: str
+    schema: int
+    bytes: int
+    wal_bytes: int
+    mode: str
+    journals: dict[str, int]
+    records: int
+    pending_inputs: int
+    open_waits: int
+    next_due: int | None
+    blobs: int
+    blob_bytes: int
+    leases: tuple[Held, ...]
+    quarantined: dict[str, str]
+    checksum_failures: int
+    problem_count: int
+    problems: tuple[str, ...]
+    warnings: tuple[str, ...]
+
+
+def examine(path: Path | str, progress: Callable[[int, int], None] | None = None) -> Health:
+    """Look at everything in the store at `path`. Raises `StoreRefused` when it is none."""
+    file = Path(path)
+    if not file.exists():
+        raise StoreRefused(file, "there is no such file")
+    check_header(file)
+    if not file.stat().st_size:
+        raise StoreForeign(file, "it is empty")
+    with translated(file):
+        connection = connect_reader(file, Limits())
+        try:
+            return _report(file, connection, progress)
+        finally:
+            connection.close()
+
+
+def _report(path: Path, db: Db, progress: Callable[[int, int], None] | None) -> Health:
+    reader = SqliteReader(db)
+    damage = [str(line) for (line,) in db.execute("PRAGMA quick_check(100)") if line != "ok"]
+    violations = audit(reader, progress)
+    rows = reader.raw_journals()
+    quarantined = {row.id: row.quarantine for row in rows if row.quarantine is not None}
+    problems = [f"sqlite: {line}" for line in damage]
+    problems += [f"quarantined: {journal}: {reason}" for journal, reason in quarantined.items()]
+    problems += [str(violation) for violation in violations]
+    counted = _one(db, "SELECT count(*), coalesce(sum(length(body)), 0) FROM blobs")
+    return Health(
+        path=str(path),
+        healthy=not problems,
+        holdfast=__version__,
+        sqlite=apsw.sqlite_lib_version(),
+        schema=int(db.pragma("user_version")),
+        bytes=path.stat().st_size,
+        wal_bytes=_size(path.with_name(path.name + "-wal")),
+        mode=f"{path.stat().st_mode & 0o777:04o}",
+        journals=_by_status(rows),
+        records=_one(db, "SELECT count(*) FROM records"),
+        pending_inputs=_one(db, "SELECT count(*) FROM inputs WHERE pending = 1"),
+        open_waits=_one(db, "SELECT count(*) FROM waits WHERE state = 'open'"),
+        next_due=reader.next_due(),
+        blobs=counted[0],
+        blob_bytes=counted[1],
+        leases=_leases(rows, SystemClock().read()),
+        quarantined=quarantined,
+        checksum_failures=_checksum_failures(violations),
+        problem_count=len(problems),
+        problems=tuple(problems[:MAX_PROBLEMS]),
+        warnings=_warnings(path),
+    )
+
+
+def _one(db: Db, sql: str) -> Any:  # noqa: ANN401
+    return db.execute(sql).get
+
+
+def _by_status(rows: list[JournalRow]) -> dict[str, int]:
+    counts: dict[str, int] = {}
+    for row in rows:
+        counts[row.status] = counts.get(row.status, 0) + 1
+    return dict(sorted(counts.items()))
+
+
+def _leases(rows: list[JournalRow], now: Instant) -> tuple[Held, ...]:
+    return tuple(
+        Held(row.id, row.epoch, row.owner.describe(), _holder_state(row, now)) for row in rows if row.owner is not None
+    )
+
+
+def _holder_state(row: JournalRow, now: Instant) -> HolderState:
+    if is_gone(row.owner):
+        return "gone"
+    return "alive" if lease_left(row, now) > 0 else "expired"
+
+
+def _checksum_failures(violations: list[Violation]) -> int:
+    return sum(violation.rule == "checksum" or "match the digest" in violation.detail for violation in violations)
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.exists() else 0
+
+
+def _warnings(path: Path) -> tuple[str, ...]:
+    found: list[str] = []
+    if path.stat().st_mode & 0o077:
+        found.append(f"others can read the file (mode {path.stat().st_mode & 0o777:04o}); chmod 600 {path}")
+    log = _size(path.with_name(path.name + "-wal"))
+    if log > 4 * Limits().wal_bytes:
+        found.append(f"the write-ahead log has {log:,} bytes: a long read transaction keeps it from being reset")
+    return tuple(found)

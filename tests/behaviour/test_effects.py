@@ -1,0 +1,576 @@
+"""Exactly once inside, honest outside: what the effect boundary does with what is recorded."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+
+import holdfast as hf
+from holdfast.effects.envelope import Command, Envelope, Scope, Subject
+from holdfast.errors import EffectRepeated, GroupInvalid, ReplayMiss
+from holdfast.records import Cancelled, Done, Grouped, Intended, Record, Unknown
+from holdfast.store import Lease
+from holdfast.testing import World, check
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Awaitable, Callable
+
+    from holdfast.store import Store
+
+
+@pytest.fixture
+async def store() -> AsyncGenerator[Store]:
+    async with hf.open_store(None) as opened:
+        yield opened
+
+
+class Stop(BaseException):
+    """The process ends here, as far as the driven code can tell."""
+
+
+async def interrupted(store: Store, body: Callable[[hf.Boundary], Awaitable[object]]) -> None:
+    """Drive until the code is torn away; nothing is recorded about how it ended."""
+    with pytest.raises(Stop):
+        await hf.drive(store, "j", body)
+
+
+async def records(store: Store) -> list[Record]:
+    return [entry.record for entry in await store.read("j")]
+
+
+class Counted:
+    """An effect that counts how often it was performed, and stops the process when told to."""
+
+    def __init__(self, value: object = "done", *, stop_at: int = 0) -> None:
+        self.value = value
+        self.calls: list[str] = []
+        self._stop_at = stop_at
+
+    async def __call__(self, effect: hf.EffectContext) -> object:
+        await asyncio.sleep(0)
+        self.calls.append(effect.idempotency_key)
+        if len(self.calls) == self._stop_at:
+            raise Stop
+        if isinstance(self.value, Exception):
+            raise self.value
+        return self.value
+
+
+# ---- recorded? the journal answers -----------------------------------------------------------------------------------
+
+
+async def test_a_recorded_outcome_answers_and_the_effect_is_not_performed_again(store: Store) -> None:
+    first = Counted({"receipt": 7})
+    second = Counted(stop_at=1)
+
+    async def body(ctx: hf.Boundary) -> object:
+        receipt = await ctx.effect("tool_call", "pay", first)
+        await ctx.effect("tool_call", "mail", second, repeat=hf.Repeat.KEYED)
+        return receipt
+
+    await interrupted(store, body)
+    assert await hf.drive(store, "j", body) == {"receipt": 7}
+    assert len(first.calls) == 1
+
+
+async def test_a_recorded_failure_is_raised_again_as_the_same_error(store: Store) -> None:
+    broken = Counted(ValueError("no such order"))
+    seen: list[tuple[str, str]] = []
+
+    async def body(ctx: hf.Boundary) -> object:
+        try:
+            await ctx.effect("tool_call", "find", broken)
+        except hf.EffectFailed as error:
+            seen.append((error.kind, error.message))
+        await ctx.effect("step", "stop", stop, repeat=hf.Repeat.FREE)
+        return None
+
+    stop = Counted(stop_at=1)
+    await interrupted(store, body)
+    await hf.drive(store, "j", body)
+    assert seen == [("ValueError", "no such order")] * 2
+    assert len(broken.calls) == 1
+
+
+async def test_a_finished_run_only_tells_how_it_ended(store: Store) -> None:
+    effect = Counted("x")
+    assert await hf.drive(store, "j", lambda ctx: ctx.effect("tool_call", "pay", effect)) == "x"
+    assert await hf.drive(store, "j", lambda ctx: ctx.effect("tool_call", "pay", effect)) == "x"
+    assert len(effect.calls) == 1
+
+
+async def test_a_run_that_failed_fails_the_same_for_everybody(store: Store) -> None:
+    async def body(ctx: hf.Boundary) -> object:
+        await ctx.step("a", _echo, 1)
+        raise LookupError("nothing there")
+
+    for _ in range(2):
+        with pytest.raises(hf.RunFailed, match="LookupError: nothing there"):
+            await hf.drive(store, "j", body)
+
+
+async def test_what_an_effect_gives_is_what_every_replay_will_give(store: Store) -> None:
+    @dataclass
+    class Order:
+        number: int
+        at: datetime
+
+    async def body(ctx: hf.Boundary) -> object:
+        order = await ctx.effect("tool_call", "find", Counted((Order(7, datetime(2026, 1, 2, tzinfo=UTC)), {"a": (1,)})))
+        seen.append(order)
+        await ctx.effect("step", "stop", stop, repeat=hf.Repeat.FREE)
+        return None
+
+    seen: list[object] = []
+    stop = Counted(stop_at=1)
+    await interrupted(store, body)
+    await hf.drive(store, "j", body)
+    assert seen == [[{"number": 7, "at": "2026-01-02T00:00:00+00:00"}, {"a": [1]}]] * 2
+
+
+async def test_a_value_can_be_asked_for_as_a_type(store: Store) -> None:
+    class Receipt(msgspec.Struct):
+        number: int
+
+    async def find(number: int) -> Receipt:
+        await asyncio.sleep(0)
+        return Receipt(number)
+
+    async def body(ctx: hf.Boundary) -> object:
+        receipt: Receipt = await ctx.step("find", find, 7, returns=Receipt)
+        assert isinstance(receipt, Receipt)
+        return receipt.number
+
+    assert await hf.drive(store, "j", body) == 7
+
+
+async def test_a_large_value_is_kept_as_a_blob_and_comes_back_whole(store: Store) -> None:
+    stop = Counted(stop_at=1)
+    sizes: list[int] = []
+
+    async def body(ctx: hf.Boundary) -> object:
+        sizes.append(len(await ctx.effect("tool_call", "read", Counted("x" * 100_000))))
+        await ctx.effect("step", "stop", stop, repeat=hf.Repeat.FREE)
+        return "y" * 100_000
+
+    await interrupted(store, body)
+    assert await hf.drive(store, "j", body) == "y" * 100_000
+    assert await hf.drive(store, "j", body) == "y" * 100_000
+    assert sizes == [100_000] * 2
+    assert all(len(msgspec.json.encode(record)) < 1_000 for record in await records(store))
+
+
+# ---- not yet? intent, perform, outcome -------------------------------------------------------------------------------
+
+
+async def test_an_effect_that_must_not_be_repeated_is_intended_before_it_is_performed(store: Store) -> None:
+    async def act(_: hf.EffectContext) -> str:
+        kinds.extend(type(record).__name__ for record in await records(store))
+        return "x"
+
+    kinds: list[str] = []
+    await hf.drive(store, "j", lambda ctx: ctx.effect("tool_call", "pay", act))
+    assert kinds[-1] == "Intended"
+
+
+@pytest.mark.parametrize("repeat", [hf.Repeat.FREE, hf.Repeat.KEYED])
+async def test_an_effect_that_may_be_repeated_needs_no_intent(store: Store, repeat: hf.Repeat) -> None:
+    await hf.drive(store, "j", lambda ctx: ctx.effect("tool_call", "read", Counted(), repeat=repeat))
+    assert not any(isinstance(record, Intended) for record in await records(store))
+
+
+async def test_an_interrupted_effect_that_must_not_be_repeated_ends_as_unknown(store: Store) -> None:
+    pay = Counted(stop_at=1)
+
+    async def body(ctx: hf.Boundary) -> object:
+        try:
+            return await ctx.effect("tool_call", "pay", pay, target="bank")
+        except hf.EffectUnknown as error:
+            return [error.key, error.target]
+
+    await interrupted(store, body)
+    assert await hf.drive(store, "j", body) == ["main/pay", "bank"]
+    assert len(pay.calls) == 1
+    assert any(isinstance(record, Unknown) for record in await records(store))
+
+
+@pytest.mark.parametrize("repeat", [hf.Repeat.FREE, hf.Repeat.KEYED])
+async def test_an_interrupted_effect_that_may_be_repeated_is_repeated_with_the_same_key(
+    store: Store, repeat: hf.Repeat
+) -> None:
+    pay = Counted("paid", stop_at=1)
+
+    async def body(ctx: hf.Boundary) -> object:
+        return await ctx.effect("tool_call", "pay", pay, repeat=repeat)
+
+    await interrupted(store, body)
+    assert await hf.drive(store, "j", body) == "paid"
+    assert len(pay.calls) == 2
+    assert len(set(pay.calls)) == 1
+
+
+async def test_an_intent_is_followed_by_a_repetition_when_the_effect_is_declared_repeatable_now(store: Store) -> None:
+    pay = Counted("paid", stop_at=1)
+    await interrupted(store, lambda ctx: ctx.effect("tool_call", "pay", pay))
+    assert await hf.drive(store, "j", lambda ctx: ctx.effect("tool_call", "pay", pay, repeat=hf.Repeat.KEYED)) == "paid"
+    assert await check(store) == []
+
+
+async def test_idempotency_keys_differ_between_effects_journals_and_stores(store: Store) -> None:
+    keys: list[str] = []
+
+    async def body(ctx: hf.Boundary) -> object:
+        for _ in range(2):
+            effect = Counted()
+            await ctx.effect("tool_call", "pay", effect)
+            keys.extend(effect.calls)
+        return None
+
+    await hf.drive(store, "j", body)
+    await hf.drive(store, "k", body)
+    async with hf.open_store(None) as other:
+        await hf.drive(other, "j", body)
+    assert len(set(keys)) == len(keys) == 6
+
+
+async def test_a_value_that_can_not_be_recorded_is_a_recorded_failure(store: Store) -> None:
+    act = Counted(object())
+
+    async def body(ctx: hf.Boundary) -> object:
+        try:
+            await ctx.effect("tool_call", "odd", act)
+        except hf.EffectFailed as error:
+            return error.kind
+        return None
+
+    assert await hf.drive(store, "j", body) == "InvalidValue"
+    assert len(act.calls) == 1
+
+
+async def test_an_endless_error_message_is_cut(store: Store) -> None:
+    async def body(ctx: hf.Boundary) -> object:
+        try:
+            await ctx.effect("tool_call", "loud", Counted(ValueError("x" * 1_000_000)))
+        except hf.EffectFailed as error:
+            return len(error.message)
+        return None
+
+    assert await hf.drive(store, "j", body) < 5_000
+
+
+# ---- sub-steps -------------------------------------------------------------------------------------------------------
+
+
+async def test_a_finished_sub_step_is_not_repeated_when_its_effect_is(store: Store) -> None:
+    uploads: list[int] = []
+    outer = Counted(stop_at=1)
+
+    async def upload(number: int) -> int:
+        await asyncio.sleep(0)
+        uploads.append(number)
+        return number
+
+    async def act(effect: hf.EffectContext) -> object:
+        numbers = [await effect.step("upload", upload, number) for number in range(3)]
+        await outer(effect)
+        return numbers
+
+    async def body(ctx: hf.Boundary) -> object:
+        return await ctx.effect("tool_call", "backup", act, repeat=hf.Repeat.KEYED)
+
+    await interrupted(store, body)
+    assert await hf.drive(store, "j", body) == [0, 1, 2]
+    assert uploads == [0, 1, 2]
+
+
+async def test_a_plain_function_is_a_step_too(store: Store) -> None:
+    assert await hf.drive(store, "j", lambda ctx: ctx.step("add", lambda a, b: a + b, 2, 3)) == 5
+
+
+# ---- replay is checked -----------------------------------------------------------------------------------------------
+
+
+async def _stopped_after(store: Store, body: Callable[[hf.Boundary], Awaitable[object]]) -> None:
+    async def once(ctx: hf.Boundary) -> object:
+        await body(ctx)
+        raise Stop
+
+    await interrupted(store, once)
+
+
+async def _echo(value: object) -> object:
+    await asyncio.sleep(0)
+    return value
+
+
+async def test_other_arguments_stop_the_run_and_name_both_sides(store: Store) -> None:
+    await _stopped_after(store, lambda ctx: ctx.step("refund", _echo, {"order": 7, "cents": [100]}))
+    performed = Counted()
+
+    async def changed(ctx: hf.Boundary) -> object:
+        await ctx.step("refund", _echo, {"order": 7, "cents": [900]})
+        return await ctx.effect("tool_call", "next", performed)
+
+    with pytest.raises(hf.ReplayMismatch, match=r"body\[0\]\.cents\[0\]: recorded 100, asked 900"):
+        await hf.drive(store, "j", changed)
+    assert performed.calls == []
+
+
+async def test_an_effect_that_was_not_there_stops_the_run_before_it_is_performed(store: Store) -> None:
+    async def before(ctx: hf.Boundary) -> object:
+        await ctx.step("one", _echo, 1)
+        return await ctx.step("two", _echo, 2)
+
+    await _stopped_after(store, before)
+    inserted = Counted()
+
+    async def after(ctx: hf.Boundary) -> object:
+        await ctx.step("one", _echo, 1)
+        await ctx.effect("tool_call", "inserted", inserted)
+        return await ctx.step("two", _echo, 2)
+
+    with pytest.raises(hf.ReplayMismatch, match='recorded "main/two", asked "main/inserted"'):
+        await hf.drive(store, "j", after)
+    assert inserted.calls == []
+
+
+async def test_code_that_swallows_the_mismatch_does_not_get_further(store: Store) -> None:
+    await _stopped_after(store, lambda ctx: ctx.step("one", _echo, 1))
+    performed = Counted()
+
+    async def stubborn(ctx: hf.Boundary) -> object:
+        try:
+            await ctx.step("one", _echo, 2)
+        except BaseException:  # noqa: BLE001, S110  user code can be this bad
+            pass
+        return await ctx.effect("tool_call", "next", performed)
+
+    with pytest.raises(hf.ReplayMismatch):
+        await hf.drive(store, "j", stubborn)
+    assert performed.calls == []
+    assert (await store.journal("j")).status == "running"
+
+
+async def test_the_mismatch_names_the_code_version_that_wrote_the_record(store: Store) -> None:
+    async def first(ctx: hf.Boundary) -> object:
+        await ctx.step("one", _echo, 1)
+        raise Stop
+
+    with pytest.raises(Stop):
+        await hf.drive(store, "j", first, code="release-41")
+    with pytest.raises(hf.ReplayMismatch, match="release-41"):
+        await hf.drive(store, "j", lambda ctx: ctx.step("one", _echo, 2), code="release-42")
+
+
+async def test_a_model_call_with_another_prompt_keeps_its_recorded_answer_and_warns(store: Store) -> None:
+    answer = Counted("the recorded answer")
+    await _stopped_after(store, lambda ctx: ctx.effect("model_call", "ask", answer, target="model", body={"prompt": "a"}))
+    drifts: list[tuple[str, str]] = []
+
+    async def edited(ctx: hf.Boundary) -> object:
+        value = await ctx.effect("model_call", "ask", answer, target="model", body={"prompt": "b"})
+        drifts.extend((drift.key, drift.divergence.first[0].path) for drift in ctx.drifts)
+        return value
+
+    assert await hf.drive(store, "j", edited) == "the recorded answer"
+    assert len(answer.calls) == 1
+    assert drifts == [("main/ask", "body.prompt")]
+
+
+async def test_another_model_is_a_mismatch_even_for_a_model_call(store: Store) -> None:
+    await _stopped_after(store, lambda ctx: ctx.effect("model_call", "ask", Counted(), target="small"))
+    with pytest.raises(hf.ReplayMismatch, match='target: recorded "small", asked "large"'):
+        await hf.drive(store, "j", lambda ctx: ctx.effect("model_call", "ask", Counted(), target="large"))
+
+
+async def test_a_check_only_replay_performs_nothing(store: Store) -> None:
+    await _stopped_after(store, lambda ctx: ctx.step("one", _echo, 1))
+    performed = Counted()
+
+    async def further(ctx: hf.Boundary) -> object:
+        await ctx.step("one", _echo, 1)
+        return await ctx.effect("tool_call", "two", performed)
+
+    with pytest.raises(ReplayMiss, match="main/two"):
+        await hf.drive(store, "j", further, strict=True)
+    assert performed.calls == []
+
+
+async def test_one_key_is_good_for_one_effect(store: Store) -> None:
+    envelope = Envelope(Scope("j", "main"), Subject("pay", "tool_call"), "main/fixed", Command("bank"))
+
+    async def body(ctx: hf.Boundary) -> object:
+        await ctx.perform(envelope, Counted())
+        with pytest.raises(EffectRepeated):
+            await ctx.perform(envelope, Counted())
+        return "ok"
+
+    assert await hf.drive(store, "j", body) == "ok"
+
+
+# ---- groups ----------------------------------------------------------------------------------------------------------
+
+
+def _after(ticks: int, value: object, world: World | None = None) -> Callable[[hf.EffectContext], Awaitable[object]]:
+    async def act(effect: hf.EffectContext) -> object:
+        for _ in range(ticks):
+            await asyncio.sleep(0)
+        if world is not None:
+            world.act("j", effect, hf.Repeat.KEYED, str(value))
+        if isinstance(value, Exception):
+            raise value
+        return value
+
+    return act
+
+
+def _members(*ends: tuple[int, object]) -> list[hf.Effect]:
+    return [hf.Effect(f"m{n}", _after(*end), repeat=hf.Repeat.KEYED) for n, end in enumerate(ends)]
+
+
+async def test_all_gives_the_values_in_the_order_given(store: Store) -> None:
+    members = _members((50, "slow"), (1, "quick"))
+    assert await hf.drive(store, "j", lambda ctx: ctx.all("g", members)) == ["slow", "quick"]
+
+
+async def test_outcomes_are_recorded_in_the_order_in_which_they_settle(store: Store) -> None:
+    await hf.drive(store, "j", lambda ctx: ctx.all("g", _members((90, "a"), (1, "b"), (40, "c"))))
+    settled = [record.key[-2:] for record in await records(store) if isinstance(record, Done)]
+    assert settled == ["m1", "m2", "m0"]
+
+
+async def test_all_waits_for_everybody_and_raises_the_first_failure(store: Store) -> None:
+    world = World()
+    members = [
+        hf.Effect("late", _after(80, ValueError("late")), repeat=hf.Repeat.KEYED),
+        hf.Effect("early", _after(1, ValueError("early")), repeat=hf.Repeat.KEYED),
+        hf.Effect("fine", _after(120, "fine", world), repeat=hf.Repeat.KEYED),
+    ]
+    with pytest.raises(hf.RunFailed, match="early"):
+        await hf.drive(store, "j", lambda ctx: ctx.all("g", members))
+    assert world.done() == ["fine"]
+
+
+async def test_any_gives_the_first_success_and_cancels_the_rest(store: Store) -> None:
+    members = _members((1, ValueError("no")), (20, "yes"), (100_000, "never"))
+    assert await hf.drive(store, "j", lambda ctx: ctx.any("g", members)) == "yes"
+    assert [record.key[-2:] for record in await records(store) if isinstance(record, Cancelled)] == ["m2"]
+
+
+async def test_any_without_a_success_tells_all_failures(store: Store) -> None:
+    async def body(ctx: hf.Boundary) -> object:
+        try:
+            return await ctx.any("g", _members((9, ValueError("b")), (1, KeyError("a"))))
+        except hf.NoneSucceeded as error:
+            return [str(getattr(failure, "kind", "")) for failure in error.failures]
+
+    assert await hf.drive(store, "j", body) == ["KeyError", "ValueError"]
+
+
+async def test_race_gives_whatever_settles_first(store: Store) -> None:
+    async def body(ctx: hf.Boundary) -> object:
+        try:
+            return await ctx.race("g", _members((50, "slow"), (1, ValueError("quick"))))
+        except hf.EffectFailed as error:
+            return error.message
+
+    assert await hf.drive(store, "j", body) == "quick"
+
+
+async def test_a_replayed_race_has_the_winner_it_had(store: Store) -> None:
+    stop = Counted(stop_at=1)
+
+    def body(first: int, second: int) -> Callable[[hf.Boundary], Awaitable[object]]:
+        async def run(ctx: hf.Boundary) -> object:
+            winner = await ctx.race("g", _members((first, "tortoise"), (second, "hare")))
+            await ctx.effect("step", "stop", stop, repeat=hf.Repeat.FREE)
+            return winner
+
+        return run
+
+    await interrupted(store, body(1, 1_000))
+    assert await hf.drive(store, "j", body(1_000, 1)) == "tortoise"
+
+
+async def test_a_group_that_was_interrupted_goes_on_with_those_that_had_not_settled(store: Store) -> None:
+    calls: list[str] = []
+
+    def member(name: str, *, stop: bool) -> hf.Effect:
+        async def act(_: hf.EffectContext) -> str:
+            calls.append(name)
+            if stop:
+                for _ in range(50):
+                    await asyncio.sleep(0)
+                raise Stop
+            return name
+
+        return hf.Effect(name, act, repeat=hf.Repeat.KEYED)
+
+    await interrupted(store, lambda ctx: ctx.all("g", [member("a", stop=False), member("b", stop=True)]))
+    both = [member("a", stop=False), member("b", stop=False)]
+    assert await hf.drive(store, "j", lambda ctx: ctx.all("g", both)) == ["a", "b"]
+    assert calls == ["a", "b", "b"]
+
+
+async def test_a_group_of_repeatable_effects_costs_no_record_before_its_first_outcome(store: Store) -> None:
+    async def look(_: hf.EffectContext) -> list[str]:
+        return [type(record).__name__ for record in await records(store)]
+
+    seen = await hf.drive(store, "j", lambda ctx: ctx.all("g", [hf.Effect("look", look, repeat=hf.Repeat.FREE)]))
+    assert "Grouped" not in seen[0]
+    assert any(isinstance(record, Grouped) for record in await records(store))
+
+
+async def test_a_group_of_another_shape_is_a_mismatch(store: Store) -> None:
+    await _stopped_after(store, lambda ctx: ctx.all("g", _members((1, "a"), (1, "b"))))
+    with pytest.raises(hf.ReplayMismatch, match="members"):
+        await hf.drive(store, "j", lambda ctx: ctx.all("g", _members((1, "a"))))
+
+
+async def test_race_where_all_was_recorded_is_a_mismatch(store: Store) -> None:
+    await _stopped_after(store, lambda ctx: ctx.all("g", _members((1, "a"), (1, "b"))))
+    with pytest.raises(hf.ReplayMismatch, match='wake: recorded "all", asked "race"'):
+        await hf.drive(store, "j", lambda ctx: ctx.race("g", _members((1, "a"), (1, "b"))))
+
+
+@pytest.mark.parametrize("count", [0, 1_001])
+async def test_a_group_without_members_or_with_too_many_is_refused(store: Store, count: int) -> None:
+    async def body(ctx: hf.Boundary) -> object:
+        with pytest.raises(GroupInvalid):
+            await ctx.all("g", _members(*[(1, "x")] * count))
+        return "ok"
+
+    assert await hf.drive(store, "j", body) == "ok"
+
+
+async def test_a_group_and_another_effect_can_not_run_at_once_in_one_scope(store: Store) -> None:
+    async def body(ctx: hf.Boundary) -> Any:
+        loop = asyncio.get_running_loop()
+        outside = asyncio.Task(ctx.all("g", _members((50, "a"))), loop=loop)  # same scope: it bypasses the factory
+        await asyncio.sleep(0)
+        try:
+            await ctx.step("s", _echo, 1)
+        finally:
+            await outside
+
+    with pytest.raises(hf.RunFailed, match="two effects run at once"):
+        await hf.drive(store, "j", body)
+
+
+# ---- finalising is fenced --------------------------------------------------------------------------------------------
+
+
+async def test_a_result_computed_under_a_lost_lease_is_dropped(store: Store) -> None:
+    async def usurped(_: hf.EffectContext) -> str:
+        await store.release(Lease("j", 1, store.owner, 10_000, 0))  # as if it had expired
+        await store.claim("j")
+        return "too late"
+
+    with pytest.raises(hf.Fenced):
+        await hf.drive(store, "j", lambda ctx: ctx.effect("tool_call", "pay", usurped, repeat=hf.Repeat.KEYED))
+    assert not any(isinstance(record, Done) for record in await records(store))

@@ -1,0 +1,423 @@
+"""SQLite and the memory model side by side: the same commands at the same time must give the same answers.
+
+A state machine drives both; a crash is one of its rules. SQLite is then left as `kill -9` leaves it: the files are
+copied as they are, and the copy is opened. Whatever was acknowledged must be there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import tempfile
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+import pytest
+from hypothesis import HealthCheck, Verbosity, seed, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
+
+from holdfast.clock import boot_id
+from holdfast.errors import HoldfastError
+from holdfast.records import Admitted, Ask, Blob, Done, Ended, Intended, Parked, Record, Started
+from holdfast.store import Lease, Store
+from holdfast.store.audit import audit
+from holdfast.store.digests import blob_digest
+from holdfast.store.sqlite.backend import SqliteBackend
+from holdfast.testing import ManualClock, MemoryBackend, MemoryDisk
+from holdfast.testing.conformance import contents
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Coroutine
+
+JOURNALS: Final = ("a", "b", "revoked", "bad", "late")
+"""Only two are ever revoked or quarantined, so that the others stay in play; the last does not exist at first."""
+
+journals = st.sampled_from(JOURNALS)
+live = st.sampled_from(("a", "a", "b", "revoked", "bad", "late"))
+names = st.sampled_from(("v", "w"))
+keys = st.sampled_from(("k1", "k2", "k3"))
+contents_of_inputs = st.sampled_from((1, True, "x", {"n": 1}))
+bodies = st.sampled_from((b"one", b"two", b"three"))
+picks = st.sampled_from((0, 0, 0, 1, 2))
+times = st.integers(1, 5)
+
+
+def plain_record(kind: int, at: int) -> Record:
+    ask = Ask("step", "s", "0" * 64)
+    story: tuple[Record, ...] = (
+        Started(at=at, run="r"),
+        Parked(at=at, run="r", waits=("w",)),
+        Ended(at=at, run="r", status="completed"),
+        Ended(at=at, run="r", status="failed"),
+        Intended(at=at, key="r/s", ask=ask),
+        Done(at=at, key="r/s", ask=ask, value=msgspec.Raw(b"1")),
+    )
+    return story[kind]
+
+
+plain_records = st.lists(st.builds(plain_record, st.integers(0, 5), times), min_size=1, max_size=3)
+
+
+class Side:
+    """One of the two stores, and how it is closed, killed and opened again."""
+
+    def __init__(self, clock: ManualClock, folder: Path | None) -> None:
+        self._clock = clock
+        self._folder = folder
+        self._generation = 0
+        self._disk = MemoryDisk()
+        self.leases: list[Lease] = []
+
+    async def open(self) -> None:
+        if self._folder is None:
+            self._memory = MemoryBackend(self._disk, clock=self._clock)
+            self.store = Store(self._memory)
+        else:
+            self.store = Store(await SqliteBackend.open(self._path(), clock=self._clock))
+
+    def _path(self) -> Path:
+        assert self._folder is not None
+        return self._folder / str(self._generation) / "store.db"
+
+    async def reopen(self) -> None:
+        await self.store.close()
+        await self.open()
+
+    def abandon(self) -> Store:
+        """Stop as a killed process does; answers the store that is no more, to be put away."""
+        dead = self.store
+        if self._folder is None:
+            self._memory.crash()
+            return dead
+        old = self._path()
+        self._generation += 1
+        self._path().parent.mkdir()
+        for suffix in ("", "-wal"):  # not -shm: it is memory, and the first one to open builds it anew
+            shutil.copyfile(old.with_name(old.name + suffix), self._path().with_name(old.name + suffix))
+        return dead
+
+    async def recover(self, dead: Store) -> None:
+        await dead.close()  # its threads; the copy knows nothing of it
+        await self.open()
+
+
+class StoreMachine(RuleBasedStateMachine):
+    """The rules. `seen` counts what happened over all runs, against tests that test nothing."""
+
+    seen: Counter[str] = Counter()  # noqa: RUF012  shared on purpose
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._loop = asyncio.new_event_loop()
+        shared = Path("/dev/shm")  # noqa: S108  quick; durability against power cuts is not what is tested here
+        self._folder = Path(tempfile.mkdtemp(prefix="holdfast-", dir=shared if shared.is_dir() else None))
+        self._clock = ManualClock(boot=boot_id() or "boot-1")
+        self._memory, self._sqlite = Side(self._clock, None), Side(self._clock, self._folder)
+        self._sides = (self._memory, self._sqlite)
+        self._boots = 0
+        self._news = 0  # what was acknowledged since the last crash
+        for side in self._sides:
+            self._run(side.open())
+        for journal in JOURNALS[:-1]:
+            self._both("open_journal", lambda side, journal=journal: side.store.open_journal(journal))
+
+    def teardown(self) -> None:
+        for side in self._sides:
+            self._run(side.store.close())
+        self._loop.run_until_complete(self._loop.shutdown_default_executor())
+        self._loop.close()
+        shutil.rmtree(self._folder)
+
+    # ---- doing the same twice ----
+
+    def _run(self, work: Coroutine[Any, Any, Any]) -> Any:
+        return self._loop.run_until_complete(asyncio.wait_for(work, 30))
+
+    def _both(self, what: str, call: Callable[[Side], Awaitable[object]]) -> tuple[object, object]:
+        """Ask both sides; the answers, if they agree."""
+        memory, sqlite = (self._run(_outcome(call, side)) for side in self._sides)
+        assert _comparable(memory) == _comparable(sqlite), f"{what}: memory says {memory!r}, SQLite says {sqlite!r}"
+        self.seen[what] += 1
+        if isinstance(memory, HoldfastError):
+            self.seen[type(memory).__name__] += 1
+        else:
+            self.seen[f"{what} ok"] += 1
+            self._news += 1
+        return memory, sqlite
+
+    def _lease(self, side: Side, pick: int) -> Lease:
+        """Mostly the newest lease, sometimes an older one."""
+        return side.leases[-1 - min(pick, len(side.leases) - 1)]
+
+    async def _append(self, side: Side, pick: int, added: list[Record], shift: int) -> int:
+        lease = self._lease(side, pick)
+        head = (await side.store.journal(lease.journal)).head
+        return await side.store.append(lease, added, head=head + shift)
+
+    # ---- journals and leases ----
+
+    @rule(journal=journals, agent=st.sampled_from((None, "clerk")))
+    def open_journal(self, journal: str, agent: str | None) -> None:
+        self._both("open_journal", lambda side: side.store.open_journal(journal, agent=agent))
+
+    @rule(journal=live, ttl_ms=st.sampled_from((500, 2_000)))
+    def claim(self, journal: str, ttl_ms: int) -> None:
+        self.claim_lease(journal, ttl_ms)
+
+    def claim_lease(self, journal: str, ttl_ms: int) -> None:
+        answers = self._both("claim", lambda side: side.store.claim(journal, ttl_ms=ttl_ms))
+        for side, lease in zip(self._sides, answers, strict=True):
+            if isinstance(lease, Lease):
+                side.leases.append(lease)
+
+    @rule(journal=live, rounds=st.lists(plain_records, min_size=1, max_size=3))
+    def work(self, journal: str, rounds: list[list[Record]]) -> None:
+        """Claim, write for a while, go away without a word."""
+        self.claim_lease(journal, 500)
+        if self._memory.leases:
+            for added in rounds:
+                self._both("append", lambda side, added=added: self._append(side, 0, added, 0))
+
+    @precondition(lambda self: self._memory.leases)
+    @rule(pick=picks)
+    def renew(self, pick: int) -> None:
+        self._both("renew", lambda side: side.store.renew(self._lease(side, pick)))
+
+    @precondition(lambda self: self._memory.leases)
+    @rule(pick=picks)
+    def release(self, pick: int) -> None:
+        self._both("release", lambda side: side.store.release(self._lease(side, pick)))
+
+    @precondition(lambda self: self._memory.leases)
+    @rule(pick=picks, added=plain_records, shift=st.sampled_from((0, 0, 0, 0, -1, 1)))
+    def append(self, pick: int, added: list[Record], shift: int) -> None:
+        self._both("append", lambda side: self._append(side, pick, added, shift))
+
+    @precondition(lambda self: self._memory.leases)
+    @rule(pick=picks, count=st.integers(2, 4), bad=st.integers(0, 6))
+    def pipeline(self, pick: int, count: int, bad: int) -> None:
+        """Several appends under way, one of which may be wrong."""
+
+        async def pipelined(side: Side) -> list[object]:
+            lease = self._lease(side, pick)
+            head = (await side.store.journal(lease.journal)).head
+            attempts = [
+                side.store.append_soon(lease, [plain_record(4, 1)], head=head + n + (n == bad)) for n in range(count)
+            ]
+            answers = await asyncio.gather(*attempts, return_exceptions=True)
+            return [_comparable(answer) for answer in answers]
+
+        self._both("pipeline", pipelined)
+
+    # ---- inbox ----
+
+    @rule(journal=live, key=keys, content=contents_of_inputs)
+    def accept(self, journal: str, key: str, content: object) -> None:
+        self._both("accept", lambda side: side.store.accept(journal, content, key=key))
+
+    @precondition(lambda self: self._memory.leases)
+    @rule(number=st.integers(1, 3))
+    def admit(self, number: int) -> None:
+        added: list[Record] = [Admitted(at=1, input=number, key="k"), plain_record(0, 2)]
+        self._both("admit", lambda side: self._append(side, 0, added, 0))
+
+    # ---- waits ----
+
+    @rule(journal=live, name=names, delay=st.sampled_from((None, 300, 1_500)))
+    def open_wait(self, journal: str, name: str, delay: int | None) -> None:
+        deadline = None if delay is None else self._clock.read().wall + delay
+        self._both("open_wait", lambda side: side.store.open_wait(journal, name, deadline=deadline))
+
+    @rule(journal=live, name=names, value=contents_of_inputs)
+    def resolve(self, journal: str, name: str, value: object) -> None:
+        self._both("resolve", lambda side: side.store.resolve(side.store.wait_token(journal, name), value))
+
+    @rule(journal=live, name=names)
+    def expire_wait(self, journal: str, name: str) -> None:
+        self._both("expire_wait", lambda side: side.store.expire_wait(journal, name))
+
+    @rule(journal=live, name=names)
+    def cancel_wait(self, journal: str, name: str) -> None:
+        self._both("cancel_wait", lambda side: side.store.cancel_wait(journal, name))
+
+    @rule(name=st.sampled_from((None, "v", "w")))
+    def revoke_waits(self, name: str | None) -> None:
+        self._both("revoke_waits", lambda side: side.store.revoke_waits("revoked", name))
+
+    @rule(reason=st.sampled_from(("one", "two")))
+    def quarantine(self, reason: str) -> None:
+        self._both("quarantine", lambda side: side.store.quarantine("bad", reason))
+
+    # ---- blobs ----
+
+    @rule(body=bodies)
+    def put_blob(self, body: bytes) -> None:
+        self._both("put_blob", lambda side: side.store.put_blob(body))
+
+    @precondition(lambda self: self._memory.leases)
+    @rule(body=bodies)
+    def refer(self, body: bytes) -> None:
+        blob = Blob(blob_digest(body), len(body))
+        added: list[Record] = [Done(at=1, key="r/b", ask=Ask("step", "b", "0" * 64), blob=blob)]
+        self._both("refer", lambda side: self._append(side, 0, added, 0))
+
+    @rule(unused_ms=st.sampled_from((0, 1_000)))
+    def collect_blobs(self, unused_ms: int) -> None:
+        self._both("collect_blobs", lambda side: side.store.collect_blobs(unused_ms=unused_ms))
+
+    # ---- time ----
+
+    @rule(milliseconds=st.sampled_from((1, 400, 1_000, 2_500)))
+    def advance(self, milliseconds: int) -> None:
+        self._clock.advance(milliseconds)
+        self.seen["advance"] += 1
+
+    @rule(milliseconds=st.sampled_from((-5_000, 5_000)))
+    def jump(self, milliseconds: int) -> None:
+        self._clock.jump(milliseconds)
+        self.seen["jump"] += 1
+
+    @precondition(lambda self: self._boots < 1)
+    @rule()
+    def reboot(self) -> None:
+        self._boots += 1
+        self._clock.reboot(f"boot-{self._boots}")
+        self.seen["reboot"] += 1
+
+    # ---- ends and beginnings ----
+
+    @precondition(lambda self: self._news > 1)
+    @rule()
+    def reopen(self) -> None:
+        for side in self._sides:
+            self._run(side.reopen())
+        self.seen["reopen"] += 1
+
+    @precondition(lambda self: self._news > 1)
+    @rule()
+    def crash(self) -> None:
+        self._news = 0
+        for side in self._sides:
+            self._run(side.recover(side.abandon()))
+        self.seen["crash"] += 1
+
+    @precondition(lambda self: self._news > 1 and self._memory.leases)
+    @rule(added=plain_records)
+    def crash_with_an_append_under_way(self, added: list[Record]) -> None:
+        """Nobody was told that it is durable: it may be there as a whole, or not at all."""
+        self._news = 0
+        lease = self._lease(self._sqlite, 0)
+        head = self._run(self._sqlite.store.journal(lease.journal)).head
+        attempt = self._sqlite.store.append_soon(lease, added, head=head)
+        dead = self._sqlite.abandon()
+        self._run(self._sqlite.recover(dead))
+        attempt.add_done_callback(lambda done: done.exception())
+        found = self._run(self._sqlite.store.journal(lease.journal)).head
+        assert found in (head, head + len(added)), "a part of an append was written"
+        if found > head:
+            assert self._run(self._append(self._memory, 0, added, 0)) == found
+        self._run(self._memory.recover(self._memory.abandon()))
+        self.seen["crash_with_an_append_under_way"] += 1
+
+    # ---- what must always hold ----
+
+    @invariant()
+    def both_hold_the_same(self) -> None:
+        memory, sqlite = (self._run(_everything(side.store)) for side in self._sides)
+        assert memory == sqlite
+
+    @invariant()
+    def both_are_sound(self) -> None:
+        for side in self._sides:
+            found = [violation for violation in self._run(side.store.examine(audit)) if violation.rule in SOUND]
+            assert not found
+
+
+SOUND: Final = frozenset(("gap", "checksum", "unreadable", "epoch", "head", "list", "blob", "input"))
+"""Laws of the store. The others are about effects, and the records of this machine tell no sensible story of those."""
+
+_Outcome = Any  # a value, or the error instead of it
+
+
+async def _outcome(call: Callable[[Side], Awaitable[object]], side: Side) -> _Outcome:
+    try:
+        return await call(side)
+    except HoldfastError as error:
+        return error
+
+
+def _comparable(outcome: _Outcome) -> object:
+    """What both sides must agree about: all but the names of their processes."""
+    if isinstance(outcome, HoldfastError):
+        return type(outcome), {name: value for name, value in vars(outcome).items() if name != "holder"}
+    if isinstance(outcome, Lease):
+        return outcome.journal, outcome.epoch, outcome.ttl_ms, outcome.head
+    return outcome
+
+
+async def _everything(store: Store) -> object:
+    found = await contents(store)
+    # Waits that are due at the same moment have no order among themselves.
+    due = sorted((wait.deadline or 0, wait.journal, wait.name) for wait in await store.due())
+    rows = await store.examine(lambda reader: reader.raw_journals())
+    leases = {row.id: (row.epoch, row.owner is not None, row.expires, row.mono_expires, row.revoked) for row in rows}
+    by_status = {status: await store.journals(status=status) for status in ("running", "waiting")}
+    blobs = await store.examine(lambda reader: sorted(reader.raw_blobs()))
+    return found, await store.feed(), due, await store.next_due(), leases, by_status, blobs
+
+
+MINIMA: Final = {
+    **dict.fromkeys(("open_journal", "claim ok", "append ok", "accept ok", "crash", "advance"), 10),
+    **dict.fromkeys(("renew", "release", "pipeline", "admit", "refer", "put_blob", "collect_blobs", "reopen"), 3),
+    **dict.fromkeys(("open_wait ok", "resolve ok", "expire_wait", "cancel_wait", "revoke_waits", "quarantine"), 3),
+    **dict.fromkeys(("jump", "reboot", "crash_with_an_append_under_way"), 2),
+}
+"""How often each of these must have happened in a whole run, or it has tested nothing."""
+
+REFUSALS: Final = (
+    *("HeadConflict", "Fenced", "LeaseHeld", "KeyConflict", "WaitUnknown", "InputTaken", "BlobMissing"),
+    *("JournalMissing", "JournalConflict", "JournalQuarantined"),
+)
+
+
+def _check_not_vacuous(*, factor: int, refusals: int) -> None:
+    seen = StoreMachine.seen
+    print(dict(sorted(seen.items())))
+    short = {what: seen[what] for what, least in MINIMA.items() if seen[what] < least * factor}
+    assert not short, f"these happened too rarely: {short}"
+    missing = [name for name in REFUSALS if not seen[name]]
+    assert len(REFUSALS) - len(missing) >= refusals, f"nothing was ever refused with {missing}"
+
+
+def _settings(examples: int, steps: int, *, derandomize: bool) -> settings:
+    return settings(
+        max_examples=examples,
+        stateful_step_count=steps,
+        derandomize=derandomize,
+        deadline=None,
+        database=None,
+        suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much],
+        verbosity=Verbosity.normal,
+        print_blob=True,
+    )
+
+
+def test_sqlite_and_the_memory_model_agree_also_over_crashes() -> None:
+    StoreMachine.seen.clear()
+    run_state_machine_as_test(StoreMachine, settings=_settings(30, 30, derandomize=True))
+    _check_not_vacuous(factor=1, refusals=7)
+
+
+@pytest.mark.torture
+@pytest.mark.timeout(1_800)
+def test_sqlite_and_the_memory_model_agree_over_long_histories() -> None:
+    number = int(os.environ.get("TORTURE_SEED") or int.from_bytes(os.urandom(4), "big"))
+    print(f"repeat with: TORTURE_SEED={number} pytest -m torture -k long_histories tests/conformance")
+    StoreMachine.seen.clear()
+    seed(number)(StoreMachine)
+    run_state_machine_as_test(StoreMachine, settings=_settings(500, 60, derandomize=False))
+    _check_not_vacuous(factor=10, refusals=len(REFUSALS))

@@ -1,0 +1,10 @@
+"""Makes the helpers beside the tests importable: test modules are loaded one by one, without a package."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+_HERE = str(Path(__file__).parent)
+if _HERE not in sys.path:
+    sys.path.insert(0, _HERE)

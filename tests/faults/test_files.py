@@ -1,0 +1,237 @@
+"""The file itself: what is not a store is refused untouched, what is made is private, and half a store opens."""
+
+from __future__ import annotations
+
+import os
+import signal
+import stat
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import apsw
+import pytest
+import workers
+
+from holdfast import open_store
+from holdfast.errors import StoreForeign, StoreTooNew, StoreUnsafe, UsageError
+from holdfast.store.sqlite.backend import SqliteBackend
+from holdfast.store.sqlite.files import MIN_SQLITE, check_filesystem, check_library
+from holdfast.testing import check
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+async def _open(path: Path) -> None:
+    async with open_store(path):
+        pass
+
+
+def _state(directory: Path) -> dict[str, tuple[int, int, bytes]]:
+    """Every file below: mode, time of change, content."""
+    return {
+        str(path.relative_to(directory)): (
+            path.stat().st_mode,
+            path.stat().st_mtime_ns,
+            path.read_bytes() if path.is_file() else b"",
+        )
+        for path in sorted(directory.rglob("*"))
+    }
+
+
+def _sqlite(path: Path, *statements: str) -> None:
+    connection: Any = apsw.Connection(str(path))
+    for statement in statements:
+        connection.execute(statement)
+    connection.close()
+
+
+# ---- what is not ours ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", ["DELETE", "WAL"])
+async def test_a_database_of_another_program_is_refused_untouched(mode: str, tmp_path: Path) -> None:
+    _sqlite(tmp_path / "other.db", f"PRAGMA journal_mode = {mode}", "CREATE TABLE t (x)", "INSERT INTO t VALUES (1)")
+    before = _state(tmp_path)
+    with pytest.raises(StoreForeign, match="another program"):
+        await _open(tmp_path / "other.db")
+    assert _state(tmp_path) == before
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"dear diary\n", b"x", b"SQLite format 3\x00", b"\x00" * 8_192, b"SQLite format 3\x00" + b"\x00" * 84],
+    ids=["text", "one byte", "a torn header", "zeros", "a header of zeros"],
+)
+async def test_a_file_that_is_no_database_is_refused_untouched(content: bytes, tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_bytes(content)
+    before = _state(tmp_path)
+    with pytest.raises(StoreForeign):
+        await _open(tmp_path / "notes.txt")
+    assert _state(tmp_path) == before
+
+
+async def test_a_directory_is_refused_untouched(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "file").write_text("hello", encoding="ascii")
+    before = _state(tmp_path)
+    with pytest.raises(StoreForeign, match="directory"):
+        await _open(tmp_path / "folder")
+    assert _state(tmp_path) == before
+
+
+async def test_a_store_of_a_newer_release_is_refused_untouched(tmp_path: Path) -> None:
+    await _open(tmp_path / "store.db")
+    _sqlite(tmp_path / "store.db", "PRAGMA user_version = 999")
+    before = _state(tmp_path)
+    with pytest.raises(StoreTooNew, match="999"):
+        await _open(tmp_path / "store.db")
+    assert _state(tmp_path) == before
+
+
+async def test_a_newer_release_whose_mark_is_still_in_the_log_is_refused_and_keeps_its_data(tmp_path: Path) -> None:
+    """A newer process was killed after it migrated: the file itself still bears the old version."""
+    database = tmp_path / "store.db"
+    await _open(database)
+    writer: Any = apsw.Connection(str(database))
+    writer.execute("CREATE TABLE newer (x); PRAGMA user_version = 999")
+    log = Path(f"{database}-wal")
+    copy = tmp_path / "copy"
+    copy.mkdir()
+    (copy / "store.db").write_bytes(_bytes(database))
+    (copy / "store.db-wal").write_bytes(_bytes(log))
+    writer.close()
+    before = _bytes(copy / "store.db")
+    with pytest.raises(StoreTooNew, match="999"):
+        await _open(copy / "store.db")
+    _sqlite(copy / "store.db", "SELECT * FROM newer")
+    assert before[:16] == _bytes(copy / "store.db")[:16]
+
+
+def _bytes(path: Path) -> bytes:
+    return path.read_bytes()
+
+
+async def test_a_name_that_leads_nowhere_is_refused_by_name(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("a file, not a directory", encoding="ascii")
+    with pytest.raises((StoreUnsafe, StoreForeign, UsageError)):
+        await _open(tmp_path / "file" / "store.db")
+
+
+# ---- who may see it --------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def open_umask() -> Iterator[None]:
+    """The most permissive mask: what is private now is private because we say so."""
+    before = os.umask(0)
+    yield
+    os.umask(before)
+
+
+@pytest.mark.usefixtures("open_umask")
+async def test_the_files_of_a_store_are_for_their_owner_alone(tmp_path: Path) -> None:
+    async with open_store(tmp_path / "store.db") as store:
+        await store.open_journal("j")
+        modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in _listing(tmp_path)}
+    assert modes == {"store.db": 0o600, "store.db-wal": 0o600, "store.db-shm": 0o600}
+
+
+@pytest.mark.usefixtures("open_umask")
+async def test_directories_that_are_made_are_for_their_owner_alone(tmp_path: Path) -> None:
+    await _open(tmp_path / "a" / "b" / "store.db")
+    modes = [stat.S_IMODE(_mode(tmp_path / name)) for name in ("a", "a/b")]
+    assert modes == [0o700, 0o700]
+
+
+async def test_a_directory_that_was_there_keeps_its_mode(tmp_path: Path) -> None:
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    shared.chmod(0o755)
+    await _open(shared / "store.db")
+    assert stat.S_IMODE(_mode(shared)) == 0o755
+
+
+def _listing(directory: Path) -> list[Path]:
+    return list(directory.iterdir())
+
+
+def _mode(path: Path) -> int:
+    return path.stat().st_mode
+
+
+async def test_opening_leaves_nothing_but_the_store_behind(tmp_path: Path) -> None:
+    await _open(tmp_path / "store.db")
+    assert [path.name for path in _listing(tmp_path)] == ["store.db"]
+
+
+# ---- where it may live -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("vfs", ["unix-dotfile", "unix-none"])
+async def test_a_new_store_is_refused_where_there_is_no_shared_memory(vfs: str, tmp_path: Path) -> None:
+    """SQLite's own ways to use a file without shared memory stand for file systems that have none."""
+    with pytest.raises(StoreUnsafe, match="write-ahead log"):
+        await SqliteBackend.open(tmp_path / "store.db", vfs=vfs)
+
+
+@pytest.mark.parametrize("vfs", ["unix-dotfile", "unix-none"])
+async def test_a_store_that_was_moved_to_where_there_is_no_shared_memory_is_refused_untouched(
+    vfs: str, tmp_path: Path
+) -> None:
+    await _open(tmp_path / "store.db")
+    before = _bytes(tmp_path / "store.db")
+    with pytest.raises(StoreUnsafe):
+        await SqliteBackend.open(tmp_path / "store.db", vfs=vfs)
+    assert _bytes(tmp_path / "store.db") == before
+
+
+@pytest.mark.parametrize("version", [(3, 37, 0), (3, 51, 2), (3, 7)])
+def test_a_library_that_can_corrupt_a_log_is_refused(version: tuple[int, ...]) -> None:
+    reason = check_library(version)
+    assert reason is not None
+    assert ".".join(map(str, version)) in reason
+
+
+@pytest.mark.parametrize("version", [MIN_SQLITE, (3, 54, 1), (4, 0, 0)])
+def test_a_library_that_is_new_enough_is_taken(version: tuple[int, ...]) -> None:
+    assert check_library(version) is None
+
+
+@pytest.mark.parametrize(("kind", "name"), [(0x6969, "NFS"), (0xFF534D42, "CIFS"), (0x01021997, "9p")])
+def test_a_network_file_system_is_refused_by_name(kind: int, name: str) -> None:
+    assert name in (check_filesystem(kind, locks_work=True) or "")
+
+
+@pytest.mark.parametrize("kind", [0xEF53, 0x01021994, 0x58465342, None])
+def test_a_local_file_system_with_locks_is_taken(kind: int | None) -> None:
+    assert check_filesystem(kind, locks_work=True) is None
+
+
+def test_a_file_system_without_locks_is_refused() -> None:
+    assert "locks" in (check_filesystem(0xEF53, locks_work=False) or "")
+
+
+# ---- killed while it was made ----------------------------------------------------------------------------------------
+
+
+def _creation_points(directory: Path) -> list[str]:
+    """The crash points that making a store comes to, in order, each with its count."""
+    trace = directory / "trace"
+    done = workers.run("create", directory / "traced.db", env={"HOLDFAST_CRASH_TRACE": str(trace)})
+    assert done.returncode == 0, done.stderr
+    reached = trace.read_text(encoding="ascii").split()
+    points = [f"{name}:{reached[: at + 1].count(name)}" for at, name in enumerate(reached)]
+    return [point for point in points if point.startswith(("store.created", "store.migra"))]
+
+
+async def test_a_kill_at_every_point_of_making_a_store_leaves_one_that_opens(tmp_path: Path) -> None:
+    points = _creation_points(tmp_path)
+    assert {"store.created:1", "store.migrated:1", "store.migration.before_commit:1"} <= set(points)
+    for number, point in enumerate(points):
+        database = tmp_path / str(number) / "store.db"
+        done = workers.run("create", database, env={"HOLDFAST_CRASH_AT": point})
+        assert done.returncode == -signal.SIGKILL, f"it was not killed at {point}: {done.stderr}"
+        async with open_store(database) as store:
+            await store.open_journal("j")
+            assert await check(store) == [], point

@@ -1,0 +1,194 @@
+"""The replay decision as a table: what is recorded, what is asked, what may be repeated."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from holdfast.effects.canonical import canonical, digest_of_bytes
+from holdfast.effects.replay import (
+    KEEPS_RECORDED,
+    Again,
+    Answer,
+    Begin,
+    Mismatch,
+    Miss,
+    Recorded,
+    Repeat,
+    SettleUnknown,
+    decide_effect,
+    fold,
+)
+from holdfast.errors import InvariantBroken
+from holdfast.records import (
+    EFFECT_KINDS,
+    Ask,
+    Cancelled,
+    Done,
+    EffectKind,
+    Ended,
+    ErrorInfo,
+    Failed,
+    Grouped,
+    Intended,
+    Outcome,
+    Record,
+    Started,
+    Unknown,
+)
+
+KINDS: list[EffectKind] = sorted(EFFECT_KINDS)  # pyright: ignore[reportAssignmentType]
+STRICT = pytest.mark.parametrize("strict", [False, True], ids=["driving", "checking"])
+REPEAT = pytest.mark.parametrize("repeat", list(Repeat))
+KIND = pytest.mark.parametrize("kind", KINDS)
+
+
+def ask(kind: EffectKind = "tool_call", target: str = "refund", body: object = 1) -> Ask:
+    raw = canonical(body)
+    return Ask(kind, target, digest_of_bytes("content", raw), msgspec.Raw(raw))
+
+
+def intent(asked: Ask) -> Intended:
+    return Intended(at=1, key="main/x", ask=asked)
+
+
+def outcomes(asked: Ask | None) -> list[Outcome]:
+    error = ErrorInfo("E", "m")
+    found: list[Outcome] = [
+        Done(at=1, key="main/x", ask=asked, value=msgspec.Raw(b"1")),
+        Failed(at=1, key="main/x", ask=asked, error=error),
+        Cancelled(at=1, key="main/x", ask=asked),
+    ]
+    return found if asked else [*found, Unknown(at=1, key="main/x")]
+
+
+def recordings(asked: Ask) -> list[Recorded]:
+    """Every way in which an effect can be recorded with an outcome."""
+    with_intent = [Recorded(intent(asked), outcome) for outcome in outcomes(None)]
+    return with_intent + [Recorded(None, outcome) for outcome in outcomes(asked)]
+
+
+@KIND
+@pytest.mark.parametrize(("repeat", "due"), [(Repeat.FREE, False), (Repeat.KEYED, False), (Repeat.NEVER, True)])
+def test_a_new_effect_begins_with_an_intent_where_a_repetition_would_do_harm(
+    kind: EffectKind,
+    repeat: Repeat,
+    due: bool,  # noqa: FBT001
+) -> None:
+    assert decide_effect(None, ask(kind), repeat) == Begin(intent=due)
+
+
+@REPEAT
+@KIND
+def test_a_checking_replay_performs_nothing_new(kind: EffectKind, repeat: Repeat) -> None:
+    assert decide_effect(None, ask(kind), repeat, strict=True) == Miss()
+
+
+@STRICT
+@REPEAT
+@KIND
+def test_a_recorded_outcome_answers(kind: EffectKind, repeat: Repeat, strict: bool) -> None:  # noqa: FBT001
+    for recorded in recordings(ask(kind)):
+        decision = decide_effect(recorded, ask(kind), repeat, strict=strict)
+        assert recorded.outcome is not None
+        assert decision == Answer(recorded.outcome)
+
+
+@pytest.mark.parametrize(
+    ("repeat", "decision"), [(Repeat.FREE, Again()), (Repeat.KEYED, Again()), (Repeat.NEVER, SettleUnknown())]
+)
+@KIND
+def test_an_interrupted_effect_is_repeated_only_where_that_is_safe(
+    kind: EffectKind, repeat: Repeat, decision: object
+) -> None:
+    assert decide_effect(Recorded(intent(ask(kind))), ask(kind), repeat) == decision
+
+
+@REPEAT
+@KIND
+def test_a_checking_replay_stops_at_an_interrupted_effect(kind: EffectKind, repeat: Repeat) -> None:
+    assert decide_effect(Recorded(intent(ask(kind))), ask(kind), repeat, strict=True) == Miss()
+
+
+@STRICT
+@REPEAT
+@KIND
+def test_other_content_stops_the_run_or_is_kept_with_a_warning(
+    kind: EffectKind,
+    repeat: Repeat,
+    strict: bool,  # noqa: FBT001
+) -> None:
+    for recorded in recordings(ask(kind, body={"n": 1})):
+        decision = decide_effect(recorded, ask(kind, body={"n": 2}), repeat, strict=strict)
+        if kind in ("model_call", "direct"):
+            assert isinstance(decision, Answer)
+            assert decision.outcome is recorded.outcome
+            divergence = decision.drift
+        else:
+            assert isinstance(decision, Mismatch)
+            divergence = decision.divergence
+        assert divergence is not None
+        assert [(d.path, d.recorded, d.asked) for d in divergence.first] == [("body.n", "1", "2")]
+
+
+@STRICT
+@REPEAT
+def test_another_kind_or_target_is_never_kept(repeat: Repeat, strict: bool) -> None:  # noqa: FBT001
+    for kind in KINDS:
+        other: EffectKind = "step" if kind != "step" else "tool_call"
+        for recorded in [*recordings(ask(kind)), Recorded(intent(ask(kind)))]:
+            for asked, path in ((ask(kind, "other"), "target"), (ask(other), "kind")):
+                decision = decide_effect(recorded, asked, repeat, strict=strict)
+                assert isinstance(decision, Mismatch)
+                assert [d.path for d in decision.divergence.first] == [path]
+
+
+@REPEAT
+def test_other_content_of_an_interrupted_effect_stops_the_run_before_anything_is_repeated(repeat: Repeat) -> None:
+    decision = decide_effect(Recorded(intent(ask(body=1))), ask(body=2), repeat)
+    assert isinstance(decision, Mismatch)
+
+
+def test_large_commands_are_compared_by_their_digests() -> None:
+    recorded, same, other = (Ask("step", "x", content) for content in ("a" * 64, "a" * 64, "b" * 64))
+    found = Recorded(None, Done(at=1, key="main/x", ask=recorded))
+    assert isinstance(decide_effect(found, same, Repeat.KEYED), Answer)
+    decision = decide_effect(found, other, Repeat.KEYED)
+    assert isinstance(decision, Mismatch)
+    assert [d.path for d in decision.divergence.first] == ["body.sha256"]
+
+
+def test_every_mismatch_says_what_differs() -> None:
+    found = Recorded(None, Done(at=1, key="main/x", ask=ask(body=0.0)))
+    decision = decide_effect(found, ask(body=-0.0), Repeat.KEYED)
+    assert isinstance(decision, Mismatch)
+    assert decision.divergence.total > 0
+
+
+def test_an_outcome_that_was_never_asked_for_is_a_bug_of_ours() -> None:
+    with pytest.raises(InvariantBroken):
+        decide_effect(Recorded(None, Done(at=1, key="main/x")), ask(), Repeat.KEYED)
+
+
+def test_model_calls_and_completions_are_the_kinds_that_keep_what_was_recorded() -> None:
+    assert frozenset(("model_call", "direct")) == KEEPS_RECORDED
+
+
+def test_the_past_is_a_fold_of_the_records() -> None:
+    story: list[Record] = [
+        Started(at=1, run="main", code="v1"),
+        Intended(at=1, key="main/a", ask=ask()),
+        Grouped(at=1, key="main/g", wake="all", members=("main/g/0.x", "main/g/1.y")),
+        Done(at=1, key="main/g/1.y", ask=ask(), value=msgspec.Raw(b"2")),
+        Failed(at=1, key="main/a", error=ErrorInfo("E", "m")),
+        Done(at=1, key="main/g/0.x", ask=ask(), value=msgspec.Raw(b"1")),
+        Ended(at=1, run="main", status="completed"),
+    ]
+    past = fold(story)
+    assert past.order["main"] == ["main/a", "main/g"]
+    assert past.order["main/g"] == ["main/g/1.y", "main/g/0.x"]
+    assert sorted(past.settled, key=lambda key: past.settled[key]) == ["main/g/1.y", "main/a", "main/g/0.x"]
+    assert past.effects["main/a"] == Recorded(intent=story[1], outcome=story[4])  # pyright: ignore[reportArgumentType]
+    assert past.groups["main/g"] == story[2]
+    assert past.started["main"] == story[0]
+    assert past.ended["main"] == story[6]

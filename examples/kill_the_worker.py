@@ -115,9 +115,11 @@ async def compare(folder: Path, orders: int) -> bool:
     first = {_effect(attempt.what): names[attempt.what.split()[2]] for attempt in reversed(world.attempts())}
     print("\nEach cell: how often it was done (x), and by which worker (A, B, ...).")
     print("'asked 2x' = a worker died before it could note the answer, and the next asked again with the same key.\n")
-    print(f"  {'order':<7}" + "".join(f"{action:<20}" for action in ACTIONS))
+    print(f"  {'order':<7}" + "".join(f"{action:<20}" for action in ACTIONS).rstrip())
     for order in range(1, orders + 1):
-        cells = [_cell(done[action, order], attempts[action, order], first.get((action, order), "-")) for action in ACTIONS]
+        cells = [
+            _cell(done[action, order], attempts[action, order], first.get((action, order), "-")) for action in ACTIONS
+        ]
         print(f"  {order:<7}" + "".join(f"{cell:<20}" for cell in cells))
     wanted = [(action, order) for order in range(1, orders + 1) for action in ACTIONS]
     lost = [effect for effect in wanted if done[effect] == 0]
@@ -146,7 +148,8 @@ def demo(orders: int, kills: int, seed: int) -> int:
     choose = random.Random(seed)
     with tempfile.TemporaryDirectory(prefix="holdfast-demo-") as name:
         folder = Path(name)
-        print(f"{orders} orders, 3 effects each, {LANES} at a time. The worker will be killed {kills} times (seed {seed}).\n")
+        print(f"{orders} orders, 3 effects each, {LANES} at a time.")
+        print(f"The worker will be killed {kills} times (seed {seed}).\n")
         for _ in range(kills):
             print("  " + run_and_kill(folder, orders, choose.randrange(2, 7), choose.uniform(0, 0.04)), flush=True)
         last = start(folder, orders)

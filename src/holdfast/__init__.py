@@ -6,7 +6,7 @@ Importing this module is cheap. What it offers is loaded when it is first used.
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from holdfast.driving import drive as drive
@@ -58,14 +58,16 @@ _HOMES = {
 __all__ = list(_HOMES)  # pyright: ignore[reportUnsupportedDunderAll]
 
 
-def __getattr__(name: str) -> Any:  # noqa: ANN401  each name has its own type, above
-    home = _HOMES.get(name)
-    if home is None:
-        message = f"module 'holdfast' has no attribute {name!r}"
-        raise AttributeError(message)
-    value = getattr(import_module(home), name)
-    globals()[name] = value
-    return value
+if not TYPE_CHECKING:  # type checkers see the imports above, and nothing else
+
+    def __getattr__(name: str) -> object:
+        home = _HOMES.get(name)
+        if home is None:
+            message = f"module 'holdfast' has no attribute {name!r}"
+            raise AttributeError(message)
+        value = getattr(import_module(home), name)
+        globals()[name] = value
+        return value
 
 
 def __dir__() -> list[str]:

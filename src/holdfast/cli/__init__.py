@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import typer
 
 from holdfast import __version__
@@ -9,8 +11,8 @@ from holdfast.cli import doctor
 
 app = typer.Typer(
     name="holdfast",
-    help="A runtime for agents that can't lose their place.",
     no_args_is_help=True,
+    invoke_without_command=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
@@ -18,17 +20,19 @@ app = typer.Typer(
 app.command("doctor")(doctor.doctor)
 
 
-def _version(wanted: bool) -> None:  # noqa: FBT001  typer calls it so
+def _version(*, wanted: bool) -> None:
     if wanted:
         typer.echo(f"holdfast {__version__}")
         raise typer.Exit
 
 
 @app.callback()
-def _options(  # pyright: ignore[reportUnusedFunction]  # registered by the decorator
-    version: bool = typer.Option(False, "--version", help="Show the version and exit.", callback=_version, is_eager=True),  # noqa: FBT001, FBT003
+def options(
+    *,
+    version: Annotated[bool, typer.Option("--version", help="Show the version and exit.", is_eager=True)] = False,
 ) -> None:
-    _ = version
+    """A runtime for agents that can't lose their place."""
+    _version(wanted=version)
 
 
 def main() -> None:

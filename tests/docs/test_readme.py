@@ -1,0 +1,49 @@
+"""Every example in the documentation runs."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+FENCE = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
+
+
+def _examples() -> list[tuple[str, str]]:
+    return [
+        (f"{page.name}#{number}", match.group(1))
+        for page in PAGES
+        for number, match in enumerate(FENCE.finditer(page.read_text(encoding="utf-8")), 1)
+    ]
+
+
+@pytest.mark.parametrize(("name", "code"), _examples(), ids=lambda value: value if len(value) < 40 else "")
+def test_a_documented_example_runs_as_it_stands(name: str, code: str, tmp_path: Path) -> None:
+    script = tmp_path / "example.py"
+    script.write_text(code, encoding="utf-8")
+    done = subprocess.run([sys.executable, str(script)], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"{name}:\n{done.stderr}"
+    again = subprocess.run([sys.executable, str(script)], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert again.returncode == 0, f"{name}, second run on the same store:\n{again.stderr}"
+
+
+def test_there_are_examples() -> None:
+    assert any(name.startswith("README") for name, _ in _examples())
+
+
+def test_every_test_file_that_the_promises_name_exists() -> None:
+    page = (ROOT / "docs" / "promises.md").read_text(encoding="utf-8")
+    named = re.findall(r"`(tests/[\w/]+\.py)`", page)
+    assert named
+    assert [name for name in named if not (ROOT / name).exists()] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_link_to_a_file_of_the_repository_works(page: Path) -> None:
+    links = re.findall(r"\]\((?!https?:|#)([^)#]+)", page.read_text(encoding="utf-8"))
+    assert [link for link in links if not (page.parent / link).exists()] == []

@@ -1,0 +1,47 @@
+"""`import holdfast`: one door, cheap to open."""
+
+from __future__ import annotations
+
+import pkgutil
+import subprocess
+import sys
+
+import pytest
+
+import holdfast
+from holdfast import errors
+
+
+def test_every_name_of_the_door_is_there() -> None:
+    for name in holdfast.__all__:
+        assert getattr(holdfast, name) is not None
+
+
+def test_no_name_of_the_door_is_hidden_by_a_module_of_the_same_name() -> None:
+    modules = {module.name for module in pkgutil.iter_modules(holdfast.__path__)}
+    assert not modules & set(holdfast.__all__)
+
+
+def test_dir_lists_the_door() -> None:
+    assert set(holdfast.__all__) <= set(dir(holdfast))
+
+
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
+        getattr(holdfast, "nonsense")  # noqa: B009  a plain access would not pass the type checker
+
+
+def test_importing_holdfast_loads_no_dependency() -> None:
+    code = "import sys, holdfast; print(*{'apsw', 'pydantic', 'msgspec', 'typer', 'asyncio'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == ""
+
+
+@pytest.mark.parametrize("kind", [k for k in vars(errors).values() if isinstance(k, type)], ids=lambda k: k.__name__)
+def test_every_error_says_who_can_act(kind: type[BaseException]) -> None:
+    if kind is errors.Halted:
+        assert not issubclass(kind, Exception), "user code must not be able to swallow it by accident"
+        return
+    assert issubclass(kind, errors.HoldfastError)
+    assert kind.actor in {"caller", "world", "store", "us"}
+    assert kind.__doc__

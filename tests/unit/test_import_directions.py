@@ -1,0 +1,99 @@
+"""Imports point one way: data <- pure decisions <- store <- driving <- testing, command line."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parents[2] / "src" / "holdfast"
+
+# A module may import from its own layer and from those above it in this list, never from below.
+LAYERS: list[tuple[str, ...]] = [
+    ("errors", "clock", "names", "crashpoints", "records"),
+    ("effects",),
+    ("store",),
+    ("driving",),
+    ("testing",),
+    ("cli", "__main__"),
+]
+# Only for annotations: an error carries a divergence, and knows nothing else of effects.
+ALLOWED = {("errors", "effects")}
+# Pure modules: no clock, no randomness, no I/O, no event loop.
+PURE = [
+    *("names.py", "records.py", "effects/canonical.py", "effects/envelope.py", "effects/divergence.py"),
+    *("effects/replay.py", "effects/values.py", "store/contract.py", "store/decisions.py", "store/checksum.py"),
+    *("store/digests.py", "store/audit.py"),
+]
+IMPURE_MODULES = {"asyncio", "time", "random", "os", "threading", "socket", "subprocess", "secrets", "apsw"}
+HEAVY = {"apsw", "msgspec", "pydantic", "typer", "asyncio"}
+
+
+def _imports(path: Path, *, typing_only: bool = False) -> set[str]:
+    """The modules that `path` imports when it runs; with `typing_only`, also those that only annotations need."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    found: set[str] = set()
+    skipped: set[int] = set() if typing_only else _typing_blocks(tree)
+    for node in ast.walk(tree):
+        if id(node) in skipped:
+            continue
+        if isinstance(node, ast.Import):
+            found.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found.add(node.module)
+            if node.module == "holdfast":
+                found.update(f"holdfast.{alias.name}" for alias in node.names)
+    return found
+
+
+def _typing_blocks(tree: ast.AST) -> set[int]:
+    blocks = [node for node in ast.walk(tree) if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test)]
+    return {id(inner) for block in blocks for inner in ast.walk(block)}
+
+
+def _layer(module: str) -> int | None:
+    return next((index for index, names in enumerate(LAYERS) if module in names), None)
+
+
+def _modules() -> list[Path]:
+    return [path for path in sorted(PACKAGE.rglob("*.py")) if path != PACKAGE / "__init__.py"]
+
+
+def _home(path: Path) -> str:
+    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+@pytest.mark.parametrize("path", _modules(), ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_a_module_imports_only_from_its_own_layer_and_those_below(path: Path) -> None:
+    home = _home(path)
+    own = _layer(home)
+    assert own is not None, f"{home} has no layer; give it one in LAYERS"
+    for module in _imports(path, typing_only=True):
+        if not module.startswith("holdfast."):
+            continue
+        target = module.split(".")[1]
+        layer = _layer(target)
+        if layer is None or (home, target) in ALLOWED:
+            continue
+        assert layer <= own, f"{path.name} imports {module}, which stands above it"
+
+
+@pytest.mark.parametrize("name", PURE)
+def test_a_pure_module_has_no_way_to_touch_the_world(name: str) -> None:
+    touched = {module.split(".")[0] for module in _imports(PACKAGE / name)} & IMPURE_MODULES
+    assert not touched, f"{name} imports {touched}"
+
+
+def test_the_door_imports_nothing_heavy() -> None:
+    assert not {module.split(".")[0] for module in _imports(PACKAGE / "__init__.py")} & HEAVY
+
+
+def test_nothing_in_the_package_can_revive_objects_or_run_code_from_data() -> None:
+    for path in _modules():
+        banned = {module.split(".")[0] for module in _imports(path)} & {"pickle", "marshal", "shelve", "dill"}
+        assert not banned, f"{path.name} imports {banned}"
+        names = {
+            node.id for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if isinstance(node, ast.Name)
+        }
+        assert not names & {"eval", "exec", "__import__"}, f"{path.name} runs code from data"

@@ -137,6 +137,7 @@ def long_journal(folder: Path) -> list[Bar]:
     path = folder / "long.db"
     growth = run(lambda: _write_long(path))
     ours, raw = median_of(ROUNDS, lambda: run(lambda: _read_long(path)), lambda: _read_raw(path))
+    both = f"{ours:.2f} s of {raw:.2f} s"
     return [
         Bar("reading 100,000 records, against raw select", ours / raw, 1.5, "at most", "x", both),
         Bar("append at record 100,000, against record 10", growth, 1.3, "at most", "x", "CPU time of 100 records"),

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from holdfast.driving import drive as drive
+    from holdfast.driving import replay as replay
     from holdfast.effects.boundary import Boundary as Boundary
     from holdfast.effects.boundary import Effect as Effect
     from holdfast.effects.boundary import EffectContext as EffectContext
@@ -53,6 +54,7 @@ _HOMES = {
     "WorldError": "holdfast.errors",
     "drive": "holdfast.driving",
     "open_store": "holdfast.store",
+    "replay": "holdfast.driving",
 }
 
 __all__ = list(_HOMES)  # pyright: ignore[reportUnsupportedDunderAll]

@@ -13,19 +13,33 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import msgspec
 
 from holdfast.crashpoints import crash_point
-from holdfast.effects.boundary import Boundary, error_info
+from holdfast.effects.boundary import Boundary
+from holdfast.effects.divergence import diverge
+from holdfast.effects.performer import Performer, error_info
 from holdfast.effects.replay import Past
 from holdfast.effects.scopes import current, install
 from holdfast.effects.values import decode_value, encode_value
-from holdfast.errors import BlobMissing, Fenced, Halted, HeadConflict, HoldfastError, RunFailed, StoreError
+from holdfast.errors import (
+    BlobMissing,
+    Fenced,
+    Halted,
+    HeadConflict,
+    HoldfastError,
+    ReplayMismatch,
+    ReplayMiss,
+    RunFailed,
+    StoreError,
+)
 from holdfast.names import check_id
-from holdfast.records import Ended, Record, Started
+from holdfast.records import Blob, Ended, Record, Started
+from holdfast.store.digests import blob_digest
 from holdfast.store.store import LEASE_MS
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable
 
-    from holdfast.records import Blob, JournalKind
+    from holdfast.effects.performer import Ledger
+    from holdfast.records import JournalKind
     from holdfast.store.contract import Lease
     from holdfast.store.store import Store
 
@@ -44,12 +58,11 @@ async def drive(  # noqa: PLR0913
     agent: str | None = None,
     code: str | None = None,
     lease_ms: int = LEASE_MS,
-    strict: bool = False,
 ) -> T:
     """Run `body` durably under the id `journal`; answers its value, also when it had ended long ago.
 
     Everything that `body` does to the world goes through the boundary it is given. `code` names the version of the
-    code in the journal. With `strict`, nothing is performed: an effect that is not recorded raises `ReplayMiss`.
+    code in the journal.
 
     Raises `LeaseHeld` when another process drives this journal, `Fenced` when one took over meanwhile,
     `ReplayMismatch` when the code does not fit the journal, and `RunFailed` when `body` raised.
@@ -62,54 +75,88 @@ async def drive(  # noqa: PLR0913
             past = await ledger.past()
             ended = past.ended.get(run)
             if ended is None:
-                boundary = Boundary(ledger, past, run, strict=strict)
-                ended = await _run(boundary, ledger, body, lost, code)
-            return await ledger.result(ended)
+                ended = await _run(Performer(ledger, past, run), ledger, body, lost, code)
+            return await _result(ledger, ended)
     except Halted as halted:
         raise halted.reason from halted.reason.__cause__
 
 
+async def replay(store: Store, journal: str, body: Callable[[Boundary], Awaitable[T]], *, run: str = "main") -> T:
+    """Run `body` against what is recorded, without performing or writing anything; answers its value.
+
+    Raises `ReplayMismatch` where the code does not fit the journal, also when the run has ended with another result,
+    and `ReplayMiss` where the record ends. Needs no lease: it may look at a journal that somebody else drives.
+    """
+    past = await _past(store, journal)
+    ledger = RecordedJournal(store, journal)
+    performer = Performer(ledger, past, run, strict=True)
+    install(asyncio.get_running_loop())
+    try:
+        ended = await asyncio.ensure_future(_body(performer, ledger, body))
+        _compare(performer, past.ended.get(run), ended)
+    except Halted as halted:
+        raise halted.reason from halted.reason.__cause__
+    return await _result(ledger, ended)
+
+
+def _compare(performer: Performer, recorded: Ended | None, replayed: Ended) -> None:
+    """A run that has ended must end the same way again."""
+    if recorded is None:
+        return
+    before, after = _ending(recorded), _ending(replayed)
+    if before != after:
+        raise performer.halt(ReplayMismatch(recorded.run, diverge(before, after)))
+
+
+def _ending(ended: Ended) -> dict[str, object]:
+    value: object = None
+    if ended.blob is not None:
+        value = {"sha256": ended.blob.digest}
+    elif ended.value:
+        value = decode_value(bytes(ended.value))
+    error = None if ended.error is None else [ended.error.kind, ended.error.message]
+    return {"status": ended.status, "value": value, "error": error}
+
+
 async def _run(
-    boundary: Boundary,
+    performer: Performer,
     ledger: LeasedJournal,
     body: Callable[[Boundary], Awaitable[Any]],
     lost: asyncio.Future[HoldfastError],
     code: str | None,
 ) -> Ended:
     install(asyncio.get_running_loop())
-    if boundary.run not in boundary.past.started:
-        boundary.submit([Started(at=ledger.now(), run=boundary.run, code=code)])
-    work = asyncio.ensure_future(_body(boundary, ledger, body))
+    if performer.run not in performer.past.started:
+        performer.submit([Started(at=ledger.now(), run=performer.run, code=code)])
+    work = asyncio.ensure_future(_body(performer, ledger, body))
     lost.add_done_callback(lambda _: work.cancel())
     try:
         ended = await work
     except asyncio.CancelledError:
         if lost.done() and not lost.cancelled():
-            raise boundary.halt(lost.result()) from None
-        work.cancel()
-        with suppress(asyncio.CancelledError, Exception, Halted):
-            await work
+            raise performer.halt(lost.result()) from None
         raise
     crash_point("drive.before_end")
-    await boundary.record([ended])
+    await performer.record([ended])
     crash_point("drive.after_end")
     return ended
 
 
-async def _body(boundary: Boundary, ledger: LeasedJournal, body: Callable[[Boundary], Awaitable[Any]]) -> Ended:
-    current.set(boundary.root())
+async def _body(performer: Performer, ledger: Ledger, body: Callable[[Boundary], Awaitable[Any]]) -> Ended:
+    """Run the code in its own scope; how it ended becomes a record that is not written yet."""
+    current.set(performer.root())
     try:
-        value = encode_value(await body(boundary))
+        value = encode_value(await body(Boundary(performer)))
         if len(value) > ledger.inline_bytes:
-            return Ended(at=ledger.now(), run=boundary.run, status="completed", blob=await ledger.put_blob(value))
-        return Ended(at=ledger.now(), run=boundary.run, status="completed", value=msgspec.Raw(value))
+            return Ended(at=ledger.now(), run=performer.run, status="completed", blob=await ledger.put_blob(value))
+        return Ended(at=ledger.now(), run=performer.run, status="completed", value=msgspec.Raw(value))
     except StoreError as error:
-        raise boundary.halt(error) from error
+        raise performer.halt(error) from error
     except Exception as error:  # noqa: BLE001  how the code ended is recorded, whatever it raised
-        boundary.check_running()
-        return Ended(at=ledger.now(), run=boundary.run, status="failed", error=error_info(error))
+        performer.check_running()
+        return Ended(at=ledger.now(), run=performer.run, status="failed", error=error_info(error))
     except BaseExceptionGroup:
-        boundary.check_running()  # a task group wraps what halted one of its tasks
+        performer.check_running()  # a task group wraps what halted one of its tasks
         raise
 
 
@@ -184,25 +231,53 @@ class LeasedJournal:
 
     async def past(self) -> Past:
         """What is recorded: read while nobody else can write."""
-        past = Past()
-        seq = 0
-        async for entry in self._store.read_all(self.journal):
-            past.add(entry.record)
-            seq = entry.seq
-        if seq != self._head:
-            raise HeadConflict(self.journal, self._head, seq)
+        past = await _past(self._store, self.journal)
+        if past.records != self._head:
+            raise HeadConflict(self.journal, self._head, past.records)
         return past
 
-    async def result(self, ended: Ended) -> Any:  # noqa: ANN401
-        """The value of a run that has ended, or the error it ended with."""
-        if ended.error is not None:
-            raise RunFailed(self.journal, ended.run, ended.error.kind, ended.error.message)
-        if ended.blob is None:
-            return decode_value(bytes(ended.value))
-        body = await self._store.blob(ended.blob.digest)
-        if body is None:
-            raise BlobMissing(ended.blob.digest)
-        return decode_value(body)
+
+class RecordedJournal:
+    """One journal as it is: `Ledger` for a replay that must not write."""
+
+    def __init__(self, store: Store, journal: str) -> None:
+        self.journal = journal
+        self.store_id = store.id
+        self.inline_bytes = store.limits.inline_bytes
+        self._store = store
+        self._kept: dict[str, bytes] = {}
+
+    def now(self) -> int:
+        return self._store.clock.read().wall
+
+    def append(self, added: list[Record]) -> tuple[int, Awaitable[object]]:
+        raise ReplayMiss(getattr(added[0], "key", self.journal))
+
+    async def put_blob(self, body: bytes) -> Blob:
+        self._kept[blob_digest(body)] = body
+        return Blob(blob_digest(body), len(body))
+
+    async def blob(self, digest: str) -> bytes | None:
+        return self._kept.get(digest) or await self._store.blob(digest)
+
+
+async def _past(store: Store, journal: str) -> Past:
+    past = Past()
+    async for entry in store.read_all(journal):
+        past.add(entry.record)
+    return past
+
+
+async def _result(ledger: Ledger, ended: Ended) -> Any:  # noqa: ANN401
+    """The value of a run that has ended, or the error it ended with."""
+    if ended.error is not None:
+        raise RunFailed(ledger.journal, ended.run, ended.error.kind, ended.error.message)
+    if ended.blob is None:
+        return decode_value(bytes(ended.value))
+    body = await ledger.blob(ended.blob.digest)
+    if body is None:
+        raise BlobMissing(ended.blob.digest)
+    return decode_value(body)
 
 
 def _retrieve(future: asyncio.Future[int]) -> None:

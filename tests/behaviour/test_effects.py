@@ -394,8 +394,9 @@ async def test_another_model_is_a_mismatch_even_for_a_model_call(store: Store) -
         await hf.drive(store, "j", lambda ctx: ctx.effect("model_call", "ask", Counted(), target="large"))
 
 
-async def test_a_check_only_replay_performs_nothing(store: Store) -> None:
+async def test_a_check_only_replay_performs_nothing_and_writes_nothing(store: Store) -> None:
     await _stopped_after(store, lambda ctx: ctx.step("one", _echo, 1))
+    before = await store.last_position()
     performed = Counted()
 
     async def further(ctx: hf.Boundary) -> object:
@@ -403,8 +404,34 @@ async def test_a_check_only_replay_performs_nothing(store: Store) -> None:
         return await ctx.effect("tool_call", "two", performed)
 
     with pytest.raises(ReplayMiss, match="main/two"):
-        await hf.drive(store, "j", further, strict=True)
+        await hf.replay(store, "j", further)
     assert performed.calls == []
+    assert await store.last_position() == before
+
+
+async def test_a_check_only_replay_of_a_finished_run_gives_its_result(store: Store) -> None:
+    async def body(ctx: hf.Boundary) -> object:
+        return [await ctx.step("one", _echo, 1), await ctx.race("g", _members((1, "a"), (90, "b")))]
+
+    result = await hf.drive(store, "j", body)
+    assert await hf.replay(store, "j", body) == result
+
+
+async def test_a_check_only_replay_finds_a_result_that_differs(store: Store) -> None:
+    await hf.drive(store, "j", lambda ctx: ctx.step("one", _echo, 1))
+
+    async def other(ctx: hf.Boundary) -> object:
+        return await ctx.step("one", _echo, 1) + 1
+
+    with pytest.raises(hf.ReplayMismatch, match="value: recorded 1, asked 2"):
+        await hf.replay(store, "j", other)
+
+
+async def test_a_check_only_replay_does_not_settle_what_was_interrupted(store: Store) -> None:
+    pay = Counted(stop_at=1)
+    await interrupted(store, lambda ctx: ctx.effect("tool_call", "pay", pay))
+    with pytest.raises(ReplayMiss):
+        await hf.replay(store, "j", lambda ctx: ctx.effect("tool_call", "pay", pay))
 
 
 async def test_one_key_is_good_for_one_effect(store: Store) -> None:

@@ -118,26 +118,26 @@ async def test_a_power_cut_while_the_store_is_made_leaves_a_file_that_opens(tmp_
 
 async def test_kills_lose_nothing_acknowledged_when_only_the_process_may_end(tmp_path: Path, scratch: Path) -> None:
     ops = _record(tmp_path, durability="process")
-    found = await _explore(ops, _sample(ops, 48), KILL, scratch)
+    found = await _explore(ops, _sample(ops, 32), KILL, scratch)
     assert not found.lost, found.describe()
     assert not found.corrupt, found.describe()
 
 
 async def test_power_cuts_corrupt_nothing_when_only_the_process_may_end(tmp_path: Path, scratch: Path) -> None:
     ops = _record(tmp_path, durability="process")
-    found = await _explore(ops, _sample(ops, 32), POWER, scratch)
+    found = await _explore(ops, _sample(ops, 20), POWER, scratch)
     assert not found.corrupt, found.describe()
 
 
 async def test_the_explorer_sees_the_losses_of_a_store_that_never_syncs(tmp_path: Path, scratch: Path) -> None:
     ops = _record(tmp_path, no_sync=True)
-    found = await _explore(ops, _sample(ops, 24), POWER, scratch)
+    found = await _explore(ops, _sample(ops, 12), POWER, scratch)
     assert found.lost, "the control lost nothing: the explorer proves nothing"
 
 
 async def test_the_explorer_sees_the_corruption_of_a_store_that_never_syncs(tmp_path: Path, scratch: Path) -> None:
     ops = _record(tmp_path, no_sync=True)
-    found = await _explore(ops, _sample(ops, 48), POWER, scratch)
+    found = await _explore(ops, _sample(ops, 32), POWER, scratch)
     assert found.corrupt, "the control corrupted nothing: the explorer proves nothing"
 
 

@@ -113,6 +113,7 @@ class Servant:
             stdout=subprocess.PIPE,
             text=True,
             env=environment(),
+            start_new_session=True,
         )
         self._answers: Queue[str] = Queue()
         self._thread = threading.Thread(target=self._collect, daemon=True)
@@ -123,9 +124,8 @@ class Servant:
         return self
 
     def __exit__(self, *_: object) -> None:
-        with suppress(ProcessLookupError):
-            self._process.send_signal(signal.SIGCONT)
-        self._process.kill()
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, signal.SIGKILL)  # with the program that it may run under
         self._process.wait()
         self._thread.join()
         for stream in (self._process.stdin, self._process.stdout):

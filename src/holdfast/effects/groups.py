@@ -19,9 +19,10 @@ from holdfast.names import check_id
 from holdfast.records import Ask, Cancelled, Done, Grouped, Outcome, Record, Wake
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
-    from holdfast.effects.boundary import Boundary, Effect
+    from holdfast.effects.boundary import Effect, EffectContext
+    from holdfast.effects.performer import Performer
 
 MAX_MEMBERS: Final = 1_000
 
@@ -43,10 +44,18 @@ class _Member:
 class Group:
     """One group of effects of a run."""
 
-    def __init__(self, boundary: Boundary, wake: Wake, name: str, effects: Sequence[Effect]) -> None:
-        self._boundary = boundary
+    def __init__(
+        self,
+        performer: Performer,
+        wake: Wake,
+        name: str,
+        effects: Sequence[Effect],
+        context: Callable[[str], EffectContext],
+    ) -> None:
+        self._performer = performer
+        self._context = context
         self._wake: Wake = wake
-        self._key = boundary.place().next(check_id("group name", name))
+        self._key = performer.place().next(check_id("group name", name))
         self._check_shape(effects)
         self._prelude: list[Record] = []
         self._durable = -1  # recorded outcomes rank below zero, new ones by their sequence
@@ -62,14 +71,14 @@ class Group:
     def _prepare(self, index: int, effect: Effect) -> _Member:
         name = check_id("effect name", effect.name)
         key = f"{self._key}/{index}.{segment(name)}"
-        envelope = self._boundary.envelope(key, effect.kind, name, effect.target or name, effect.body)
+        envelope = self._performer.envelope(key, effect.kind, name, effect.target or name, effect.body)
         ask = envelope.ask()
-        return _Member(effect, key, ask, self._boundary.decide(envelope, ask, effect.repeat))
+        return _Member(effect, key, ask, self._performer.decide(envelope, ask, effect.repeat))
 
     async def run(self) -> Any:  # noqa: ANN401  the value depends on the kind of group
         """Perform what is left to do and answer as the journal says."""
-        with self._boundary.occupied(self._key):
-            self._boundary.check_order(self._key)
+        with self._performer.occupied(self._key):
+            self._performer.check_order(self._key)
             await self._open()
             self._recall()
             if self._decided() is None:
@@ -81,20 +90,20 @@ class Group:
 
     async def _open(self) -> None:
         members = tuple(member.key for member in self._members)
-        recorded = self._boundary.past.groups.get(self._key)
+        recorded = self._performer.past.groups.get(self._key)
         opened: list[Record] = []
         if recorded is None:
-            opened.append(Grouped(at=self._boundary.now(), key=self._key, wake=self._wake, members=members))
+            opened.append(Grouped(at=self._performer.now(), key=self._key, wake=self._wake, members=members))
         elif (recorded.wake, recorded.members) != (self._wake, members):
             before = {"wake": recorded.wake, "members": recorded.members}
             now = {"wake": self._wake, "members": members}
-            raise self._boundary.halt(ReplayMismatch(self._key, diverge(before, now)))
+            raise self._performer.halt(ReplayMismatch(self._key, diverge(before, now)))
         intents = [m for m in self._members if isinstance(m.decision, Begin) and m.decision.intent]
         if not intents:
             self._prelude = opened  # it rides in the same commit as the first outcome
             return
-        opened.extend(self._boundary.intention(member.key, member.ask) for member in intents)
-        await self._boundary.record(opened)
+        opened.extend(self._performer.intention(member.key, member.ask) for member in intents)
+        await self._performer.record(opened)
         crash_point("group.opened")
 
     def _recall(self) -> None:
@@ -102,7 +111,7 @@ class Group:
         for member in self._members:
             if isinstance(member.decision, Answer):
                 member.outcome = member.decision.outcome
-                member.seq = self._boundary.past.settled[member.key] - len(self._boundary.past.settled)
+                member.seq = self._performer.past.settled[member.key] - len(self._performer.past.settled)
 
     # ---- running ----
 
@@ -125,12 +134,13 @@ class Group:
 
     async def _perform(self, member: _Member) -> None:
         """Perform; fix the outcome's place in the journal at once, and wait until it is durable there."""
-        outcome = await self._boundary.outcome(member.decision, member.key, member.ask, member.effect.run)
+        run, context = member.effect.run, self._context
+        outcome = await self._performer.outcome(member.decision, member.key, member.ask, lambda key: run(context(key)))
         crash_point("group.before_outcome")
         added, self._prelude = [*self._prelude, outcome], []
-        seq, durable = self._boundary.submit(added)
+        seq, durable = self._performer.submit(added)
         member.seq, member.outcome = seq, outcome
-        await self._boundary.durable(durable)
+        await self._performer.durable(durable)
         self._durable = max(self._durable, seq)
         crash_point("group.after_outcome")
 
@@ -163,13 +173,13 @@ class Group:
         cancelled: list[Record] = []
         for member in losers:
             ask = None if self._has_intent(member) else member.ask
-            member.outcome = Cancelled(at=self._boundary.now(), key=member.key, ask=ask)
+            member.outcome = Cancelled(at=self._performer.now(), key=member.key, ask=ask)
             cancelled.append(member.outcome)
-        await self._boundary.record([*self._prelude, *cancelled])
+        await self._performer.record([*self._prelude, *cancelled])
         self._prelude = []
 
     def _has_intent(self, member: _Member) -> bool:
-        recorded = self._boundary.recorded(member.key)
+        recorded = self._performer.recorded(member.key)
         if recorded is not None and recorded.intent is not None:
             return True
         return isinstance(member.decision, Begin) and member.decision.intent
@@ -196,7 +206,7 @@ class Group:
 
     async def _value(self, member: _Member) -> Any:  # noqa: ANN401
         assert member.outcome is not None  # noqa: S101  settled, or the group would not answer
-        return await self._boundary.unwrap(member.outcome, member.ask, None)
+        return await self._performer.unwrap(member.outcome, member.ask, None)
 
     async def _failure(self, member: _Member) -> WorldError:
         try:

@@ -64,9 +64,11 @@ class Past:
     settled: dict[str, int] = field(default_factory=dict[str, int])
     started: dict[str, Started] = field(default_factory=dict[str, Started])
     ended: dict[str, Ended] = field(default_factory=dict[str, Ended])
+    records: int = 0
 
     def add(self, record: Record) -> None:
         """Take the next record of the journal into account."""
+        self.records += 1
         match record:
             case Done() | Failed() | Unknown() | Cancelled():
                 self._recorded(record.key).outcome = record

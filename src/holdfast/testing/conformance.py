@@ -24,7 +24,6 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias, T
 
 import msgspec
 
-from holdfast.clock import boot_id
 from holdfast.errors import (
     BlobMissing,
     Fenced,
@@ -139,8 +138,7 @@ async def _promptly(attempt: Awaitable[Any]) -> Any:  # noqa: ANN401  whatever t
 
 
 def _clock() -> ManualClock:
-    """A clock of this boot: leases of live processes are judged by its monotonic side."""
-    return ManualClock(boot=boot_id() or "boot-1")
+    return ManualClock()
 
 
 def _step(name: str, *, at: int = 1) -> Done:
@@ -594,8 +592,6 @@ async def a_fenced_append_is_refused_before_its_head_is_looked_at(stores: Stores
 
 @_case
 async def a_jump_of_the_wall_clock_takes_no_lease_away_and_prolongs_none(stores: Stores) -> None:
-    if not boot_id():
-        return  # a system that does not name its boot has only the wall clock to go by
     clock = _clock()
     async with stores.open(clock) as store:
         await _leased(store, "a", ttl_ms=1_000)
@@ -610,15 +606,27 @@ async def a_jump_of_the_wall_clock_takes_no_lease_away_and_prolongs_none(stores:
 
 @_case
 async def after_another_boot_a_lease_ends_by_the_wall_clock(stores: Stores) -> None:
+    before, after = ManualClock(boot="first"), ManualClock(mono=0, boot="second")
+    async with stores.open(before) as one, stores.open(after) as two:
+        await _leased(one, "a", ttl_ms=1_000)
+        after.advance(999)
+        assert (await refusal(LeaseHeld, two.claim("a"))).expires_in_ms == 1
+        after.advance(1)
+        assert (await two.claim("a")).epoch == 2
+
+
+@_case
+async def closing_gives_all_leases_back_and_those_of_nobody_else(stores: Stores) -> None:
     clock = _clock()
-    async with stores.open(clock) as store:
-        await _leased(store, "a", ttl_ms=1_000)
-    clock.reboot("another boot")
-    async with stores.open(clock) as store:
-        clock.advance(999)
-        assert (await refusal(LeaseHeld, store.claim("a"))).expires_in_ms == 1
-        clock.advance(1)
-        assert (await store.claim("a")).epoch == 2
+    async with stores.open(clock) as other:
+        kept = await _leased(other, "kept")
+        async with stores.open(clock) as store:
+            leases = [await _leased(store, name) for name in ("a", "b")]
+            await refusal(LeaseHeld, other.claim("a"))
+        for lease in leases:
+            assert (await refusal(Fenced, other.renew(lease))).holder is None
+            assert (await other.claim(lease.journal)).epoch == lease.epoch + 1
+        await other.renew(kept)
 
 
 @_case

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from holdfast.clock import SystemClock
-from holdfast.errors import HoldfastError, StoreBusy, StoreClosed, UsageError
+from holdfast.errors import HoldfastError, StoreBusy, StoreClosed, StoreRefused, UsageError
 from holdfast.store.contract import Limits
 from holdfast.store.owners import this_process
 from holdfast.store.sqlite.files import connect_reader, connect_writer, meta, prepare, translated
@@ -85,7 +86,10 @@ class SqliteBackend:
 
     def _start(self) -> None:
         with translated(self.path):
-            prepare(self.path)
+            try:
+                prepare(self.path)
+            except OSError as error:
+                raise StoreRefused(self.path, f"{error.strerror or error}: {error.filename}") from error
             self._writer.start()
             connection = connect_reader(self.path, self.limits, self._vfs)
             self.store_id = meta(connection, "store_id").hex()
@@ -100,6 +104,9 @@ class SqliteBackend:
     def submit(self, command: Command[T]) -> asyncio.Future[T]:
         if self._closed:
             raise StoreClosed
+        if asyncio.get_running_loop() is not self._loop:
+            message = "a store belongs to the event loop it was opened in; open it again in this one"
+            raise UsageError(message)
         if self._writer.queued() >= self.limits.queued:
             raise StoreBusy(f"{self.limits.queued:,} commands wait for the writer")
         waiter: asyncio.Future[Any] = self._loop.create_future()
@@ -108,7 +115,8 @@ class SqliteBackend:
 
     def _answer(self, answers: list[tuple[Job, Any]], foreign: bool) -> None:  # noqa: FBT001
         """From the writer's thread: hand the answers to the event loop, all at once."""
-        self._loop.call_soon_threadsafe(self._deliver, answers, foreign)
+        with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            self._loop.call_soon_threadsafe(self._deliver, answers, foreign)
 
     def _deliver(self, answers: list[tuple[Job, Any]], foreign: bool) -> None:  # noqa: FBT001
         wrote = foreign

@@ -12,7 +12,16 @@ from typing import TYPE_CHECKING, Final
 import apsw
 
 from holdfast.crashpoints import crash_point
-from holdfast.errors import StoreBusy, StoreDamaged, StoreFailed, StoreForeign, StoreFull, StoreTooNew, StoreUnsafe
+from holdfast.errors import (
+    StoreBusy,
+    StoreDamaged,
+    StoreFailed,
+    StoreForeign,
+    StoreFull,
+    StoreRefused,
+    StoreTooNew,
+    StoreUnsafe,
+)
 from holdfast.store.sqlite.db import connect
 from holdfast.store.sqlite.schema import APPLICATION_ID, VERSION, migrate
 
@@ -242,6 +251,8 @@ def translate(path: Path, error: apsw.Error) -> StoreError:
             return StoreBusy("another process holds the write lock")
         case apsw.CorruptError() | apsw.NotADBError():
             return StoreDamaged(path, detail)
+        case apsw.CantOpenError() | apsw.PermissionsError() | apsw.ReadOnlyError():
+            return StoreRefused(path, f"it can't be opened for writing ({detail})")
         case apsw.InterruptError():
             return StoreBusy("the read took too long and was stopped")
         case _:

@@ -109,21 +109,8 @@ class SqliteReader:
         return body
 
     def journals(self, where: JournalFilter, limit: int) -> list[Journal]:
-        terms: list[str] = []
-        values: list[Any] = []
-        for column in ("kind", "status", "agent"):
-            value = getattr(where, column)
-            if value is not None:
-                terms.append(f"{column} = ?")
-                values.append(value)
-        if where.before is not None:
-            terms.append("(updated, id) < (?, ?)")
-            values.extend(where.before)
-        sql = f"SELECT {_LIST_COLUMNS} FROM journals"  # noqa: S608  columns are constants, values are bound
-        if terms:
-            sql += " WHERE " + " AND ".join(terms)
-        rows = self._db.execute(f"{sql} ORDER BY updated DESC, id DESC LIMIT ?", (*values, limit)).fetchall()
-        return [Journal(*row) for row in rows]
+        sql, values = list_query(where, limit)
+        return [Journal(*row) for row in self._db.execute(sql, values).fetchall()]
 
     # ---- for audits: nothing is trusted, nothing is raised ----
 
@@ -168,6 +155,24 @@ class SqliteReader:
         ):
             row = input_row(tuple(found))
             yield journal, row, input_digest(row.body) == row.digest
+
+
+def list_query(where: JournalFilter, limit: int) -> tuple[str, list[Any]]:
+    """The statement that lists journals. Every combination of filters has an index that is already in its order."""
+    terms: list[str] = []
+    values: list[Any] = []
+    for column in ("kind", "status", "agent"):
+        value = getattr(where, column)
+        if value is not None:
+            # An agent has journals of one kind as a rule: the plus keeps SQLite from preferring the index by kind.
+            terms.append(f"+{column} = ?" if column == "kind" and where.agent is not None else f"{column} = ?")
+            values.append(value)
+    if where.before is not None:
+        terms.append("(updated, id) < (?, ?)")
+        values.extend(where.before)
+    chosen = f" WHERE {' AND '.join(terms)}" if terms else ""
+    sql = f"SELECT {_LIST_COLUMNS} FROM journals{chosen} ORDER BY updated DESC, id DESC LIMIT ?"  # noqa: S608  constants
+    return sql, [*values, limit]
 
 
 def _verified(journal: str, head: int, after: int, limit: int, rows: list[Any]) -> list[Entry]:

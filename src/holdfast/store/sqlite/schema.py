@@ -51,6 +51,8 @@ CREATE TABLE journals (
 CREATE INDEX journals_by_kind   ON journals (kind, updated, id);
 CREATE INDEX journals_by_status ON journals (status, updated, id);
 CREATE INDEX journals_by_agent  ON journals (agent, updated, id) WHERE agent IS NOT NULL;
+CREATE INDEX journals_by_agent_and_status ON journals (agent, status, updated, id) WHERE agent IS NOT NULL;
+CREATE INDEX journals_by_kind_and_status  ON journals (kind, status, updated, id);
 CREATE INDEX journals_newest    ON journals (updated, id);
 CREATE INDEX journals_in_quarantine ON journals (no) WHERE quarantine IS NOT NULL;
 CREATE INDEX journals_held      ON journals (no) WHERE owner IS NOT NULL;

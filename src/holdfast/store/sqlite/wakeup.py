@@ -21,25 +21,20 @@ _POLL: Final = 0.025
 
 
 class Wakeup:
-    """Calls `look` soon after the write-ahead log has changed, while somebody waits."""
+    """Calls `look` soon after the write-ahead log has changed, while somebody waits, 200 times a second at the most."""
 
     def __init__(self, log: Path, look: Callable[[], None]) -> None:
         self._look = look
         self._loop = asyncio.get_running_loop()
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer: asyncio.Handle | None = None
         self._waiting = 0
         self._fd = _watch(log)
-        if self._fd is not None:
-            try:
-                self._loop.add_reader(self._fd, self._on_event)
-            except NotImplementedError:
-                os.close(self._fd)
-                self._fd = None
 
     def begin_waiting(self) -> None:
-        """Somebody waits for changes."""
+        """Somebody waits for changes: look at once, since some may have come before."""
         self._waiting += 1
-        self._schedule(_COALESCE)
+        if self._timer is None:
+            self._timer = self._loop.call_soon(self._fire)
 
     def end_waiting(self) -> None:
         """One fewer."""
@@ -53,21 +48,27 @@ class Wakeup:
             self._loop.remove_reader(self._fd)
             os.close(self._fd)
 
-    def _on_event(self) -> None:
-        if self._fd is not None:
-            os.read(self._fd, 65_536)
-        if self._waiting:
-            self._schedule(_COALESCE)
-
-    def _schedule(self, delay: float) -> None:
-        if self._timer is None:
-            self._timer = self._loop.call_later(delay, self._fire)
-
     def _fire(self) -> None:
+        """Look, then listen again. Our own commits write the log too: while we do not listen they cost nothing."""
         self._timer = None
         self._look()
-        if self._fd is None and self._waiting:
-            self._schedule(_POLL)
+        if not self._waiting:
+            return
+        if self._fd is None or not self._listen(self._fd):
+            self._timer = self._loop.call_later(_POLL, self._fire)
+
+    def _listen(self, fd: int) -> bool:
+        try:
+            self._loop.add_reader(fd, self._on_event, fd)
+        except NotImplementedError:  # an event loop that can't watch files
+            return False
+        return True
+
+    def _on_event(self, fd: int) -> None:
+        os.read(fd, 65_536)
+        self._loop.remove_reader(fd)
+        if self._timer is None:
+            self._timer = self._loop.call_later(_COALESCE, self._fire)
 
 
 def _watch(log: Path) -> int | None:

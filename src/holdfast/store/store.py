@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 from typing import TYPE_CHECKING, Final, Self, cast, get_args
 
@@ -39,7 +40,6 @@ from holdfast.store.contract import (
 from holdfast.store.digests import blob_digest, input_digest
 
 if TYPE_CHECKING:
-    import asyncio
     from collections.abc import AsyncIterator, Callable, Sequence
     from types import TracebackType
     from typing import TypeVar
@@ -67,6 +67,7 @@ LEASE_MS: Final = 10_000
 """How long a lease lasts when it is not renewed."""
 
 _MIN_LEASE_MS: Final = 50
+_LOOK_AGAIN_MS: Final = 30_000
 _RECORD_TYPES: Final = frozenset(get_args(records.Record))
 
 
@@ -324,6 +325,15 @@ class Store:
     async def next_due(self) -> int | None:
         """The earliest deadline of an open wait, in wall milliseconds."""
         return await self._backend.read(lambda reader: reader.next_due())
+
+    async def until(self, due: int) -> None:
+        """Wait until the wall clock says `due`.
+
+        The waiting itself is by the monotonic clock. A wall clock set forward is noticed within half a minute; one set
+        back delays the moment. Neither makes it come twice.
+        """
+        while (left := due - self._backend.clock.read().wall) > 0:
+            await asyncio.sleep(min(left, _LOOK_AGAIN_MS) / 1000)
 
     # ---- blobs ----
 

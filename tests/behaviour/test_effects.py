@@ -13,7 +13,7 @@ import pytest
 
 import holdfast as hf
 from holdfast.effects.envelope import Command, Envelope, Scope, Subject
-from holdfast.errors import EffectRepeated, GroupInvalid, ReplayMiss
+from holdfast.errors import EffectRepeated, GroupInvalid, ReplayMiss, StoreFull
 from holdfast.records import Cancelled, Done, Grouped, Intended, Record, Unknown
 from holdfast.store import Lease
 from holdfast.testing import World, check
@@ -264,6 +264,24 @@ async def test_an_endless_error_message_is_cut(store: Store) -> None:
         return 0
 
     assert 0 < await hf.drive(store, "j", body) < 5_000
+
+
+async def test_an_error_of_the_store_is_never_recorded_as_the_outcome_of_an_effect(store: Store) -> None:
+    full: list[Exception] = [StoreFull("no room")]
+
+    async def act(_: hf.EffectContext) -> str:
+        await asyncio.sleep(0)
+        if full:
+            raise full.pop()
+        return "written"
+
+    async def body(ctx: hf.Boundary) -> object:
+        return await ctx.effect("tool_call", "write", act, repeat=hf.Repeat.KEYED)
+
+    with pytest.raises(StoreFull):
+        await hf.drive(store, "j", body)
+    assert (await store.journal("j")).status == "running"
+    assert await hf.drive(store, "j", body) == "written"
 
 
 # ---- sub-steps -------------------------------------------------------------------------------------------------------

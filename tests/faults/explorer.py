@@ -247,6 +247,10 @@ class States:
                 if writes:
                     hit = seed.choice(writes)
                     survivors[hit] = _garbled(done[hit], seed)
+            case "first sector":
+                survivors |= {at: done[at] for at in loose}
+                if loose and isinstance(last := done[loose[-1]], Write):
+                    survivors[loose[-1]] = _garbled(last, seed, sector=0)
             case _:
                 raise AssertionError(variant)
         return [survivors[at] for at in sorted(survivors)]
@@ -303,10 +307,10 @@ def _sectors(done: list[Op], survivors: dict[int, Op], loose: list[int], seed: R
     return result
 
 
-def _garbled(op: Op, seed: Random) -> Op:
+def _garbled(op: Op, seed: Random, sector: int | None = None) -> Op:
     assert isinstance(op, Write)
     pieces = _pieces(op)
-    hit = seed.randrange(len(pieces))
+    hit = seed.randrange(len(pieces)) if sector is None else sector
     pieces[hit] = Write(op.file, pieces[hit].offset, seed.randbytes(len(pieces[hit].data)))
     return Write(op.file, op.offset, b"".join(piece.data for piece in pieces))
 

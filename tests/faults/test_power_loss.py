@@ -110,6 +110,20 @@ async def test_power_cuts_lose_nothing_acknowledged_and_corrupt_nothing(tmp_path
     assert not found.corrupt, found.describe()
 
 
+async def test_a_first_page_that_a_cut_garbled_during_a_checkpoint_is_healed_from_the_log(
+    tmp_path: Path, scratch: Path
+) -> None:
+    """The head of the file is unreadable then, but the log has the page, and SQLite reads it from there."""
+    ops = _record(tmp_path)
+    database = next(op.file for op in ops if isinstance(op, Create))
+    heads = [at + 1 for at, op in enumerate(ops) if isinstance(op, Write) and (op.file, op.offset) == (database, 0)]
+    cuts = [cut for cut in heads if cut > _opened(ops)]
+    assert cuts, "no checkpoint has written the first page"
+    found = await _explore(ops, cuts, ("first sector",), scratch)
+    assert not found.lost, found.describe()
+    assert not found.corrupt, found.describe()
+
+
 async def test_a_power_cut_while_the_store_is_made_leaves_a_file_that_opens(tmp_path: Path, scratch: Path) -> None:
     ops = _record(tmp_path, journals=1, records=2)
     found = await _explore(ops, list(range(_opened(ops))), POWER, scratch)

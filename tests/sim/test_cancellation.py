@@ -137,3 +137,66 @@ async def test_an_outcome_that_is_being_recorded_is_recorded_although_the_caller
             await task
         assert await hf.drive(store, "j", body) == "once"
         assert len(world.attempts()) == 1
+
+
+def _kinds(disk: MemoryDisk) -> list[str]:
+    return [type(entry.record).__name__ for entry in disk.records("j", 0, 100)]
+
+
+def test_a_cancellation_is_raised_only_after_the_commit_has_ended() -> None:
+    async def main(loop: SimulatedLoop) -> list[str]:
+        disk = MemoryDisk()
+        on_disk: list[str] = []
+
+        async def body(ctx: hf.Boundary) -> object:
+            async def act(_: hf.EffectContext) -> str:
+                loop.call_later(0.001, task.cancel)  # arrives while the outcome is on its way into the journal
+                return "once"
+
+            try:
+                return await ctx.effect("tool_call", "pay", act, repeat=hf.Repeat.KEYED)
+            finally:
+                on_disk.extend(_kinds(disk))
+
+        store = Store(MemoryBackend(disk, clock=SimulatedClock(loop), delay=lambda: 0.05))
+        task = asyncio.create_task(hf.drive(store, "j", body))
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        return on_disk
+
+    assert "Done" in simulate(3, main)
+
+
+@pytest.mark.parametrize("wake", ["all", "any", "race"])
+def test_a_group_answers_only_with_outcomes_that_are_on_the_disk(wake: str) -> None:
+    async def main(loop: SimulatedLoop) -> None:
+        disk = MemoryDisk()
+
+        async def body(ctx: hf.Boundary) -> object:
+            async def fail(_: hf.EffectContext) -> str:
+                await asyncio.sleep(loop.random.choice([0, 0.01]))
+                raise ValueError("no")
+
+            async def succeed(_: hf.EffectContext) -> str:
+                await asyncio.sleep(loop.random.choice([0, 0.01, 0.03, 0.05]))
+                return "yes"
+
+            runs = [succeed, succeed] if wake == "all" else [fail, succeed]
+            members = [hf.Effect(f"m{n}", run, repeat=hf.Repeat.KEYED) for n, run in enumerate(runs)]
+            try:
+                value = await getattr(ctx, wake)("g", members)
+            except hf.EffectFailed:
+                value = None
+            wanted = {"all": 2, "any": 1, "race": 0}[wake] if value is not None else 0
+            assert _kinds(disk).count("Done") >= wanted
+            return None
+
+        store = Store(MemoryBackend(disk, clock=SimulatedClock(loop), delay=lambda: loop.random.choice([0.001, 0.02])))
+        await hf.drive(store, "j", body)
+
+    for seed in range(100):
+        try:
+            simulate(seed, main)
+        except BaseException:
+            print(f"\nseed {seed}, {wake}: simulate({seed}, main) in {__name__}", flush=True)
+            raise

@@ -332,7 +332,7 @@ class Store:
         The waiting itself is by the monotonic clock. A wall clock set forward is noticed within half a minute; one set
         back delays the moment. Neither makes it come twice.
         """
-        while (left := due - self._backend.clock.read().wall) > 0:
+        while (left := due - self._backend.clock.read().wall) > 0:  # noqa: ASYNC110  no event tells that a clock was set
             await asyncio.sleep(min(left, _LOOK_AGAIN_MS) / 1000)
 
     # ---- blobs ----

@@ -297,10 +297,14 @@ class StoreMachine(RuleBasedStateMachine):
         self._news = 0
         lease = self._lease(self._sqlite, 0)
         head = self._run(self._sqlite.store.journal(lease.journal)).head
-        attempt = self._sqlite.store.append_soon(lease, added, head=head)
-        dead = self._sqlite.abandon()
-        self._run(self._sqlite.recover(dead))
-        attempt.add_done_callback(lambda done: done.exception())
+
+        async def die() -> None:
+            attempt = self._sqlite.store.append_soon(lease, added, head=head)
+            attempt.add_done_callback(lambda done: done.exception())
+            dead = self._sqlite.abandon()  # no await in between: nobody can have been told
+            await self._sqlite.recover(dead)
+
+        self._run(die())
         found = self._run(self._sqlite.store.journal(lease.journal)).head
         assert found in (head, head + len(added)), "a part of an append was written"
         if found > head:

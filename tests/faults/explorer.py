@@ -443,5 +443,7 @@ def _integrity(database: Path) -> Iterator[str]:
         found = connection.pragma("integrity_check")
         if found != "ok":
             yield f"integrity_check: {found}"
+    except apsw.Error as error:
+        yield f"integrity_check: {error}"
     finally:
         connection.close()

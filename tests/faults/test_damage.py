@@ -313,6 +313,25 @@ async def test_a_damaged_holder_of_a_lease_never_gives_a_raw_error(owner: str, w
         assert (await store.claim("ant")).epoch == 2
 
 
+@pytest.mark.parametrize("column", ["seq", "epoch", "crc", "body"])
+async def test_a_record_whose_column_reads_as_null_is_corrupt(column: str, whole: Path) -> None:
+    """One flipped bit in the head of a row makes a column NULL, whatever the schema says."""
+    _allow_nulls(whole)
+    _execute(whole, (f"UPDATE records SET {column} = NULL" + _WHERE, ("bee", 5)))  # noqa: S608
+    async with open_store(whole) as store:
+        with pytest.raises(JournalCorrupt):
+            await _read(store, "bee")
+        assert len(await _read(store, "ant")) == RECORDS
+
+
+def _allow_nulls(database: Path) -> None:
+    """Take the constraints out of the schema, as damage does not obey them either."""
+    connection: Any = apsw.Connection(str(database))
+    connection.execute("PRAGMA writable_schema = ON")
+    connection.execute("UPDATE sqlite_schema SET sql = replace(sql, ' NOT NULL', '') WHERE name = 'records'")
+    connection.close()
+
+
 async def test_a_missing_secret_is_a_damaged_store(whole: Path) -> None:
     _execute(whole, ("DELETE FROM meta WHERE key = ?", ("secret",)))
     with pytest.raises(StoreDamaged):

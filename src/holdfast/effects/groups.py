@@ -167,6 +167,7 @@ class Group:
     async def _dismiss(self) -> None:
         """Stop those that lost, and record that they did."""
         await self._stop()
+        self._performer.check_running()  # one of them may have found that the journal is not ours any more
         losers = [member for member in self._members if member.outcome is None]
         if not losers:
             return

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
 
+from holdfast.bounds import check_int
 from holdfast.crashpoints import crash_point
 from holdfast.effects.boundary import Boundary
 from holdfast.effects.divergence import diverge
@@ -25,6 +26,7 @@ from holdfast.errors import (
     Halted,
     HeadConflict,
     HoldfastError,
+    InvalidArgument,
     ReplayMismatch,
     ReplayMiss,
     RunFailed,
@@ -33,7 +35,7 @@ from holdfast.errors import (
 from holdfast.names import check_id
 from holdfast.records import Blob, Ended, Record, Started
 from holdfast.store.digests import blob_digest
-from holdfast.store.store import LEASE_MS
+from holdfast.store.store import LEASE_MS, MIN_LEASE_MS
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -68,6 +70,11 @@ async def drive(  # noqa: PLR0913
     `ReplayMismatch` when the code does not fit the journal, and `RunFailed` when `body` raised.
     """
     check_id("run", run)
+    check_int("lease time", lease_ms, least=MIN_LEASE_MS)
+    if code is not None:
+        check_id("code version", code)
+    if not callable(body):
+        raise InvalidArgument("body", body, "a function that takes the boundary")
     await store.open_journal(journal, kind, agent)
     try:
         async with _claimed(store, journal, lease_ms) as lease, _renewed(store, lease) as lost:

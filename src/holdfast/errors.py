@@ -76,6 +76,26 @@ class InvalidId(UsageError):
         self.reason = reason
 
 
+class InvalidNumber(UsageError):
+    """A number that can't be meant: a time, a size, a place or a count."""
+
+    def __init__(self, what: str, value: object, reason: str) -> None:
+        super().__init__(f"{what} {_excerpt(value)} is not valid: {reason}")
+        self.what = what
+        self.value = value
+        self.reason = reason
+
+
+class InvalidArgument(UsageError):
+    """Something of the wrong kind was given."""
+
+    def __init__(self, what: str, value: object, wanted: str) -> None:
+        super().__init__(f"{what} {_excerpt(value)} is not valid: {wanted} is wanted, not a {type(value).__name__}")
+        self.what = what
+        self.value = value
+        self.wanted = wanted
+
+
 class InvalidValue(UsageError):
     """A value that has no canonical JSON form."""
 
@@ -423,5 +443,8 @@ class RecordUnreadable(StoreError):
 
 
 def _excerpt(value: object) -> str:
-    text = repr(value)
+    try:
+        text = repr(value)
+    except Exception:  # noqa: BLE001  an error about a bad value must not fail because the value is bad
+        text = f"<{type(value).__name__}>"
     return text if len(text) <= 60 else f"{text[:40]}... ({len(text):,} characters)"

@@ -1,4 +1,4 @@
-"""Which strings may name something that is stored."""
+"""Which strings may be stored: as names, as choices, as text."""
 
 from __future__ import annotations
 
@@ -31,11 +31,29 @@ def check_id(what: str, value: object) -> str:
 
 def _check_characters(what: str, value: str) -> str:
     for character in value:
-        # Cc control, Cf format (bidi overrides), Cs lone surrogates, Co private, Cn unassigned
-        if unicodedata.category(character).startswith("C"):
+        # Cc control, Cf format (bidi overrides), Cs lone surrogates, Co private, Cn unassigned, Zl and Zp line breaks
+        category = unicodedata.category(character)
+        if category.startswith("C") or category in {"Zl", "Zp"}:
             raise InvalidId(what, value, f"it has the character U+{ord(character):04X}")
     if value != value.strip():
         raise InvalidId(what, value, "it begins or ends with white space")
     if any(part in _NO_PATH_PARTS for part in value.replace("\\", "/").split("/")):
         raise InvalidId(what, value, "it has an empty, '.' or '..' part")
     return value
+
+
+def check_choice(what: str, value: object, choices: tuple[str, ...]) -> None:
+    """Raise `InvalidId` unless `value` is one of a few words."""
+    if type(value) is not str or value not in choices:
+        raise InvalidId(what, value, f"it is one of {', '.join(choices)}")
+
+
+def check_text(what: str, value: object, limit: int = 1_000) -> str:
+    """A text for people, cut to `limit` characters; `InvalidId` when it is none."""
+    if not isinstance(value, str):
+        raise InvalidId(what, value, f"it is a {type(value).__name__}, not a text")
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise InvalidId(what, value, "it holds a lone surrogate") from None
+    return value[:limit]

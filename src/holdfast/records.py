@@ -7,11 +7,11 @@ Nothing here refers to a Python class by name.
 
 from __future__ import annotations
 
-from typing import Final, Literal, TypeAlias, get_args
+from typing import Annotated, Final, Literal, TypeAlias, get_args
 
 import msgspec
 
-from holdfast.errors import RecordUnreadable
+from holdfast.errors import InvalidValue, RecordUnreadable
 
 FORMAT: Final = 1
 """The version of the record format; the first record of each journal carries it."""
@@ -34,16 +34,21 @@ EffectKind = Literal[
 ]
 Wake = Literal["all", "any", "race"]
 
+Number = Annotated[int, msgspec.Meta(ge=-(2**62), le=2**62)]
+"""A time, a size or a place. Larger ones are refused when a record is read, so they must not be written."""
+
 _ABSENT: Final = msgspec.Raw()  # left out of the bytes; a JSON null would be Raw(b"null")
 
-EFFECT_KINDS: Final[frozenset[str]] = frozenset(get_args(EffectKind))
+EFFECT_KINDS: Final[tuple[str, ...]] = get_args(EffectKind)
+JOURNAL_KINDS: Final[tuple[str, ...]] = get_args(JournalKind)
+STATUSES: Final[tuple[str, ...]] = get_args(Status)
 
 
 class Blob(msgspec.Struct, frozen=True):
     """Bytes that are stored once, under their digest."""
 
     digest: str
-    size: int
+    size: Number
 
 
 class Ask(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -66,22 +71,22 @@ class ErrorInfo(msgspec.Struct, frozen=True):
 
 
 class _Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="t"):
-    at: int
+    at: Number
     """Wall time in milliseconds."""
 
 
 class Opened(_Record, frozen=True, tag="opened"):
-    """The first record of every journal."""
+    """The first record of every journal. `format` has no default: a default would be left out of the bytes."""
 
     kind: JournalKind
+    format: Number
     agent: str | None = None
-    format: int = FORMAT
 
 
 class Admitted(_Record, frozen=True, tag="admitted"):
     """An accepted input entered the journal."""
 
-    input: int
+    input: Number
     key: str
     body: msgspec.Raw = _ABSENT
     blob: Blob | None = None
@@ -161,6 +166,7 @@ Record: TypeAlias = (
     Opened | Admitted | Started | Parked | Ended | Intended | Done | Failed | Unknown | Cancelled | Grouped
 )
 
+KINDS: Final[frozenset[type]] = frozenset(get_args(Record))
 _LIFECYCLE: Final = frozenset((Opened, Started, Parked, Ended))
 
 _encoder: Final = msgspec.json.Encoder()
@@ -168,6 +174,20 @@ _decoder: Final = msgspec.json.Decoder(Record)
 
 encode = _encoder.encode
 """The bytes of a record, as they are stored."""
+
+
+def encode_checked(record: object) -> bytes:
+    """The bytes of a record that somebody else has made: only if reading them gives the same record again."""
+    if type(record) not in KINDS:
+        raise InvalidValue("$", f"a {type(record).__name__} is not a record")
+    try:
+        body = encode(record)
+        same = _decoder.decode(body) == record
+    except (msgspec.MsgspecError, TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise InvalidValue("$", f"the record can't be read back: {error}") from error
+    if not same:
+        raise InvalidValue("$", "the record reads back as another one")
+    return body
 
 
 def decode(body: bytes) -> Record:

@@ -346,7 +346,7 @@ BAD_RECORDS: dict[str, Any] = {
     "a dictionary": {"t": "started", "run": "main", "at": 1},
     "a foreign struct": _Foreign(),
     "a class": Started,
-    "a second opening": Opened(at=1, kind="session"),
+    "a second opening": Opened(at=1, kind="session", format=1),
     "a time that is text": _unchecked(Started, at="now", run="r"),
     "a time that is a fraction": _unchecked(Started, at=1.5, run="r"),
     "a time that is too large": Started(at=2**70, run="r"),

@@ -37,6 +37,9 @@ NOW = Instant(wall=1_000_000, mono=5_000, boot="boot-1")
 OWNER = Owner("abc", 42, 7, "pid:[1]", "boot-1")
 
 
+TERM = 1_000
+
+
 def row(
     *,
     owner: Owner | None = OWNER,
@@ -46,7 +49,8 @@ def row(
     revoked: bool = False,
 ) -> JournalRow:
     return JournalRow(
-        1, "j", "session", "clerk", "idle", 3, 1, 1, 4, owner, expires, mono_expires, quarantine, revoked=revoked
+        *(1, "j", "session", "clerk", "idle", 3, 1, 1, 4, owner, expires, mono_expires, TERM, quarantine),
+        revoked=revoked,
     )
 
 
@@ -97,6 +101,8 @@ NO_BOOT = msgspec.structs.replace(OWNER, boot="")
         (row(owner=OTHER_BOOT, mono_expires=0, expires=NOW.wall + 7), 7),
         (row(owner=OTHER_BOOT, mono_expires=NOW.mono + 999, expires=NOW.wall - 1), -1),
         (row(owner=NO_BOOT, mono_expires=NOW.mono + 999, expires=NOW.wall + 8), 8),
+        (row(owner=OTHER_BOOT, mono_expires=0, expires=NOW.wall + TERM), TERM),
+        (row(owner=OTHER_BOOT, mono_expires=0, expires=NOW.wall + TERM + 1), 0),
     ],
 )
 def test_within_one_boot_the_monotonic_clock_decides_and_else_the_wall_clock(found: JournalRow, left: int) -> None:

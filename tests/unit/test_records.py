@@ -46,7 +46,7 @@ _BLOB_JSON = f'{{"digest":"{_DIGEST}","size":70000}}'
 GOLDEN: list[tuple[Record, str]] = [
     (
         Opened(at=1, kind="process", agent="clerk", format=1),
-        '{"t":"opened","kind":"process","agent":"clerk","format":1,"at":1}',
+        '{"t":"opened","kind":"process","format":1,"agent":"clerk","at":1}',
     ),
     (Opened(at=1, kind="session", format=1), '{"t":"opened","kind":"session","format":1,"at":1}'),
     (

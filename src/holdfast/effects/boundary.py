@@ -11,14 +11,15 @@ import inspect
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from holdfast.effects.envelope import Envelope
 from holdfast.effects.groups import Group
 from holdfast.effects.replay import Repeat
+from holdfast.errors import InvalidArgument
 from holdfast.names import check_id
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
-    from holdfast.effects.envelope import Envelope
     from holdfast.effects.performer import Drift, Performer
     from holdfast.records import EffectKind, Wake
 
@@ -75,6 +76,8 @@ class Boundary:
 
         A step that was interrupted runs again, unless `repeat` is `Repeat.NEVER`. A plain function runs in a thread.
         """
+        if not callable(function):
+            raise InvalidArgument("function", function, "something to call")
 
         async def call(_: EffectContext) -> Any:  # noqa: ANN401
             if inspect.iscoroutinefunction(function):
@@ -97,7 +100,7 @@ class Boundary:
     ) -> Any:  # noqa: ANN401
         """Perform the next effect called `name` in the scope of the running code."""
         key = self.performer.place().next(check_id("effect name", name))
-        envelope = self.performer.envelope(key, kind, name, target or name, body)
+        envelope = self.performer.envelope(key, kind, name, name if target is None else target, body)
         return await self.perform(envelope, run, repeat=repeat, returns=returns)
 
     async def perform(
@@ -109,6 +112,10 @@ class Boundary:
         returns: type[Any] | None = None,
     ) -> Any:  # noqa: ANN401
         """Perform an effect under a key of the caller's own choice."""
+        if not isinstance(envelope, Envelope):  # pyright: ignore[reportUnnecessaryIsInstance]  # callers may be untyped
+            raise InvalidArgument("envelope", envelope, "an Envelope")
+        if not callable(run):
+            raise InvalidArgument("effect", run, "something to call")
         return await self.performer.perform(envelope, lambda key: run(EffectContext(self, key)), repeat, returns)
 
     async def all(self, name: str, effects: Sequence[Effect]) -> list[Any]:
@@ -124,4 +131,18 @@ class Boundary:
         return await self._group("race", name, effects)
 
     async def _group(self, wake: Wake, name: str, effects: Sequence[Effect]) -> Any:  # noqa: ANN401
-        return await Group(self.performer, wake, name, effects, lambda key: EffectContext(self, key)).run()
+        members = _members(effects)
+        return await Group(self.performer, wake, name, members, lambda key: EffectContext(self, key)).run()
+
+
+def _members(effects: Sequence[Effect]) -> list[Effect]:
+    try:
+        members = list(effects)
+    except TypeError:
+        raise InvalidArgument("effects", effects, "a list of effects") from None
+    for effect in members:
+        if not isinstance(effect, Effect):  # pyright: ignore[reportUnnecessaryIsInstance]  # callers may be untyped
+            raise InvalidArgument("member", effect, "an Effect")
+        if not callable(effect.run):
+            raise InvalidArgument("effect", effect.run, "something to call")
+    return members

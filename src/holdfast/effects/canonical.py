@@ -1,15 +1,15 @@
 """One value, one sequence of bytes, one digest.
 
-Canonical JSON: object keys are strings and sorted by code point, no white space, non-ASCII kept as it is, no NaN or
-infinity, and nothing that JSON has no word for (bytes, sets, objects). The same value gives the same bytes in every
-process, under every PYTHONHASHSEED.
+Canonical JSON: object keys are strings and sorted by code point, no white space, non-ASCII kept as it is, integers of
+64 bits, no NaN or infinity, and nothing that JSON has no word for (bytes, sets, objects). The same value gives the same
+bytes in every process, under every PYTHONHASHSEED.
 """
 
 from __future__ import annotations
 
 import hashlib
 import math
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import msgspec
 
@@ -21,19 +21,17 @@ if TYPE_CHECKING:
 MAX_DEPTH: Final = 64
 """How deep lists and objects may be nested."""
 
+_MIN_INT: Final = -(2**63)
+_MAX_INT: Final = 2**64 - 1
+_SHOWN_KEY: Final = 40
 _encoder: Final = msgspec.json.Encoder(order="sorted")
-_SCALARS: Final = frozenset((str, int, bool, type(None)))
+_SAFE: Final = frozenset((bool, type(None)))
 
 
 def canonical(value: object) -> bytes:
     """The canonical JSON bytes of `value`; `InvalidValue` names the place that has none."""
     check(value)
-    try:
-        return _encoder.encode(value)
-    except OverflowError as error:
-        raise InvalidValue("$", "an integer is outside the 64-bit range") from error
-    except UnicodeEncodeError as error:
-        raise InvalidValue("$", "a string holds a lone surrogate") from error
+    return _encoder.encode(value)
 
 
 def digest(domain: str, value: object) -> str:
@@ -46,30 +44,51 @@ def digest_of_bytes(domain: str, body: bytes) -> str:
     return hashlib.sha256(b"holdfast:1:%b\n%b" % (domain.encode(), body)).hexdigest()
 
 
-def check(value: object, path: str = "$", depth: int = 0) -> None:
+def check(value: Any, path: str = "$", depth: int = 0) -> None:  # noqa: ANN401  anything may come in
     """Raise `InvalidValue` for the first place in `value` that JSON has no word for."""
-    kind = type(value)
-    if kind in _SCALARS:
+    kind: type[object] = type(value)  # pyright: ignore[reportUnknownVariableType]  # of anything
+    if kind is str:
+        _check_text(value, path)
+    elif kind is int:
+        if not _MIN_INT <= value <= _MAX_INT:
+            raise InvalidValue(path, "the integer does not fit into 64 bits")
+    elif kind in _SAFE:
         return
-    if kind is float:
-        if not math.isfinite(cast("float", value)):
+    elif kind is float:
+        if not math.isfinite(value):
             raise InvalidValue(path, f"{value} is not a JSON number")
-        return
+    else:
+        _check_nested(value, path, depth)
+
+
+def _check_nested(value: object, path: str, depth: int) -> None:
+    kind = type(value)
+    if kind is not dict and kind is not list and kind is not tuple:
+        raise InvalidValue(path, f"a {kind.__name__} has no JSON form")
     if depth >= MAX_DEPTH:
         raise InvalidValue(path, f"it is nested deeper than {MAX_DEPTH} levels")
     if kind is dict:
-        _check_object(cast("Mapping[object, object]", value), path, depth)
-    elif kind is list or kind is tuple:
-        for index, item in enumerate(cast("Sequence[object]", value)):
-            if type(item) not in _SCALARS:
-                check(item, f"{path}[{index}]", depth + 1)
+        for key, item in cast("Mapping[object, object]", value).items():
+            if type(key) is not str:
+                raise InvalidValue(path, f"the key {shown_key(repr(key))} is not a string")
+            here = f"{path}.{shown_key(key)}"
+            _check_text(key, here)
+            check(item, here, depth + 1)
     else:
-        raise InvalidValue(path, f"a {kind.__name__} has no JSON form")
+        for index, item in enumerate(cast("Sequence[object]", value)):
+            check(item, f"{path}[{index}]", depth + 1)
 
 
-def _check_object(value: Mapping[object, object], path: str, depth: int) -> None:
-    for key, item in value.items():
-        if type(key) is not str:
-            raise InvalidValue(path, f"the key {key!r} is not a string")
-        if type(item) not in _SCALARS:
-            check(item, f"{path}.{key}", depth + 1)
+def _check_text(value: str, path: str) -> None:
+    if value.isascii():
+        return
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidValue(path, "the text holds a lone surrogate") from error
+
+
+def shown_key(key: str) -> str:
+    """A key as it is shown in a path: bounded, and printable."""
+    short = key if len(key) <= _SHOWN_KEY else f"{key[:_SHOWN_KEY]}..."
+    return short if short.isprintable() else ascii(short)[1:-1]

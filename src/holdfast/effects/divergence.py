@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 import msgspec
 
-from holdfast.effects.canonical import canonical
+from holdfast.effects.canonical import canonical, shown_key
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -54,7 +54,8 @@ def _differences(recorded: Any, asked: Any, path: str) -> Iterator[tuple[str, An
     if isinstance(recorded, dict) and isinstance(asked, dict):
         left, right = cast("dict[str, Any]", recorded), cast("dict[str, Any]", asked)
         for key in sorted(left.keys() | right.keys()):
-            here = f"{path}.{key}" if path else key
+            name = shown_key(key)
+            here = f"{path}.{name}" if path else name
             yield from _differences(left.get(key, _ABSENT), right.get(key, _ABSENT), here)
     elif isinstance(recorded, list | tuple) and isinstance(asked, list | tuple):
         old, new = cast("list[Any]", recorded), cast("list[Any]", asked)
@@ -67,8 +68,8 @@ def _differences(recorded: Any, asked: Any, path: str) -> Iterator[tuple[str, An
 
 
 def _same(recorded: Any, asked: Any) -> bool:  # noqa: ANN401
-    # 1 == True == 1.0 in Python, but they are three different JSON texts
-    return type(recorded) is type(asked) and recorded == asked
+    # 1 == True == 1.0 and 0.0 == -0.0 in Python, but they are different JSON texts
+    return type(recorded) is type(asked) and repr(recorded) == repr(asked)
 
 
 def _show(value: Any) -> str:  # noqa: ANN401

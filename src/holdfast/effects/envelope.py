@@ -8,7 +8,7 @@ import msgspec
 
 from holdfast.effects.canonical import canonical, digest, digest_of_bytes
 from holdfast.errors import InvalidId
-from holdfast.names import check_id
+from holdfast.names import check_choice, check_id
 from holdfast.records import EFFECT_KINDS, Ask, EffectKind
 
 MAX_KEY = 2_048
@@ -68,8 +68,7 @@ class Envelope(msgspec.Struct, frozen=True):
         check_id("effect id", self.subject.effect)
         check_key(self.key)
         check_id("target", self.command.target)
-        if self.subject.kind not in EFFECT_KINDS:
-            raise InvalidId("effect kind", self.subject.kind, "there is no such kind")
+        check_choice("effect kind", self.subject.kind, EFFECT_KINDS)
 
     def identity(self) -> str:
         """The digest that must match on replay, whatever the kind."""
@@ -91,6 +90,8 @@ def identity(kind: EffectKind, key: str, target: str) -> str:
 
 def check_key(key: str) -> str:
     """The replay key itself, or an `InvalidId`."""
+    if type(key) is not str:
+        raise InvalidId("replay key", key, f"it is a {type(key).__name__}, not a string")
     if not key or len(key) > MAX_KEY:
         raise InvalidId("replay key", key, f"it has {len(key):,} characters; 1 to {MAX_KEY:,} are allowed")
     return key

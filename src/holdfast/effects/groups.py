@@ -71,7 +71,8 @@ class Group:
     def _prepare(self, index: int, effect: Effect) -> _Member:
         name = check_id("effect name", effect.name)
         key = f"{self._key}/{index}.{segment(name)}"
-        envelope = self._performer.envelope(key, effect.kind, name, effect.target or name, effect.body)
+        target = name if effect.target is None else effect.target
+        envelope = self._performer.envelope(key, effect.kind, name, target, effect.body)
         ask = envelope.ask()
         return _Member(effect, key, ask, self._performer.decide(envelope, ask, effect.repeat))
 

@@ -40,6 +40,7 @@ from holdfast.errors import (
     EffectUnknown,
     Halted,
     HoldfastError,
+    InvalidArgument,
     InvariantBroken,
     ReplayMismatch,
     ReplayMiss,
@@ -170,6 +171,8 @@ class Performer:
     def decide(self, envelope: Envelope, ask: Ask, repeat: Repeat) -> Decision:
         """What the journal says; a difference, or an effect that must not be performed here, stops the run."""
         self.check_running()
+        if not isinstance(repeat, Repeat):  # pyright: ignore[reportUnnecessaryIsInstance]  # callers may be untyped
+            raise InvalidArgument("repeat", repeat, "a Repeat")
         key = envelope.key
         if key in self._asked:
             raise EffectRepeated(key)

@@ -16,7 +16,7 @@ from uuid import UUID
 
 import msgspec
 
-from holdfast.effects.canonical import canonical, check
+from holdfast.effects.canonical import MAX_DEPTH, check, shown_key
 from holdfast.errors import InvalidValue
 
 _encode: Final = msgspec.json.Encoder().encode
@@ -30,12 +30,7 @@ def encode_value(value: object) -> bytes:
     except InvalidValue:
         value = plain(value)
         check(value)
-    try:
-        return _encode(value)
-    except OverflowError as error:
-        raise InvalidValue("$", "an integer is outside the 64-bit range") from error
-    except UnicodeEncodeError as error:
-        raise InvalidValue("$", "a string holds a lone surrogate") from error
+    return _encode(value)
 
 
 def decode_value(body: bytes, returns: type[Any] | None = None) -> Any:  # noqa: ANN401
@@ -43,23 +38,26 @@ def decode_value(body: bytes, returns: type[Any] | None = None) -> Any:  # noqa:
     if returns is None:
         return _decode(body)
     validate = getattr(returns, "model_validate_json", None)
-    if validate is not None:
-        return validate(body)
-    return msgspec.json.decode(body, type=returns)
+    try:
+        return msgspec.json.decode(body, type=returns) if validate is None else validate(body)
+    except (msgspec.MsgspecError, TypeError, ValueError) as error:
+        raise InvalidValue("$", f"the recorded value does not fit {returns!r}: {error}") from error
 
 
-def plain(value: object, path: str = "$") -> object:  # noqa: PLR0911  one line per kind of value
+def plain(value: object, path: str = "$", depth: int = 0) -> object:  # noqa: PLR0911  one line per kind of value
     """`value` in the words of JSON, where its type has an obvious form. Sets and bytes have none."""
+    if depth > MAX_DEPTH:
+        raise InvalidValue(path, f"it is nested deeper than {MAX_DEPTH} levels")
     match value:
         case None | bool() | int() | float() | str() if not isinstance(value, Enum):
             return value
         case dict():
             items = cast("dict[object, object]", value).items()
-            return {key: plain(item, f"{path}.{key}") for key, item in items}
+            return {key: plain(item, f"{path}.{shown_key(str(key))}", depth + 1) for key, item in items}
         case list() | tuple():
-            return [plain(item, f"{path}[{n}]") for n, item in enumerate(cast("list[object]", value))]
+            return [plain(item, f"{path}[{n}]", depth + 1) for n, item in enumerate(cast("list[object]", value))]
         case Enum():
-            return plain(value.value, path)
+            return plain(value.value, path, depth + 1)
         case datetime() | date() | time():
             return value.isoformat()
         case timedelta():
@@ -67,24 +65,16 @@ def plain(value: object, path: str = "$") -> object:  # noqa: PLR0911  one line 
         case UUID() | Decimal() | PurePath():
             return str(value)
         case _:
-            return _plain_object(value, path)
+            return _plain_object(value, path, depth)
 
 
-def _plain_object(value: object, path: str) -> object:
+def _plain_object(value: object, path: str, depth: int) -> object:
     if isinstance(value, msgspec.Struct):
-        return plain(msgspec.structs.asdict(value), path)
+        return plain(msgspec.structs.asdict(value), path, depth)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
-        return plain(fields, path)
+        return plain(fields, path, depth)
     dump = getattr(value, "model_dump", None)
     if dump is not None and not isinstance(value, type):
         return dump(mode="json")
     raise InvalidValue(path, f"a {type(value).__name__} has no JSON form")
-
-
-def canonical_value(value: object) -> bytes:
-    """Canonical JSON of a value that may hold models, dataclasses and the like."""
-    try:
-        return canonical(value)
-    except InvalidValue:
-        return canonical(plain(value))

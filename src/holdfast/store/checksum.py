@@ -20,3 +20,10 @@ def salt_of(journal: str) -> int:
 def checksum(salt: int, seq: int, epoch: int, body: bytes) -> int:
     """The checksum of a record in its place."""
     return crc32(body, crc32(_place(seq, epoch), salt))
+
+
+def sound(salt: int, seq: int, epoch: int | None, body: bytes | None, crc: int | None) -> bool:
+    """Whether a stored record matches its checksum. A damaged file may give anything, also nothing."""
+    if epoch is None or body is None:
+        return False
+    return checksum(salt, seq, epoch, body) == crc

@@ -165,6 +165,7 @@ class JournalRow(msgspec.Struct):
     owner: Owner | None = None
     expires: int = 0
     mono_expires: int = 0
+    term: int = 0
     quarantine: str | None = None
     revoked: bool = False
 

@@ -45,13 +45,15 @@ def _opened_as(kind: str, agent: str | None) -> str:
 def lease_left(row: JournalRow, now: Instant) -> int:
     """Milliseconds until the lease expires; 0 or less when it has, or when nobody holds it.
 
-    Within one boot the monotonic clock decides, so a jump of the wall clock takes nobody's lease away.
+    Within one boot the monotonic clock decides, so a jump of the wall clock takes nobody's lease away. After a restart
+    of the machine only the wall clock is left; more than a whole term can't be left, unless that clock was set back.
     """
     if row.owner is None:
         return 0
     if row.owner.boot and row.owner.boot == now.boot:
         return row.mono_expires - now.mono
-    return row.expires - now.wall
+    left = row.expires - now.wall
+    return left if left <= row.term else 0
 
 
 def decide_claim(row: JournalRow, now: Instant, *, holder_gone: bool) -> int:

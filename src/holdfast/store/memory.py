@@ -14,12 +14,20 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from holdfast import records
 from holdfast.clock import SystemClock
-from holdfast.errors import BlobCorrupt, HoldfastError, JournalCorrupt, JournalMissing, StoreBusy, StoreClosed
+from holdfast.errors import (
+    BlobCorrupt,
+    HoldfastError,
+    JournalCorrupt,
+    JournalMissing,
+    RecordUnreadable,
+    StoreBusy,
+    StoreClosed,
+)
 from holdfast.store.checksum import checksum, salt_of
 from holdfast.store.contract import Entry, FeedEntry, Input, InputRow, Journal, JournalRow, Limits, RawRecord, Wait
 from holdfast.store.digests import blob_digest, input_digest, trusted
 from holdfast.store.owners import this_process
-from holdfast.store.transaction import Transaction, as_journal
+from holdfast.store.transaction import Transaction, as_journal, broken_by
 from holdfast.store.waiting import Versions
 
 if TYPE_CHECKING:
@@ -43,6 +51,8 @@ class MemoryDisk:
     """What was committed. Implements both the rows of a transaction and the reads."""
 
     def __init__(self) -> None:
+        self.versions = Versions()
+        """Shared by all openings, so that each notices what the others commit."""
         self.store_id = secrets.token_hex(16)
         self.secret = secrets.token_bytes(32)
         self._journals: dict[str, JournalRow] = {}
@@ -157,7 +167,10 @@ class MemoryDisk:
         found = self._feed[pos - 1]
         if checksum(salt_of(row.id), found.seq, found.epoch, found.body) != found.crc:
             raise JournalCorrupt(row.id, found.seq, "it does not match its checksum")
-        return Entry(found.seq, pos, found.epoch, records.decode(found.body))
+        try:
+            return Entry(found.seq, pos, found.epoch, records.decode(found.body))
+        except RecordUnreadable as error:
+            raise JournalCorrupt(row.id, found.seq, error.reason) from error
 
     def tail(self, journal: str, limit: int) -> list[Entry]:
         return self.records(journal, max(self._known(journal).head - limit, 0), limit)
@@ -185,7 +198,7 @@ class MemoryDisk:
     def _open_waits(self) -> list[tuple[int, Wait]]:
         waits = (wait for found in self._waits.values() for wait in found.values())
         due = [(wait.deadline, wait) for wait in waits if wait.state == "open" and wait.deadline is not None]
-        return sorted(due, key=lambda item: item[0])
+        return sorted(due, key=lambda item: (item[0], item[1].journal, item[1].name))
 
     def due(self, now: int, limit: int) -> list[Wait]:
         return [wait for deadline, wait in self._open_waits() if deadline <= now][:limit]
@@ -276,7 +289,7 @@ class MemoryBackend:
         self.secret = self.disk.secret
         self._loop = asyncio.get_running_loop()
         self._delay = delay
-        self._versions = Versions()
+        self._versions = self.disk.versions
         self._queue: list[tuple[Command[Any], asyncio.Future[Any]]] = []
         self._unanswered: set[asyncio.Future[Any]] = set()
         self._scheduled = False
@@ -312,6 +325,8 @@ class MemoryBackend:
                 answers.append((waiter, transaction.apply(command)))
             except HoldfastError as refusal:
                 answers.append((waiter, refusal))
+            except Exception as error:  # noqa: BLE001  a bug: whoever waits must hear of it
+                answers.append((waiter, broken_by(error)))
         self._later(self._deliver, answers)
 
     def _deliver(self, answers: list[tuple[asyncio.Future[Any], Any]]) -> None:
@@ -352,8 +367,9 @@ class MemoryBackend:
         self._unanswered.clear()
 
     async def close(self) -> None:
-        while self._queue and not self._closed:
-            await self._versions.after(self._versions.current, None)
+        while self._unanswered and not self._closed:
+            await asyncio.wait(self._unanswered)
         if not self._closed:
             self.disk.give_back(self.owner)
         self._closed = True
+        self._versions.advance()

@@ -4,30 +4,30 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from typing import TYPE_CHECKING, Final, Self, cast, get_args
-
-import msgspec
+from typing import TYPE_CHECKING, Final, Self, cast
 
 from holdfast import records
+from holdfast.bounds import check_int
 from holdfast.effects.canonical import canonical
 from holdfast.errors import (
-    InvalidId,
+    InvalidArgument,
     InvalidValue,
     JournalCorrupt,
     JournalMissing,
     PayloadTooLarge,
-    UsageError,
     WaitUnknown,
 )
-from holdfast.names import check_id
-from holdfast.records import JournalKind, Opened, Status, is_plain
+from holdfast.names import check_choice, check_id, check_text
+from holdfast.records import JOURNAL_KINDS, STATUSES, Opened, is_plain
 from holdfast.store import tokens
 from holdfast.store.contract import (
     Accept,
     Append,
     Claim,
     CollectBlobs,
+    Journal,
     JournalFilter,
+    Lease,
     OpenJournal,
     OpenWait,
     PutBlob,
@@ -38,6 +38,7 @@ from holdfast.store.contract import (
     SettleWait,
 )
 from holdfast.store.digests import blob_digest, input_digest
+from holdfast.store.transaction import as_journal
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
@@ -45,14 +46,12 @@ if TYPE_CHECKING:
     from typing import TypeVar
 
     from holdfast.clock import Clock
-    from holdfast.records import Blob, Record
+    from holdfast.records import Blob, JournalKind, Record, Status
     from holdfast.store.contract import (
         Backend,
         Entry,
         FeedEntry,
         Input,
-        Journal,
-        Lease,
         Limits,
         Owner,
         Reader,
@@ -66,9 +65,9 @@ if TYPE_CHECKING:
 LEASE_MS: Final = 10_000
 """How long a lease lasts when it is not renewed."""
 
-_MIN_LEASE_MS: Final = 50
+MIN_LEASE_MS: Final = 50
+"""The shortest lease."""
 _LOOK_AGAIN_MS: Final = 30_000
-_RECORD_TYPES: Final = frozenset(get_args(records.Record))
 
 
 class Store:
@@ -118,8 +117,7 @@ class Store:
     async def open_journal(self, journal: str, kind: JournalKind = "session", agent: str | None = None) -> Journal:
         """Create the journal, or find it as it is. Another kind or agent under the same id is a `JournalConflict`."""
         check_id("journal id", journal)
-        if kind not in get_args(JournalKind):
-            raise InvalidId("journal kind", kind, "it is 'session' or 'process'")
+        check_choice("journal kind", kind, JOURNAL_KINDS)
         if agent is not None:
             check_id("agent", agent)
         return await self._backend.submit(OpenJournal(journal, kind, agent))
@@ -140,24 +138,19 @@ class Store:
         return self._backend.submit(self._append(lease, added, head))
 
     def _append(self, lease: Lease, added: Sequence[Record], head: int) -> Append:
-        if not added:
-            message = "an append needs at least one record"
-            raise UsageError(message)
+        _lease(lease)
+        check_int("head", head)
+        kept = _as_tuple(added)
         limit = self._backend.limits.record_bytes
         bodies: list[bytes] = []
-        plain = True
-        for record in added:
-            if type(record) not in _RECORD_TYPES or type(record) is Opened:
-                raise InvalidValue("$", f"a {type(record).__name__} is not a record that can be appended")
-            try:
-                body = records.encode(record)
-            except (TypeError, ValueError, OverflowError) as error:
-                raise InvalidValue("$", str(error)) from error
+        for record in kept:
+            if type(record) is Opened:
+                raise InvalidValue("$", "a journal is opened once, by open_journal")
+            body = records.encode_checked(record)
             if len(body) > limit:
                 raise PayloadTooLarge("a record", len(body), limit)
-            plain = plain and is_plain(record)
             bodies.append(body)
-        return Append(lease.journal, lease.epoch, head, added, bodies, plain)
+        return Append(lease.journal, lease.epoch, head, kept, bodies, all(map(is_plain, kept)))
 
     async def journal(self, journal: str) -> Journal:
         """One line of the lists; `JournalMissing` when there is none."""
@@ -165,15 +158,14 @@ class Store:
         found = await self._backend.read(lambda reader: reader.row(journal))
         if found is None:
             raise JournalMissing(journal)
-        from holdfast.store.transaction import as_journal  # noqa: PLC0415
-
         return as_journal(found)
 
     async def read(self, journal: str, *, after: int = 0, limit: int | None = None) -> list[Entry]:
         """Records with a sequence above `after`, at most a page of them. A corrupt one quarantines the journal."""
         check_id("journal id", journal)
+        check_int("cursor", after)
         page = self._page(limit)
-        return await self._guarded(journal, lambda reader: reader.records(journal, max(after, 0), page))
+        return await self._guarded(journal, lambda reader: reader.records(journal, after, page))
 
     async def read_all(self, journal: str, *, after: int = 0) -> AsyncIterator[Entry]:
         """All records above `after`, page by page; nothing is held in the store between two pages."""
@@ -193,8 +185,9 @@ class Store:
 
     async def feed(self, *, after: int = 0, limit: int | None = None) -> list[FeedEntry]:
         """Records of all journals, in the order of their commit, with a position above `after`."""
+        check_int("cursor", after)
         page = self._page(limit)
-        return await self._backend.read(lambda reader: reader.feed(max(after, 0), page))
+        return await self._backend.read(lambda reader: reader.feed(after, page))
 
     async def last_position(self) -> int:
         """The position of the newest record of the store."""
@@ -210,6 +203,14 @@ class Store:
         limit: int = 50,
     ) -> list[Journal]:
         """Journals, those with the newest change of status first. Pass the last line as `before` for the next page."""
+        if kind is not None:
+            check_choice("journal kind", kind, JOURNAL_KINDS)
+        if status is not None:
+            check_choice("status", status, STATUSES)
+        if agent is not None:
+            check_id("agent", agent)
+        if before is not None and not isinstance(before, Journal):  # pyright: ignore[reportUnnecessaryIsInstance]  # callers may be untyped
+            raise InvalidArgument("before", before, "a line of the page before")
         cursor = None if before is None else (before.updated, before.id)
         where = JournalFilter(kind, status, agent, cursor)
         page = self._page(limit)
@@ -218,7 +219,7 @@ class Store:
     async def quarantine(self, journal: str, reason: str) -> None:
         """Stop serving a journal that can't be trusted."""
         check_id("journal id", journal)
-        await self._backend.submit(Quarantine(journal, reason))
+        await self._backend.submit(Quarantine(journal, check_text("reason", reason)))
 
     async def _guarded(self, journal: str, query: Callable[[Reader], T]) -> T:
         """Read, and quarantine the journal if what was read can't be trusted."""
@@ -233,18 +234,16 @@ class Store:
     async def claim(self, journal: str, *, ttl_ms: int = LEASE_MS) -> Lease:
         """Become the one who advances `journal`; `LeaseHeld` when somebody else is and lives."""
         check_id("journal id", journal)
-        if ttl_ms < _MIN_LEASE_MS:
-            message = f"a lease lasts at least {_MIN_LEASE_MS} ms, not {ttl_ms}"
-            raise UsageError(message)
+        check_int("lease time", ttl_ms, least=MIN_LEASE_MS)
         return await self._backend.submit(Claim(journal, self._backend.owner, ttl_ms))
 
     async def renew(self, lease: Lease) -> None:
         """Keep the lease for another term; `Fenced` when it has moved on."""
-        await self._backend.submit(Renew(lease))
+        await self._backend.submit(Renew(_lease(lease)))
 
     async def release(self, lease: Lease) -> None:
         """Give the lease back; `Fenced` when it has moved on."""
-        await self._backend.submit(Release(lease))
+        await self._backend.submit(Release(_lease(lease)))
 
     # ---- inbox ----
 
@@ -272,6 +271,8 @@ class Store:
         """Make the wait exist, with a deadline in wall milliseconds. If it exists, the first deadline stays."""
         check_id("journal id", journal)
         check_id("wait", name)
+        if deadline is not None:
+            check_int("deadline", deadline)
         return await self._backend.submit(OpenWait(journal, name, deadline))
 
     def wait_token(self, journal: str, name: str) -> str:
@@ -280,11 +281,12 @@ class Store:
 
     async def resolve(self, token: str, value: object) -> Settlement:
         """Resolve the wait that `token` stands for; the first one decides, and everybody learns the same."""
-        journal, name = tokens.verify(self._backend.secret, token)
+        # First the value: what is wrong with it must not depend on whether the token is good.
         body = canonical(value)
         limit = self._backend.limits.input_bytes
         if len(body) > limit:
             raise PayloadTooLarge("the resolution", len(body), limit)
+        journal, name = tokens.verify(self._backend.secret, token)
         try:
             return await self._backend.submit(SettleWait(journal, name, "resolved", body))
         except JournalMissing:
@@ -292,10 +294,14 @@ class Store:
 
     async def expire_wait(self, journal: str, name: str) -> Settlement:
         """End a wait whose deadline has passed; one that is not due stays open."""
+        check_id("journal id", journal)
+        check_id("wait", name)
         return await self._backend.submit(SettleWait(journal, name, "expired"))
 
     async def cancel_wait(self, journal: str, name: str) -> Settlement:
         """End a wait that nobody needs any more."""
+        check_id("journal id", journal)
+        check_id("wait", name)
         return await self._backend.submit(SettleWait(journal, name, "cancelled"))
 
     async def revoke_waits(self, journal: str, name: str | None = None) -> int:
@@ -308,6 +314,7 @@ class Store:
     async def wait(self, journal: str, name: str) -> Wait | None:
         """The wait as it is now; None when nobody opened or resolved it."""
         check_id("journal id", journal)
+        check_id("wait", name)
         return await self._guarded(journal, lambda reader: reader.wait(journal, name))
 
     async def waits(self, journal: str, limit: int | None = None) -> list[Wait]:
@@ -332,6 +339,7 @@ class Store:
         The waiting itself is by the monotonic clock. A wall clock set forward is noticed within half a minute; one set
         back delays the moment. Neither makes it come twice.
         """
+        check_int("time", due)
         while (left := due - self._backend.clock.read().wall) > 0:  # noqa: ASYNC110  no event tells that a clock was set
             await asyncio.sleep(min(left, _LOOK_AGAIN_MS) / 1000)
 
@@ -348,10 +356,12 @@ class Store:
 
     async def blob(self, digest: str) -> bytes | None:
         """The bytes under `digest`; None when there are none. Bytes that do not match are a `BlobCorrupt`."""
+        check_id("digest", digest)
         return await self._backend.read(lambda reader: reader.blob(digest))
 
     async def collect_blobs(self, *, unused_ms: int = 3_600_000) -> int:
         """Delete blobs that no record refers to and that were last put `unused_ms` ago; answers how many."""
+        check_int("age", unused_ms)
         return await self._backend.submit(CollectBlobs(self._backend.clock.read().wall - unused_ms))
 
     # ---- changes ----
@@ -363,6 +373,7 @@ class Store:
 
     async def changed(self, version: int, timeout: float | None = None) -> int:
         """Wait until there is a newer version than `version`; answers the present one. No change is ever missed."""
+        check_int("version", version)
         return await self._backend.changed(version, timeout)
 
     async def examine(self, query: Callable[[Reader], T]) -> T:
@@ -373,12 +384,23 @@ class Store:
         page = self._backend.limits.page
         if limit is None:
             return page
-        if limit < 1:
-            message = f"a page has at least one row, not {limit}"
-            raise UsageError(message)
-        return min(limit, page)
+        if type(limit) is int and limit > page:
+            return page
+        return check_int("limit", limit, least=1)
 
 
-def payload(body: bytes | None) -> object:
-    """The JSON value in a stored body."""
-    return None if body is None else msgspec.json.decode(body)
+def _lease(given: object) -> Lease:
+    if not isinstance(given, Lease):
+        raise InvalidArgument("lease", given, "a lease that was claimed")
+    return given
+
+
+def _as_tuple(added: Sequence[Record]) -> tuple[Record, ...]:
+    """The records as they are now: what the caller does to its list afterwards must not matter."""
+    try:
+        kept = tuple(added)
+    except TypeError:
+        raise InvalidArgument("records", added, "a list of records") from None
+    if not kept:
+        raise InvalidArgument("records", added, "at least one record")
+    return kept

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from holdfast import records
-from holdfast.errors import BlobMissing, InputTaken
+from holdfast.errors import BlobMissing, HoldfastError, InputTaken, InvariantBroken
 from holdfast.records import Admitted, Blob, Opened, blobs_of, next_status, touches_lists
 from holdfast.store import decisions
 from holdfast.store.contract import (
@@ -69,7 +69,7 @@ class Transaction:
             return as_journal(row)
         at = self._now.wall
         row = self._rows.add_journal(JournalRow(0, asked.journal, asked.kind, asked.agent, "idle", 1, at, at))
-        opened = Opened(at=at, kind=asked.kind, agent=asked.agent)
+        opened = Opened(at=at, kind=asked.kind, format=records.FORMAT, agent=asked.agent)
         self._rows.add_records(row, 1, 0, (records.encode(opened),))
         return as_journal(row)
 
@@ -87,6 +87,7 @@ class Transaction:
         self._extend(row, asked.lease.ttl_ms)
 
     def _extend(self, row: JournalRow, ttl_ms: int) -> None:
+        row.term = ttl_ms
         row.expires = self._now.wall + ttl_ms
         row.mono_expires = self._now.mono + ttl_ms
         self._rows.save_journal(row)
@@ -112,12 +113,15 @@ class Transaction:
         return head
 
     def _check_references(self, row: JournalRow, added: Sequence[Record]) -> None:
+        admitted: set[int] = set()
         for record in added:
             for blob in blobs_of(record):
                 if not self._rows.has_blob(blob.digest):
                     raise BlobMissing(blob.digest)
-            if type(record) is Admitted and not self._rows.is_pending(row, record.input):
-                raise InputTaken(row.id, record.input)
+            if type(record) is Admitted:
+                if record.input in admitted or not self._rows.is_pending(row, record.input):
+                    raise InputTaken(row.id, record.input)
+                admitted.add(record.input)
 
     def _follow(self, row: JournalRow, first: int, added: Sequence[Record]) -> None:
         """Bring lists, inbox and references up to date with the new records."""
@@ -200,3 +204,12 @@ _HANDLERS: Final[dict[type[Command[Any]], Callable[[Transaction, Any], Any]]] = 
 def as_journal(row: JournalRow) -> Journal:
     """The line that the lists show for a journal."""
     return Journal(row.id, row.kind, row.agent, row.status, row.head, row.created, row.updated, row.quarantine)
+
+
+def broken_by(error: Exception) -> HoldfastError:
+    """What a caller is told whose command failed in a way it must not."""
+    if isinstance(error, HoldfastError):
+        return error
+    broken = InvariantBroken(f"a command failed in a way it must not: {error!r}")
+    broken.__cause__ = error
+    return broken

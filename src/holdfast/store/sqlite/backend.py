@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -10,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from holdfast.clock import SystemClock
-from holdfast.errors import HoldfastError, StoreBusy, StoreClosed, StoreRefused, UsageError
+from holdfast.errors import HoldfastError, InvalidArgument, StoreBusy, StoreClosed, StoreRefused, UsageError
 from holdfast.store.contract import Limits
 from holdfast.store.owners import this_process
 from holdfast.store.sqlite.files import connect_reader, connect_writer, meta, prepare, translated
@@ -74,7 +75,7 @@ class SqliteBackend:
         if durability not in ("power", "process"):
             message = f"durability is 'power' or 'process', not {durability!r}"
             raise UsageError(message)
-        absolute = await asyncio.to_thread(Path(path).absolute)
+        absolute = await asyncio.to_thread(_absolute, path)
         backend = cls(absolute, durability=durability, clock=clock or SystemClock(), limits=limits or Limits(), vfs=vfs)
         try:
             await asyncio.to_thread(backend._start)
@@ -181,6 +182,19 @@ class SqliteBackend:
         for connection in self._readers:
             connection.close()
         self._writer.stop()  # last: only a connection that can write tidies up the log
+
+
+def _absolute(path: Path | str) -> Path:
+    """The path itself, if a file can have it."""
+    if not isinstance(path, str | Path):  # pyright: ignore[reportUnnecessaryIsInstance]  # callers may be untyped
+        raise InvalidArgument("path", path, "a path")
+    try:
+        usable = b"\0" not in os.fsencode(path) and bool(str(path))
+    except UnicodeEncodeError:
+        usable = False
+    if not usable:
+        raise InvalidArgument("path", path, "a path that a file can have")
+    return Path(path).absolute()
 
 
 class _Connection:

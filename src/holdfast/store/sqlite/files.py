@@ -36,7 +36,10 @@ if TYPE_CHECKING:
 MIN_SQLITE: Final = (3, 51, 3)
 """Older libraries can corrupt a write-ahead log that two connections reset at the same moment."""
 
+_NO_LOG: Final = "the file system can't hold a write-ahead log, which needs shared memory; use a local disk"
 _MAGIC: Final = b"SQLite format 3\x00"
+_JOURNAL_NO_LOG: Final = "the file system can't hold a write-ahead log, which needs shared memory; use a local disk"
+_MAGIC: Final = bytes.fromhex("d9d505f920a163d7")
 _HEADER: Final = 100
 
 # Network and host-shared file systems whose locks or shared memory can't be trusted (statfs f_type).
@@ -79,6 +82,8 @@ def prepare(path: Path) -> None:
         raise StoreUnsafe(path, reason)
     if path.is_dir():
         raise StoreForeign(path, "it is a directory")
+    if not path.parent.is_dir() and path.parent.exists():
+        raise StoreRefused(path, f"{path.parent} is not a directory")
     exists = path.exists()
     if exists:
         check_header(path)
@@ -97,12 +102,54 @@ def check_header(path: Path) -> None:
         if path.with_name(path.name + "-wal").exists() and path.with_name(path.name + "-wal").stat().st_size:
             raise StoreDamaged(path, "the file is empty, but it has a write-ahead log")
         return
-    if not header.startswith(_MAGIC) or len(header) < _HEADER:
-        raise StoreForeign(path, "it is not a SQLite database")
-    application, version = struct.unpack_from(">i", header, 68)[0], struct.unpack_from(">i", header, 60)[0]
-    if application != APPLICATION_ID:
-        raise StoreForeign(path, "it is a SQLite database of another program")
-    check_version(path, version)
+    application, version = _identity(header)
+    if application != APPLICATION_ID and not _can_be_healed(path):
+        known = header.startswith(_MAGIC) and len(header) >= _HEADER
+        raise StoreForeign(
+            path, "it is a SQLite database of another program" if known else "it is not a SQLite database"
+        )
+    if application == APPLICATION_ID:
+        check_version(path, version)
+
+
+def _identity(page: bytes) -> tuple[int, int]:
+    """Application id and schema version in the first page of a database; zeros when it is none."""
+    if not page.startswith(_MAGIC) or len(page) < _HEADER:
+        return 0, 0
+    return struct.unpack_from(">i", page, 68)[0], struct.unpack_from(">i", page, 60)[0]
+
+
+def _can_be_healed(path: Path) -> bool:
+    """Whether a garbled first page is that of a store, and SQLite will repair it.
+
+    A power cut can tear the first page while it is written. Then the log beside it still has that page whole; or there
+    is a rollback journal that says the file was empty before: it was about to become a store.
+    """
+    return _log_has_store(path.with_name(path.name + "-wal")) or _journal_is_of_new_file(
+        path.with_name(path.name + "-journal")
+    )
+
+
+def _log_has_store(log: Path) -> bool:
+    if not log.exists():
+        return False
+    with log.open("rb") as file:
+        header = file.read(32)
+        if len(header) < 32 or header[:3] != b"\x37\x7f\x06":
+            return False
+        size = struct.unpack_from(">I", header, 8)[0]
+        while len(frame := file.read(24 + size)) == 24 + size:
+            if struct.unpack_from(">I", frame)[0] == 1 and _identity(frame[24:])[0] == APPLICATION_ID:
+                return True
+    return False
+
+
+def _journal_is_of_new_file(journal: Path) -> bool:
+    if not journal.exists():
+        return False
+    with journal.open("rb") as file:
+        header = file.read(28)
+    return len(header) == 28 and header[:8] == _JOURNAL_MAGIC and struct.unpack_from(">I", header, 16)[0] == 0
 
 
 def check_version(path: Path, version: int) -> None:
@@ -178,10 +225,13 @@ def connect_writer(path: Path, durability: Durability, limits: Limits, vfs: str 
     try:
         connection.set_busy_timeout(limits.busy_ms)
         connection.execute("PRAGMA trusted_schema = OFF; PRAGMA cell_size_check = ON; PRAGMA foreign_keys = OFF")
-        _bring_up_to_date(connection, path)
-        mode = connection.execute("PRAGMA journal_mode = WAL").get
-        if mode != "wal":
-            raise StoreUnsafe(path, f"the file system can't hold a write-ahead log (journal mode is {mode!r})")  # noqa: TRY301
+        try:
+            _bring_up_to_date(connection, path)
+        except apsw.CantOpenError as error:
+            # The file itself is open. What can't be opened is the memory that its readers and writers share.
+            raise StoreUnsafe(path, _NO_LOG) from error
+        if connection.execute("PRAGMA journal_mode = WAL").get != "wal":
+            raise StoreUnsafe(path, _NO_LOG)  # noqa: TRY301
         synchronous = "FULL" if durability == "power" else "NORMAL"
         connection.execute(f"PRAGMA synchronous = {synchronous}; PRAGMA wal_autocheckpoint = 0")
     except BaseException:
@@ -229,7 +279,9 @@ def connect_reader(path: Path, limits: Limits, vfs: str | None = None) -> Db:
 def meta(connection: Db, key: str) -> bytes:
     """One of the values that were made with the store."""
     found = connection.execute("SELECT value FROM meta WHERE key = ?", (key,)).get
-    return bytes(found)
+    if not isinstance(found, bytes):
+        raise apsw.CorruptError(f"the value {key!r} that every store has is missing")
+    return found
 
 
 @contextmanager
@@ -241,12 +293,14 @@ def translated(path: Path) -> Generator[None]:
         raise translate(path, error) from error
 
 
-def translate(path: Path, error: apsw.Error) -> StoreError:
+def translate(path: Path, error: apsw.Error) -> StoreError:  # noqa: PLR0911  one line per kind of error
     """What a SQLite error means for the caller."""
     detail = str(error) or type(error).__name__
     match error:
         case apsw.FullError():
             return StoreFull(detail)
+        case apsw.IOError() if getattr(error, "extendedresult", 0) == apsw.SQLITE_IOERR_SHMSIZE:
+            return StoreFull(f"{detail}: the shared memory of the store can't grow")
         case apsw.BusyError() | apsw.LockedError():
             return StoreBusy("another process holds the write lock")
         case apsw.CorruptError() | apsw.NotADBError():

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from holdfast import records
 from holdfast.errors import BlobCorrupt, JournalCorrupt, JournalMissing, RecordUnreadable
-from holdfast.store.checksum import checksum, salt_of
+from holdfast.store.checksum import salt_of, sound
 from holdfast.store.contract import Entry, FeedEntry, Input, InputRow, Journal, JournalRow, RawRecord, Wait
 from holdfast.store.digests import blob_digest, input_digest, trusted
 from holdfast.store.sqlite.rows import JOURNAL_COLUMNS, input_row, journal_row, wait_row
@@ -94,7 +94,8 @@ class SqliteReader:
         rows = self._db.execute(
             "SELECT j.id, w.name, w.state, w.deadline, w.payload, w.opened, w.crc"
             " FROM waits w JOIN journals j ON j.no = w.journal"
-            " WHERE w.state = 'open' AND w.deadline IS NOT NULL AND w.deadline <= ? ORDER BY w.deadline LIMIT ?",
+            " WHERE w.state = 'open' AND w.deadline IS NOT NULL AND w.deadline <= ?"
+            " ORDER BY w.deadline, j.id, w.name LIMIT ?",
             (now, limit),
         ).fetchall()
         return [wait_row(row[0], row[1:]) for row in rows]
@@ -122,7 +123,7 @@ class SqliteReader:
         salt = salt_of(journal)
         rows = self._db.execute("SELECT seq, pos, epoch, crc, body FROM records WHERE journal = ? ORDER BY seq", (no,))
         for seq, pos, epoch, crc, body in rows:
-            yield RawRecord(journal, seq, pos, epoch, checksum(salt, seq, epoch, body) == crc, body)
+            yield RawRecord(journal, seq, pos, epoch or 0, sound(salt, seq, epoch, body, crc), body or b"")
 
     def raw_blobs(self) -> Iterator[tuple[str, bool]]:
         for digest, body in self._db.execute("SELECT digest, body FROM blobs"):
@@ -185,7 +186,7 @@ def _verified(journal: str, head: int, after: int, limit: int, rows: list[Any]) 
         expected += 1
         if seq != expected:
             raise JournalCorrupt(journal, expected, f"it is missing; the next one is {seq}")
-        if checksum(salt, seq, epoch, body) != crc:
+        if not sound(salt, seq, epoch, body, crc):
             raise JournalCorrupt(journal, seq, "it does not match its checksum")
         try:
             entries.append(Entry(seq, pos, epoch, decode(body)))
@@ -199,8 +200,7 @@ def _verified(journal: str, head: int, after: int, limit: int, rows: list[Any]) 
 
 def _feed_entry(row: tuple[Any, ...]) -> FeedEntry:
     pos, journal, seq, epoch, crc, body = row
-    sound = checksum(salt_of(journal), seq, epoch, body) == crc
-    return FeedEntry(pos, journal, seq, trusted(body, sound=sound))
+    return FeedEntry(pos, journal, seq, trusted(body, sound=sound(salt_of(journal), seq, epoch, body, crc)))
 
 
 def _sound_input(journal: str, found: InputRow) -> Input:

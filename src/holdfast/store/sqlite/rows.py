@@ -24,8 +24,10 @@ if TYPE_CHECKING:
 _KEPT: Final = 20_000
 _INSERT_RECORD: Final = "INSERT INTO records (journal, seq, epoch, crc, body) VALUES (?, ?, ?, ?, ?)"
 JOURNAL_COLUMNS: Final = (
-    "no, id, kind, agent, status, head, created, updated, epoch, owner, expires, mono_expires, quarantine, revoked"
+    "no, id, kind, agent, status, head, created, updated, epoch, owner, expires, mono_expires, term, quarantine,"
+    " revoked"
 )
+_OWNER: Final = 9
 _owner_decoder: Final = msgspec.json.Decoder(Owner)
 
 
@@ -97,7 +99,7 @@ class SqliteRows:
 
     def add_journal(self, row: JournalRow) -> JournalRow:
         self._run(
-            f"INSERT INTO journals ({JOURNAL_COLUMNS}) VALUES (NULL, ?, ?, ?, ?, ?, ?, ?, 0, NULL, 0, 0, NULL, 0)",  # noqa: S608
+            f"INSERT INTO journals ({JOURNAL_COLUMNS}) VALUES (NULL, ?, ?, ?, ?, ?, ?, ?, 0, NULL, 0, 0, 0, NULL, 0)",  # noqa: S608
             (row.id, row.kind, row.agent, row.status, row.head, row.created, row.updated),
         )
         row.no = self._db.last_insert_rowid()
@@ -115,10 +117,10 @@ class SqliteRows:
         owner = None if row.owner is None else msgspec.json.encode(row.owner).decode()
         self._db.execute(
             "UPDATE journals SET status = ?, head = ?, updated = ?, epoch = ?, owner = ?, expires = ?,"
-            " mono_expires = ?, quarantine = ?, revoked = ? WHERE no = ?",
+            " mono_expires = ?, term = ?, quarantine = ?, revoked = ? WHERE no = ?",
             (
                 *(row.status, row.head, row.updated, row.epoch, owner),
-                *(row.expires, row.mono_expires, row.quarantine, int(row.revoked), row.no),
+                *(row.expires, row.mono_expires, row.term, row.quarantine, int(row.revoked), row.no),
             ),
         )
 
@@ -202,9 +204,17 @@ class SqliteRows:
 def journal_row(found: tuple[Any, ...]) -> JournalRow:
     """A journal row from its columns, in the order of `JOURNAL_COLUMNS`."""
     columns = list(found)
-    columns[9] = None if found[9] is None else _owner_decoder.decode(found[9])
-    columns[13] = bool(found[13])
+    columns[_OWNER] = None if found[_OWNER] is None else owner_of(found[_OWNER])
+    columns[-1] = bool(found[-1])
     return JournalRow(*columns)
+
+
+def owner_of(text: str) -> Owner:
+    """Who is written there. A description that can't be read is of nobody who could be found alive or gone."""
+    try:
+        return _owner_decoder.decode(text)
+    except (msgspec.DecodeError, TypeError, ValueError):
+        return Owner(instance="unreadable", pid=0, started=0, namespace="", boot="")
 
 
 def input_row(found: tuple[Any, ...]) -> InputRow:

@@ -45,6 +45,7 @@ CREATE TABLE journals (
     owner        TEXT,
     expires      INTEGER NOT NULL,
     mono_expires INTEGER NOT NULL,
+    term         INTEGER NOT NULL,
     quarantine   TEXT,
     revoked      INTEGER NOT NULL
 ) STRICT;

@@ -1,7 +1,9 @@
 """Noticing that another process has committed, without spinning.
 
-On Linux the kernel tells: an inotify watch on the write-ahead log wakes the event loop, and nothing runs while nothing
-happens. Elsewhere the store is looked at every 25 ms, as long as somebody waits for changes.
+On Linux the kernel tells: a writer touches the write-ahead log after each commit, an inotify watch on it wakes the
+event loop, and nothing runs while nothing happens. (The writes to the log themselves come too early: a commit can be
+seen only after its sync.) A slow tick covers a writer that died between commit and touch. Elsewhere the store is looked
+at every 25 ms, as long as somebody waits for changes.
 """
 
 from __future__ import annotations
@@ -15,13 +17,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-_IN_MODIFY: Final = 0x2
+_IN_ATTRIB: Final = 0x4
 _COALESCE: Final = 0.005
 _POLL: Final = 0.025
+_TICK: Final = 1.0
 
 
 class Wakeup:
-    """Calls `look` soon after the write-ahead log has changed, while somebody waits, 200 times a second at the most."""
+    """Calls `look` soon after the write-ahead log was touched, while somebody waits, 200 times a second at the most."""
 
     def __init__(self, log: Path, look: Callable[[], None]) -> None:
         self._look = look
@@ -33,7 +36,9 @@ class Wakeup:
     def begin_waiting(self) -> None:
         """Somebody waits for changes: look at once, since some may have come before."""
         self._waiting += 1
-        if self._timer is None:
+        if self._waiting == 1:
+            if self._timer is not None:
+                self._timer.cancel()
             self._timer = self._loop.call_soon(self._fire)
 
     def end_waiting(self) -> None:
@@ -54,8 +59,8 @@ class Wakeup:
         self._look()
         if not self._waiting:
             return
-        if self._fd is None or not self._listen(self._fd):
-            self._timer = self._loop.call_later(_POLL, self._fire)
+        listening = self._fd is not None and self._listen(self._fd)
+        self._timer = self._loop.call_later(_TICK if listening else _POLL, self._fire)
 
     def _listen(self, fd: int) -> bool:
         try:
@@ -67,12 +72,13 @@ class Wakeup:
     def _on_event(self, fd: int) -> None:
         os.read(fd, 65_536)
         self._loop.remove_reader(fd)
-        if self._timer is None:
-            self._timer = self._loop.call_later(_COALESCE, self._fire)
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._loop.call_later(_COALESCE, self._fire)
 
 
 def _watch(log: Path) -> int | None:
-    """An inotify descriptor that becomes readable when `log` is written, or None where there is no inotify."""
+    """An inotify descriptor that becomes readable when `log` is touched, or None where there is no inotify."""
     try:
         libc = ctypes.CDLL(None, use_errno=True)
         fd = int(libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC))
@@ -80,7 +86,7 @@ def _watch(log: Path) -> int | None:
         return None
     if fd < 0:
         return None
-    if libc.inotify_add_watch(fd, os.fsencode(log), _IN_MODIFY) < 0:
+    if libc.inotify_add_watch(fd, os.fsencode(log), _IN_ATTRIB) < 0:
         os.close(fd)
         return None
     return fd

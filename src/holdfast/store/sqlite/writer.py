@@ -6,7 +6,9 @@ after the commit that holds its command.
 
 from __future__ import annotations
 
+import os
 import threading
+from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -14,12 +16,12 @@ import apsw
 import msgspec
 
 from holdfast.crashpoints import crash_point
-from holdfast.errors import CommitUnknown, HoldfastError, InvariantBroken, StoreClosed, StoreFailed, WalPinned
+from holdfast.errors import CommitUnknown, HoldfastError, StoreClosed, StoreFailed, WalPinned
 from holdfast.store.contract import Append, Command, Owner, PutBlob
 from holdfast.store.owners import is_gone
 from holdfast.store.sqlite.files import translate
-from holdfast.store.sqlite.rows import SqliteRows
-from holdfast.store.transaction import Transaction
+from holdfast.store.sqlite.rows import SqliteRows, owner_of
+from holdfast.store.transaction import Transaction, broken_by
 
 if TYPE_CHECKING:
     import asyncio
@@ -63,6 +65,7 @@ class Writer:
         proves_sync: bool,
     ) -> None:
         self._path = path
+        self._log = path.with_name(path.name + "-wal")
         self._connect = connect
         self._owner = owner
         self._clock = clock
@@ -83,7 +86,11 @@ class Writer:
     def start(self) -> None:
         """Open the connection here, so that a refusal reaches the caller; then run."""
         self._attach(self._connect())
-        self._register()
+        try:
+            self._register()
+        except BaseException:
+            self._detach()
+            raise
         self._thread.start()
 
     def submit(self, job: Job) -> None:
@@ -164,6 +171,7 @@ class Writer:
         except apsw.Error as error:
             return self._after_failed_commit(answers, error), True
         crash_point("store.committed")
+        self._ring()
         return answers, foreign
 
     def _execute(self, db: Db, rows: SqliteRows, jobs: list[Job]) -> tuple[list[Answer], bool, bool]:
@@ -185,6 +193,11 @@ class Writer:
         crash_point("store.written")
         return answers, foreign, changed
 
+    def _ring(self) -> None:
+        """Touch the log, so that other processes look: its last write came before the commit could be seen."""
+        with suppress(OSError):
+            os.utime(self._log)
+
     def _look(self) -> bool:
         try:
             return self._attached()[1].begin()
@@ -193,7 +206,7 @@ class Writer:
 
     def _one_by_one(self, jobs: list[Job], error: Exception) -> list[Answer]:
         if len(jobs) == 1:
-            return [translate(self._path, error) if isinstance(error, apsw.Error) else _bug(error)]
+            return [translate(self._path, error) if isinstance(error, apsw.Error) else broken_by(error)]
         answers: list[Answer] = []
         for job in jobs:
             if self._db is None and not self._reattach():
@@ -224,6 +237,7 @@ class Writer:
         try:
             held = db.execute("SELECT batch FROM writers WHERE instance = ?", (self._owner.instance,)).get
             if held != batch:
+                self._bury(db, error)
                 return [answer if isinstance(answer, HoldfastError) else failure for answer in answers]
             if self._proves_sync:
                 # The commit is visible, but its sync failed, and the kernel may have dropped the pages. Copying the
@@ -232,6 +246,16 @@ class Writer:
         except apsw.Error as trouble:
             return [CommitUnknown(f"{failure}; then: {trouble}")] * len(answers)
         return answers
+
+    def _bury(self, db: Db, error: apsw.Error) -> None:
+        """Make sure that what was refused stays away.
+
+        After a failed sync the frames may lie whole in the log, only not counted; if everybody died now, recovery would
+        count them. A small commit in their place settles it. A full disk has cut them off already.
+        """
+        if not isinstance(error, apsw.FullError):
+            self._batch += 1
+            db.execute("UPDATE writers SET batch = ? WHERE instance = ?", (self._batch, self._owner.instance))
 
     def _reset_log(self, db: Db, busy_ms: int) -> None:
         """Copy the whole log into the database and start it anew; `apsw.BusyError` when a reader is in the way."""
@@ -277,7 +301,7 @@ class Writer:
         db, _ = self._attached()
         db.execute("BEGIN IMMEDIATE")
         for instance, text in db.execute("SELECT instance, owner FROM writers").fetchall():
-            if is_gone(msgspec.json.decode(text, type=Owner)):
+            if is_gone(owner_of(text)):
                 db.execute("DELETE FROM writers WHERE instance = ?", (instance,))
         owner = msgspec.json.encode(self._owner).decode()
         db.execute("INSERT INTO writers (instance, owner, batch) VALUES (?, ?, 0)", (self._owner.instance, owner))
@@ -338,11 +362,3 @@ def _size(command: Command[Any] | None) -> int:
     if isinstance(command, Append):
         return sum(map(len, command.bodies))
     return 0
-
-
-def _bug(error: Exception) -> HoldfastError:
-    if isinstance(error, HoldfastError):
-        return error
-    broken = InvariantBroken(f"a command failed in a way it must not: {error!r}")
-    broken.__cause__ = error
-    return broken

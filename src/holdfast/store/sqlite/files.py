@@ -38,8 +38,7 @@ MIN_SQLITE: Final = (3, 51, 3)
 
 _NO_LOG: Final = "the file system can't hold a write-ahead log, which needs shared memory; use a local disk"
 _MAGIC: Final = b"SQLite format 3\x00"
-_JOURNAL_NO_LOG: Final = "the file system can't hold a write-ahead log, which needs shared memory; use a local disk"
-_MAGIC: Final = bytes.fromhex("d9d505f920a163d7")
+_JOURNAL_MAGIC: Final = bytes.fromhex("d9d505f920a163d7")
 _HEADER: Final = 100
 
 # Network and host-shared file systems whose locks or shared memory can't be trusted (statfs f_type).

@@ -224,7 +224,7 @@ class LeasedJournal:
         return self._store.clock.read().wall
 
     def append(self, added: list[Record]) -> tuple[int, asyncio.Future[int]]:
-        future = self._store.append_soon(self._lease, added, head=self._head)
+        future = self._store.append(self._lease, added, head=self._head)
         # Looked at by whoever waits for a later append: if this one failed, that one fails too.
         future.add_done_callback(_retrieve)
         self._head += len(added)

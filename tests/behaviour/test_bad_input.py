@@ -395,7 +395,7 @@ async def test_records_that_can_be_looked_at_only_once_are_refused_or_kept_whole
 
 async def test_a_list_that_its_caller_changes_afterwards_changes_nothing(ground: Ground) -> None:
     added: list[Any] = [Parked(at=9, run="main")]
-    attempt = ground.store.append_soon(ground.lease, added, head=2)
+    attempt = ground.store.append(ground.lease, added, head=2)
     added[:] = [Started(at=10, run="other")]
     await attempt
     assert (await ground.store.journal("j")).status == "waiting"

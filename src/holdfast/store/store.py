@@ -10,6 +10,7 @@ from holdfast import records
 from holdfast.bounds import check_int
 from holdfast.effects.canonical import canonical
 from holdfast.errors import (
+    HoldfastError,
     InvalidArgument,
     InvalidValue,
     JournalCorrupt,
@@ -122,20 +123,20 @@ class Store:
             check_id("agent", agent)
         return await self._backend.submit(OpenJournal(journal, kind, agent))
 
-    async def append(self, lease: Lease, added: Sequence[Record], *, head: int) -> int:
-        """Add records after `head`; answers the new head.
+    def append(self, lease: Lease, added: Sequence[Record], *, head: int) -> asyncio.Future[int]:
+        """Add records after `head`; the future gives the new head when they are durable.
 
         Raises `Fenced` when the lease has moved on, `HeadConflict` when the journal does not end at `head`.
-        """
-        return await self.append_soon(lease, added, head=head)
 
-    def append_soon(self, lease: Lease, added: Sequence[Record], *, head: int) -> asyncio.Future[int]:
-        """Queue an append and go on; the future is done when it is durable.
-
-        Appends to one journal are carried out in the order in which they were queued, so a writer may have several
-        under way, each naming the head that the one before will leave.
+        The append is queued at once. Appends to one journal are carried out in the order in which they were queued, so
+        a writer may have several under way, each naming the head that the one before will leave.
         """
-        return self._backend.submit(self._append(lease, added, head))
+        try:
+            return self._backend.submit(self._append(lease, added, head))
+        except HoldfastError as refusal:
+            refused: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+            refused.set_exception(refusal)
+            return refused
 
     def _append(self, lease: Lease, added: Sequence[Record], head: int) -> Append:
         _lease(lease)

@@ -373,7 +373,7 @@ async def feed_positions_have_no_gaps_and_follow_the_commits_of_all_journals(sto
 async def a_refused_append_leaves_no_gap_in_the_feed(stores: Stores) -> None:
     async with stores.open(_clock()) as store:
         lease = await _leased(store, "a")
-        attempts = [store.append_soon(lease, [_step(str(n))], head=head) for n, head in enumerate((1, 7, 2, 9, 3))]
+        attempts = [store.append(lease, [_step(str(n))], head=head) for n, head in enumerate((1, 7, 2, 9, 3))]
         await asyncio.gather(*attempts, return_exceptions=True)
         assert [entry.pos for entry in await store.feed()] == [1, 2, 3, 4]
 
@@ -382,7 +382,7 @@ async def a_refused_append_leaves_no_gap_in_the_feed(stores: Stores) -> None:
 async def pipelined_appends_are_carried_out_in_their_order(stores: Stores) -> None:
     async with stores.open(_clock()) as store:
         lease = await _leased(store, "a")
-        pending = [store.append_soon(lease, [_step(str(n))], head=n + 1) for n in range(200)]
+        pending = [store.append(lease, [_step(str(n))], head=n + 1) for n in range(200)]
         assert await asyncio.gather(*pending) == list(range(2, 202))
         keys = [entry.record.key for entry in await store.read("a", after=1) if isinstance(entry.record, Done)]
         assert keys == [f"main/{n}" for n in range(200)]
@@ -393,9 +393,9 @@ async def when_one_pipelined_append_fails_all_after_it_fail(stores: Stores) -> N
     missing = _with_blob(Blob("0" * 64, 1))
     async with stores.open(_clock()) as store:
         lease = await _leased(store, "a")
-        first = store.append_soon(lease, [_step("x")], head=1)
-        bad = store.append_soon(lease, [missing], head=2)
-        later = [store.append_soon(lease, [_step(f"l{n}")], head=3 + n) for n in range(5)]
+        first = store.append(lease, [_step("x")], head=1)
+        bad = store.append(lease, [missing], head=2)
+        later = [store.append(lease, [_step(f"l{n}")], head=3 + n) for n in range(5)]
         assert await first == 2
         await refusal(BlobMissing, bad)
         for attempt in later:
@@ -419,7 +419,7 @@ async def closing_finishes_what_is_queued(stores: Stores) -> None:
     for turns in range(5):
         async with stores.open(clock) as store:
             lease = await _leased(store, f"j{turns}")
-            attempt = store.append_soon(lease, [_step("x")], head=1)
+            attempt = store.append(lease, [_step("x")], head=1)
             for _ in range(turns):  # so that the close meets the append at various stages of its way
                 await asyncio.sleep(0)
             await _promptly(store.close())

@@ -7,7 +7,7 @@ dropped before it is used.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from zlib import crc32
 
 import msgspec
@@ -23,6 +23,13 @@ if TYPE_CHECKING:
 
 _KEPT: Final = 20_000
 _INSERT_RECORD: Final = "INSERT INTO records (journal, seq, epoch, crc, body) VALUES (?, ?, ?, ?, ?)"
+_MARK: Final = "SELECT batch FROM writers WHERE instance = ?"
+_SAME_RECORD: Final = "SELECT 1 FROM records WHERE journal = ? AND seq = ? AND epoch = ? AND crc = ?"
+
+Evidence: TypeAlias = int | tuple[int, int, int, int]
+"""What shows that a transaction took effect: a record it wrote, which nobody else can have written under its epoch
+(most have one, and it costs nothing), or else the number of the batch in this writer's own row."""
+
 JOURNAL_COLUMNS: Final = (
     "no, id, kind, agent, status, head, created, updated, epoch, owner, expires, mono_expires, term, quarantine,"
     " revoked"
@@ -44,6 +51,7 @@ class SqliteRows:
         self._heads: dict[int, JournalRow] = {}
         self._saved: dict[int, JournalRow] = {}
         self._touched = False
+        self.evidence: Evidence = 0
 
     def begin(self) -> bool:
         """Start a transaction; True when other connections have committed since the last one."""
@@ -56,11 +64,13 @@ class SqliteRows:
         return foreign
 
     def finish(self, batch: int) -> bool:
-        """Write what is still held back, and the mark of this batch; False when there was nothing to write."""
+        """Write what is still held back, and leave evidence of this batch; False when there was nothing to write."""
         if not (self._touched or self._records or self._heads or self._saved):
             return False
+        self.evidence = batch
         if self._records:
             self._db.executemany(_INSERT_RECORD, self._records)
+            self.evidence = next((record[:4] for record in self._records if record[2] > 0), batch)
             self._records.clear()
         for no in self._saved:
             self._heads.pop(no, None)
@@ -71,9 +81,20 @@ class SqliteRows:
         for row in self._saved.values():
             self._write_journal(row)
         self._saved.clear()
-        self._db.execute("UPDATE writers SET batch = ? WHERE instance = ?", (batch, self._instance))
+        if self.evidence == batch:
+            self._db.execute("UPDATE writers SET batch = ? WHERE instance = ?", (batch, self._instance))
         self._touched = False
         return True
+
+    def happened(self, evidence: Evidence) -> bool:
+        """Whether the transaction that left this evidence took effect."""
+        if isinstance(evidence, int):
+            return self._db.execute(_MARK, (self._instance,)).get == evidence
+        return self._db.execute(_SAME_RECORD, evidence).get is not None
+
+    def others(self) -> bool:
+        """Whether other processes have this store open."""
+        return self._db.execute("SELECT count(*) FROM writers").get > 1
 
     def forget(self) -> None:
         """Drop everything kept: the transaction was rolled back."""

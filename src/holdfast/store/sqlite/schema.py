@@ -24,8 +24,8 @@ CREATE TABLE meta (
     value BLOB NOT NULL
 ) STRICT, WITHOUT ROWID;
 
--- One row per open writer. `batch` is written in every transaction: after a commit that failed it tells whether that
--- commit took effect.
+-- One row per open writer. `batch` is written in every transaction that appends no record: after a commit that failed,
+-- it tells whether that commit took effect.
 CREATE TABLE writers (
     instance TEXT PRIMARY KEY,
     owner    TEXT NOT NULL,

@@ -77,6 +77,8 @@ class Writer:
         self._db: Db | None = None
         self._rows: SqliteRows | None = None
         self._batch = 0
+        self._others = True
+        self._checkpoint_after = min(_CHECKPOINT_FRAMES, limits.wal_bytes // _FRAME // 2)
         self._frames = 0
         self._checkpointed = 0
         self.checkpoint_failure: str | None = None
@@ -178,6 +180,8 @@ class Writer:
         db.execute("BEGIN IMMEDIATE")
         crash_point("store.begun")
         foreign = rows.begin()
+        if foreign:
+            self._others = rows.others()
         transaction = Transaction(rows, self._limits, self._clock.read())
         answers: list[Answer] = []
         for job in jobs:
@@ -195,6 +199,8 @@ class Writer:
 
     def _ring(self) -> None:
         """Touch the log, so that other processes look: its last write came before the commit could be seen."""
+        if not self._others:
+            return
         with suppress(OSError):
             os.utime(self._log)
 
@@ -229,14 +235,13 @@ class Writer:
     def _after_failed_commit(self, answers: list[Answer], error: apsw.Error) -> list[Answer]:
         """Fence, close, reopen, re-read: then say what happened. The commit is never tried again in place."""
         failure = translate(self._path, error)
-        batch = self._batch
+        evidence = self._attached()[1].evidence
         self._detach()
         if not self._reattach():
             return [CommitUnknown(f"{failure}; the store could not be opened again")] * len(answers)
-        db, _ = self._attached()
+        db, rows = self._attached()
         try:
-            held = db.execute("SELECT batch FROM writers WHERE instance = ?", (self._owner.instance,)).get
-            if held != batch:
+            if not rows.happened(evidence):
                 self._bury(db, error)
                 return [answer if isinstance(answer, HoldfastError) else failure for answer in answers]
             if self._proves_sync:
@@ -324,7 +329,7 @@ class Writer:
 
     def _maintain(self) -> None:
         """Copy the log into the database now and then, so that it stays small."""
-        if self._db is None or self._frames - self._checkpointed < _CHECKPOINT_FRAMES:
+        if self._db is None or self._frames - self._checkpointed < self._checkpoint_after:
             if self._frames < self._checkpointed:
                 self._checkpointed = 0  # the log began anew
             return

@@ -50,13 +50,7 @@ class SqliteReader:
         return _verified(journal, head, after, limit, rows)
 
     def tail(self, journal: str, limit: int) -> list[Entry]:
-        no, head = self._known(journal)
-        after = max(head - limit, 0)
-        rows = self._db.execute(
-            "SELECT seq, pos, epoch, crc, body FROM records WHERE journal = ? AND seq > ? ORDER BY seq LIMIT ?",
-            (no, after, limit),
-        ).fetchall()
-        return _verified(journal, head, after, limit, rows)
+        return self.records(journal, max(self._known(journal)[1] - limit, 0), limit)
 
     def feed(self, after: int, limit: int) -> list[FeedEntry]:
         rows = self._db.execute(

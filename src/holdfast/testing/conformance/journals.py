@@ -1,0 +1,301 @@
+"""Journals: dense, ordered, written under an epoch and an expected head."""
+# ruff: noqa: D103  the name of a case is its sentence
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from holdfast.errors import (
+    BlobMissing,
+    HeadConflict,
+    InvalidNumber,
+    InvalidValue,
+    JournalConflict,
+    JournalMissing,
+    PayloadTooLarge,
+    StoreClosed,
+    UsageError,
+)
+from holdfast.records import Blob, Done, Opened, Started
+from holdfast.store import Lease
+from holdfast.testing.clock import ManualClock
+from holdfast.testing.conformance.suite import (
+    ON_A_JOURNAL,
+    ON_THE_STORE,
+    PATIENCE,
+    Stores,
+    append_here,
+    case,
+    contents,
+    leased,
+    promptly,
+    refusal,
+    step,
+    with_blob,
+)
+
+if TYPE_CHECKING:
+    from holdfast.records import Record
+
+
+@case
+async def a_journal_begins_with_an_opened_record_at_sequence_one(stores: Stores) -> None:
+    async with stores.open(ManualClock()) as store:
+        opened = await store.open_journal("a", "process", "clerk")
+        (entry,) = await store.read("a")
+        assert (entry.seq, entry.pos, entry.epoch) == (1, 1, 0)
+        assert isinstance(entry.record, Opened)
+        assert (entry.record.kind, entry.record.agent) == ("process", "clerk")
+        assert (opened.id, opened.head, opened.status) == ("a", 1, "idle")
+
+
+@case
+async def opening_a_journal_again_finds_it_as_it_is(stores: Stores) -> None:
+    clock = ManualClock()
+    async with stores.open(clock) as store:
+        lease = await leased(store, "a")
+        await append_here(store, lease, step("x"))
+        clock.advance(5)
+        before = await contents(store)
+        assert (await store.open_journal("a")).head == 2
+        assert await contents(store) == before
+
+
+@case
+async def one_id_belongs_to_one_kind_and_one_agent(stores: Stores) -> None:
+    async with stores.open(ManualClock()) as store:
+        await store.open_journal("a", "session", "clerk")
+        before = await contents(store)
+        error = await refusal(JournalConflict, store.open_journal("a", "process", "clerk"))
+        assert error.journal == "a"
+        await refusal(JournalConflict, store.open_journal("a", "session", "cook"))
+        await refusal(JournalConflict, store.open_journal("a", "session"))
+        assert await contents(store) == before
+
+
+@case
+async def journals_opened_at_the_same_moment_are_one_journal(stores: Stores) -> None:
+    async with stores.open(ManualClock()) as one, stores.open(ManualClock()) as two:
+        await asyncio.gather(*(store.open_journal("a") for store in (one, two) for _ in range(10)))
+        assert await one.last_position() == await two.last_position() == 1
+
+
+@case
+async def every_call_on_a_missing_journal_says_so_and_writes_nothing(stores: Stores) -> None:
+    async with stores.open(ManualClock()) as store:
+        lease = await leased(store, "a")
+        before = await contents(store)
+        ghost = Lease("ghost", lease.epoch, lease.owner, lease.ttl_ms, lease.head)
+        for name, call in ON_A_JOURNAL.items():
+            error = await refusal(JournalMissing, call(store, ghost))
+            assert error.journal == "ghost", name
+        assert await contents(store) == before
+
+
+@case
+async def sequences_are_dense_from_one(stores: Stores) -> None:
+    async with stores.open(ManualClock()) as store:
+        lease = await leased(store, "a")
+        head = await store.append(lease, [step("x"), step("y")], head=1)
+        assert head == 3
+        assert await store.append(lease, [step("z")], head=head) == 4
+        assert [entry.seq for entry in await store.read("a")] == [1, 2, 3, 4]
+
+
+@case
+async def records_come_back_as_they_were_written(stores: Stores) -> None:
+    written: list[Record] = [Started(at=7, run="main", code="v1"), step("é/☃", at=8)]
+    async with stores.open(ManualClock()) as store:
+        lease = await leased(store, "a")
+        await store.append(lease, written, head=1)
+    async with stores.open(ManualClock()) as store:
+        assert [entry.record for entry in await store.read("a", after=1)] == written
+
+
+@case
+async def an_append_at_another_head_is_refused_with_both_heads(stores: Stores) -> None:
+    async with stores.open(ManualClock()) as store:
+        lease = await leased(store, "a")
+        before = await contents(store)
+        for wrong in (0, 2, 99):
+            error = await refusal(HeadConflict, store.append(lease, [step("x")], head=wrong))
+            assert (error.expected, error.actual) == (wrong, 1)
+        assert await contents(store) == before
+
+
+@case
+async def an_empty_append_is_refused(stores: Stores) -> None:
+    async with stores.open(ManualClock()) as store:
+        lease = await leased(store, "a")
+        await refusal(UsageError, store.append(lease, [], head=1))
+        assert (await store.journal("a")).head == 1
+
+
+@case
+async def a_second_opened_record_is_refused(stores: Stores) -> None:
+    async with stores.open(ManualClock()) as store:
+        lease = await leased(store, "a")
+        await refusal(InvalidValue, store.append(lease, [Opened(at=1, kind="session", format=1)], head=1))
+        assert (await store.journal("a")).head == 1
+
+
+@case
+async def a_record_over_the_limit_is_refused_and_one_at_the_limit_is_not(stores: Stores) -> None:
+    async with stores.open(ManualClock()) as store:
+        lease = await leased(store, "a")
+        limit = store.limits.record_bytes
+        around = len(msgspec.json.encode(Done(at=1, key="k", value=msgspec.Raw(b'""'))))
+        fits = Done(at=1, key="k", value=msgspec.Raw(b'"%b"' % (b"x" * (limit - around))))
+        too_large = Done(at=1, key="k", value=msgspec.Raw(b'"%b"' % (b"x" * (limit - around + 1))))
+        before = await contents(store)
+        error = await refusal(PayloadTooLarge, store.append(lease, [step("x"), too_large], head=1))
+        assert (error.size, error.limit) == (limit + 1, limit)
+        assert await contents(store) == before
+        assert await store.append(lease, [fits], head=1) == 2
+
+
+@case
+async def reading_goes_on_from_a_cursor_with_a_limit(stores: Stores) -> None:
+    async with stores.open(ManualClock()) as store:
+        lease = await leased(store, "a")
+        await store.append(lease, [step(str(n)) for n in range(9)], head=1)
+        assert [entry.seq for entry in await store.read("a", after=3, limit=4)] == [4, 5, 6, 7]
+        assert [entry.seq for entry in await store.read("a", after=7)] == [8, 9, 10]
+        assert await store.read("a", after=10) == []
+        assert await store.read("a", after=1_000) == []
+        await refusal(InvalidNumber, store.read("a", after=-5))
+        await refusal(UsageError, store.read("a", limit=0))
+
+
+@case
+async def reading_everything_follows_the_pages_to_their_end(stores: Stores) -> None:
+    async with stores.open(ManualClock()) as store:
+        lease = await leased(store, "a")
+        total = store.limits.page + 1
+        await store.append(lease, [step(str(n)) for n in range(total - 1)], head=1)
+        assert len(await store.read("a", limit=total)) == store.limits.page
+        assert [entry.seq async for entry in store.read_all("a")] == list(range(1, total + 1))
+        assert [entry.seq async for entry in store.read_all("a", after=total - 1)] == [total]
+
+
+@case
+async def the_tail_is_the_last_records_oldest_first(stores: Stores) -> None:
+    async with stores.open(ManualClock()) as store:
+        lease = await leased(store, "a")
+        await store.append(lease, [step(str(n)) for n in range(9)], head=1)
+        assert [entry.seq for entry in await store.tail("a", limit=3)] == [8, 9, 10]
+        assert [entry.seq for entry in await store.tail("a")] == list(range(1, 11))
+        assert await store.tail("a", limit=3) == (await store.read("a"))[-3:]
+
+
+@case
+async def feed_positions_have_no_gaps_and_follow_the_commits_of_all_journals(stores: Stores) -> None:
+    async with stores.open(ManualClock()) as store:
+        names = [f"j{n}" for n in range(5)]
+        leases = {name: await leased(store, name) for name in names}
+        for round_ in range(4):
+            head = round_ + 1
+            await asyncio.gather(*(store.append(leases[name], [step("x")], head=head) for name in names))
+        feed = await store.feed()
+        assert [entry.pos for entry in feed] == list(range(1, len(names) * 5 + 1))
+        assert await store.last_position() == feed[-1].pos
+        for name in names:
+            mine = [(entry.seq, entry.pos, entry.record) for entry in feed if entry.journal == name]
+            assert mine == [(entry.seq, entry.pos, entry.record) for entry in await store.read(name)]
+        assert await store.feed(after=7, limit=3) == feed[7:10]
+        assert await store.feed(after=feed[-1].pos) == []
+
+
+@case
+async def a_refused_append_leaves_no_gap_in_the_feed(stores: Stores) -> None:
+    async with stores.open(ManualClock()) as store:
+        lease = await leased(store, "a")
+        attempts = [store.append(lease, [step(str(n))], head=head) for n, head in enumerate((1, 7, 2, 9, 3))]
+        await asyncio.gather(*attempts, return_exceptions=True)
+        assert [entry.pos for entry in await store.feed()] == [1, 2, 3, 4]
+
+
+@case
+async def pipelined_appends_are_carried_out_in_their_order(stores: Stores) -> None:
+    async with stores.open(ManualClock()) as store:
+        lease = await leased(store, "a")
+        pending = [store.append(lease, [step(str(n))], head=n + 1) for n in range(200)]
+        assert await asyncio.gather(*pending) == list(range(2, 202))
+        keys = [entry.record.key for entry in await store.read("a", after=1) if isinstance(entry.record, Done)]
+        assert keys == [f"main/{n}" for n in range(200)]
+
+
+@case
+async def when_one_pipelined_append_fails_all_after_it_fail(stores: Stores) -> None:
+    missing = with_blob(Blob("0" * 64, 1))
+    async with stores.open(ManualClock()) as store:
+        lease = await leased(store, "a")
+        first = store.append(lease, [step("x")], head=1)
+        bad = store.append(lease, [missing], head=2)
+        later = [store.append(lease, [step(f"l{n}")], head=3 + n) for n in range(5)]
+        assert await first == 2
+        await refusal(BlobMissing, bad)
+        for attempt in later:
+            assert (await refusal(HeadConflict, attempt)).actual == 2
+        assert (await store.journal("a")).head == 2
+
+
+@case
+async def an_append_is_written_whole_or_not_at_all(stores: Stores) -> None:
+    async with stores.open(ManualClock()) as store:
+        lease = await leased(store, "a")
+        before = await contents(store)
+        added = [Started(at=1, run="main"), step("x"), with_blob(Blob("0" * 64, 1))]
+        await refusal(BlobMissing, store.append(lease, added, head=1))
+        assert await contents(store) == before
+
+
+@case
+async def closing_finishes_what_is_queued(stores: Stores) -> None:
+    clock = ManualClock()
+    for turns in range(5):
+        async with stores.open(clock) as store:
+            lease = await leased(store, f"j{turns}")
+            attempt = store.append(lease, [step("x")], head=1)
+            for _ in range(turns):  # so that the close meets the append at various stages of its way
+                await asyncio.sleep(0)
+            await promptly(store.close())
+        done, _ = await asyncio.wait([attempt], timeout=PATIENCE)
+        assert done, f"the append was never answered when the loop turned {turns} times before the close"
+        assert attempt.result() == 2
+        async with stores.open(clock) as store:
+            assert (await store.journal(f"j{turns}")).head == 2
+
+
+@case
+async def every_call_on_a_closed_store_says_so(stores: Stores) -> None:
+    async with stores.open(ManualClock()) as store:
+        lease = await leased(store, "a")
+        token = store.wait_token("a", "w")
+    for name, call in {**ON_A_JOURNAL, **ON_THE_STORE}.items():
+        try:
+            await promptly(call(store, lease))
+        except StoreClosed:
+            continue
+        raise AssertionError(name)
+    await refusal(StoreClosed, store.resolve(token, 1))
+    await promptly(store.close())  # a second time is harmless
+
+
+@case
+async def whatever_was_acknowledged_is_there_for_the_next_opening(stores: Stores) -> None:
+    clock = ManualClock()
+    calls = {**ON_A_JOURNAL, **ON_THE_STORE}
+    del calls["release"], calls["claim"]  # the lease itself is looked at elsewhere
+    for number, (name, call) in enumerate(calls.items()):
+        async with stores.open(clock) as store:
+            lease = await leased(store, f"j{number}")
+            if name in ("expire_wait", "cancel_wait"):
+                await store.open_wait(lease.journal, "w")
+            await call(store, lease)
+            before = await contents(store)
+        async with stores.open(clock) as store:
+            assert await contents(store) == before, name

@@ -1,0 +1,141 @@
+"""The lists: quick, and a fold of the records."""
+# ruff: noqa: D103  the name of a case is its sentence
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING
+
+from holdfast.records import Admitted, Ended, Opened, Parked, Started, next_status, touches_lists
+from holdfast.store import Journal
+from holdfast.store.audit import audit
+from holdfast.testing.clock import ManualClock
+from holdfast.testing.conformance.suite import (
+    Stores,
+    append_here,
+    case,
+    contents,
+    leased,
+    step,
+)
+
+if TYPE_CHECKING:
+    from holdfast.records import EndStatus, JournalKind, Record, Status
+    from holdfast.store import Store
+
+
+async def _populate(store: Store, clock: ManualClock) -> None:
+    """Twelve journals of both kinds and several agents, in all states; some with the same time of change."""
+    endings: tuple[EndStatus, ...] = ("completed", "failed", "cancelled", "limit")
+    for n in range(12):
+        name = f"j{n:02}"
+        await store.open_journal(name, "process" if n % 3 == 0 else "session", ("clerk", "cook", None)[n % 3])
+        if n % 2:
+            clock.advance(7)
+        lease = await store.claim(name)
+        at = clock.read().wall
+        story: list[Record] = [Started(at=at, run="r"), step("x", at=at), Parked(at=at, run="r", waits=("w",))]
+        story += [step("y", at=at + 1), Ended(at=at + 2, run="r", status=endings[n % 4])]
+        await append_here(store, lease, *story[: n % 6 or 1])
+
+
+@case
+async def the_status_of_a_journal_follows_its_records(stores: Stores) -> None:
+    story: list[tuple[Record, Status]] = [
+        (Started(at=1, run="r"), "running"),
+        (step("a"), "running"),
+        (Parked(at=2, run="r"), "waiting"),
+        (Admitted(at=3, input=1, key="k"), "waiting"),
+        (step("b"), "running"),
+        (Parked(at=4, run="r"), "waiting"),
+        (Ended(at=5, run="r", status="completed"), "completed"),
+        (Started(at=6, run="s"), "running"),
+        (Ended(at=7, run="s", status="failed"), "failed"),
+        (Started(at=8, run="t"), "running"),
+        (Ended(at=9, run="t", status="cancelled"), "cancelled"),
+        (Ended(at=10, run="u", status="limit"), "limit"),
+    ]
+    async with stores.open(ManualClock()) as store:
+        lease = await leased(store, "a")
+        await store.accept("a", 1, key="k")
+        assert (await store.journal("a")).status == "idle"
+        for record, status in story:
+            await append_here(store, lease, record)
+            assert (await store.journal("a")).status == status, record
+
+
+@case
+async def a_batch_of_records_leaves_the_status_of_the_last(stores: Stores) -> None:
+    async with stores.open(ManualClock()) as store:
+        lease = await leased(store, "a")
+        await append_here(store, lease, Started(at=5, run="r"), Parked(at=6, run="r"), step("x", at=9))
+        line = await store.journal("a")
+        assert (line.status, line.updated, line.head) == ("running", 6, 4)
+
+
+@case
+async def journals_are_listed_newest_first(stores: Stores) -> None:
+    clock = ManualClock()
+    async with stores.open(clock) as store:
+        await _populate(store, clock)
+        lines = await store.journals()
+        assert len(lines) == 12
+        order = [(line.updated, line.id) for line in lines]
+        assert order == sorted(order, reverse=True)
+
+
+@case
+async def lists_can_be_narrowed_by_kind_status_and_agent(stores: Stores) -> None:
+    clock = ManualClock()
+    async with stores.open(clock) as store:
+        await _populate(store, clock)
+        everything = await store.journals()
+        kinds: tuple[JournalKind | None, ...] = (None, "session", "process")
+        statuses: tuple[Status | None, ...] = (None, "idle", "running", "waiting", "completed", "failed", "limit")
+        agents = (None, "clerk", "cook", "nobody")
+        for kind, status, agent in itertools.product(kinds, statuses, agents):
+            expected = [
+                line
+                for line in everything
+                if kind in (None, line.kind) and status in (None, line.status) and agent in (None, line.agent)
+            ]
+            assert await store.journals(kind=kind, status=status, agent=agent) == expected, (kind, status, agent)
+
+
+@case
+async def pages_of_a_list_show_every_journal_once(stores: Stores) -> None:
+    clock = ManualClock()
+    async with stores.open(clock) as store:
+        await _populate(store, clock)
+        everything = await store.journals()
+        for size in (1, 2, 5, 12, 50):
+            seen: list[Journal] = []
+            while page := await store.journals(before=seen[-1] if seen else None, limit=size):
+                assert len(page) <= size
+                seen.extend(page)
+                assert len(seen) <= len(everything), size
+            assert seen == everything, size
+
+
+@case
+async def the_lists_are_a_fold_of_the_records(stores: Stores) -> None:
+    clock = ManualClock()
+    async with stores.open(clock) as store:
+        await _populate(store, clock)
+        found = await contents(store)
+        folded: dict[str, Journal] = {}
+        for entry in await store.feed():
+            assert entry.record is not None
+            folded[entry.journal] = _fold(folded.get(entry.journal), entry.journal, entry.seq, entry.record)
+        assert {line.id: line for line in found.journals} == folded
+        assert await store.examine(audit) == []
+
+
+def _fold(line: Journal | None, journal: str, seq: int, record: Record) -> Journal:
+    """The line of a journal after one more record."""
+    if line is None:
+        assert isinstance(record, Opened)
+        return Journal(journal, record.kind, record.agent, "idle", seq, record.at, record.at)
+    updated = record.at if touches_lists(record) else line.updated
+    status = next_status(line.status, record)
+    return Journal(journal, line.kind, line.agent, status, seq, line.created, updated)

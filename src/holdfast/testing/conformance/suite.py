@@ -1,0 +1,159 @@
+"""What a case is, and the tools that cases share."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias, TypeVar
+
+import msgspec
+
+from holdfast.errors import (
+    HoldfastError,
+)
+from holdfast.records import Ask, Blob, Done
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+    from contextlib import AbstractAsyncContextManager
+
+    from holdfast.clock import Clock
+    from holdfast.records import Record
+    from holdfast.store import Entry, Input, Journal, Lease, Store, Wait
+
+    Call: TypeAlias = Callable[[Store, Lease], Awaitable[object]]
+
+E = TypeVar("E", bound=HoldfastError)
+
+PATIENCE: Final = 5.0
+"""Seconds of real time after which something that should have happened did not."""
+
+
+class Stores(Protocol):
+    """One storage that can be opened again and again, also while it is open already."""
+
+    def open(self, clock: Clock) -> AbstractAsyncContextManager[Store]:
+        """A new opening, which sees whatever earlier ones have committed."""
+        ...
+
+
+class Case(NamedTuple):
+    """One law of the contract: its name is a sentence, `run` raises `AssertionError` where it does not hold."""
+
+    name: str
+    run: Callable[[Stores], Awaitable[None]]
+
+    def __str__(self) -> str:
+        return self.name
+
+
+_CASES: Final[list[Case]] = []
+
+
+def cases() -> list[Case]:
+    """Every case of the suite, in a fixed order."""
+    return list(_CASES)
+
+
+def case(run: Callable[[Stores], Awaitable[None]]) -> Callable[[Stores], Awaitable[None]]:
+    """Add a coroutine to the suite; its name is the sentence that it proves."""
+    _CASES.append(Case(getattr(run, "__name__", "?").replace("_", " "), run))
+    return run
+
+
+class Contents(NamedTuple):
+    """Everything that can be read from a store: two equal contents mean that nothing has changed."""
+
+    position: int
+    journals: list[Journal]
+    records: dict[str, list[Entry]]
+    pending: dict[str, list[Input]]
+    waits: dict[str, list[Wait]]
+
+
+async def contents(store: Store) -> Contents:
+    """Read it all. The store of a test is small; pages are still followed to their end."""
+    lines: list[Journal] = []
+    while page := await store.journals(before=lines[-1] if lines else None, limit=store.limits.page):
+        assert page[0] not in lines, "a page begins with a journal that was shown before"
+        lines.extend(page)
+    names = sorted(line.id for line in lines)
+    return Contents(
+        await store.last_position(),
+        lines,
+        {name: [entry async for entry in store.read_all(name)] for name in names},
+        {name: await store.pending(name) for name in names},
+        {name: await store.waits(name) for name in names},
+    )
+
+
+async def refusal(kind: type[E], attempt: Awaitable[object]) -> E:
+    """The error of the wanted kind that `attempt` ends with; anything else is a failure of the case."""
+    try:
+        answer = await attempt
+    except kind as error:
+        return error
+    message = f"it should have been refused with {kind.__name__}, but it answered {answer!r}"
+    raise AssertionError(message)
+
+
+async def promptly(attempt: Awaitable[Any]) -> Any:  # noqa: ANN401  whatever the attempt answers
+    """The answer, or a failure instead of a hanging test."""
+    return await asyncio.wait_for(attempt, PATIENCE)
+
+
+def step(name: str, *, at: int = 1) -> Done:
+    """A record like any other."""
+    return Done(at=at, key=f"main/{name}", ask=Ask("step", name, "0" * 64), value=msgspec.Raw(b"1"))
+
+
+def with_blob(blob: Blob, name: str = "large") -> Done:
+    """A record that refers to a blob."""
+    return Done(at=1, key=f"main/{name}", ask=Ask("step", name, "0" * 64), blob=blob)
+
+
+async def leased(store: Store, journal: str, *, ttl_ms: int = 10_000) -> Lease:
+    """The lease on a journal that is made for it."""
+    await store.open_journal(journal)
+    return await store.claim(journal, ttl_ms=ttl_ms)
+
+
+async def append_here(store: Store, lease: Lease, *added: Record) -> int:
+    """Append where the journal ends now."""
+    return await store.append(lease, added, head=(await store.journal(lease.journal)).head)
+
+
+ON_A_JOURNAL: Final[dict[str, Call]] = {
+    "append": lambda store, lease: store.append(lease, [step("x")], head=1),
+    "claim": lambda store, lease: store.claim(lease.journal),
+    "renew": lambda store, lease: store.renew(lease),
+    "release": lambda store, lease: store.release(lease),
+    "accept": lambda store, lease: store.accept(lease.journal, "hello", key="k"),
+    "open_wait": lambda store, lease: store.open_wait(lease.journal, "w"),
+    "expire_wait": lambda store, lease: store.expire_wait(lease.journal, "w"),
+    "cancel_wait": lambda store, lease: store.cancel_wait(lease.journal, "w"),
+    "revoke_waits": lambda store, lease: store.revoke_waits(lease.journal),
+    "quarantine": lambda store, lease: store.quarantine(lease.journal, "a test"),
+    "journal": lambda store, lease: store.journal(lease.journal),
+    "read": lambda store, lease: store.read(lease.journal),
+    "tail": lambda store, lease: store.tail(lease.journal),
+    "pending": lambda store, lease: store.pending(lease.journal),
+    "wait": lambda store, lease: store.wait(lease.journal, "w"),
+    "waits": lambda store, lease: store.waits(lease.journal),
+}
+"""Every call that needs a journal."""
+
+ON_THE_STORE: Final[dict[str, Call]] = {
+    "open_journal": lambda store, lease: store.open_journal(f"{lease.journal}-new"),
+    "put_blob": lambda store, lease: store.put_blob(lease.journal.encode()),
+    "collect_blobs": lambda store, _: store.collect_blobs(),
+    "blob": lambda store, _: store.blob("0" * 64),
+    "feed": lambda store, _: store.feed(),
+    "last_position": lambda store, _: store.last_position(),
+    "journals": lambda store, _: store.journals(),
+    "due": lambda store, _: store.due(),
+    "next_due": lambda store, _: store.next_due(),
+}
+"""Every call that needs none."""
+
+STALE: Final = ("append", "renew", "release")
+"""The calls that need a lease that is still theirs."""

@@ -1,0 +1,274 @@
+"""Waits: one-shot, first writer wins."""
+# ruff: noqa: D103  the name of a case is its sentence
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from holdfast.errors import (
+    HoldfastError,
+    PayloadTooLarge,
+    WaitUnknown,
+)
+from holdfast.testing.clock import ManualClock
+from holdfast.testing.conformance.suite import (
+    Stores,
+    case,
+    contents,
+    refusal,
+)
+
+if TYPE_CHECKING:
+    from holdfast.store import Store
+
+
+@case
+async def a_wait_is_open_until_it_is_resolved(stores: Stores) -> None:
+    async with stores.open(ManualClock()) as store:
+        await store.open_journal("a")
+        assert await store.wait("a", "w") is None
+        opened = await store.open_wait("a", "w", deadline=None)
+        assert (opened.state, opened.opened, opened.payload) == ("open", True, None)
+        settled = await store.resolve(store.wait_token("a", "w"), {"ok": True})
+        assert settled.won
+        assert (settled.wait.state, settled.wait.payload) == ("resolved", b'{"ok":true}')
+        assert await store.wait("a", "w") == settled.wait
+
+
+@case
+async def the_first_resolution_wins_and_the_second_learns_the_first(stores: Stores) -> None:
+    async with stores.open(ManualClock()) as store:
+        await store.open_journal("a")
+        await store.open_wait("a", "w")
+        token = store.wait_token("a", "w")
+        first = await store.resolve(token, "first")
+        second = await store.resolve(token, "second")
+        assert (first.won, second.won) == (True, False)
+        assert second.wait == first.wait == await store.wait("a", "w")
+
+
+@case
+async def of_many_resolutions_at_once_one_wins_and_all_learn_the_same(stores: Stores) -> None:
+    clock = ManualClock()
+    async with stores.open(clock) as one, stores.open(clock) as two:
+        await one.open_journal("a")
+        await one.open_wait("a", "w")
+        token = one.wait_token("a", "w")
+        attempts = (store.resolve(token, n) for n, store in enumerate((one, two) * 10))
+        answers = await asyncio.gather(*attempts)
+        assert sum(answer.won for answer in answers) == 1
+        assert len({answer.wait.payload for answer in answers}) == 1
+
+
+@case
+async def a_resolution_that_comes_first_is_buffered_until_the_wait_is_opened(stores: Stores) -> None:
+    clock = ManualClock()
+    async with stores.open(clock) as store:
+        await store.open_journal("a")
+        token = store.wait_token("a", "w")
+        early = await store.resolve(token, "early")
+        assert early.won
+        assert not early.wait.opened
+        assert not (await store.resolve(token, "later")).won
+    async with stores.open(clock) as store:
+        opened = await store.open_wait("a", "w", deadline=clock.read().wall - 1)
+        assert (opened.state, opened.payload, opened.opened) == ("resolved", b'"early"', True)
+        assert await store.due() == []
+
+
+@case
+async def a_resolution_after_the_deadline_is_too_late(stores: Stores) -> None:
+    clock = ManualClock()
+    async with stores.open(clock) as store:
+        await store.open_journal("a")
+        deadline = clock.read().wall + 1_000
+        await store.open_wait("a", "w", deadline=deadline)
+        await store.open_wait("a", "v", deadline=deadline)
+        clock.advance(999)
+        assert (await store.resolve(store.wait_token("a", "v"), 1)).won
+        clock.advance(1)
+        late = await store.resolve(store.wait_token("a", "w"), "late")
+        assert not late.won
+        assert (late.wait.state, late.wait.payload) == ("expired", None)
+        assert await store.wait("a", "w") == late.wait
+
+
+@case
+async def expiring_a_wait_that_is_not_due_does_nothing(stores: Stores) -> None:
+    clock = ManualClock()
+    async with stores.open(clock) as store:
+        await store.open_journal("a")
+        await store.open_wait("a", "never")
+        await store.open_wait("a", "later", deadline=clock.read().wall + 1)
+        before = await contents(store)
+        for name in ("never", "later"):
+            answer = await store.expire_wait("a", name)
+            assert (answer.won, answer.wait.state) == (False, "open"), name
+        assert await contents(store) == before
+        clock.advance(1)
+        answer = await store.expire_wait("a", "later")
+        assert (answer.won, answer.wait.state) == (True, "expired")
+
+
+@case
+async def a_cancelled_wait_can_not_be_resolved(stores: Stores) -> None:
+    async with stores.open(ManualClock()) as store:
+        await store.open_journal("a")
+        await store.open_wait("a", "w")
+        assert (await store.cancel_wait("a", "w")).won
+        answer = await store.resolve(store.wait_token("a", "w"), 1)
+        assert (answer.won, answer.wait.state, answer.wait.payload) == (False, "cancelled", None)
+        assert not (await store.cancel_wait("a", "w")).won
+        assert (await store.open_wait("a", "w")).state == "cancelled"
+
+
+@case
+async def only_a_resolution_may_come_before_its_wait(stores: Stores) -> None:
+    async with stores.open(ManualClock()) as store:
+        await store.open_journal("a")
+        await refusal(WaitUnknown, store.expire_wait("a", "w"))
+        await refusal(WaitUnknown, store.cancel_wait("a", "w"))
+        assert await store.waits("a") == []
+
+
+@case
+async def the_first_deadline_of_a_wait_stays(stores: Stores) -> None:
+    clock = ManualClock()
+    first = clock.read().wall + 1_000
+    async with stores.open(clock) as store:
+        await store.open_journal("a")
+        await store.open_wait("a", "w", deadline=first)
+        for other in (None, first - 500, first + 500):
+            assert (await store.open_wait("a", "w", deadline=other)).deadline == first
+        assert await store.next_due() == first
+
+
+@case
+async def one_wait_can_be_revoked_and_the_others_stay(stores: Stores) -> None:
+    async with stores.open(ManualClock()) as store:
+        await store.open_journal("a")
+        for name in ("v", "w"):
+            await store.open_wait("a", name)
+        assert await store.revoke_waits("a", "w") == 1
+        await refusal(WaitUnknown, store.resolve(store.wait_token("a", "w"), 1))
+        await refusal(WaitUnknown, store.open_wait("a", "w"))
+        await refusal(WaitUnknown, store.cancel_wait("a", "w"))
+        assert (await store.resolve(store.wait_token("a", "v"), 1)).won
+
+
+@case
+async def a_revoked_wait_forgets_its_resolution(stores: Stores) -> None:
+    async with stores.open(ManualClock()) as store:
+        await store.open_journal("a")
+        await store.resolve(store.wait_token("a", "w"), "a secret")
+        await store.revoke_waits("a", "w")
+        (found,) = await store.waits("a")
+        assert (found.state, found.payload) == ("revoked", None)
+
+
+@case
+async def all_waits_of_a_journal_can_be_revoked_also_those_to_come(stores: Stores) -> None:
+    clock = ManualClock()
+    async with stores.open(clock) as store:
+        await store.open_journal("a")
+        await store.open_journal("b")
+        await store.open_wait("a", "v", deadline=clock.read().wall + 1)
+        await store.open_wait("a", "w")
+        await store.open_wait("b", "w")
+        assert await store.revoke_waits("a") == 2
+    async with stores.open(clock) as store:
+        for name in ("v", "w", "new"):
+            await refusal(WaitUnknown, store.resolve(store.wait_token("a", name), 1))
+            await refusal(WaitUnknown, store.open_wait("a", name))
+        assert await store.next_due() is None
+        assert (await store.resolve(store.wait_token("b", "w"), 1)).won
+
+
+@case
+async def waits_and_their_tokens_survive_reopening(stores: Stores) -> None:
+    clock = ManualClock()
+    async with stores.open(clock) as store:
+        await store.open_journal("a")
+        await store.open_wait("a", "w", deadline=clock.read().wall + 1_000)
+        token = store.wait_token("a", "w")
+    async with stores.open(clock) as store:
+        assert store.wait_token("a", "w") == token
+        assert (await store.resolve(token, 1)).won
+    async with stores.open(clock) as store:
+        assert not (await store.resolve(token, 2)).won
+        assert [(found.name, found.payload) for found in await store.waits("a")] == [("w", b"1")]
+
+
+@case
+async def waits_are_listed_by_name(stores: Stores) -> None:
+    async with stores.open(ManualClock()) as store:
+        await store.open_journal("a")
+        for name in ("b", "é", "a", "Z", "😀", "ab"):
+            await store.open_wait("a", name)
+        assert [found.name for found in await store.waits("a")] == ["Z", "a", "ab", "b", "é", "😀"]
+        assert [found.name for found in await store.waits("a", limit=2)] == ["Z", "a"]
+
+
+@case
+async def due_waits_come_longest_overdue_first(stores: Stores) -> None:
+    clock = ManualClock()
+    now = clock.read().wall
+    async with stores.open(clock) as store:
+        await store.open_journal("a")
+        await store.open_journal("b")
+        assert await store.next_due() is None
+        for journal, name, delay in (("a", "x", 30), ("b", "x", 10), ("a", "y", 20), ("b", "y", 40)):
+            await store.open_wait(journal, name, deadline=now + delay)
+        await store.open_wait("a", "never")
+        assert await store.due() == []
+        assert await store.next_due() == now + 10
+        clock.advance(30)
+        overdue = [(found.journal, found.name) for found in await store.due()]
+        assert overdue == [("b", "x"), ("a", "y"), ("a", "x")]
+        assert [(found.journal, found.name) for found in await store.due(limit=1)] == [("b", "x")]
+        await store.expire_wait("b", "x")
+        await store.cancel_wait("a", "y")
+        assert [(found.journal, found.name) for found in await store.due()] == [("a", "x")]
+        await store.expire_wait("a", "x")
+        assert await store.next_due() == now + 40
+
+
+@case
+async def a_bad_token_tells_nothing(stores: Stores) -> None:
+    async with stores.open(ManualClock()) as store:
+        await store.open_journal("a")
+        await store.open_journal("closed")
+        await store.open_wait("a", "w")
+        await store.open_wait("a", "revoked")
+        await store.revoke_waits("a", "revoked")
+        await store.revoke_waits("closed")
+        good = store.wait_token("a", "w")
+        bad = {
+            "tampered": good[:-2] + ("A" if good[-2] != "A" else "B") + good[-1],
+            "truncated": good[:-1],
+            "empty": "",
+            "unknown": store.wait_token("nowhere", "w"),
+            "revoked": store.wait_token("a", "revoked"),
+            "revoked with all": store.wait_token("closed", "w"),
+        }
+        payloads: tuple[object, ...] = (1, float("nan"), "x" * (store.limits.input_bytes + 1))
+        for payload in payloads:
+            told = {name: await _told(store, token, payload) for name, token in bad.items()}
+            assert len(set(told.values())) == 1, told
+
+
+async def _told(store: Store, token: str, value: object) -> str:
+    """All that the bearer of a token can see of the refusal."""
+    error = await refusal(HoldfastError, store.resolve(token, value))
+    return f"{type(error).__name__} {error} {error.args} {vars(error)} {error.__cause__}"
+
+
+@case
+async def a_resolution_over_the_limit_is_refused(stores: Stores) -> None:
+    async with stores.open(ManualClock()) as store:
+        await store.open_journal("a")
+        await store.open_wait("a", "w")
+        token = store.wait_token("a", "w")
+        await refusal(PayloadTooLarge, store.resolve(token, "x" * store.limits.input_bytes))
+        assert (await store.resolve(token, 1)).won

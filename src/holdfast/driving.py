@@ -81,9 +81,10 @@ async def drive(  # noqa: PLR0913
             ledger = LeasedJournal(store, lease)
             past = await ledger.past()
             ended = past.ended.get(run)
-            if ended is None:
-                ended = await _run(Performer(ledger, past, run), ledger, body, lost, code)
-            return await _result(ledger, ended)
+            if ended is not None:
+                return await _result(ledger, ended)
+            performer = Performer(ledger, past, run)
+            return await _result(ledger, await _run(performer, ledger, body, lost, code), performer.failure)
     except Halted as halted:
         raise halted.reason from halted.reason.__cause__
 
@@ -94,12 +95,17 @@ async def replay(store: Store, journal: str, body: Callable[[Boundary], Awaitabl
     Raises `ReplayMismatch` where the code does not fit the journal, also when the run has ended with another result,
     and `ReplayMiss` where the record ends. Needs no lease: it may look at a journal that somebody else drives.
     """
+    check_id("run", run)
     past = await _past(store, journal)
     ledger = RecordedJournal(store, journal)
     performer = Performer(ledger, past, run, strict=True)
     install(asyncio.get_running_loop())
     try:
-        ended = await asyncio.ensure_future(_body(performer, ledger, body))
+        try:
+            ended = await asyncio.ensure_future(_body(performer, ledger, body))
+        finally:
+            await performer.close("ended")
+        performer.check_complete()
         _compare(performer, past.ended.get(run), ended)
     except Halted as halted:
         raise halted.reason from halted.reason.__cause__
@@ -136,17 +142,38 @@ async def _run(
     if performer.run not in performer.past.started:
         performer.submit([Started(at=ledger.now(), run=performer.run, code=code)])
     work = asyncio.ensure_future(_body(performer, ledger, body))
-    lost.add_done_callback(lambda _: work.cancel())
+    lost.add_done_callback(lambda _: _on_loss(performer, lost, work))
     try:
-        ended = await work
+        ended = await asyncio.shield(work)
     except asyncio.CancelledError:
-        if lost.done() and not lost.cancelled():
-            raise performer.halt(lost.result()) from None
+        await _wind_up(performer, work)
+        performer.check_halted()
         raise
+    finally:
+        await performer.close("ended")
+    performer.check_complete()
     crash_point("drive.before_end")
     await performer.record([ended])
     crash_point("drive.after_end")
     return ended
+
+
+def _on_loss(performer: Performer, lost: asyncio.Future[HoldfastError], work: asyncio.Future[Ended]) -> None:
+    """Somebody else drives this journal now: nothing more may be done here, whatever the code catches."""
+    if not lost.cancelled():
+        performer.halt(lost.result())
+        work.cancel()
+
+
+async def _wind_up(performer: Performer, work: asyncio.Future[Ended]) -> None:
+    """The drive is cancelled: the code is unwound, and its clean-up gets no effects. They belong to the next drive."""
+    performer.refuse()
+    work.cancel()
+    while not work.done():
+        with suppress(asyncio.CancelledError):
+            await asyncio.wait([work])
+    if not work.cancelled():
+        work.exception()
 
 
 async def _body(performer: Performer, ledger: Ledger, body: Callable[[Boundary], Awaitable[Any]]) -> Ended:
@@ -160,10 +187,11 @@ async def _body(performer: Performer, ledger: Ledger, body: Callable[[Boundary],
     except StoreError as error:
         raise performer.halt(error) from error
     except Exception as error:  # noqa: BLE001  how the code ended is recorded, whatever it raised
-        performer.check_running()
+        performer.check_halted()
+        performer.failure = error
         return Ended(at=ledger.now(), run=performer.run, status="failed", error=error_info(error))
     except BaseExceptionGroup:
-        performer.check_running()  # a task group wraps what halted one of its tasks
+        performer.check_halted()  # a task group wraps what halted one of its tasks
         raise
 
 
@@ -275,10 +303,10 @@ async def _past(store: Store, journal: str) -> Past:
     return past
 
 
-async def _result(ledger: Ledger, ended: Ended) -> Any:  # noqa: ANN401
+async def _result(ledger: Ledger, ended: Ended, cause: Exception | None = None) -> Any:  # noqa: ANN401
     """The value of a run that has ended, or the error it ended with."""
     if ended.error is not None:
-        raise RunFailed(ledger.journal, ended.run, ended.error.kind, ended.error.message)
+        raise RunFailed(ledger.journal, ended.run, ended.error.kind, ended.error.message) from cause
     if ended.blob is None:
         return decode_value(bytes(ended.value))
     body = await ledger.blob(ended.blob.digest)

@@ -166,6 +166,24 @@ class ScopeBusy(UsageError):
         self.path = path
 
 
+class OrderUnknown(UsageError):
+    """Tasks that are started in an order which is another one in every process."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "asyncio.as_completed starts its coroutines in no fixed order, so their branches could not be told apart "
+            "on replay; create the tasks first, in order, and pass those"
+        )
+
+
+class RunEnded(UsageError):
+    """The run has ended; nothing can be done in its name any more."""
+
+    def __init__(self, run: str) -> None:
+        super().__init__(f"the run {run!r} has ended; await all of its tasks before it does")
+        self.run = run
+
+
 class EffectRepeated(UsageError):
     """One replay key was asked for twice in one drive."""
 

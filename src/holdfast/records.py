@@ -141,13 +141,17 @@ class Failed(_Record, frozen=True, tag="failed"):
 
 
 class Unknown(_Record, frozen=True, tag="unknown"):
-    """The effect was begun, has no outcome and must not be repeated."""
+    """The effect was begun, has no outcome, must not be repeated, and nobody can say whether it took effect."""
 
     key: str
 
 
 class Cancelled(_Record, frozen=True, tag="cancelled"):
-    """The effect lost a race; if it was begun, it was stopped."""
+    """The effect was stopped: it lost a race, or the code that asked for it was cancelled (a timeout, say).
+
+    On replay the code is cancelled again by whatever cancelled it, so such an effect waits for that. After an outcome
+    of the same key it means that the code was cancelled before it got to see the outcome.
+    """
 
     key: str
     ask: Ask | None = None

@@ -15,13 +15,13 @@ import holdfast as hf
 from holdfast.effects.envelope import Command, Envelope, Scope, Subject
 from holdfast.errors import EffectRepeated, GroupInvalid, ReplayMiss, StoreFull
 from holdfast.records import Cancelled, Done, Grouped, Intended, Record, Unknown
-from holdfast.store import Lease
-from holdfast.testing import World, check
+from holdfast.store import Lease, Store
+from holdfast.store.contract import Command as StoreCommand
+from holdfast.store.contract import PutBlob
+from holdfast.testing import MemoryBackend, World, check
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable
-
-    from holdfast.store import Store
 
 
 @pytest.fixture
@@ -133,7 +133,7 @@ async def test_what_an_effect_gives_is_what_every_replay_will_give(store: Store)
     stop = Counted(stop_at=1)
     await interrupted(store, body)
     await hf.drive(store, "j", body)
-    assert seen == [[{"number": 7, "at": "2026-01-02T00:00:00+00:00"}, {"a": [1]}]] * 2
+    assert seen == [[{"number": 7, "at": "2026-01-02T00:00:00Z"}, {"a": [1]}]] * 2
 
 
 async def test_a_value_can_be_asked_for_as_a_type(store: Store) -> None:
@@ -266,22 +266,44 @@ async def test_an_endless_error_message_is_cut(store: Store) -> None:
     assert 0 < await hf.drive(store, "j", body) < 5_000
 
 
-async def test_an_error_of_the_store_is_never_recorded_as_the_outcome_of_an_effect(store: Store) -> None:
-    full: list[Exception] = [StoreFull("no room")]
+class FullOnce(MemoryBackend):
+    """A store that has no room for the first blob."""
 
-    async def act(_: hf.EffectContext) -> str:
-        await asyncio.sleep(0)
-        if full:
-            raise full.pop()
-        return "written"
+    refusals = 1
 
-    async def body(ctx: hf.Boundary) -> object:
-        return await ctx.effect("tool_call", "write", act, repeat=hf.Repeat.KEYED)
+    def submit(self, command: StoreCommand[Any]) -> asyncio.Future[Any]:
+        if isinstance(command, PutBlob) and self.refusals:
+            self.refusals -= 1
+            refused: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+            refused.set_exception(StoreFull("no room"))
+            return refused
+        return super().submit(command)
+
+
+async def test_an_error_of_the_store_is_never_recorded_as_the_outcome_of_an_effect() -> None:
+    store = Store(FullOnce())
+    act = Counted("x" * 100_000)
+
+    async def body(ctx: hf.Boundary) -> int:
+        return len(await ctx.effect("tool_call", "read", act, repeat=hf.Repeat.KEYED))
 
     with pytest.raises(StoreFull):
         await hf.drive(store, "j", body)
     assert (await store.journal("j")).status == "running"
-    assert await hf.drive(store, "j", body) == "written"
+    assert await hf.drive(store, "j", body) == 100_000
+
+
+async def test_an_error_of_another_journal_is_a_failure_like_any_other(store: Store) -> None:
+    async def nested(_: hf.EffectContext) -> object:
+        return await hf.drive(store, "j", body)  # this very journal is being driven: the lease is held
+
+    async def body(ctx: hf.Boundary) -> object:
+        try:
+            return await ctx.effect("tool_call", "nested", nested)
+        except hf.EffectFailed as error:
+            return error.kind
+
+    assert await hf.drive(store, "j", body) == "LeaseHeld"
 
 
 # ---- sub-steps -------------------------------------------------------------------------------------------------------

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
     from holdfast.effects.performer import Drift, Performer
+    from holdfast.effects.scopes import Place
     from holdfast.records import EffectKind, Wake
 
 
@@ -69,12 +70,14 @@ class Boundary:
         name: str,
         function: Callable[..., Any],
         *args: object,
-        repeat: Repeat = Repeat.KEYED,
+        repeat: Repeat = Repeat.FREE,
         returns: type[Any] | None = None,
     ) -> Any:  # noqa: ANN401  whatever the function gives, after its way through JSON
         """Call `function(*args)` once and remember what it gave; after a crash the recorded value is the answer.
 
-        A step that was interrupted runs again, unless `repeat` is `Repeat.NEVER`. A plain function runs in a thread.
+        A step that was interrupted runs again, from its beginning, unless `repeat` is `Repeat.NEVER`. The function
+        can't see an idempotency key: for what must not happen twice in the world, use `effect`. A plain function runs
+        in a thread.
         """
         if not callable(function):
             raise InvalidArgument("function", function, "something to call")
@@ -99,9 +102,10 @@ class Boundary:
         returns: type[Any] | None = None,
     ) -> Any:  # noqa: ANN401
         """Perform the next effect called `name` in the scope of the running code."""
-        key = self.performer.place().next(check_id("effect name", name))
+        place = self.performer.place()
+        key = place.next(check_id("effect name", name))
         envelope = self.performer.envelope(key, kind, name, name if target is None else target, body)
-        return await self.perform(envelope, run, repeat=repeat, returns=returns)
+        return await self._perform(envelope, run, repeat, returns, place)
 
     async def perform(
         self,
@@ -111,12 +115,25 @@ class Boundary:
         repeat: Repeat = Repeat.NEVER,
         returns: type[Any] | None = None,
     ) -> Any:  # noqa: ANN401
-        """Perform an effect under a key of the caller's own choice."""
+        """Perform an effect under a key of the caller's own choice, which begins with the name of the run.
+
+        Such effects may run at once and in any order; on replay their keys and contents are compared.
+        """
         if not isinstance(envelope, Envelope):  # pyright: ignore[reportUnnecessaryIsInstance]  # callers may be untyped
             raise InvalidArgument("envelope", envelope, "an Envelope")
+        return await self._perform(envelope, run, repeat, returns, None)
+
+    async def _perform(
+        self,
+        envelope: Envelope,
+        run: Callable[[EffectContext], Awaitable[Any]],
+        repeat: Repeat,
+        returns: type[Any] | None,
+        place: Place | None,
+    ) -> Any:  # noqa: ANN401
         if not callable(run):
             raise InvalidArgument("effect", run, "something to call")
-        return await self.performer.perform(envelope, lambda key: run(EffectContext(self, key)), repeat, returns)
+        return await self.performer.perform(envelope, lambda key: run(EffectContext(self, key)), repeat, returns, place)
 
     async def all(self, name: str, effects: Sequence[Effect]) -> list[Any]:
         """Perform all at once; their values in the order given. If some fail, the first to have failed is raised."""

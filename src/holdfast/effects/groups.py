@@ -14,12 +14,12 @@ from holdfast.crashpoints import crash_point
 from holdfast.effects.divergence import diverge
 from holdfast.effects.envelope import segment
 from holdfast.effects.replay import Answer, Begin, Decision
-from holdfast.errors import GroupInvalid, NoneSucceeded, ReplayMismatch, WorldError
+from holdfast.errors import GroupInvalid, Halted, NoneSucceeded, ReplayMismatch, WorldError
 from holdfast.names import check_id
-from holdfast.records import Ask, Cancelled, Done, Grouped, Outcome, Record, Wake
+from holdfast.records import Ask, Cancelled, Done, Grouped, Outcome, Record, Unknown, Wake
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from holdfast.effects.boundary import Effect, EffectContext
     from holdfast.effects.performer import Performer
@@ -55,7 +55,8 @@ class Group:
         self._performer = performer
         self._context = context
         self._wake: Wake = wake
-        self._key = performer.place().next(check_id("group name", name))
+        self._place = performer.place()
+        self._key = self._place.next(check_id("group name", name))
         self._check_shape(effects)
         self._prelude: list[Record] = []
         self._durable = -1  # recorded outcomes rank below zero, new ones by their sequence
@@ -78,14 +79,27 @@ class Group:
 
     async def run(self) -> Any:  # noqa: ANN401  the value depends on the kind of group
         """Perform what is left to do and answer as the journal says."""
-        with self._performer.occupied(self._key):
-            self._performer.check_order(self._key)
-            await self._open()
-            self._recall()
-            if self._decided() is None:
-                await self._drive()
-            await self._dismiss()
+        with self._performer.occupied(self._place):
+            self._performer.ask_group(self._place, self._key)
+            if self._key in self._performer.past.abandoned:
+                await self._performer.until_cancelled()
+            try:
+                await self._open()
+                self._recall()
+                if self._decided() is None:
+                    await self._drive()
+                await self._dismiss()
+            except asyncio.CancelledError:
+                self._abandon()
+                raise
             return await self._answer()
+
+    def _abandon(self) -> None:
+        """The caller was cancelled: nobody can say what became of those that were intended."""
+        at = self._performer.now()
+        open_intents = [m for m in self._members if m.outcome is None and self._has_intent(m)]
+        unknown = [Unknown(at=at, key=member.key) for member in open_intents]
+        self._performer.abandon([*self._prelude, *unknown, Cancelled(at=at, key=self._key)])
 
     # ---- opening ----
 
@@ -93,12 +107,13 @@ class Group:
         members = tuple(member.key for member in self._members)
         recorded = self._performer.past.groups.get(self._key)
         opened: list[Record] = []
+        if self._performer.recorded(self._key) is not None:
+            raise self._mismatch({"effect": "a single one"}, {"effect": "a group"})
         if recorded is None:
             opened.append(Grouped(at=self._performer.now(), key=self._key, wake=self._wake, members=members))
         elif (recorded.wake, recorded.members) != (self._wake, members):
             before = {"wake": recorded.wake, "members": recorded.members}
-            now = {"wake": self._wake, "members": members}
-            raise self._performer.halt(ReplayMismatch(self._key, diverge(before, now)))
+            raise self._mismatch(before, {"wake": self._wake, "members": members})
         intents = [m for m in self._members if isinstance(m.decision, Begin) and m.decision.intent]
         if not intents:
             self._prelude = opened  # it rides in the same commit as the first outcome
@@ -106,6 +121,9 @@ class Group:
         opened.extend(self._performer.intention(member.key, member.ask) for member in intents)
         await self._performer.record(opened)
         crash_point("group.opened")
+
+    def _mismatch(self, recorded: Mapping[str, object], asked: Mapping[str, object]) -> Halted:
+        return self._performer.halt(ReplayMismatch(self._key, diverge(dict(recorded), dict(asked))))
 
     def _recall(self) -> None:
         """Outcomes that the journal has, ranked as they stand in it, before all that settle now."""
@@ -152,7 +170,7 @@ class Group:
 
         A journal is written in order: when one outcome is durable, so are all that stand before it.
         """
-        settled = [m for m in self._members if m.outcome is not None and not isinstance(m.outcome, Cancelled)]
+        settled = [m for m in self._members if m.outcome is not None and m.seq and not isinstance(m.outcome, Cancelled)]
         return sorted((m for m in settled if m.seq <= self._durable), key=lambda member: member.seq)
 
     def _decided(self) -> _Member | None:
@@ -168,14 +186,18 @@ class Group:
     async def _dismiss(self) -> None:
         """Stop those that lost, and record that they did."""
         await self._stop()
-        self._performer.check_running()  # one of them may have found that the journal is not ours any more
+        self._performer.check_halted()  # one of them may have found that the journal is not ours any more
         losers = [member for member in self._members if member.outcome is None]
         if not losers:
             return
         cancelled: list[Record] = []
         for member in losers:
-            ask = None if self._has_intent(member) else member.ask
-            member.outcome = Cancelled(at=self._performer.now(), key=member.key, ask=ask)
+            at = self._performer.now()
+            # One that must not be repeated had begun: whether it took effect before it was stopped, nobody can say.
+            intended = self._has_intent(member)
+            member.outcome = (
+                Unknown(at=at, key=member.key) if intended else Cancelled(at=at, key=member.key, ask=member.ask)
+            )
             cancelled.append(member.outcome)
         await self._performer.record([*self._prelude, *cancelled])
         self._prelude = []

@@ -7,9 +7,10 @@ run, and records how it ended. It stops for good when the journal does not fit t
 from __future__ import annotations
 
 import asyncio
+import inspect
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias, cast
 
 import msgspec
 
@@ -30,8 +31,8 @@ from holdfast.effects.replay import (
     SettleUnknown,
     decide_effect,
 )
-from holdfast.effects.scopes import Place, current
-from holdfast.effects.values import decode_value, encode_value, plain
+from holdfast.effects.scopes import Place, branch_segment, current
+from holdfast.effects.values import check_returns, decode_value, encode_value, plain
 from holdfast.errors import (
     BlobMissing,
     EffectCancelled,
@@ -44,6 +45,7 @@ from holdfast.errors import (
     InvariantBroken,
     ReplayMismatch,
     ReplayMiss,
+    RunEnded,
     ScopeBusy,
     StoreError,
     UsageError,
@@ -117,33 +119,52 @@ class Performer:
         self._strict = strict
         self._asked: set[str] = set()
         self._consumed: dict[str, int] = {}
-        self._busy: set[str] = set()
         self._halted: HoldfastError | None = None
+        self._closed: Literal["cancelled", "ended"] | None = None
+        self._tasks: set[asyncio.Future[Any]] = set()
+        self._abandoned: list[Record] = []
+        self._causes: dict[str, Exception] = {}
+        self.failure: Exception | None = None
 
-    async def perform(self, envelope: Envelope, call: Call, repeat: Repeat, returns: type[Any] | None) -> Any:  # noqa: ANN401
-        """Answer from the journal, or perform and record: the whole of the promise is in this method."""
-        key = envelope.key
-        if envelope.scope.journal != self._ledger.journal:
-            message = f"the effect {key!r} belongs to the journal {envelope.scope.journal!r}, not to this one"
-            raise UsageError(message)
+    async def perform(
+        self, envelope: Envelope, call: Call, repeat: Repeat, returns: type[Any] | None, place: Place | None
+    ) -> Any:  # noqa: ANN401
+        """Answer from the journal, or perform and record: the whole of the promise is in this method.
+
+        `place` is the scope whose next effect this is; None for a key of the caller's own choice, which has no order.
+        """
+        self._check_scope(envelope)
+        check_returns(returns)
         ask = envelope.ask()
-        with self.occupied(key):
+        with self.occupied(place):
             decision = self.decide(envelope, ask, repeat)
-            self.check_order(key)
-            outcome = await self._carry_out(decision, key, ask, call)
+            if place is not None:
+                self.check_order(place, envelope.key)
+            outcome = await self._carry_out(decision, envelope.key, ask, call)
             return await self.unwrap(outcome, ask, returns)
 
+    def _check_scope(self, envelope: Envelope) -> None:
+        scope, prefix = envelope.scope, f"{segment(self.run)}/"
+        if (scope.journal, scope.run) != (self._ledger.journal, self.run) or not envelope.key.startswith(prefix):
+            message = (
+                f"the effect {envelope.key!r} of run {scope.run!r} of {scope.journal!r} can't be performed by run "
+                f"{self.run!r} of {self._ledger.journal!r}; its key must begin with {prefix!r}"
+            )
+            raise UsageError(message)
+
     @contextmanager
-    def occupied(self, key: str) -> Generator[None]:
+    def occupied(self, place: Place | None) -> Generator[None]:
         """A scope does one thing at a time; a second one at once would make the order a matter of luck."""
-        scope = scope_of(key)
-        if scope in self._busy:
-            raise ScopeBusy(scope)
-        self._busy.add(scope)
+        if place is None:
+            yield
+            return
+        if place.busy:
+            raise ScopeBusy(place.path)
+        place.busy = True
         try:
             yield
         finally:
-            self._busy.discard(scope)
+            place.busy = False
 
     def envelope(self, key: str, kind: EffectKind, name: str, target: str, body: object) -> Envelope:
         """The envelope of an effect of this run."""
@@ -177,6 +198,8 @@ class Performer:
         if key in self._asked:
             raise EffectRepeated(key)
         self._asked.add(key)
+        if key in self.past.groups:
+            raise self._mismatch(key, {"effect": "a group"}, {"effect": ask.kind})
         decision = decide_effect(self.past.effects.get(key), ask, repeat, strict=self._strict)
         match decision:
             case Mismatch(divergence):
@@ -189,16 +212,52 @@ class Performer:
                 pass
         return decision
 
-    def check_order(self, key: str) -> None:
-        """The n-th effect of a scope is always the same one; anything else is another program."""
-        scope = scope_of(key)
-        recorded = self.past.order.get(scope)
-        if recorded is None:
+    def check_order(self, place: Place, key: str) -> None:
+        """The n-th effect of a scope is always the same one; anything else is another program.
+
+        The code that performs an effect may take another way when it is performed again: there, only keys and
+        arguments are compared.
+        """
+        recorded = self.past.order.get(place.path)
+        if recorded is None or place.inside:
             return
-        index = self._consumed.get(scope, 0)
-        self._consumed[scope] = index + 1
+        index = self._consumed.get(place.path, 0)
+        self._consumed[place.path] = index + 1
         if index < len(recorded) and recorded[index] != key:
-            raise self.halt(ReplayMismatch(key, diverge({"effect": recorded[index]}, {"effect": key}), self._code()))
+            raise self._mismatch(key, {"effect": recorded[index]}, {"effect": key})
+
+    def ask_group(self, place: Place, key: str) -> None:
+        """A group is asked for: it has a place in the order of its scope, like an effect."""
+        self._asked.add(key)
+        self.check_order(place, key)
+
+    def check_complete(self) -> None:
+        """All that was recorded was asked for again, or this is another program."""
+        prefix = f"{segment(self.run)}/"
+        for key in (*self.past.effects, *self.past.groups):
+            if key in self._asked or not key.startswith(prefix) or self._below_an_answer(key):
+                continue
+            raise self._mismatch(key, {"effect": key}, {"effect": None})
+
+    def _below_an_answer(self, key: str) -> bool:
+        """Whether `key` was asked within an effect that has an outcome: such an effect is not performed again."""
+        parent = scope_of(key)
+        while parent:
+            found = self.past.effects.get(parent)
+            if parent in self.past.abandoned or (found is not None and parent in self._asked):
+                return True
+            parent = scope_of(parent)
+        return False
+
+    def enter_branch(self, parent: str, ordinal: int, name: str) -> None:
+        """A branch that left records must be the same one again."""
+        recorded = self.past.branches.get(parent, {}).get(ordinal, name)
+        if recorded != name:
+            key = f"{parent}/{branch_segment(ordinal, name)}"
+            raise self._mismatch(key, {"branch": recorded}, {"branch": name})
+
+    def _mismatch(self, key: str, recorded: dict[str, Any], asked: dict[str, Any]) -> Halted:
+        return self.halt(ReplayMismatch(key, diverge(recorded, asked), self._code()))
 
     def recorded(self, key: str) -> Recorded | None:
         """What the journal had about `key` when this drive began."""
@@ -213,12 +272,31 @@ class Performer:
     async def _carry_out(self, decision: Decision, key: str, ask: Ask, call: Call) -> Outcome:
         """Do what was decided; answers the recorded outcome."""
         if isinstance(decision, Answer):
+            if isinstance(decision.outcome, Cancelled):
+                await self.until_cancelled()
             return decision.outcome
-        if isinstance(decision, Begin) and decision.intent:
-            crash_point("effect.before_intent")
-            await self.record([self.intention(key, ask)])
-            crash_point("effect.after_intent")
-        return await self._settle(await self.outcome(decision, key, ask, call))
+        intended = not isinstance(decision, Begin) or decision.intent
+        try:
+            if isinstance(decision, Begin) and decision.intent:
+                crash_point("effect.before_intent")
+                await self.record([self.intention(key, ask)])
+                crash_point("effect.after_intent")
+            return await self._settle(await self.outcome(decision, key, ask, call))
+        except asyncio.CancelledError:
+            self.abandon([Cancelled(at=self.now(), key=key, ask=None if intended else ask)])
+            raise
+
+    async def until_cancelled(self) -> None:
+        """Wait for the cancellation that came when this was performed: by the same timeout, the same sibling."""
+        await asyncio.get_running_loop().create_future()
+
+    def abandon(self, noted: list[Record]) -> None:
+        """The code that asked was cancelled, and may go on: what it left goes into the journal before what comes next.
+
+        When the whole drive is cancelled nothing goes on here, and whoever drives next begins it again.
+        """
+        if self._halted is None and self._closed is None and not self._strict:
+            self._abandoned.extend(noted)
 
     async def outcome(self, decision: Decision, key: str, ask: Ask, call: Call) -> Outcome:
         """Perform what was decided; answers an outcome that is not recorded yet."""
@@ -242,21 +320,39 @@ class Performer:
     async def _attempt(self, key: str, ask: Ask | None, call: Call) -> Outcome:
         """Run the effect; its end becomes an outcome that is not recorded yet. Cancellation passes through."""
         crash_point("effect.before_run")
-        token = current.set(Place(self, key))
+        token = current.set(Place(self, key, inside=True))
         try:
-            value = await call(key)
+            value = call(key)
+            if inspect.isawaitable(value):
+                value = await value
             crash_point("effect.after_run")
             body = encode_value(value)
-            if len(body) <= self._ledger.inline_bytes:
-                return Done(at=self._ledger.now(), key=key, ask=ask, value=msgspec.Raw(body))
+        except asyncio.CancelledError as error:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise
+            # Nobody cancelled us: something that the effect awaited was cancelled, which is a failure like others.
+            return self._failure(key, ask, RuntimeError(f"what it waited for was cancelled {error}".rstrip()))
+        except Exception as error:  # noqa: BLE001  whatever the effect raised is its outcome
+            return self._failure(key, ask, error)
+        finally:
+            current.reset(token)
+        return await self._success(key, ask, body)
+
+    async def _success(self, key: str, ask: Ask | None, body: bytes) -> Outcome:
+        if len(body) <= self._ledger.inline_bytes:
+            return Done(at=self._ledger.now(), key=key, ask=ask, value=msgspec.Raw(body))
+        try:
             return Done(at=self._ledger.now(), key=key, ask=ask, blob=await self._ledger.put_blob(body))
         except StoreError as error:
             # Not the world's failure but ours: it must not become the recorded outcome of the effect.
             raise self.halt(error) from error
-        except Exception as error:  # noqa: BLE001  whatever the effect raised is its outcome
-            return Failed(at=self._ledger.now(), key=key, ask=ask, error=error_info(error))
-        finally:
-            current.reset(token)
+        except UsageError as error:
+            return self._failure(key, ask, error)
+
+    def _failure(self, key: str, ask: Ask | None, error: Exception) -> Failed:
+        self._causes[key] = error
+        return Failed(at=self._ledger.now(), key=key, ask=ask, error=error_info(error))
 
     async def _settle(self, outcome: Outcome) -> Outcome:
         """Record an outcome. Once begun, this finishes even if the caller is cancelled."""
@@ -273,9 +369,10 @@ class Performer:
 
     def submit(self, added: list[Record]) -> tuple[int, Awaitable[object]]:
         """Append without waiting: the place in the journal is fixed now, durability comes with the awaitable."""
-        self.check_running()
+        self.check_halted()
+        noted, self._abandoned = self._abandoned, []
         try:
-            return self._ledger.append(added)
+            return self._ledger.append([*noted, *added])
         except HoldfastError as error:
             raise self.halt(error) from error
 
@@ -305,7 +402,8 @@ class Performer:
             case Done():
                 return decode_value(await self._large(cast("Blob", outcome.blob)), returns)
             case Failed():
-                raise EffectFailed(outcome.key, outcome.error.kind, outcome.error.message)
+                cause = self._causes.pop(outcome.key, None)
+                raise EffectFailed(outcome.key, outcome.error.kind, outcome.error.message) from cause
             case Unknown():
                 raise EffectUnknown(outcome.key, ask.target)
             case Cancelled():
@@ -319,10 +417,36 @@ class Performer:
 
     # ---- stopping ----
 
-    def check_running(self) -> None:
-        """A halted run performs nothing any more."""
+    def check_halted(self) -> None:
+        """A halted run is over here, whatever the code makes of it."""
         if self._halted is not None:
             raise Halted(self._halted)
+
+    def check_running(self) -> None:
+        """A run that was halted, cancelled or has ended performs nothing any more."""
+        self.check_halted()
+        if self._closed == "cancelled":
+            message = "the drive was cancelled"
+            raise asyncio.CancelledError(message)
+        if self._closed == "ended":
+            raise RunEnded(self.run)
+
+    def adopt(self, task: asyncio.Future[Any]) -> None:
+        """Remember a task of the driven code, so that none outlives the run."""
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def close(self, how: Literal["cancelled", "ended"]) -> None:
+        """No new effects from now on; tasks that are left are cancelled, and awaited."""
+        self._closed = self._closed or how
+        while self._tasks:
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def refuse(self) -> None:
+        """No new effects from now on: the drive is being cancelled."""
+        self._closed = "cancelled"
 
     def halt(self, reason: HoldfastError) -> Halted:
         """Stop this run for good; the first reason stays."""
@@ -335,9 +459,13 @@ class Performer:
         return self._ledger.now()
 
 
-def error_info(error: Exception) -> ErrorInfo:
+def error_info(error: BaseException) -> ErrorInfo:
     """An error as it is recorded: bounded, and without anything that would have to be revived."""
-    message = str(error)
+    try:
+        message = str(error)
+    except Exception as trouble:  # noqa: BLE001  an error that can't say what it is must still be recorded
+        message = f"(its message can't be read: {type(trouble).__name__})"
+    message = message.encode("utf-8", "backslashreplace").decode()
     if len(message) > MAX_ERROR:
         message = f"{message[:MAX_ERROR]}... ({len(message):,} characters)"
     return ErrorInfo(type(error).__name__, message)

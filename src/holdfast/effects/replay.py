@@ -38,16 +38,22 @@ class Recorded:
 
     intent: Intended | None = None
     outcome: Outcome | None = None
+    asked: Ask | None = None
+
+    def settle(self, outcome: Outcome) -> None:
+        """The effect ended. A cancellation after that means that nobody got to see how."""
+        self.asked = getattr(outcome, "ask", None) or self.asked
+        self.outcome = outcome
 
     def ask(self) -> Ask:
         """What was asked at the time."""
         if self.intent is not None:
             return self.intent.ask
-        ask = getattr(self.outcome, "ask", None)
-        if ask is None:
+        asked = getattr(self.outcome, "ask", None) or self.asked
+        if asked is None:
             message = f"{self.outcome!r} has neither an intent nor what was asked"
             raise InvariantBroken(message)
-        return ask
+        return asked
 
 
 @dataclass(slots=True)
@@ -55,13 +61,16 @@ class Past:
     """What was asked and answered so far: a fold of the journal.
 
     Each scope is sequential, so the keys asked in it have one order; `order` keeps it for the check that a replay asks
-    for the same effects in the same order.
+    for the same effects in the same order. `branches` has the name of each task that left a record, `abandoned` the
+    groups whose caller was cancelled.
     """
 
     effects: dict[str, Recorded] = field(default_factory=dict[str, Recorded])
     groups: dict[str, Grouped] = field(default_factory=dict[str, Grouped])
     order: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
     settled: dict[str, int] = field(default_factory=dict[str, int])
+    branches: dict[str, dict[int, str]] = field(default_factory=dict[str, dict[int, str]])
+    abandoned: set[str] = field(default_factory=set[str])
     started: dict[str, Started] = field(default_factory=dict[str, Started])
     ended: dict[str, Ended] = field(default_factory=dict[str, Ended])
     records: int = 0
@@ -70,14 +79,16 @@ class Past:
         """Take the next record of the journal into account."""
         self.records += 1
         match record:
+            case Cancelled() if record.key in self.groups:
+                self.abandoned.add(record.key)
             case Done() | Failed() | Unknown() | Cancelled():
-                self._recorded(record.key).outcome = record
-                self.settled[record.key] = len(self.settled)
+                self._recorded(record.key).settle(record)
+                self.settled.setdefault(record.key, len(self.settled))
             case Intended():
                 self._recorded(record.key).intent = record
             case Grouped():
                 self.groups[record.key] = record
-                self.order.setdefault(scope_of(record.key), []).append(record.key)
+                self._in_scope(record.key)
             case Started():
                 self.started[record.run] = record
             case Ended():
@@ -89,8 +100,25 @@ class Past:
         found = self.effects.get(key)
         if found is None:
             found = self.effects[key] = Recorded()
-            self.order.setdefault(scope_of(key), []).append(key)
+            self._in_scope(key)
         return found
+
+    def _in_scope(self, key: str) -> None:
+        scope = scope_of(key)
+        keys = self.order.get(scope)
+        if keys is None:
+            keys = self.order[scope] = []
+            self._note_branches(scope)
+        keys.append(key)
+
+    def _note_branches(self, scope: str) -> None:
+        parent, slash, part = scope.rpartition("/")
+        if not slash:
+            return
+        if part.startswith("~"):
+            ordinal, _, name = part[1:].partition(".")
+            self.branches.setdefault(parent, {})[int(ordinal)] = name
+        self._note_branches(parent)
 
 
 def fold(records: Iterable[Record]) -> Past:

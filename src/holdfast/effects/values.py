@@ -7,17 +7,22 @@ time.
 from __future__ import annotations
 
 import dataclasses
+import sys
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum
+from functools import lru_cache
 from pathlib import PurePath
-from typing import Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 from uuid import UUID
 
 import msgspec
 
 from holdfast.effects.canonical import MAX_DEPTH, check, shown_key
-from holdfast.errors import InvalidValue
+from holdfast.errors import InvalidArgument, InvalidValue
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 _encode: Final = msgspec.json.Encoder().encode
 _decode: Final = msgspec.json.Decoder().decode
@@ -35,13 +40,34 @@ def encode_value(value: object) -> bytes:
 
 def decode_value(body: bytes, returns: type[Any] | None = None) -> Any:  # noqa: ANN401
     """The value in `body`, as `returns` if that is given: a pydantic model, a dataclass, a struct or a built-in."""
-    if returns is None:
-        return _decode(body)
-    validate = getattr(returns, "model_validate_json", None)
     try:
-        return msgspec.json.decode(body, type=returns) if validate is None else validate(body)
+        return check_returns(returns)(body)
     except (msgspec.MsgspecError, TypeError, ValueError) as error:
         raise InvalidValue("$", f"the recorded value does not fit {returns!r}: {error}") from error
+
+
+def check_returns(returns: type[Any] | None) -> Callable[[bytes], Any]:
+    """What decodes a recorded value as `returns`; a type that can't be decoded is refused before anything is done."""
+    if returns is None:
+        return _decode
+    try:
+        return _decoder_of(returns)
+    except TypeError:
+        raise InvalidArgument("returns", returns, "a type that can be read from JSON") from None
+
+
+@lru_cache(maxsize=256)
+def _decoder_of(returns: type[Any]) -> Callable[[bytes], Any]:
+    try:
+        return msgspec.json.Decoder(returns).decode
+    except TypeError:
+        pydantic = sys.modules.get("pydantic")  # a type made with pydantic needs pydantic, which is then loaded
+        if pydantic is None:
+            raise
+        try:
+            return pydantic.TypeAdapter(returns).validate_json
+        except pydantic.PydanticSchemaGenerationError as error:
+            raise TypeError(str(error)) from error
 
 
 def plain(value: object, path: str = "$", depth: int = 0) -> object:  # noqa: PLR0911  one line per kind of value
@@ -58,11 +84,9 @@ def plain(value: object, path: str = "$", depth: int = 0) -> object:  # noqa: PL
             return [plain(item, f"{path}[{n}]", depth + 1) for n, item in enumerate(cast("list[object]", value))]
         case Enum():
             return plain(value.value, path, depth + 1)
-        case datetime() | date() | time():
-            return value.isoformat()
-        case timedelta():
-            return value.total_seconds()
-        case UUID() | Decimal() | PurePath():
+        case datetime() | date() | time() | timedelta() | UUID() | Decimal():
+            return msgspec.to_builtins(value)
+        case PurePath():
             return str(value)
         case _:
             return _plain_object(value, path, depth)
@@ -70,11 +94,12 @@ def plain(value: object, path: str = "$", depth: int = 0) -> object:  # noqa: PL
 
 def _plain_object(value: object, path: str, depth: int) -> object:
     if isinstance(value, msgspec.Struct):
-        return plain(msgspec.structs.asdict(value), path, depth)
+        # Names and tags as the struct declares them, so that it can be read back; bytes are left for us to refuse.
+        return plain(msgspec.to_builtins(value, builtin_types=(bytes, bytearray, memoryview)), path, depth)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
         return plain(fields, path, depth)
     dump = getattr(value, "model_dump", None)
     if dump is not None and not isinstance(value, type):
-        return dump(mode="json")
+        return dump(mode="json", by_alias=True)
     raise InvalidValue(path, f"a {type(value).__name__} has no JSON form")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from holdfast import records
+from holdfast.effects.envelope import segment
 from holdfast.errors import RecordUnreadable
 from holdfast.records import (
     Admitted,
@@ -14,6 +15,7 @@ from holdfast.records import (
     Done,
     Ended,
     Failed,
+    Grouped,
     Intended,
     Opened,
     Unknown,
@@ -97,6 +99,8 @@ class _JournalAudit:
         self._intended: set[str] = set()
         self._settled: set[str] = set()
         self._ended: set[str] = set()
+        self._groups: set[str] = set()
+        self._closed_scopes: set[str] = set()
         self._admitted: set[int] = set()
 
     def run(self, raw: Iterator[RawRecord]) -> list[Violation]:
@@ -140,21 +144,45 @@ class _JournalAudit:
             case Done() | Failed() | Unknown() | Cancelled():
                 self._outcome(seq, record)
             case Ended():
-                self._once(self._ended, record.run, "terminal", seq, f"the run {record.run!r} ended before")
+                self._end(seq, record)
+            case Grouped():
+                self._groups.add(record.key)
+                if record.key in self._settled | self._intended:
+                    self._report("outcome", seq, f"{record.key!r} is both a group and an effect")
             case Admitted():
                 self._admission(seq, record)
             case _:
                 pass
 
     def _intent(self, seq: int, record: Intended) -> None:
+        self._run_is_open(seq, record.key)
         self._once(self._intended, record.key, "intent", seq, f"{record.key!r} was intended before")
         if record.key in self._settled:
             self._report("intent", seq, f"{record.key!r} had an outcome before it was intended")
 
     def _outcome(self, seq: int, record: Outcome) -> None:
+        self._run_is_open(seq, record.key)
+        if isinstance(record, Cancelled) and record.key in (self._settled | self._groups):
+            return  # the code was cancelled before it got to see the outcome
         self._once(self._settled, record.key, "outcome", seq, f"{record.key!r} has two outcomes")
         if getattr(record, "ask", None) is None and record.key not in self._intended:
             self._report("intent", seq, f"{record.key!r} has an outcome, but was neither asked nor intended")
+
+    def _run_is_open(self, seq: int, key: str) -> None:
+        if key.partition("/")[0] in self._closed_scopes:
+            self._report("terminal", seq, f"{key!r} belongs to a run that had ended")
+
+    def _end(self, seq: int, record: Ended) -> None:
+        self._once(self._ended, record.run, "terminal", seq, f"the run {record.run!r} ended before")
+        scope = segment(record.run)
+        self._closed_scopes.add(scope)
+        for key in sorted(self._intended - self._settled):
+            if key.startswith(f"{scope}/") and not self._below_settled(key):
+                self._report("terminal", seq, f"the run ended, but {key!r} was intended and never settled")
+
+    def _below_settled(self, key: str) -> bool:
+        parents = key.split("/")
+        return any("/".join(parents[:n]) in self._settled for n in range(1, len(parents)))
 
     def _admission(self, seq: int, record: Admitted) -> None:
         if record.input in self._admitted:

@@ -45,9 +45,13 @@ def _against_world(reader: Reader, attempts: list[Attempt]) -> Iterator[Violatio
         by_key[attempt.journal, attempt.key].append(attempt)
     yield from _repetitions(by_key)
     yield from _shared_keys(attempts)
-    for journal, key in _done_tool_calls(reader):
+    intended, done = _recorded_calls(reader)
+    for journal, key in done:
         if (journal, key) not in by_key:
             yield Violation("lost", f"{journal}/{key}", "recorded as done, but it never reached the world")
+    for (journal, key), found in by_key.items():
+        if found[0].repeat == "never" and (journal, key) not in intended:
+            yield Violation("intent", f"{journal}/{key}", "reached the world, but was never intended")
 
 
 def _repetitions(by_key: dict[tuple[str, str], list[Attempt]]) -> Iterator[Violation]:
@@ -67,15 +71,22 @@ def _shared_keys(attempts: list[Attempt]) -> Iterator[Violation]:
             yield Violation("key", f"{attempt.journal}/{attempt.key}", "two attempts bear different idempotency keys")
 
 
-def _done_tool_calls(reader: Reader) -> Iterator[tuple[str, str]]:
+def _recorded_calls(reader: Reader) -> tuple[set[tuple[str, str]], set[tuple[str, str]]]:
+    """All effects that were intended, and the tool calls among all effects that are done, by journal and key."""
+    intended: set[tuple[str, str]] = set()
+    tools: set[tuple[str, str]] = set()
+    done: set[tuple[str, str]] = set()
     for row in reader.raw_journals():
-        tools: set[str] = set()
         for raw in reader.raw_records(row.id):
             try:
                 record = records.decode(raw.body)
             except RecordUnreadable:
                 continue
-            if isinstance(record, Intended) and record.ask.kind == "tool_call":
-                tools.add(record.key)
-            if isinstance(record, Done) and (record.key in tools or (record.ask and record.ask.kind == "tool_call")):
-                yield row.id, record.key
+            if isinstance(record, Intended):
+                intended.add((row.id, record.key))
+            ask = getattr(record, "ask", None)
+            if ask is not None and ask.kind == "tool_call":
+                tools.add((row.id, getattr(record, "key", "")))
+            if isinstance(record, Done):
+                done.add((row.id, record.key))
+    return intended, done & tools

@@ -171,7 +171,8 @@ def main() -> int:
     if arguments.worker is not None:
         asyncio.run(work(arguments.worker, arguments.orders))
         return 0
-    return demo(arguments.orders, arguments.kills, arguments.seed or random.randrange(10_000))
+    seed = random.randrange(10_000) if arguments.seed is None else arguments.seed
+    return demo(arguments.orders, arguments.kills, seed)
 
 
 if __name__ == "__main__":

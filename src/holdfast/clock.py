@@ -40,6 +40,11 @@ class SystemClock:
 def boot_id() -> str:
     """What names this boot of this machine; empty where the system does not say."""
     try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     except OSError:
         return ""
+    try:
+        # A time namespace has a monotonic clock of its own, and start times that can't be compared.
+        return f"{boot} {Path('/proc/self/ns/time').readlink()}"
+    except OSError:
+        return boot

@@ -15,7 +15,7 @@ from holdfast.errors import OrderUnknown, UsageError
 from holdfast.testing import check
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Awaitable, Callable
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
 
     from holdfast.store import Store
 
@@ -35,9 +35,15 @@ class Stop(BaseException):
 performed: list[object] = []
 
 
+# When the first branch is refused, gather never gets to await the others.
+pytestmark = pytest.mark.filterwarnings("ignore:coroutine")
+
+
 @pytest.fixture(autouse=True)
-def _nothing_performed() -> None:
+def _nothing_performed() -> Generator[None]:
     performed.clear()
+    yield
+    gc.collect()
 
 
 async def act(value: object) -> object:
@@ -89,7 +95,6 @@ async def test_a_branch_inserted_before_others_is_a_mismatch(store: Store) -> No
     await _refused(store, lambda ctx: asyncio.gather(b(ctx), a(ctx)), 'recorded "a", asked "b"')
 
 
-@pytest.mark.filterwarnings("ignore:coroutine")  # as_completed never gets to await the other coroutines
 async def test_as_completed_is_refused_because_it_starts_its_tasks_in_no_order(store: Store) -> None:
     async def body(ctx: hf.Boundary) -> object:
         for done in asyncio.as_completed([ctx.step("s", act, n) for n in range(3)]):
@@ -99,8 +104,6 @@ async def test_as_completed_is_refused_because_it_starts_its_tasks_in_no_order(s
     with pytest.raises(hf.RunFailed, match="create the tasks first") as caught:
         await hf.drive(store, "j", body)
     assert isinstance(caught.value.__cause__, OrderUnknown)
-    del caught
-    gc.collect()
     assert performed == []
 
 

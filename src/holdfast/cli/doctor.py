@@ -10,7 +10,7 @@ import msgspec
 import typer
 
 from holdfast.clock import SystemClock
-from holdfast.errors import StoreError
+from holdfast.errors import HoldfastError
 
 if TYPE_CHECKING:
     from holdfast.store.sqlite.health import Health, Held
@@ -30,7 +30,7 @@ def doctor(
     progress = _Progress()
     try:
         health = examine(store, progress)
-    except StoreError as error:
+    except HoldfastError as error:
         progress.clear()
         if as_json:
             typer.echo(msgspec.json.encode({"path": str(store), "healthy": False, "problems": [str(error)]}).decode())

@@ -198,6 +198,9 @@ class _JournalAudit:
 
     def _summary(self) -> None:
         row = self._row
+        for (journal, number), pending in self._inputs.items():
+            if journal == row.id and not pending and number not in self._admitted:
+                self._report("input", row.head, f"input {number} does not wait any more, but was never admitted")
         if row.head != self._seq:
             self._report("head", row.head, f"the journal says it ends at {row.head}, its last record is {self._seq}")
         if row.epoch < self._epoch:

@@ -22,8 +22,8 @@ def checksum(salt: int, seq: int, epoch: int, body: bytes) -> int:
     return crc32(body, crc32(_place(seq, epoch), salt))
 
 
-def sound(salt: int, seq: int, epoch: int | None, body: bytes | None, crc: int | None) -> bool:
+def sound(salt: int, seq: object, epoch: object, body: object, crc: object) -> bool:
     """Whether a stored record matches its checksum. A damaged file may give anything, also nothing."""
-    if epoch is None or body is None:
+    if type(seq) is not int or type(epoch) is not int or type(body) is not bytes:
         return False
     return checksum(salt, seq, epoch, body) == crc

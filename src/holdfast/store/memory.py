@@ -200,8 +200,10 @@ class MemoryDisk:
         due = [(wait.deadline, wait) for wait in waits if wait.state == "open" and wait.deadline is not None]
         return sorted(due, key=lambda item: (item[0], item[1].journal, item[1].name))
 
-    def due(self, now: int, limit: int) -> list[Wait]:
-        return [wait for deadline, wait in self._open_waits() if deadline <= now][:limit]
+    def due(self, now: int, limit: int) -> tuple[list[Wait], set[str]]:
+        served = {row.id for row in self._journals.values() if row.quarantine is None}
+        due = [wait for deadline, wait in self._open_waits() if deadline <= now and wait.journal in served]
+        return due[:limit], set()
 
     def next_due(self) -> int | None:
         waiting = self._open_waits()
@@ -355,7 +357,12 @@ class MemoryBackend:
         return self._versions.current
 
     async def changed(self, version: int, timeout: float | None) -> int:
-        return await self._versions.after(version, timeout)
+        if self._closed:
+            raise StoreClosed
+        found = await self._versions.after(version, timeout)
+        if self._closed:
+            raise StoreClosed
+        return found
 
     def crash(self) -> None:
         """Stop at once, as a killed process does: what was not committed is gone, and nobody gets an answer."""

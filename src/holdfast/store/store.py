@@ -6,6 +6,8 @@ import asyncio
 import secrets
 from typing import TYPE_CHECKING, Final, Self, cast
 
+import msgspec
+
 from holdfast import records
 from holdfast.bounds import check_int
 from holdfast.effects.canonical import canonical
@@ -79,6 +81,8 @@ class Store:
     """
 
     def __init__(self, backend: Backend) -> None:
+        for name, value in msgspec.structs.asdict(backend.limits).items():
+            check_int(f"limit {name}", value, least=1)
         self._backend = backend
 
     async def __aenter__(self) -> Self:
@@ -174,7 +178,7 @@ class Store:
             entries = await self.read(journal, after=after)
             for entry in entries:
                 yield entry
-            if len(entries) < self._backend.limits.page:
+            if not entries:  # a page may be short because it is full of bytes
                 return
             after = entries[-1].seq
 
@@ -328,7 +332,10 @@ class Store:
         """Open waits whose deadline has passed, longest overdue first. Timers are waits that nobody resolves."""
         now = self._backend.clock.read().wall
         page = self._page(limit)
-        return await self._backend.read(lambda reader: reader.due(now, page))
+        due, damaged = await self._backend.read(lambda reader: reader.due(now, page))
+        for journal in sorted(damaged):  # one damaged wait must not stop the timers of all others
+            await self._backend.submit(Quarantine(journal, "a wait does not match its checksum"))
+        return due
 
     async def next_due(self) -> int | None:
         """The earliest deadline of an open wait, in wall milliseconds."""
@@ -375,6 +382,8 @@ class Store:
     async def changed(self, version: int, timeout: float | None = None) -> int:
         """Wait until there is a newer version than `version`; answers the present one. No change is ever missed."""
         check_int("version", version)
+        if timeout is not None and (type(timeout) not in (int, float) or not timeout >= 0):
+            raise InvalidArgument("timeout", timeout, "a number of seconds")
         return await self._backend.changed(version, timeout)
 
     async def examine(self, query: Callable[[Reader], T]) -> T:

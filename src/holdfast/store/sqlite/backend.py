@@ -14,7 +14,16 @@ from holdfast.clock import SystemClock
 from holdfast.errors import HoldfastError, InvalidArgument, StoreBusy, StoreClosed, StoreRefused, UsageError
 from holdfast.store.contract import Limits
 from holdfast.store.owners import this_process
-from holdfast.store.sqlite.files import connect_reader, connect_writer, meta, prepare, translated
+from holdfast.store.sqlite.files import (
+    closed,
+    connect_reader,
+    connect_writer,
+    meta,
+    opening,
+    prepare,
+    snapshot,
+    translated,
+)
 from holdfast.store.sqlite.reader import SqliteReader
 from holdfast.store.sqlite.wakeup import Wakeup
 from holdfast.store.sqlite.writer import Job, Writer
@@ -49,7 +58,9 @@ class SqliteBackend:
         self._versions = Versions()
         self._wakeup: Wakeup | None = None
         self._closed = False
+        self._closing: asyncio.Future[None] | None = None
         self._readers: list[_Connection] = []
+        self._reading: list[_Connection] = []
         self._pool = ThreadPoolExecutor(_READERS, thread_name_prefix="holdfast-reader")
         self._writer = Writer(
             path,
@@ -77,10 +88,14 @@ class SqliteBackend:
             raise UsageError(message)
         absolute = await asyncio.to_thread(_absolute, path)
         backend = cls(absolute, durability=durability, clock=clock or SystemClock(), limits=limits or Limits(), vfs=vfs)
+        start = asyncio.ensure_future(asyncio.to_thread(backend._start))
         try:
-            await asyncio.to_thread(backend._start)
-        except BaseException:
-            backend._pool.shutdown(wait=False)
+            await asyncio.shield(start)
+        except asyncio.CancelledError:
+            # The thread can't be stopped half-way: let it finish, then undo what it did.
+            await asyncio.wait([start])
+            if start.exception() is None:
+                await asyncio.to_thread(backend._stop)
             raise
         backend._wakeup = Wakeup(absolute.with_name(absolute.name + "-wal"), backend._look)
         return backend
@@ -88,14 +103,23 @@ class SqliteBackend:
     def _start(self) -> None:
         with translated(self.path):
             try:
-                prepare(self.path)
+                with opening(self.path):
+                    prepare(self.path)
+                    self._writer.start()
             except OSError as error:
                 raise StoreRefused(self.path, f"{error.strerror or error}: {error.filename}") from error
-            self._writer.start()
-            connection = connect_reader(self.path, self.limits, self._vfs)
-            self.store_id = meta(connection, "store_id").hex()
-            self.secret = meta(connection, "secret")
-            connection.close()
+            try:
+                # Kept open: while a reader is there, the log outlives a writer that has to reconnect.
+                self._readers.append(_Connection(self.path, self.limits, self._vfs))
+                connection = connect_reader(self.path, self.limits, self._vfs)
+                try:
+                    self.store_id = meta(connection, "store_id").hex()
+                    self.secret = meta(connection, "secret")
+                finally:
+                    connection.close()
+            except BaseException:
+                self._stop()
+                raise
 
     def _connect(self) -> Db:
         return connect_writer(self.path, self._durability, self.limits, self._vfs)
@@ -103,16 +127,19 @@ class SqliteBackend:
     # ---- writing ----
 
     def submit(self, command: Command[T]) -> asyncio.Future[T]:
-        if self._closed:
-            raise StoreClosed
-        if asyncio.get_running_loop() is not self._loop:
-            message = "a store belongs to the event loop it was opened in; open it again in this one"
-            raise UsageError(message)
+        self._check_usable()
         if self._writer.queued() >= self.limits.queued:
             raise StoreBusy(f"{self.limits.queued:,} commands wait for the writer")
         waiter: asyncio.Future[Any] = self._loop.create_future()
         self._writer.submit(Job(command, waiter))
         return waiter
+
+    def _check_usable(self) -> None:
+        if self._closed:
+            raise StoreClosed
+        if asyncio.get_running_loop() is not self._loop:
+            message = "a store belongs to the event loop it was opened in; open it again in this one"
+            raise UsageError(message)
 
     def _answer(self, answers: list[tuple[Job, Any]], foreign: bool) -> None:  # noqa: FBT001
         """From the writer's thread: hand the answers to the event loop, all at once."""
@@ -138,16 +165,20 @@ class SqliteBackend:
     # ---- reading ----
 
     async def read(self, query: Callable[[Reader], T]) -> T:
-        if self._closed:
-            raise StoreClosed
+        self._check_usable()
         return await self._loop.run_in_executor(self._pool, self._read, query)
 
     def _read(self, query: Callable[[Reader], T]) -> T:
         with translated(self.path):
-            connection = self._readers.pop() if self._readers else _Connection(self.path, self.limits, self._vfs)
+            try:
+                connection = self._readers.pop()
+            except IndexError:
+                connection = _Connection(self.path, self.limits, self._vfs)
+            self._reading.append(connection)
             try:
                 return connection.run(query)
             finally:
+                self._reading.remove(connection)
                 self._readers.append(connection)
 
     # ---- changes ----
@@ -157,31 +188,37 @@ class SqliteBackend:
         return self._versions.current
 
     async def changed(self, version: int, timeout: float | None) -> int:
+        self._check_usable()
         wakeup = cast("Wakeup", self._wakeup)
         wakeup.begin_waiting()
         try:
-            return await self._versions.after(version, timeout)
+            found = await self._versions.after(version, timeout)
         finally:
             wakeup.end_waiting()
+        self._check_usable()
+        return found
 
     def _look(self) -> None:
         if not self._closed:
             self._writer.submit(Job(None, None))
 
     async def close(self) -> None:
-        if self._closed:
-            return
-        self._closed = True
-        if self._wakeup is not None:
-            self._wakeup.close()
-        await asyncio.to_thread(self._stop)
-        self._versions.advance()
+        if self._closing is None:
+            self._closed = True
+            if self._wakeup is not None:
+                self._wakeup.close()
+            self._versions.advance()  # whoever waits for changes learns that there will be none
+            self._closing = asyncio.ensure_future(asyncio.to_thread(self._stop))
+        await asyncio.shield(self._closing)
 
     def _stop(self) -> None:
+        for connection in list(self._reading):
+            connection.interrupt()
         self._pool.shutdown(wait=True)
         for connection in self._readers:
             connection.close()
         self._writer.stop()  # last: only a connection that can write tidies up the log
+        closed(self.path)
 
 
 def _absolute(path: Path | str) -> Path:
@@ -202,7 +239,7 @@ class _Connection:
 
     def __init__(self, path: Path, limits: Limits, vfs: str | None) -> None:
         self._db = connect_reader(path, limits, vfs)
-        self._reader = SqliteReader(self._db)
+        self._reader = SqliteReader(self._db, limits.page_bytes)
         self._limit = limits.read_ms / 1000
         self._deadline = 0.0
         self._db.set_progress_handler(self._too_long, _PROGRESS_STEPS)
@@ -211,8 +248,14 @@ class _Connection:
         return time.monotonic() > self._deadline
 
     def run(self, query: Callable[[Reader], T]) -> T:
+        """All that `query` reads is from one state of the store."""
         self._deadline = time.monotonic() + self._limit
-        return query(self._reader)
+        with snapshot(self._db):
+            return query(self._reader)
+
+    def interrupt(self) -> None:
+        """Let a read that is under way end soon."""
+        self._deadline = 0.0
 
     def close(self) -> None:
         self._db.close()

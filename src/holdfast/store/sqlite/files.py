@@ -6,6 +6,9 @@ import fcntl
 import os
 import secrets
 import struct
+import threading
+import time
+from collections import Counter
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Final
 
@@ -91,12 +94,54 @@ def prepare(path: Path) -> None:
         raise StoreUnsafe(path, reason)
     if not exists:
         _create(path)
+    elif not path.stat().st_size:
+        path.chmod(0o600)  # an empty file that is about to hold a secret
+
+
+_open_files: Final[Counter[tuple[int, int]]] = Counter()
+_opening: Final = threading.RLock()
+
+
+@contextmanager
+def opening(path: Path) -> Generator[None]:
+    """Open a store; one at a time in this process, since two that make the same one would stumble over their locks."""
+    with _opening:
+        yield
+        _open_files[_inode(path)] += 1
+
+
+def closed(path: Path) -> None:
+    """A store that was opened is closed."""
+    with _opening:
+        _open_files[_inode(path)] -= 1
+
+
+def _inode(path: Path) -> tuple[int, int]:
+    try:
+        found = path.stat()
+    except OSError:
+        return 0, 0
+    return found.st_dev, found.st_ino
+
+
+def _read_header(path: Path) -> bytes | None:
+    """The first bytes of the file; None when this process has the store open, and so has looked at them before.
+
+    POSIX drops all locks that a process has on a file when it closes *any* descriptor of it: reading the file of an
+    open store by hand would take the locks of its connections away.
+    """
+    with _opening:
+        if _open_files[_inode(path)] > 0:
+            return None
+        with path.open("rb") as file:
+            return file.read(_HEADER)
 
 
 def check_header(path: Path) -> None:
     """Look at the first bytes without SQLite, which might change the file by opening it."""
-    with path.open("rb") as file:
-        header = file.read(_HEADER)
+    header = _read_header(path)
+    if header is None:
+        return
     if not header:
         if path.with_name(path.name + "-wal").exists() and path.with_name(path.name + "-wal").stat().st_size:
             raise StoreDamaged(path, "the file is empty, but it has a write-ahead log")
@@ -162,6 +207,7 @@ def _make_directory(directory: Path) -> None:
     for parent in reversed(missing):
         with suppress(FileExistsError):
             parent.mkdir(mode=0o700)
+        sync_directory(parent.parent)
 
 
 def _create(path: Path) -> None:
@@ -200,12 +246,12 @@ def _locks_work(directory: Path) -> bool:
         return True
     probe = directory / f".holdfast-probe-{secrets.token_hex(8)}"
     handles = [os.open(probe, flags | os.O_RDWR | os.O_CLOEXEC, 0o600) for flags in (os.O_CREAT | os.O_EXCL, 0)]
+    probe.unlink()
     try:
         return _try_lock(handles[0]) and not _try_lock(handles[1])
     finally:
         for handle in handles:
             os.close(handle)
-        probe.unlink()
 
 
 def _try_lock(handle: int) -> bool:
@@ -229,7 +275,7 @@ def connect_writer(path: Path, durability: Durability, limits: Limits, vfs: str 
         except apsw.CantOpenError as error:
             # The file itself is open. What can't be opened is the memory that its readers and writers share.
             raise StoreUnsafe(path, _NO_LOG) from error
-        if connection.execute("PRAGMA journal_mode = WAL").get != "wal":
+        if not _switch_to_log(connection, limits.busy_ms):
             raise StoreUnsafe(path, _NO_LOG)  # noqa: TRY301
         synchronous = "FULL" if durability == "power" else "NORMAL"
         connection.execute(f"PRAGMA synchronous = {synchronous}; PRAGMA wal_autocheckpoint = 0")
@@ -237,6 +283,18 @@ def connect_writer(path: Path, durability: Durability, limits: Limits, vfs: str 
         connection.close()
         raise
     return connection
+
+
+def _switch_to_log(connection: Db, busy_ms: int) -> bool:
+    """Keep a write-ahead log from now on. SQLite gives up at once when another process is there, so we wait."""
+    deadline = time.monotonic() + busy_ms / 1000
+    while True:
+        try:
+            return connection.execute("PRAGMA journal_mode = WAL").get == "wal"
+        except apsw.BusyError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.005)
 
 
 def _bring_up_to_date(connection: Db, path: Path) -> None:
@@ -281,6 +339,16 @@ def meta(connection: Db, key: str) -> bytes:
     if not isinstance(found, bytes):
         raise apsw.CorruptError(f"the value {key!r} that every store has is missing")
     return found
+
+
+@contextmanager
+def snapshot(connection: Db) -> Generator[None]:
+    """Read everything from one state, whatever others commit meanwhile."""
+    connection.execute("BEGIN")
+    try:
+        yield
+    finally:
+        connection.execute("ROLLBACK")
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from holdfast.store.audit import Violation, audit
 from holdfast.store.contract import Limits
 from holdfast.store.decisions import lease_left
 from holdfast.store.owners import is_gone
-from holdfast.store.sqlite.files import check_header, connect_reader, translated
+from holdfast.store.sqlite.files import check_header, connect_reader, snapshot, translated
 from holdfast.store.sqlite.reader import SqliteReader
 
 if TYPE_CHECKING:
@@ -77,14 +77,15 @@ def examine(path: Path | str, progress: Callable[[int, int], None] | None = None
     with translated(file):
         connection = connect_reader(file, Limits())
         try:
-            return _report(file, connection, progress)
+            with snapshot(connection):  # others may go on writing: this is about one moment
+                return _report(file, connection, progress)
         finally:
             connection.close()
 
 
 def _report(path: Path, db: Db, progress: Callable[[int, int], None] | None) -> Health:
     reader = SqliteReader(db)
-    damage = [str(line) for (line,) in db.execute("PRAGMA quick_check(100)") if line != "ok"]
+    damage = [str(line) for (line,) in db.execute("PRAGMA integrity_check(100)") if line != "ok"]
     violations = audit(reader, progress)
     rows = reader.raw_journals()
     quarantined = {row.id: row.quarantine for row in rows if row.quarantine is not None}

@@ -7,12 +7,22 @@ from typing import TYPE_CHECKING, Any, Final
 from holdfast import records
 from holdfast.errors import BlobCorrupt, JournalCorrupt, JournalMissing, RecordUnreadable
 from holdfast.store.checksum import salt_of, sound
-from holdfast.store.contract import Entry, FeedEntry, Input, InputRow, Journal, JournalRow, RawRecord, Wait
+from holdfast.store.contract import (
+    Entry,
+    FeedEntry,
+    Input,
+    InputRow,
+    Journal,
+    JournalRow,
+    Limits,
+    RawRecord,
+    Wait,
+)
 from holdfast.store.digests import blob_digest, input_digest, trusted
 from holdfast.store.sqlite.rows import JOURNAL_COLUMNS, input_row, journal_row, wait_row
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from holdfast.store.contract import JournalFilter
     from holdfast.store.sqlite.db import Db
@@ -25,8 +35,24 @@ _WAIT_COLUMNS: Final = "name, state, deadline, payload, opened, crc"
 class SqliteReader:
     """`Reader` on a read-only connection."""
 
-    def __init__(self, connection: Db) -> None:
+    def __init__(self, connection: Db, page_bytes: int = Limits().page_bytes) -> None:
         self._db = connection
+        self._page_bytes = page_bytes
+        self._cut = False
+        """Whether the last page ended because it was full of bytes."""
+
+    def _page(self, sql: str, values: tuple[Any, ...], size: Callable[[Any], int]) -> list[Any]:
+        """Rows until the page is full, counted in bytes; at least one."""
+        rows: list[Any] = []
+        taken = 0
+        self._cut = False
+        for row in self._db.execute(sql, values):
+            taken += size(row)
+            if rows and taken > self._page_bytes:
+                self._cut = True
+                break
+            rows.append(row)
+        return rows
 
     def _one(self, sql: str, values: tuple[Any, ...]) -> Any:  # noqa: ANN401
         return self._db.execute(sql, values).get
@@ -43,21 +69,23 @@ class SqliteReader:
 
     def records(self, journal: str, after: int, limit: int) -> list[Entry]:
         no, head = self._known(journal)
-        rows = self._db.execute(
+        rows = self._page(
             "SELECT seq, pos, epoch, crc, body FROM records WHERE journal = ? AND seq > ? ORDER BY seq LIMIT ?",
             (no, after, limit),
-        ).fetchall()
-        return _verified(journal, head, after, limit, rows)
+            lambda row: _length(row[4]),
+        )
+        return _verified(journal, after + len(rows) if self._cut else head, after, limit, rows)
 
     def tail(self, journal: str, limit: int) -> list[Entry]:
         return self.records(journal, max(self._known(journal)[1] - limit, 0), limit)
 
     def feed(self, after: int, limit: int) -> list[FeedEntry]:
-        rows = self._db.execute(
+        rows = self._page(
             "SELECT r.pos, j.id, r.seq, r.epoch, r.crc, r.body FROM records r JOIN journals j ON j.no = r.journal"
             " WHERE r.pos > ? ORDER BY r.pos LIMIT ?",
             (after, limit),
-        ).fetchall()
+            lambda row: _length(row[5]),
+        )
         return [_feed_entry(row) for row in rows]
 
     def last_position(self) -> int:
@@ -65,10 +93,11 @@ class SqliteReader:
 
     def pending(self, journal: str, limit: int) -> list[Input]:
         no, _ = self._known(journal)
-        rows = self._db.execute(
+        rows = self._page(
             f"SELECT {_INPUT_COLUMNS} FROM inputs WHERE journal = ? AND pending = 1 ORDER BY input LIMIT ?",  # noqa: S608
             (no, limit),
-        ).fetchall()
+            lambda row: _length(row[3]),
+        )
         return [_sound_input(journal, input_row(row)) for row in rows]
 
     def wait(self, journal: str, name: str) -> Wait | None:
@@ -84,15 +113,23 @@ class SqliteReader:
         ).fetchall()
         return [wait_row(journal, row) for row in rows]
 
-    def due(self, now: int, limit: int) -> list[Wait]:
+    def due(self, now: int, limit: int) -> tuple[list[Wait], set[str]]:
+        """Waits that are due, and the journals of those that can't be trusted."""
         rows = self._db.execute(
             "SELECT j.id, w.name, w.state, w.deadline, w.payload, w.opened, w.crc"
             " FROM waits w JOIN journals j ON j.no = w.journal"
-            " WHERE w.state = 'open' AND w.deadline IS NOT NULL AND w.deadline <= ?"
+            " WHERE w.state = 'open' AND w.deadline IS NOT NULL AND w.deadline <= ? AND j.quarantine IS NULL"
             " ORDER BY w.deadline, j.id, w.name LIMIT ?",
             (now, limit),
         ).fetchall()
-        return [wait_row(row[0], row[1:]) for row in rows]
+        due: list[Wait] = []
+        damaged: set[str] = set()
+        for row in rows:
+            try:
+                due.append(wait_row(row[0], row[1:]))
+            except JournalCorrupt:
+                damaged.add(row[0])
+        return due, damaged
 
     def next_due(self) -> int | None:
         return self._one("SELECT min(deadline) FROM waits WHERE state = 'open' AND deadline IS NOT NULL", ())
@@ -152,6 +189,10 @@ class SqliteReader:
             yield journal, row, input_digest(row.body) == row.digest
 
 
+def _length(value: object) -> int:
+    return len(value) if isinstance(value, bytes | str) else 0
+
+
 def list_query(where: JournalFilter, limit: int) -> tuple[str, list[Any]]:
     """The statement that lists journals. Every combination of filters has an index that is already in its order."""
     terms: list[str] = []
@@ -159,8 +200,7 @@ def list_query(where: JournalFilter, limit: int) -> tuple[str, list[Any]]:
     for column in ("kind", "status", "agent"):
         value = getattr(where, column)
         if value is not None:
-            # An agent has journals of one kind as a rule: the plus keeps SQLite from preferring the index by kind.
-            terms.append(f"+{column} = ?" if column == "kind" and where.agent is not None else f"{column} = ?")
+            terms.append(f"{column} = ?")
             values.append(value)
     if where.before is not None:
         terms.append("(updated, id) < (?, ?)")

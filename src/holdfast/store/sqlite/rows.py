@@ -207,7 +207,7 @@ class SqliteRows:
     def put_blob(self, digest: str, body: bytes, at: int) -> None:
         self._run(
             "INSERT INTO blobs (digest, at, body) VALUES (?, ?, ?)"
-            " ON CONFLICT (digest) DO UPDATE SET at = max(at, excluded.at)",
+            " ON CONFLICT (digest) DO UPDATE SET at = max(at, excluded.at), body = excluded.body",
             (digest, at, body),
         )
 

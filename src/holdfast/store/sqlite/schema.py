@@ -53,6 +53,8 @@ CREATE INDEX journals_by_kind   ON journals (kind, updated, id);
 CREATE INDEX journals_by_status ON journals (status, updated, id);
 CREATE INDEX journals_by_agent  ON journals (agent, updated, id) WHERE agent IS NOT NULL;
 CREATE INDEX journals_by_agent_and_status ON journals (agent, status, updated, id) WHERE agent IS NOT NULL;
+CREATE INDEX journals_by_agent_and_kind ON journals (agent, kind, updated, id) WHERE agent IS NOT NULL;
+CREATE INDEX journals_by_all ON journals (agent, kind, status, updated, id) WHERE agent IS NOT NULL;
 CREATE INDEX journals_by_kind_and_status  ON journals (kind, status, updated, id);
 CREATE INDEX journals_newest    ON journals (updated, id);
 CREATE INDEX journals_in_quarantine ON journals (no) WHERE quarantine IS NOT NULL;

@@ -31,6 +31,7 @@ class Wakeup:
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.Handle | None = None
         self._waiting = 0
+        self._closed = False
         self._fd = _watch(log)
 
     def begin_waiting(self) -> None:
@@ -49,13 +50,17 @@ class Wakeup:
         """Stop watching."""
         if self._timer is not None:
             self._timer.cancel()
-        if self._fd is not None:
-            self._loop.remove_reader(self._fd)
-            os.close(self._fd)
+        self._closed = True
+        fd, self._fd = self._fd, None
+        if fd is not None:
+            self._loop.remove_reader(fd)
+            os.close(fd)
 
     def _fire(self) -> None:
         """Look, then listen again. Our own commits write the log too: while we do not listen they cost nothing."""
         self._timer = None
+        if self._closed:
+            return
         self._look()
         if not self._waiting:
             return

@@ -17,7 +17,7 @@ import msgspec
 
 from holdfast.crashpoints import crash_point
 from holdfast.errors import CommitUnknown, HoldfastError, StoreClosed, StoreFailed, WalPinned
-from holdfast.store.contract import Append, Command, Owner, PutBlob
+from holdfast.store.contract import Accept, Append, Command, Owner, PutBlob, SettleWait
 from holdfast.store.owners import is_gone
 from holdfast.store.sqlite.files import translate
 from holdfast.store.sqlite.rows import SqliteRows, owner_of
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from holdfast.clock import Clock
+    from holdfast.errors import StoreError
     from holdfast.store.contract import Limits
     from holdfast.store.sqlite.db import Db
 
@@ -205,10 +206,15 @@ class Writer:
             os.utime(self._log)
 
     def _look(self) -> bool:
+        """Whether others have written; if so, find out whether they are still there."""
+        rows = self._attached()[1]
         try:
-            return self._attached()[1].begin()
+            foreign = rows.begin()
+            if foreign:
+                self._others = rows.others()
         except apsw.Error:
             return True
+        return foreign
 
     def _one_by_one(self, jobs: list[Job], error: Exception) -> list[Answer]:
         if len(jobs) == 1:
@@ -243,7 +249,8 @@ class Writer:
         try:
             if not rows.happened(evidence):
                 self._bury(db, error)
-                return [answer if isinstance(answer, HoldfastError) else failure for answer in answers]
+                # Also to those that were refused: the refusal may rest on a command that did not happen either.
+                return [failure] * len(answers)
             if self._proves_sync:
                 # The commit is visible, but its sync failed, and the kernel may have dropped the pages. Copying the
                 # log into the database writes them anew, and a sync that succeeds now is about these writes.
@@ -311,6 +318,7 @@ class Writer:
         owner = msgspec.json.encode(self._owner).decode()
         db.execute("INSERT INTO writers (instance, owner, batch) VALUES (?, ?, 0)", (self._owner.instance, owner))
         db.execute("COMMIT")
+        self._ring()
 
     def _close(self) -> None:
         if self._db is None:
@@ -348,22 +356,28 @@ class Writer:
             # The commits are safe in the log. SQLite copies these pages again next time.
             self.checkpoint_failure = str(error)
 
-    def _pinned(self) -> WalPinned | None:
+    def _pinned(self) -> StoreError | None:
         """The refusal of all writes when the log can't be reset and has reached its limit."""
         size = self._frames * _FRAME
         if size < self._limits.wal_max_bytes or self._db is None:
             return None
         try:
             self._reset_log(self._db, _RESET_BUSY_MS)
-        except apsw.Error:
+        except apsw.BusyError:
             return WalPinned(size, self._limits.wal_max_bytes)
+        except apsw.Error as error:
+            return translate(self._path, error)
         self._frames = self._checkpointed = 0
         return None
 
 
 def _size(command: Command[Any] | None) -> int:
-    if isinstance(command, PutBlob):
-        return len(command.body)
-    if isinstance(command, Append):
-        return sum(map(len, command.bodies))
-    return 0
+    match command:
+        case Append():
+            return sum(map(len, command.bodies))
+        case PutBlob() | Accept():
+            return len(command.body)
+        case SettleWait():
+            return len(command.payload or b"")
+        case _:
+            return 0

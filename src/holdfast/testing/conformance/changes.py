@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from holdfast.errors import (
     JournalQuarantined,
+    StoreClosed,
 )
 from holdfast.records import Admitted
 from holdfast.testing.clock import ManualClock
@@ -120,10 +121,8 @@ async def closing_wakes_those_who_wait_for_changes(stores: Stores) -> None:
         await store.open_journal("a")
         waiting = asyncio.ensure_future(store.changed(await _quiet(store)))
         await asyncio.sleep(0)
-    try:
-        await promptly(waiting)
-    finally:
-        waiting.cancel()
+    await refusal(StoreClosed, promptly(waiting))
+    await refusal(StoreClosed, promptly(store.changed(0)))
 
 
 @case

@@ -9,6 +9,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import apsw
+import msgspec
 import pytest
 
 import holdfast as hf
@@ -169,3 +170,48 @@ async def test_limits_that_can_not_be_meant_are_refused(tmp_path: Path, field: s
     with pytest.raises(hf.UsageError, match=field):
         async with hf.open_store(None, limits=hf.Limits(**{field: 0})):
             pass
+
+
+async def test_a_process_that_watches_and_writes_wakes_the_others_too(tmp_path: Path) -> None:
+    path = tmp_path / "store.db"
+    async with hf.open_store(path) as busy:
+        await busy.open_journal("j")
+        lease = await busy.claim("j")
+        watching = asyncio.ensure_future(_watch(busy))
+        await asyncio.sleep(0.05)  # it has looked, and found itself alone
+        async with hf.open_store(path) as other:
+            await asyncio.sleep(0.05)  # it has noticed the other one, by looking and not by writing
+            latencies: list[float] = []
+            for head in range(1, 8):
+                seen = await other.changed(other.version, 0.05)
+                waiting = asyncio.ensure_future(other.changed(seen, 5))
+                await asyncio.sleep(0.02)
+                begun = asyncio.get_running_loop().time()
+                await busy.append(lease, [Parked(at=1, run="r")], head=head)
+                await waiting
+                latencies.append(asyncio.get_running_loop().time() - begun)
+        watching.cancel()
+        with suppress(asyncio.CancelledError, StoreClosed):
+            await watching
+    assert sorted(latencies)[3] < 0.05, latencies
+
+
+async def _watch(store: hf.Store) -> None:
+    version = store.version
+    while True:
+        version = await store.changed(version)
+
+
+async def test_a_page_is_bounded_in_bytes_and_nothing_is_missed(tmp_path: Path) -> None:
+    limits = hf.Limits(page_bytes=10_000)
+    async with hf.open_store(tmp_path / "store.db", limits=limits) as store:
+        await store.open_journal("j")
+        lease = await store.claim("j")
+        value = msgspec.Raw(b'"%b"' % (b"x" * 4_000))
+        added = [Done(at=1, key=f"k/{n}", ask=Ask("step", "s", "0" * 64), value=value) for n in range(10)]
+        await store.append(lease, added, head=1)
+        assert len(await store.read("j")) == 3
+        assert len(await store.read("j", after=3)) == 2
+        assert [entry.seq async for entry in store.read_all("j")] == list(range(1, 12))
+        assert len(await store.feed()) == 3
+        assert (await store.tail("j", 2))[-1].seq == 11

@@ -358,6 +358,8 @@ def translated(path: Path) -> Generator[None]:
         yield
     except apsw.Error as error:
         raise translate(path, error) from error
+    except UnicodeDecodeError as error:  # we only ever store UTF-8
+        raise StoreDamaged(path, f"a text in it can't be read: {error.reason}") from error
 
 
 def translate(path: Path, error: apsw.Error) -> StoreError:  # noqa: PLR0911  one line per kind of error

@@ -16,7 +16,7 @@ import apsw
 import msgspec
 
 from holdfast.crashpoints import crash_point
-from holdfast.errors import CommitUnknown, HoldfastError, StoreClosed, StoreFailed, WalPinned
+from holdfast.errors import CommitUnknown, HoldfastError, StoreClosed, StoreDamaged, StoreFailed, WalPinned
 from holdfast.store.contract import Accept, Append, Command, Owner, PutBlob, SettleWait
 from holdfast.store.owners import is_gone
 from holdfast.store.sqlite.files import translate
@@ -218,7 +218,7 @@ class Writer:
 
     def _one_by_one(self, jobs: list[Job], error: Exception) -> list[Answer]:
         if len(jobs) == 1:
-            return [translate(self._path, error) if isinstance(error, apsw.Error) else broken_by(error)]
+            return [self._answer_to(error)]
         answers: list[Answer] = []
         for job in jobs:
             if self._db is None and not self._reattach():
@@ -226,6 +226,14 @@ class Writer:
             else:
                 answers.extend(self._commit([job])[0])
         return answers
+
+    def _answer_to(self, error: Exception) -> HoldfastError:
+        """What the caller is told whose command failed before anything was written."""
+        if isinstance(error, apsw.Error):
+            return translate(self._path, error)
+        if isinstance(error, UnicodeDecodeError):  # we only ever store UTF-8
+            return StoreDamaged(self._path, f"a text in it can't be read: {error.reason}")
+        return broken_by(error)
 
     def _roll_back(self) -> None:
         db, rows = self._attached()

@@ -110,13 +110,9 @@ class SqliteBackend:
                 raise StoreRefused(self.path, f"{error.strerror or error}: {error.filename}") from error
             try:
                 # Kept open: while a reader is there, the log outlives a writer that has to reconnect.
-                self._readers.append(_Connection(self.path, self.limits, self._vfs))
-                connection = connect_reader(self.path, self.limits, self._vfs)
-                try:
-                    self.store_id = meta(connection, "store_id").hex()
-                    self.secret = meta(connection, "secret")
-                finally:
-                    connection.close()
+                kept = _Connection(self.path, self.limits, self._vfs)
+                self._readers.append(kept)
+                self.store_id, self.secret = kept.identity()
             except BaseException:
                 self._stop()
                 raise
@@ -252,6 +248,10 @@ class _Connection:
         self._deadline = time.monotonic() + self._limit
         with snapshot(self._db):
             return query(self._reader)
+
+    def identity(self) -> tuple[str, bytes]:
+        """The id of the store and its secret."""
+        return meta(self._db, "store_id").hex(), meta(self._db, "secret")
 
     def interrupt(self) -> None:
         """Let a read that is under way end soon."""

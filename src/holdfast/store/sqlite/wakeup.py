@@ -32,7 +32,7 @@ class Wakeup:
         self._timer: asyncio.Handle | None = None
         self._waiting = 0
         self._closed = False
-        self._fd = _watch(log)
+        self._inotify = _inotify(log)
 
     def begin_waiting(self) -> None:
         """Somebody waits for changes: look at once, since some may have come before."""
@@ -51,25 +51,27 @@ class Wakeup:
         if self._timer is not None:
             self._timer.cancel()
         self._closed = True
-        fd, self._fd = self._fd, None
-        if fd is not None:
-            self._loop.remove_reader(fd)
-            os.close(fd)
+        inotify, self._inotify = self._inotify, None
+        if inotify is not None:
+            self._loop.remove_reader(inotify.fd)
+            os.close(inotify.fd)
 
     def _fire(self) -> None:
-        """Look, then listen again. Our own commits write the log too: while we do not listen they cost nothing."""
+        """Listen again, then look. Our own commits touch the log too: while we do not listen they cost nothing."""
         self._timer = None
         if self._closed:
             return
-        self._look()
+        listening = self._waiting > 0 and self._listen()
+        self._look()  # after listening: a commit in between is either seen now or heard of
         if not self._waiting:
             return
-        listening = self._fd is not None and self._listen(self._fd)
         self._timer = self._loop.call_later(_TICK if listening else _POLL, self._fire)
 
-    def _listen(self, fd: int) -> bool:
+    def _listen(self) -> bool:
+        if self._inotify is None or not self._inotify.watch():
+            return False
         try:
-            self._loop.add_reader(fd, self._on_event, fd)
+            self._loop.add_reader(self._inotify.fd, self._on_event, self._inotify.fd)
         except NotImplementedError:  # an event loop that can't watch files
             return False
         return True
@@ -82,16 +84,23 @@ class Wakeup:
         self._timer = self._loop.call_later(_COALESCE, self._fire)
 
 
-def _watch(log: Path) -> int | None:
-    """An inotify descriptor that becomes readable when `log` is touched, or None where there is no inotify."""
+class _Inotify:
+    """The kernel's word that a file was touched."""
+
+    def __init__(self, log: Path) -> None:
+        self._libc = ctypes.CDLL(None, use_errno=True)
+        self._log = os.fsencode(log)
+        self.fd = int(self._libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC))
+        if self.fd < 0:
+            raise OSError(ctypes.get_errno(), "inotify_init1")
+
+    def watch(self) -> bool:
+        """Watch the log; again and again, because it may have been made anew under the same name."""
+        return int(self._libc.inotify_add_watch(self.fd, self._log, _IN_ATTRIB)) >= 0
+
+
+def _inotify(log: Path) -> _Inotify | None:
     try:
-        libc = ctypes.CDLL(None, use_errno=True)
-        fd = int(libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC))
-    except (AttributeError, OSError):
+        return _Inotify(log)
+    except (AttributeError, OSError):  # not on this system, or no more of them
         return None
-    if fd < 0:
-        return None
-    if libc.inotify_add_watch(fd, os.fsencode(log), _IN_ATTRIB) < 0:
-        os.close(fd)
-        return None
-    return fd

@@ -121,7 +121,7 @@ class Performer:
         self._consumed: dict[str, int] = {}
         self._halted: HoldfastError | None = None
         self._closed: Literal["cancelled", "ended"] | None = None
-        self._tasks: set[asyncio.Future[Any]] = set()
+        self._tasks: dict[asyncio.Future[Any], None] = {}  # ordered: they are stopped in the order of creation
         self._abandoned: list[Record] = []
         self._causes: dict[str, Exception] = {}
         self.failure: Exception | None = None
@@ -433,14 +433,14 @@ class Performer:
 
     def adopt(self, task: asyncio.Future[Any]) -> None:
         """Remember a task of the driven code, so that none outlives the run."""
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks[task] = None
+        task.add_done_callback(lambda done: self._tasks.pop(done, None))
 
     async def close(self, how: Literal["cancelled", "ended"]) -> None:
         """No new effects from now on; tasks that are left are cancelled, and awaited."""
         self._closed = self._closed or how
         while self._tasks:
-            for task in self._tasks:
+            for task in list(self._tasks):
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
 

@@ -293,7 +293,7 @@ class MemoryBackend:
         self._delay = delay
         self._versions = self.disk.versions
         self._queue: list[tuple[Command[Any], asyncio.Future[Any]]] = []
-        self._unanswered: set[asyncio.Future[Any]] = set()
+        self._unanswered: dict[asyncio.Future[Any], None] = {}  # ordered, so that a simulation can be repeated
         self._scheduled = False
         self._closed = False
 
@@ -304,7 +304,7 @@ class MemoryBackend:
             raise StoreBusy(f"{self.limits.queued:,} commands wait for the writer")
         waiter: asyncio.Future[Any] = self._loop.create_future()
         self._queue.append((command, waiter))
-        self._unanswered.add(waiter)
+        self._unanswered[waiter] = None
         if not self._scheduled:
             self._scheduled = True
             self._later(self._commit)
@@ -335,7 +335,7 @@ class MemoryBackend:
         if self._closed:
             return
         for waiter, answer in answers:
-            self._unanswered.discard(waiter)
+            self._unanswered.pop(waiter, None)
             if waiter.done():
                 continue
             if isinstance(answer, HoldfastError):
@@ -375,7 +375,7 @@ class MemoryBackend:
 
     async def close(self) -> None:
         while self._unanswered and not self._closed:
-            await asyncio.wait(self._unanswered)
+            await asyncio.wait(list(self._unanswered))
         if not self._closed:
             self.disk.give_back(self.owner)
         self._closed = True

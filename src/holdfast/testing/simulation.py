@@ -26,21 +26,31 @@ class SimulatedLoop(asyncio.SelectorEventLoop):
     def __init__(self, seed: int) -> None:
         super().__init__()
         self.random = random.Random(seed)
+        self.turns = 0
+        """How often the loop has gone round. It runs one callback a turn, so nothing can happen between two turns."""
+        self.on_turn: dict[int, Callable[[], object]] = {}
+        """What to do when the loop comes to a turn: a way to interfere at every possible moment."""
         self._now = 0.0
 
     def time(self) -> float:
         return self._now
 
     def _run_once(self) -> None:
+        self.turns += 1
+        if (interference := self.on_turn.pop(self.turns, None)) is not None:
+            interference()
         # The two queues below are how asyncio itself keeps callbacks and timers; there is no public way to order them.
         loop = cast("Any", self)
-        if len(loop._ready) > 1:
-            ready = list(loop._ready)
-            self.random.shuffle(ready)
-            loop._ready = collections.deque(ready)
-        elif not loop._ready:
+        rest: list[Any] = list(loop._ready)
+        if not rest:
             self._jump(loop._scheduled)
-        cast("Any", super())._run_once()
+        else:
+            chosen = rest.pop(self.random.randrange(len(rest)))
+            loop._ready = collections.deque([chosen])
+        try:
+            cast("Any", super())._run_once()
+        finally:
+            loop._ready.extend(rest)
 
     def _jump(self, timers: list[Any]) -> None:
         while timers and timers[0]._cancelled:

@@ -149,8 +149,9 @@ class Unknown(_Record, frozen=True, tag="unknown"):
 class Cancelled(_Record, frozen=True, tag="cancelled"):
     """The effect was stopped: it lost a race, or the code that asked for it was cancelled (a timeout, say).
 
-    On replay the code is cancelled again by whatever cancelled it, so such an effect waits for that. After an outcome
-    of the same key it means that the code was cancelled before it got to see the outcome.
+    If it had been intended, nobody can say whether it took effect before. On replay the code is cancelled again by
+    whatever cancelled it, so such an effect waits for that. After an outcome of the same key it means that the code was
+    cancelled before it got to see the outcome.
     """
 
     key: str

@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 import holdfast as hf
-from holdfast.errors import StoreClosed, StoreError
+from holdfast.errors import StoreBusy, StoreClosed, StoreError
 from holdfast.records import Ask, Blob, Done, Parked
 from holdfast.store.sqlite.backend import SqliteBackend
 from holdfast.store.sqlite.health import examine
@@ -215,3 +215,12 @@ async def test_a_page_is_bounded_in_bytes_and_nothing_is_missed(tmp_path: Path) 
         assert [entry.seq async for entry in store.read_all("j")] == list(range(1, 12))
         assert len(await store.feed()) == 3
         assert (await store.tail("j", 2))[-1].seq == 11
+
+
+async def test_what_waits_for_the_writer_is_bounded_in_bytes(tmp_path: Path) -> None:
+    limits = hf.Limits(queued_bytes=1_000_000)
+    async with hf.open_store(tmp_path / "store.db", limits=limits) as store:
+        attempts = [store.put_blob(os.urandom(300_000)) for _ in range(10)]
+        answers = await asyncio.gather(*attempts, return_exceptions=True)
+        assert sum(isinstance(answer, StoreBusy) for answer in answers) == 7
+        await store.put_blob(os.urandom(900_000))  # and it goes on

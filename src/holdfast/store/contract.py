@@ -6,7 +6,7 @@ together with all other commands that are waiting, in one transaction. Backends 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Generic, Literal, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
@@ -44,6 +44,8 @@ class Limits(msgspec.Struct, frozen=True):
     """Payload that one read returns at the most (a single larger row comes alone)."""
     queued: int = 100_000
     """Commands that wait for the writer."""
+    queued_bytes: int = 256 * 1024 * 1024
+    """Payload that waits for the writer."""
     batch: int = 2_048
     """Commands that one transaction takes at the most."""
     batch_bytes: int = 16 * 1024 * 1024
@@ -281,6 +283,19 @@ class Quarantine(Command[None], frozen=True):
 
     journal: str
     reason: str
+
+
+def size_of(command: Command[Any]) -> int:
+    """The payload of a command, in bytes."""
+    match command:
+        case Append():
+            return sum(map(len, command.bodies))
+        case PutBlob() | Accept():
+            return len(command.body)
+        case SettleWait():
+            return len(command.payload or b"")
+        case _:
+            return 0
 
 
 # ---- what a backend provides -----------------------------------------------------------------------------------------

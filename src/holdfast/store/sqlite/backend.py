@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from holdfast.clock import SystemClock
 from holdfast.errors import HoldfastError, InvalidArgument, StoreBusy, StoreClosed, StoreRefused, UsageError
-from holdfast.store.contract import Limits
+from holdfast.store.contract import Limits, size_of
 from holdfast.store.owners import this_process
 from holdfast.store.sqlite.files import (
     closed,
@@ -58,6 +58,7 @@ class SqliteBackend:
         self._versions = Versions()
         self._wakeup: Wakeup | None = None
         self._closed = False
+        self._queued_bytes = 0
         self._closing: asyncio.Future[None] | None = None
         self._readers: list[_Connection] = []
         self._reading: list[_Connection] = []
@@ -124,10 +125,14 @@ class SqliteBackend:
 
     def submit(self, command: Command[T]) -> asyncio.Future[T]:
         self._check_usable()
+        size = size_of(command)
         if self._writer.queued() >= self.limits.queued:
             raise StoreBusy(f"{self.limits.queued:,} commands wait for the writer")
+        if self._queued_bytes and self._queued_bytes + size > self.limits.queued_bytes:
+            raise StoreBusy(f"{self._queued_bytes:,} bytes wait for the writer")
+        self._queued_bytes += size
         waiter: asyncio.Future[Any] = self._loop.create_future()
-        self._writer.submit(Job(command, waiter))
+        self._writer.submit(Job(command, waiter, size))
         return waiter
 
     def _check_usable(self) -> None:
@@ -149,6 +154,7 @@ class SqliteBackend:
             if waiter is None:
                 continue
             wrote = True
+            self._queued_bytes -= job.size
             if waiter.done():  # the caller was cancelled meanwhile
                 continue
             if isinstance(answer, HoldfastError):

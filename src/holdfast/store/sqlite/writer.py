@@ -17,7 +17,6 @@ import msgspec
 
 from holdfast.crashpoints import crash_point
 from holdfast.errors import CommitUnknown, HoldfastError, StoreClosed, StoreDamaged, StoreFailed, WalPinned
-from holdfast.store.contract import Accept, Append, Command, Owner, PutBlob, SettleWait
 from holdfast.store.owners import is_gone
 from holdfast.store.sqlite.files import translate
 from holdfast.store.sqlite.rows import SqliteRows, owner_of
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
 
     from holdfast.clock import Clock
     from holdfast.errors import StoreError
-    from holdfast.store.contract import Limits
+    from holdfast.store.contract import Command, Limits, Owner
     from holdfast.store.sqlite.db import Db
 
 _FRAME: Final = 4_096 + 24
@@ -49,6 +48,7 @@ class Job(NamedTuple):
 
     command: Command[Any] | None
     waiter: asyncio.Future[Any] | None
+    size: int = 0
 
 
 class Writer:
@@ -128,7 +128,7 @@ class Writer:
             if job is None:
                 return jobs, False
             jobs.append(job)
-            size += _size(job.command)
+            size += job.size
             if len(jobs) >= self._limits.batch or size >= self._limits.batch_bytes:
                 return jobs, True
             try:
@@ -377,15 +377,3 @@ class Writer:
             return translate(self._path, error)
         self._frames = self._checkpointed = 0
         return None
-
-
-def _size(command: Command[Any] | None) -> int:
-    match command:
-        case Append():
-            return sum(map(len, command.bodies))
-        case PutBlob() | Accept():
-            return len(command.body)
-        case SettleWait():
-            return len(command.payload or b"")
-        case _:
-            return 0

@@ -19,6 +19,10 @@ class Cursor(Protocol):
         """The first value of the first row (or the row, if it has several columns); None without rows."""
         ...
 
+    def close(self, force: bool = ...) -> None:  # noqa: FBT001
+        """Let go of rows that were not fetched; until then the statement keeps its snapshot."""
+        ...
+
     def fetchall(self) -> list[Any]:
         """All rows."""
         ...

@@ -22,7 +22,7 @@ from holdfast.store.digests import blob_digest, input_digest, trusted
 from holdfast.store.sqlite.rows import JOURNAL_COLUMNS, input_row, journal_row, wait_row
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterable, Iterator
 
     from holdfast.store.contract import JournalFilter
     from holdfast.store.sqlite.db import Db
@@ -38,20 +38,18 @@ class SqliteReader:
     def __init__(self, connection: Db, page_bytes: int = Limits().page_bytes) -> None:
         self._db = connection
         self._page_bytes = page_bytes
-        self._cut = False
-        """Whether the last page ended because it was full of bytes."""
 
-    def _page(self, sql: str, values: tuple[Any, ...], size: Callable[[Any], int]) -> list[Any]:
-        """Rows until the page is full, counted in bytes; at least one."""
+    def _page(self, sql: str, values: tuple[Any, ...], column: int) -> list[Any]:
+        """Rows until the page is full, counted in bytes of one column; at least one."""
         rows: list[Any] = []
         taken = 0
-        self._cut = False
-        for row in self._db.execute(sql, values):
-            taken += size(row)
+        cursor = self._db.execute(sql, values)
+        for row in cursor:
+            taken += len(row[column] or b"")
             if rows and taken > self._page_bytes:
-                self._cut = True
                 break
             rows.append(row)
+        cursor.close(True)  # noqa: FBT003  a page that ends early must not keep its snapshot
         return rows
 
     def _one(self, sql: str, values: tuple[Any, ...]) -> Any:  # noqa: ANN401
@@ -69,12 +67,14 @@ class SqliteReader:
 
     def records(self, journal: str, after: int, limit: int) -> list[Entry]:
         no, head = self._known(journal)
-        rows = self._page(
+        rows = self._db.execute(
             "SELECT seq, pos, epoch, crc, body FROM records WHERE journal = ? AND seq > ? ORDER BY seq LIMIT ?",
             (no, after, limit),
-            lambda row: _length(row[4]),
         )
-        return _verified(journal, after + len(rows) if self._cut else head, after, limit, rows)
+        try:
+            return _verified(journal, rows, after, min(head, after + limit), self._page_bytes)
+        finally:
+            rows.close(True)  # noqa: FBT003  a page that ends early must not keep its snapshot
 
     def tail(self, journal: str, limit: int) -> list[Entry]:
         return self.records(journal, max(self._known(journal)[1] - limit, 0), limit)
@@ -84,7 +84,7 @@ class SqliteReader:
             "SELECT r.pos, j.id, r.seq, r.epoch, r.crc, r.body FROM records r JOIN journals j ON j.no = r.journal"
             " WHERE r.pos > ? ORDER BY r.pos LIMIT ?",
             (after, limit),
-            lambda row: _length(row[5]),
+            5,
         )
         return [_feed_entry(row) for row in rows]
 
@@ -96,7 +96,7 @@ class SqliteReader:
         rows = self._page(
             f"SELECT {_INPUT_COLUMNS} FROM inputs WHERE journal = ? AND pending = 1 ORDER BY input LIMIT ?",  # noqa: S608
             (no, limit),
-            lambda row: _length(row[3]),
+            3,
         )
         return [_sound_input(journal, input_row(row)) for row in rows]
 
@@ -189,10 +189,6 @@ class SqliteReader:
             yield journal, row, _sound(row)
 
 
-def _length(value: object) -> int:
-    return len(value) if isinstance(value, bytes | str) else 0
-
-
 def list_query(where: JournalFilter, limit: int) -> tuple[str, list[Any]]:
     """The statement that lists journals. Every combination of filters has an index that is already in its order."""
     terms: list[str] = []
@@ -210,25 +206,28 @@ def list_query(where: JournalFilter, limit: int) -> tuple[str, list[Any]]:
     return sql, [*values, limit]
 
 
-def _verified(journal: str, head: int, after: int, limit: int, rows: list[Any]) -> list[Entry]:
-    """The entries, if each matches its checksum and none is missing."""
+def _verified(journal: str, rows: Iterable[Any], after: int, end: int, page_bytes: int) -> list[Entry]:
+    """The entries, if each matches its checksum and none is missing; the page ends at `end`, or when it is full."""
     salt = salt_of(journal)
     decode = records.decode
     entries: list[Entry] = []
     expected = after
+    taken = 0
     for seq, pos, epoch, crc, body in rows:
         expected += 1
         if seq != expected:
             raise JournalCorrupt(journal, expected, f"it is missing; the next one is {seq}")
         if not sound(salt, seq, epoch, body, crc):
             raise JournalCorrupt(journal, seq, "it does not match its checksum")
+        taken += len(body)
+        if taken > page_bytes and entries:
+            return entries
         try:
             entries.append(Entry(seq, pos, epoch, decode(body)))
         except RecordUnreadable as error:
             raise JournalCorrupt(journal, seq, error.reason) from error
-    # Another process may have appended between the two statements; only a journal that ends too early is wrong.
-    if expected < min(head, after + limit):
-        raise JournalCorrupt(journal, expected + 1, f"it is missing, and the journal should end at {head}")
+    if expected < end:
+        raise JournalCorrupt(journal, expected + 1, f"it is missing, and the journal should go on to {end}")
     return entries
 
 

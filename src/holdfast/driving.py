@@ -153,7 +153,7 @@ async def _run(
         await performer.close("ended")
     performer.check_complete()
     crash_point("drive.before_end")
-    await performer.record([ended])
+    await performer.seal(ended)
     crash_point("drive.after_end")
     return ended
 

@@ -276,3 +276,28 @@ async def test_a_plain_function_can_be_an_effect(store: Store) -> None:
 
     run: Callable[[hf.EffectContext], Awaitable[str]] = pay  # pyright: ignore[reportAssignmentType]
     assert await hf.drive(store, "j", lambda ctx: ctx.effect("tool_call", "pay", run)) == "paid with 40 characters"
+
+
+async def test_a_task_that_is_stopped_with_its_run_leaves_no_open_intent(store: Store) -> None:
+    async def body(ctx: hf.Boundary) -> object:
+        left = asyncio.create_task(ctx.effect("tool_call", "pay", _forever))
+        while "Intended" not in await _kinds(store):  # noqa: ASYNC110  the condition is in the journal
+            await asyncio.sleep(0)
+        assert not left.done()
+        return await ctx.step("now", _echo, "done")
+
+    assert await hf.drive(store, "j", body) == "done"
+    assert (await _kinds(store))[-2:] == ["Cancelled", "Ended"]
+    assert await check(store) == []
+
+
+async def test_a_task_that_an_effect_started_for_others_lives_on(store: Store) -> None:
+    pool: list[asyncio.Task[None]] = []
+
+    async def connect(_: hf.EffectContext) -> str:
+        pool.append(asyncio.create_task(asyncio.sleep(60)))
+        return await asyncio.sleep(0, "connected")
+
+    assert await hf.drive(store, "j", lambda ctx: ctx.effect("tool_call", "connect", connect)) == "connected"
+    assert not pool[0].done()
+    pool[0].cancel()

@@ -55,6 +55,7 @@ from holdfast.records import (
     Cancelled,
     Done,
     EffectKind,
+    Ended,
     ErrorInfo,
     Failed,
     Intended,
@@ -121,6 +122,7 @@ class Performer:
         self._consumed: dict[str, int] = {}
         self._halted: HoldfastError | None = None
         self._closed: Literal["cancelled", "ended"] | None = None
+        self._sealed = False
         self._tasks: dict[asyncio.Future[Any], None] = {}  # ordered: they are stopped in the order of creation
         self._abandoned: list[Record] = []
         self._causes: dict[str, Exception] = {}
@@ -295,7 +297,7 @@ class Performer:
 
         When the whole drive is cancelled nothing goes on here, and whoever drives next begins it again.
         """
-        if self._halted is None and self._closed is None and not self._strict:
+        if self._halted is None and self._closed != "cancelled" and not self._strict:
             self._abandoned.extend(noted)
 
     async def outcome(self, decision: Decision, key: str, ask: Ask, call: Call) -> Outcome:
@@ -370,11 +372,19 @@ class Performer:
     def submit(self, added: list[Record]) -> tuple[int, Awaitable[object]]:
         """Append without waiting: the place in the journal is fixed now, durability comes with the awaitable."""
         self.check_halted()
+        if self._sealed:
+            raise RunEnded(self.run)
         noted, self._abandoned = self._abandoned, []
         try:
             return self._ledger.append([*noted, *added])
         except HoldfastError as error:
             raise self.halt(error) from error
+
+    async def seal(self, ended: Ended) -> None:
+        """Record how the run ended. Nothing is recorded in its name after that."""
+        _, durable = self.submit([ended])
+        self._sealed = True
+        await self.durable(durable)
 
     async def durable(self, pending: Awaitable[object]) -> None:
         """Wait for durability, shielded: a cancellation is raised only after the commit has ended."""

@@ -96,7 +96,9 @@ def install(loop: asyncio.AbstractEventLoop) -> None:
         task: asyncio.Future[Any] = (
             asyncio.Task(coro, loop=loop, **options) if previous is None else previous(loop, coro, **options)
         )
-        if place is not None:
+        if place is not None and not place.inside:
+            # What an effect starts may serve others too (a connection pool, say): only tasks of the code itself end
+            # with the run.
             place.drive.adopt(task)
         return task
 

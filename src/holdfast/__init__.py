@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from holdfast.errors import StoreError as StoreError
     from holdfast.errors import UsageError as UsageError
     from holdfast.errors import WorldError as WorldError
-    from holdfast.store import Limits as Limits
     from holdfast.store import Store as Store
+    from holdfast.store import StoreLimits as StoreLimits
     from holdfast.store import open_store as open_store
 
 __version__ = "0.1.0"
@@ -43,13 +43,13 @@ _HOMES = {
     "Fenced": "holdfast.errors",
     "HoldfastError": "holdfast.errors",
     "LeaseHeld": "holdfast.errors",
-    "Limits": "holdfast.store",
     "NoneSucceeded": "holdfast.errors",
     "Repeat": "holdfast.effects.replay",
     "ReplayMismatch": "holdfast.errors",
     "RunFailed": "holdfast.errors",
     "Store": "holdfast.store",
     "StoreError": "holdfast.errors",
+    "StoreLimits": "holdfast.store",
     "UsageError": "holdfast.errors",
     "WorldError": "holdfast.errors",
     "drive": "holdfast.driving",

@@ -63,6 +63,17 @@ class Halted(BaseException):
         self.reason = reason
 
 
+class Suspended(BaseException):
+    """The running tool waits for somebody outside, and the turn is parked until then.
+
+    It derives from `BaseException` so that `except Exception` in user code can't swallow it.
+    """
+
+    def __init__(self, wait: str) -> None:
+        super().__init__(f"waiting for {wait!r}")
+        self.wait = wait
+
+
 # ---- the caller ------------------------------------------------------------------------------------------------------
 
 
@@ -146,6 +157,16 @@ class JournalConflict(UsageError):
         self.asked = asked
 
 
+class ForkPointMissing(UsageError):
+    """A fork that would begin at a record which its parent does not have."""
+
+    def __init__(self, journal: str, at: int, head: int) -> None:
+        super().__init__(f"{journal!r} has no record {at:,} to fork at; it has the records 1 to {head:,}")
+        self.journal = journal
+        self.at = at
+        self.head = head
+
+
 class WaitUnknown(UsageError):
     """The wait token is not valid.
 
@@ -220,6 +241,71 @@ class ReplayMiss(UsageError):
         self.key = key
 
 
+class ModelUnknown(UsageError):
+    """No model has this name."""
+
+    def __init__(self, name: str, known: tuple[str, ...]) -> None:
+        choice = f"known providers are {', '.join(known)}" if known else "no provider is registered"
+        super().__init__(f"{name!r} names no model: {choice}; write 'provider:model', or pass a Model")
+        self.name = name
+        self.known = known
+
+
+class ToolInvalid(UsageError):
+    """A function that can't be a tool."""
+
+    def __init__(self, function: str, parameter: str | None, reason: str) -> None:
+        where = f"parameter {parameter!r} of the tool {function!r}" if parameter else f"the tool {function!r}"
+        super().__init__(f"{where} is not valid: {reason}")
+        self.function = function
+        self.parameter = parameter
+        self.reason = reason
+
+
+class AgentInvalid(UsageError):
+    """An agent that can't be run as it is defined."""
+
+    def __init__(self, agent: str, reason: str) -> None:
+        super().__init__(f"the agent {agent!r} is not valid: {reason}")
+        self.agent = agent
+        self.reason = reason
+
+
+class AgentUnknown(UsageError):
+    """No agent of this runtime has this name."""
+
+    def __init__(self, agent: str, known: tuple[str, ...]) -> None:
+        choice = ", ".join(known) or "none"
+        super().__init__(f"this runtime has no agent {agent!r}; it has: {choice}. Pass it to open(agents=[...])")
+        self.agent = agent
+        self.known = known
+
+
+class TurnUnknown(UsageError):
+    """The session has no such turn."""
+
+    def __init__(self, session: str, turn: str) -> None:
+        super().__init__(f"the session {session!r} has no turn {turn!r}")
+        self.session = session
+        self.turn = turn
+
+
+class CursorInvalid(UsageError):
+    """A cursor that no event of this stream can have."""
+
+    def __init__(self, cursor: object, reason: str) -> None:
+        super().__init__(f"the cursor {_excerpt(cursor)} is not valid: {reason}; use the cursor of an event, or 0")
+        self.cursor = cursor
+        self.reason = reason
+
+
+class RuntimeStopped(UsageError):
+    """The runtime is being closed and takes nothing new."""
+
+    def __init__(self) -> None:
+        super().__init__("this runtime is closed or closing; open it again")
+
+
 # ---- the outside world -----------------------------------------------------------------------------------------------
 
 
@@ -271,6 +357,48 @@ class RunFailed(WorldError):
         self.run = run
         self.kind = kind
         self.message = message
+
+
+class ModelError(WorldError):
+    """The model could not answer. `retryable` tells whether the same request may succeed later."""
+
+    def __init__(self, message: str, *, kind: str = "model_error", retryable: bool = False) -> None:
+        super().__init__(message)
+        self.message = message
+        self.kind = kind
+        self.retryable = retryable
+
+
+class StreamCut(ModelError):
+    """The stream ended before the provider said that the reply is whole."""
+
+    def __init__(self, model: str) -> None:
+        super().__init__(f"the reply of {model} ended in the middle", kind="stream_cut", retryable=True)
+        self.model = model
+
+
+class ContextOverflow(ModelError):
+    """The conversation does not fit into the model's context window."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, kind="context_overflow")
+
+
+class WaitExpired(WorldError):
+    """Nobody answered in time."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"nobody answered {name!r} in time")
+        self.name = name
+
+
+class WaitEnded(WorldError):
+    """The wait was cancelled or revoked: nobody can answer it any more."""
+
+    def __init__(self, name: str, state: str) -> None:
+        super().__init__(f"the wait {name!r} was {state}; nobody can answer it any more")
+        self.name = name
+        self.state = state
 
 
 # ---- the store -------------------------------------------------------------------------------------------------------

@@ -76,27 +76,41 @@ class _Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag
 
 
 class Opened(_Record, frozen=True, tag="opened"):
-    """The first record of every journal. `format` has no default: a default would be left out of the bytes."""
+    """The first record of every journal. `format` has no default: a default would be left out of the bytes.
+
+    A fork begins after record `parent_seq` of the journal `parent`; nothing is copied.
+    """
 
     kind: JournalKind
     format: Number
     agent: str | None = None
+    parent: str | None = None
+    parent_seq: Number = 0
 
 
 class Admitted(_Record, frozen=True, tag="admitted"):
-    """An accepted input entered the journal."""
+    """An accepted input entered the journal; `run` is the turn that it entered."""
 
     input: Number
     key: str
     body: msgspec.Raw = _ABSENT
     blob: Blob | None = None
+    run: str | None = None
 
 
 class Started(_Record, frozen=True, tag="started"):
-    """A run (a turn, a durable function) begins; `code` names the version of the code that runs it."""
+    """A run (a turn, a durable function) begins; `code` names the version of its code, `by` the process."""
 
     run: str
     code: str | None = None
+    by: str | None = None
+
+
+class Resumed(_Record, frozen=True, tag="resumed"):
+    """The process `by` goes on with a run that was interrupted or parked."""
+
+    run: str
+    by: str
 
 
 class Parked(_Record, frozen=True, tag="parked"):
@@ -107,13 +121,18 @@ class Parked(_Record, frozen=True, tag="parked"):
 
 
 class Ended(_Record, frozen=True, tag="ended"):
-    """The one terminal record of a run."""
+    """The one terminal record of a run.
+
+    `unstarted`: the run ended before it began (a queued turn that was cancelled, say). Another one may be under way, so
+    such an end says nothing about the journal as a whole.
+    """
 
     run: str
     status: EndStatus
     value: msgspec.Raw = _ABSENT
     blob: Blob | None = None
     error: ErrorInfo | None = None
+    unstarted: bool = False
 
 
 class Intended(_Record, frozen=True, tag="intended"):
@@ -130,6 +149,8 @@ class Done(_Record, frozen=True, tag="done"):
     ask: Ask | None = None
     value: msgspec.Raw = _ABSENT
     blob: Blob | None = None
+    ms: Number = 0
+    """How long it took."""
 
 
 class Failed(_Record, frozen=True, tag="failed"):
@@ -138,6 +159,7 @@ class Failed(_Record, frozen=True, tag="failed"):
     key: str
     error: ErrorInfo
     ask: Ask | None = None
+    ms: Number = 0
 
 
 class Unknown(_Record, frozen=True, tag="unknown"):
@@ -168,11 +190,11 @@ class Grouped(_Record, frozen=True, tag="grouped"):
 
 Outcome: TypeAlias = Done | Failed | Unknown | Cancelled
 Record: TypeAlias = (
-    Opened | Admitted | Started | Parked | Ended | Intended | Done | Failed | Unknown | Cancelled | Grouped
+    Opened | Admitted | Started | Resumed | Parked | Ended | Intended | Done | Failed | Unknown | Cancelled | Grouped
 )
 
 KINDS: Final[frozenset[type]] = frozenset(get_args(Record))
-_LIFECYCLE: Final = frozenset((Opened, Started, Parked, Ended))
+_LIFECYCLE: Final = frozenset((Opened, Started, Resumed, Parked, Ended))
 
 _encoder: Final = msgspec.json.Encoder()
 _decoder: Final = msgspec.json.Decoder(Record)
@@ -215,26 +237,28 @@ def blobs_of(record: Record) -> tuple[Blob, ...]:
 
 def touches_lists(record: Record) -> bool:
     """Whether `record` changes how its journal is listed."""
-    return type(record) in _LIFECYCLE
+    return type(record) in _LIFECYCLE and not getattr(record, "unstarted", False)
 
 
 def is_plain(record: Record) -> bool:
     """Whether `record` concerns nothing but its own journal: no list, no inbox, no blob."""
-    kind = type(record)
-    return kind is not Admitted and kind not in _LIFECYCLE and getattr(record, "blob", None) is None
+    if type(record) is Admitted or getattr(record, "blob", None) is not None:
+        return False
+    return not touches_lists(record)
 
 
 def next_status(status: Status, record: Record) -> Status:
     """How a journal's status follows from its records; the lists are a fold of this.
 
-    A waiting journal runs again with whatever it records next, except that an input may come in meanwhile.
+    A waiting journal runs again with whatever it records next, except that inputs may come in and queued runs may end
+    meanwhile.
     """
     match record:
         case Ended():
-            return record.status
+            return status if record.unstarted else record.status
         case Parked():
             return "waiting"
-        case Started():
+        case Started() | Resumed():
             return "running"
         case Opened() | Admitted():
             return status

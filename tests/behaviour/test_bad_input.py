@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 import holdfast
-from holdfast import Boundary, Effect, Limits, Repeat, Store, drive, open_store
+from holdfast import Boundary, Effect, Repeat, Store, StoreLimits, drive, open_store
 from holdfast.errors import BlobMissing, HoldfastError, InputTaken, UsageError, WaitUnknown
 from holdfast.records import Admitted, Ask, Blob, Done, Ended, Failed, Grouped, Intended, Opened, Parked, Started
 from holdfast.store.audit import audit
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from holdfast.store import Lease
 
-LIMITS = Limits(record_bytes=10_000, input_bytes=5_000, blob_bytes=20_000)
+LIMITS = StoreLimits(record_bytes=10_000, input_bytes=5_000, blob_bytes=20_000)
 PATIENCE = 2.0
 
 BAD_IDS: list[Any] = [
@@ -154,7 +154,13 @@ NAMED: dict[str, Call] = {
     "read_all": lambda g, bad: _read_all(g.store, bad),
     "tail": lambda g, bad: g.store.tail(bad),
     "claim": lambda g, bad: g.store.claim(bad),
+    "fork": lambda g, bad: g.store.fork(bad, "j", 1),
+    "fork parent": lambda g, bad: g.store.fork("new", bad, 1),
+    "heads": lambda g, bad: g.store.heads([bad]),
     "accept": lambda g, bad: g.store.accept(bad, 1, key="new"),
+    "accept_into": lambda g, bad: g.store.accept_into(bad, "session", None, 1, key="new"),
+    "find_input": lambda g, bad: g.store.find_input(bad, "k"),
+    "find_input key": lambda g, bad: g.store.find_input("j", bad),
     "pending": lambda g, bad: g.store.pending(bad),
     "open_wait": lambda g, bad: g.store.open_wait(bad, "new"),
     "open_wait name": lambda g, bad: g.store.open_wait("j", bad),
@@ -175,6 +181,8 @@ NAMED: dict[str, Call] = {
 
 OPTIONAL: dict[str, Call] = {
     "accept key": lambda g, bad: g.store.accept("j", 1, key=bad),
+    "accept_into key": lambda g, bad: g.store.accept_into("new", "session", None, 1, key=bad),
+    "accept_into agent": lambda g, bad: g.store.accept_into("new", "session", bad, 1, key="new"),
     "open_journal agent": lambda g, bad: g.store.open_journal("new", agent=bad),
     "revoke_waits name": lambda g, bad: g.store.revoke_waits("j", bad),
     "drive agent": lambda g, bad: drive(g.store, "new", _nothing, agent=bad),
@@ -201,10 +209,11 @@ async def test_a_version_of_the_code_that_is_not_a_short_text_is_refused(ground:
     await _check_refused(ground, lambda g, bad: drive(g.store, "new", _nothing, code=bad), bad)
 
 
-@pytest.mark.parametrize("name", ["open_journal", "drive"])
+@pytest.mark.parametrize("name", ["open_journal", "accept_into", "drive"])
 async def test_a_bad_kind_of_journal_is_refused(ground: Ground, name: str) -> None:
     calls: dict[str, Call] = {
         "open_journal": lambda g, bad: g.store.open_journal("new", bad),
+        "accept_into": lambda g, bad: g.store.accept_into("new", bad, None, 1),
         "drive": lambda g, bad: drive(g.store, "new", _nothing, kind=bad),
     }
     await _check_refused(ground, calls[name], ["", "robot", "SESSION", None, 7, [], {}, b"session"])
@@ -217,6 +226,7 @@ LIMITED: dict[str, Call] = {
     "tail": lambda g, bad: g.store.tail("j", limit=bad),
     "feed": lambda g, bad: g.store.feed(limit=bad),
     "journals": lambda g, bad: g.store.journals(limit=bad),
+    "work": lambda g, bad: g.store.work(limit=bad),
     "pending": lambda g, bad: g.store.pending("j", limit=bad),
     "waits": lambda g, bad: g.store.waits("j", limit=bad),
     "due": lambda g, bad: g.store.due(limit=bad),
@@ -238,6 +248,7 @@ CURSORS: dict[str, Call] = {
     "read": lambda g, bad: g.store.read("j", after=bad),
     "read_all": lambda g, bad: _read_all(g.store, "j", bad),
     "feed": lambda g, bad: g.store.feed(after=bad),
+    "work": lambda g, bad: g.store.work(bad),
     "changed": lambda g, bad: g.store.changed(bad, 0.01),
 }
 
@@ -272,6 +283,22 @@ async def test_a_bad_head_is_refused(ground: Ground) -> None:
     await _check_refused(ground, lambda g, bad: g.store.append(g.lease, added, head=bad), bad, HoldfastError)
 
 
+async def test_a_bad_fork_point_is_refused(ground: Ground) -> None:
+    await _check_refused(ground, lambda g, bad: g.store.fork("new", "j", bad), [*BAD_NUMBERS, None, -1, 0, 3])
+
+
+async def test_a_bad_count_of_what_was_seen_is_refused(ground: Ground) -> None:
+    await _check_refused(ground, lambda g, bad: g.store.release(g.lease, seen=bad), [*BAD_NUMBERS, -1, 2])
+
+
+async def test_what_is_no_list_of_journals_is_refused(ground: Ground) -> None:
+    await _check_refused(ground, lambda g, bad: g.store.heads(bad), [None, 7, "j", b"j", object, [None], {7: "j"}])
+
+
+async def test_what_is_no_owner_is_refused(ground: Ground) -> None:
+    await _check_refused(ground, lambda g, bad: g.store.owner_gone(bad), [None, 7, "pid 1", ground.lease, object])
+
+
 async def test_a_bad_age_of_blobs_is_refused_and_none_is_collected(ground: Ground) -> None:
     await _check_refused(ground, lambda g, bad: g.store.collect_blobs(unused_ms=bad), [*BAD_NUMBERS, None, -1])
 
@@ -280,6 +307,7 @@ async def test_a_bad_age_of_blobs_is_refused_and_none_is_collected(ground: Groun
 
 PAYLOADS: dict[str, Call] = {
     "accept": lambda g, bad: g.store.accept("j", bad, key="new"),
+    "accept_into": lambda g, bad: g.store.accept_into("j", "session", "clerk", bad, key="new"),
     "resolve": lambda g, bad: g.store.resolve(g.token, bad),
 }
 

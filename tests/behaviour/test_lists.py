@@ -12,7 +12,7 @@ import pytest
 import holdfast as hf
 from holdfast.records import Done, Ended, Opened, Parked, Started, Status, next_status, touches_lists
 from holdfast.store.contract import JournalFilter
-from holdfast.store.sqlite.reader import list_query
+from holdfast.store.sqlite.reader import WORK_QUERY, list_query
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -85,3 +85,13 @@ async def test_every_list_is_served_by_an_index_in_its_order(tmp_path: Path, cho
     else:
         assert "agent=?" in plan, plan
         assert chosen["status"] is None or "status=?" in plan, plan
+
+
+async def test_work_is_found_by_an_index_that_holds_nothing_else(tmp_path: Path) -> None:
+    async with hf.open_store(tmp_path / "store.db") as store:
+        await _fill(store)
+        assert [found.journal for found in await store.work()] == ["running", "resumed"]
+    db: Any = apsw.Connection(str(tmp_path / "store.db"))
+    plan = " / ".join(row[3] for row in db.execute(f"EXPLAIN QUERY PLAN {WORK_QUERY}", (1, 50)))
+    db.close()
+    assert plan == "SEARCH journals USING INDEX journals_with_work (no>?)"

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
 from holdfast.errors import HoldfastError
-from holdfast.records import Admitted, Ask, Blob, Done, Ended, Intended, Parked, Record, Started
+from holdfast.records import Admitted, Ask, Blob, Done, Ended, Intended, Parked, Record, Resumed, Started
 from holdfast.store import Lease, Store
 from holdfast.store.audit import audit
 from holdfast.store.digests import blob_digest
@@ -54,11 +54,13 @@ def plain_record(kind: int, at: int) -> Record:
         Ended(at=at, run="r", status="failed"),
         Intended(at=at, key="r/s", ask=ask),
         Done(at=at, key="r/s", ask=ask, value=msgspec.Raw(b"1")),
+        Ended(at=at, run="q", status="cancelled", unstarted=True),
+        Resumed(at=at, run="r", by="pid 2"),
     )
     return story[kind]
 
 
-plain_records = st.lists(st.builds(plain_record, st.integers(0, 5), times), min_size=1, max_size=3)
+plain_records = st.lists(st.builds(plain_record, st.integers(0, 7), times), min_size=1, max_size=3)
 
 
 class Side:
@@ -165,6 +167,10 @@ class StoreMachine(RuleBasedStateMachine):
     def open_journal(self, journal: str, agent: str | None) -> None:
         self._both("open_journal", lambda side: side.store.open_journal(journal, agent=agent))
 
+    @rule(number=st.integers(1, 2), parent=journals, at=st.integers(0, 3))
+    def fork(self, number: int, parent: str, at: int) -> None:
+        self._both("fork", lambda side: side.store.fork(f"fork {number}", parent, at))
+
     @rule(journal=live, ttl_ms=st.sampled_from((500, 2_000)))
     def claim(self, journal: str, ttl_ms: int) -> None:
         self.claim_lease(journal, ttl_ms)
@@ -184,10 +190,10 @@ class StoreMachine(RuleBasedStateMachine):
                 self._both("append", lambda side, added=added: self._append(side, 0, added, 0))
 
     @precondition(lambda self: self._memory.leases)
-    @rule(pick=picks, end=st.booleans())
-    def renew_or_release(self, pick: int, end: bool) -> None:  # noqa: FBT001
+    @rule(pick=picks, end=st.booleans(), seen=st.sampled_from((None, 0, 1, 2)))
+    def renew_or_release(self, pick: int, end: bool, seen: int | None) -> None:  # noqa: FBT001
         if end:
-            self._both("release", lambda side: side.store.release(self._lease(side, pick)))
+            self._both("release", lambda side: side.store.release(self._lease(side, pick), seen=seen))
         else:
             self._both("renew", lambda side: side.store.renew(self._lease(side, pick)))
 
@@ -214,9 +220,12 @@ class StoreMachine(RuleBasedStateMachine):
 
     # ---- inbox ----
 
-    @rule(journal=live, key=keys, content=contents_of_inputs)
-    def accept(self, journal: str, key: str, content: object) -> None:
-        self._both("accept", lambda side: side.store.accept(journal, content, key=key))
+    @rule(journal=live, key=keys, content=contents_of_inputs, opening=st.booleans())
+    def accept(self, journal: str, key: str, content: object, opening: bool) -> None:  # noqa: FBT001
+        if opening:
+            self._both("accept", lambda side: side.store.accept_into(journal, "session", None, content, key=key))
+        else:
+            self._both("accept", lambda side: side.store.accept(journal, content, key=key))
 
     @precondition(lambda self: self._memory.leases)
     @rule(number=st.integers(1, 3))
@@ -337,7 +346,7 @@ class StoreMachine(RuleBasedStateMachine):
             assert not found
 
 
-SOUND: Final = frozenset(("gap", "checksum", "unreadable", "epoch", "head", "list", "blob", "input"))
+SOUND: Final = frozenset(("gap", "checksum", "unreadable", "epoch", "head", "list", "blob", "input", "wakes", "fork"))
 """Laws of the store. The others are about effects, and the records of this machine tell no sensible story of those."""
 
 _Outcome = Any  # a value, or the error instead of it
@@ -355,7 +364,7 @@ def _comparable(outcome: _Outcome) -> object:
     if isinstance(outcome, HoldfastError):
         return type(outcome), {name: value for name, value in vars(outcome).items() if name != "holder"}
     if isinstance(outcome, Lease):
-        return outcome.journal, outcome.epoch, outcome.ttl_ms, outcome.head
+        return outcome.journal, outcome.epoch, outcome.ttl_ms, outcome.head, outcome.wakes
     return outcome
 
 
@@ -365,14 +374,19 @@ async def _everything(store: Store) -> object:
     due = sorted((wait.deadline or 0, wait.journal, wait.name) for wait in await store.due())
     rows = await store.examine(lambda reader: reader.raw_journals())
     leases = {row.id: (row.epoch, row.owner is not None, row.expires, row.mono_expires, row.revoked) for row in rows}
+    woken = {row.id: (row.no, row.wakes, row.seen) for row in rows}
+    work = [msgspec.structs.replace(found, holder=None) for found in await store.work()]
+    inputs = {row.id: [await store.find_input(row.id, key) for key in ("k1", "k2", "k3")] for row in rows}
+    heads = await store.heads([*JOURNALS, "fork 1", "fork 2"])
     by_status = {status: await store.journals(status=status) for status in ("running", "waiting")}
     blobs = await store.examine(lambda reader: sorted(reader.raw_blobs()))
-    return found, await store.feed(), due, await store.next_due(), leases, by_status, blobs
+    lists = (leases, woken, work, inputs, heads, by_status)
+    return found, await store.feed(), due, await store.next_due(), lists, blobs
 
 
 MINIMA: Final = {
     **dict.fromkeys(("open_journal", "claim ok", "append ok", "accept ok", "crash", "advance"), 5),
-    **dict.fromkeys(("pipeline", "admit", "refer", "put_blob", "open_wait ok", "resolve ok", "reopen"), 2),
+    **dict.fromkeys(("pipeline", "admit", "refer", "put_blob", "open_wait ok", "resolve ok", "reopen", "fork ok"), 2),
     **dict.fromkeys(("renew", "release", "collect_blobs", "expire_wait", "cancel_wait", "revoke_waits"), 1),
     **dict.fromkeys(("quarantine", "jump", "reboot", "crash_with_an_append_under_way"), 1),
 }
@@ -380,7 +394,7 @@ MINIMA: Final = {
 
 REFUSALS: Final = (
     *("HeadConflict", "Fenced", "LeaseHeld", "KeyConflict", "WaitUnknown", "InputTaken", "BlobMissing"),
-    *("JournalMissing", "JournalConflict", "JournalQuarantined"),
+    *("JournalMissing", "JournalConflict", "JournalQuarantined", "ForkPointMissing", "InvalidNumber"),
 )
 
 

@@ -11,7 +11,7 @@ import apsw
 import msgspec
 import pytest
 
-from holdfast import Limits, open_store
+from holdfast import StoreLimits, open_store
 from holdfast.errors import StoreFull, WalPinned
 from holdfast.records import Ask, Done
 from holdfast.testing import check
@@ -63,7 +63,7 @@ class _Pin:
 
 
 async def test_the_log_stays_bounded_over_many_megabytes(database: Path) -> None:
-    limits = Limits(wal_bytes=4 * MIB)
+    limits = StoreLimits(wal_bytes=4 * MIB)
     largest = 0
     async with open_store(database, durability="process", limits=limits) as store:
         await store.open_journal("j")
@@ -76,7 +76,7 @@ async def test_the_log_stays_bounded_over_many_megabytes(database: Path) -> None
 
 
 async def test_the_log_stays_bounded_while_a_reader_of_ours_sleeps_in_the_middle(database: Path) -> None:
-    limits = Limits(wal_bytes=4 * MIB, page=10)
+    limits = StoreLimits(wal_bytes=4 * MIB, page=10)
     largest = 0
     async with open_store(database, durability="process", limits=limits) as store:
         await store.open_journal("j")
@@ -94,7 +94,7 @@ async def test_the_log_stays_bounded_while_a_reader_of_ours_sleeps_in_the_middle
 
 
 async def test_the_log_is_small_again_after_one_large_commit(database: Path) -> None:
-    limits = Limits(wal_bytes=2 * MIB)
+    limits = StoreLimits(wal_bytes=2 * MIB)
     async with open_store(database, durability="process", limits=limits) as store:
         await store.open_journal("j")
         lease = await store.claim("j")
@@ -104,7 +104,7 @@ async def test_the_log_is_small_again_after_one_large_commit(database: Path) -> 
 
 
 async def test_writes_go_on_for_a_while_when_another_program_pins_the_log(database: Path) -> None:
-    limits = Limits(wal_bytes=MIB, wal_max_bytes=8 * MIB)
+    limits = StoreLimits(wal_bytes=MIB, wal_max_bytes=8 * MIB)
     async with open_store(database, durability="process", limits=limits) as store:
         await store.open_journal("j")
         lease = await store.claim("j")
@@ -125,7 +125,7 @@ async def _until_pinned(store: Store, lease: Lease) -> tuple[int, WalPinned]:
 
 
 async def test_writes_are_refused_when_the_pinned_log_reaches_its_limit(database: Path) -> None:
-    limits = Limits(wal_bytes=MIB, wal_max_bytes=6 * MIB)
+    limits = StoreLimits(wal_bytes=MIB, wal_max_bytes=6 * MIB)
     async with open_store(database, durability="process", limits=limits) as store:
         await store.open_journal("j")
         lease = await store.claim("j")
@@ -139,7 +139,7 @@ async def test_writes_are_refused_when_the_pinned_log_reaches_its_limit(database
 
 
 async def test_reading_goes_on_while_writes_are_refused(database: Path) -> None:
-    limits = Limits(wal_bytes=MIB, wal_max_bytes=6 * MIB)
+    limits = StoreLimits(wal_bytes=MIB, wal_max_bytes=6 * MIB)
     async with open_store(database, durability="process", limits=limits) as store:
         await store.open_journal("j")
         lease = await store.claim("j")
@@ -150,7 +150,7 @@ async def test_reading_goes_on_while_writes_are_refused(database: Path) -> None:
 
 
 async def test_writes_go_on_when_the_other_program_has_finished(database: Path) -> None:
-    limits = Limits(wal_bytes=MIB, wal_max_bytes=6 * MIB)
+    limits = StoreLimits(wal_bytes=MIB, wal_max_bytes=6 * MIB)
     async with open_store(database, durability="process", limits=limits) as store:
         await store.open_journal("j")
         lease = await store.claim("j")
@@ -164,7 +164,7 @@ async def test_writes_go_on_when_the_other_program_has_finished(database: Path) 
 
 async def test_a_log_that_a_dead_process_left_pinned_is_bounded_by_the_next_one(database: Path) -> None:
     """The size counts from what is in the file, not from what this process has written."""
-    limits = Limits(wal_bytes=MIB, wal_max_bytes=6 * MIB)
+    limits = StoreLimits(wal_bytes=MIB, wal_max_bytes=6 * MIB)
     async with open_store(database, durability="process", limits=limits) as store:
         await store.open_journal("j")
         lease = await store.claim("j")

@@ -148,7 +148,7 @@ async def test_putting_the_right_bytes_again_heals_a_damaged_blob(tmp_path: Path
 
 
 async def test_large_inputs_do_not_all_go_into_one_transaction(tmp_path: Path) -> None:
-    limits = hf.Limits(batch_bytes=1_000_000, wal_bytes=2_000_000, input_bytes=500_000)
+    limits = hf.StoreLimits(batch_bytes=1_000_000, wal_bytes=2_000_000, input_bytes=500_000)
     path = tmp_path / "store.db"
     async with hf.open_store(path, limits=limits) as store:
         await store.open_journal("j")
@@ -169,7 +169,7 @@ async def test_an_empty_file_that_others_can_read_becomes_private(tmp_path: Path
 @pytest.mark.parametrize("field", ["page", "batch", "queued"])
 async def test_limits_that_can_not_be_meant_are_refused(tmp_path: Path, field: str) -> None:
     with pytest.raises(hf.UsageError, match=field):
-        async with hf.open_store(None, limits=hf.Limits(**{field: 0})):
+        async with hf.open_store(None, limits=hf.StoreLimits(**{field: 0})):
             pass
 
 
@@ -204,7 +204,7 @@ async def _watch(store: hf.Store) -> None:
 
 
 async def test_a_page_is_bounded_in_bytes_and_nothing_is_missed(tmp_path: Path) -> None:
-    limits = hf.Limits(page_bytes=10_000)
+    limits = hf.StoreLimits(page_bytes=10_000)
     async with hf.open_store(tmp_path / "store.db", limits=limits) as store:
         await store.open_journal("j")
         lease = await store.claim("j")
@@ -219,7 +219,7 @@ async def test_a_page_is_bounded_in_bytes_and_nothing_is_missed(tmp_path: Path) 
 
 
 async def test_what_waits_for_the_writer_is_bounded_in_bytes(tmp_path: Path) -> None:
-    limits = hf.Limits(queued_bytes=1_000_000)
+    limits = hf.StoreLimits(queued_bytes=1_000_000)
     async with hf.open_store(tmp_path / "store.db", limits=limits) as store:
         attempts = [store.put_blob(os.urandom(300_000)) for _ in range(10)]
         answers = await asyncio.gather(*attempts, return_exceptions=True)

@@ -27,7 +27,7 @@ import msgspec
 from holdfast import open_store
 from holdfast.errors import HoldfastError
 from holdfast.records import Ask, Blob, Done
-from holdfast.store import Limits
+from holdfast.store import StoreLimits
 from holdfast.testing import arm_from_environment
 
 if TYPE_CHECKING:
@@ -192,7 +192,7 @@ def _say(text: str) -> None:
 
 
 def _open(database: str, options: dict[str, Any]) -> Any:
-    limits = Limits(**options.get("limits", {}))
+    limits = StoreLimits(**options.get("limits", {}))
     return open_store(database, durability=options.get("durability", "power"), limits=limits)
 
 

@@ -10,9 +10,11 @@ import pytest
 from holdfast.clock import Instant
 from holdfast.errors import (
     Fenced,
+    ForkPointMissing,
     HeadConflict,
     HoldfastError,
     InboxFull,
+    InvalidNumber,
     JournalConflict,
     JournalMissing,
     JournalQuarantined,
@@ -20,11 +22,12 @@ from holdfast.errors import (
     LeaseHeld,
     WaitUnknown,
 )
-from holdfast.records import JournalKind, Started
-from holdfast.store import Limits, Owner, Receipt, Settlement, Wait, decisions
+from holdfast.records import JournalKind, Started, Status
+from holdfast.store import Owner, Receipt, Settlement, StoreLimits, Wait, Work, decisions
 from holdfast.store.contract import (
     Accept,
     Append,
+    Fork,
     InputRow,
     JournalRow,
     OpenJournal,
@@ -83,6 +86,101 @@ def test_a_journal_is_opened_again_only_as_what_it_is(
     with pytest.raises(JournalConflict) as caught:
         decisions.check_opening(row(), asked)
     assert caught.value.recorded == "a session of 'clerk'"
+
+
+# ---- forks ----
+
+FORKED = msgspec.structs.replace(row(), id="f", parent="j", parent_seq=2)
+PLAIN = msgspec.structs.replace(row(), id="f")
+
+
+@pytest.mark.parametrize(
+    ("parent", "found", "at", "refused"),
+    [
+        (row(), None, 1, None),
+        (row(), None, 3, None),
+        (row(), None, 0, ForkPointMissing),
+        (row(), None, -1, ForkPointMissing),
+        (row(), None, 4, ForkPointMissing),
+        (row(quarantine="bad"), None, 1, JournalQuarantined),
+        (row(), FORKED, 2, None),
+        (row(quarantine="bad"), FORKED, 2, None),
+        (row(), FORKED, 1, JournalConflict),
+        (row(), FORKED, 9, JournalConflict),
+        (row(), PLAIN, 2, JournalConflict),
+    ],
+)
+def test_a_fork_needs_a_record_to_go_on_from_and_an_id_of_its_own(
+    parent: JournalRow, found: JournalRow | None, at: int, refused: type[HoldfastError] | None
+) -> None:
+    if refused is None:
+        decisions.check_fork(parent, found, Fork("f", "j", at))
+        return
+    with pytest.raises(refused):
+        decisions.check_fork(parent, found, Fork("f", "j", at))
+
+
+def test_a_refused_fork_names_what_has_the_id_and_what_was_asked() -> None:
+    with pytest.raises(JournalConflict) as caught:
+        decisions.check_fork(row(), FORKED, Fork("f", "j", 1))
+    assert caught.value.recorded == "a session of 'clerk' that goes on after record 2 of 'j'"
+    assert caught.value.asked == "a session of 'clerk' that goes on after record 1 of 'j'"
+
+
+# ---- work ----
+
+
+def working(
+    *,
+    wakes: int = 0,
+    seen: int = 0,
+    status: Status = "idle",
+    kind: JournalKind = "session",
+    quarantine: str | None = None,
+) -> JournalRow:
+    return msgspec.structs.replace(row(quarantine=quarantine), wakes=wakes, seen=seen, status=status, kind=kind, id="j")
+
+
+@pytest.mark.parametrize(
+    ("found", "work"),
+    [
+        (working(), False),
+        (working(wakes=1), True),
+        (working(wakes=1, seen=1), False),
+        (working(wakes=2, seen=1, status="waiting"), True),
+        (working(wakes=1, seen=1, status="waiting"), False),
+        (working(status="running"), True),
+        (working(wakes=1, kind="process"), False),
+        (working(status="running", kind="process"), False),
+        (working(wakes=1, quarantine="bad"), False),
+        (working(status="running", quarantine="bad"), False),
+    ],
+)
+def test_work_is_what_was_woken_or_runs(found: JournalRow, work: bool) -> None:  # noqa: FBT001
+    assert decisions.has_work(found) is work
+
+
+@pytest.mark.parametrize(
+    ("found", "holder", "left"),
+    [
+        (row(), OWNER, 100),
+        (row(mono_expires=NOW.mono), None, 0),
+        (row(mono_expires=NOW.mono - 50), None, 0),
+        (row(owner=None), None, 0),
+    ],
+)
+def test_work_names_a_holder_whose_lease_lasts(found: JournalRow, holder: Owner | None, left: int) -> None:
+    assert decisions.as_work(found, NOW) == Work(1, "j", "clerk", 0, "idle", holder, left)
+
+
+@pytest.mark.parametrize(("given", "after"), [(None, 2), (0, 2), (2, 2), (3, 3), (5, 5)])
+def test_what_was_seen_never_shrinks(given: int | None, after: int) -> None:
+    assert decisions.decide_seen(working(wakes=5, seen=2), given) == after
+
+
+def test_more_than_there_was_can_not_have_been_seen() -> None:
+    with pytest.raises(InvalidNumber):
+        decisions.decide_seen(working(wakes=5, seen=2), 6)
 
 
 # ---- leases: what is left of one, and who may have it ----
@@ -230,7 +328,7 @@ def test_an_input_is_new_known_or_in_conflict(
 
 @pytest.mark.parametrize(("pending", "full"), [(0, False), (2, False), (3, True), (4, True)])
 def test_the_inbox_is_full_at_its_limit(pending: int, full: bool) -> None:  # noqa: FBT001
-    limits = Limits(pending_inputs=3)
+    limits = StoreLimits(pending_inputs=3)
     if not full:
         decisions.check_room(row(), pending, limits)
         return
@@ -267,6 +365,28 @@ BUFFERED = wait("resolved", payload=b"1", opened=False)
 )
 def test_opening_a_wait_writes_it_once(found: Wait | None, written: Wait | None) -> None:
     assert decisions.decide_open_wait(row(), found, OpenWait("j", "w", LATER)) == written
+
+
+@pytest.mark.parametrize(
+    ("status", "found", "after", "news"),
+    [
+        ("waiting", wait(), wait("resolved"), True),
+        ("waiting", wait(), wait("expired"), True),
+        ("waiting", wait(), wait("cancelled"), True),
+        ("waiting", None, BUFFERED, True),
+        ("waiting", wait(), wait(), False),
+        ("waiting", wait("resolved"), wait("resolved"), False),
+        ("running", wait(), wait("resolved"), False),
+        ("idle", None, BUFFERED, False),
+    ],
+)
+def test_a_journal_that_waits_is_woken_when_a_wait_is_settled(
+    status: Status,
+    found: Wait | None,
+    after: Wait,
+    news: bool,  # noqa: FBT001
+) -> None:
+    assert decisions.wakes_waiting(working(status=status), found, after) is news
 
 
 Settling = Literal["resolved", "expired", "cancelled"]

@@ -25,6 +25,7 @@ from holdfast.records import (
     Opened,
     Parked,
     Record,
+    Resumed,
     Started,
     Status,
     Unknown,
@@ -50,6 +51,10 @@ GOLDEN: list[tuple[Record, str]] = [
     ),
     (Opened(at=1, kind="session", format=1), '{"t":"opened","kind":"session","format":1,"at":1}'),
     (
+        Opened(at=1, kind="session", format=1, parent="p", parent_seq=12),
+        '{"t":"opened","kind":"session","format":1,"parent":"p","parent_seq":12,"at":1}',
+    ),
+    (
         Admitted(at=1, input=3, key="k", body=msgspec.Raw(b'"hi"')),
         '{"t":"admitted","input":3,"key":"k","body":"hi","at":1}',
     ),
@@ -57,8 +62,11 @@ GOLDEN: list[tuple[Record, str]] = [
         Admitted(at=1, input=3, key="k", blob=_BLOB),
         f'{{"t":"admitted","input":3,"key":"k","blob":{_BLOB_JSON},"at":1}}',
     ),
+    (Admitted(at=1, input=3, key="k", run="t1"), '{"t":"admitted","input":3,"key":"k","run":"t1","at":1}'),
     (Started(at=1, run="main"), '{"t":"started","run":"main","at":1}'),
     (Started(at=1, run="main", code="v1"), '{"t":"started","run":"main","code":"v1","at":1}'),
+    (Started(at=1, run="main", by="pid 4711"), '{"t":"started","run":"main","by":"pid 4711","at":1}'),
+    (Resumed(at=1, run="main", by="pid 4712"), '{"t":"resumed","run":"main","by":"pid 4712","at":1}'),
     (Parked(at=1, run="main"), '{"t":"parked","run":"main","at":1}'),
     (Parked(at=1, run="main", waits=("a", "b")), '{"t":"parked","run":"main","waits":["a","b"],"at":1}'),
     (
@@ -72,6 +80,14 @@ GOLDEN: list[tuple[Record, str]] = [
     (
         Ended(at=1, run="main", status="failed", error=ErrorInfo("ValueError", "é")),
         '{"t":"ended","run":"main","status":"failed","error":{"kind":"ValueError","message":"é"},"at":1}',
+    ),
+    (
+        Ended(at=1, run="main", status="cancelled", unstarted=True),
+        '{"t":"ended","run":"main","status":"cancelled","unstarted":true,"at":1}',
+    ),
+    (
+        Ended(at=1, run="main", status="cancelled", unstarted=True, blob=_BLOB),
+        f'{{"t":"ended","run":"main","status":"cancelled","blob":{_BLOB_JSON},"unstarted":true,"at":1}}',
     ),
     (Intended(at=1, key="main/refund", ask=_ASK), f'{{"t":"intended","key":"main/refund","ask":{_ASK_JSON},"at":1}}'),
     (Done(at=1, key="main/x", value=msgspec.Raw(b"[1]")), '{"t":"done","key":"main/x","value":[1],"at":1}'),
@@ -174,6 +190,12 @@ def test_a_plain_record_touches_no_list_no_inbox_and_no_blob() -> None:
         assert is_plain(record) is not concerned, record
 
 
+def test_the_end_of_a_run_that_never_began_touches_no_list() -> None:
+    ended = Ended(at=1, run="queued", status="cancelled")
+    assert touches_lists(ended)
+    assert not touches_lists(msgspec.structs.replace(ended, unstarted=True))
+
+
 _STATUSES: tuple[Status, ...] = get_args(Status)
 
 
@@ -181,9 +203,11 @@ _STATUSES: tuple[Status, ...] = get_args(Status)
 @pytest.mark.parametrize(("record", "_"), GOLDEN, ids=_name)
 def test_the_status_follows_the_record(status: Status, record: Record, _: str) -> None:
     match record:
+        case Ended(unstarted=True):
+            expected = status
         case Ended():
             expected = record.status
-        case Started():
+        case Started() | Resumed():
             expected = "running"
         case Parked():
             expected = "waiting"

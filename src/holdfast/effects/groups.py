@@ -75,7 +75,7 @@ class Group:
         target = name if effect.target is None else effect.target
         envelope = self._performer.envelope(key, effect.kind, name, target, effect.body)
         ask = envelope.ask()
-        return _Member(effect, key, ask, self._performer.decide(envelope, ask, effect.repeat))
+        return _Member(effect, key, ask, self._performer.decide(envelope.key, ask, effect.repeat))
 
     async def run(self) -> Any:  # noqa: ANN401  the value depends on the kind of group
         """Perform what is left to do and answer as the journal says."""

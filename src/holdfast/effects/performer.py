@@ -139,7 +139,7 @@ class Performer:
         check_returns(returns)
         ask = envelope.ask()
         with self.occupied(place):
-            decision = self.decide(envelope, ask, repeat)
+            decision = self.decide(envelope.key, ask, repeat)
             if place is not None:
                 self.check_order(place, envelope.key)
             outcome = await self._carry_out(decision, envelope.key, ask, call)
@@ -191,12 +191,11 @@ class Performer:
 
     # ---- deciding ----
 
-    def decide(self, envelope: Envelope, ask: Ask, repeat: Repeat) -> Decision:
+    def decide(self, key: str, ask: Ask, repeat: Repeat) -> Decision:
         """What the journal says; a difference, or an effect that must not be performed here, stops the run."""
         self.check_running()
         if not isinstance(repeat, Repeat):  # pyright: ignore[reportUnnecessaryIsInstance]  # callers may be untyped
             raise InvalidArgument("repeat", repeat, "a Repeat")
-        key = envelope.key
         if key in self._asked:
             raise EffectRepeated(key)
         self._asked.add(key)
@@ -308,9 +307,9 @@ class Performer:
             case SettleUnknown():
                 return Unknown(at=self._ledger.now(), key=key)
             case Again():
-                return await self._attempt(key, None, call)
+                return await self.attempt(key, None, call)
             case Begin(intent):
-                return await self._attempt(key, None if intent else ask, call)
+                return await self.attempt(key, None if intent else ask, call)
             case Mismatch() | Miss():
                 message = f"{decision!r} must have stopped the run"
                 raise InvariantBroken(message)
@@ -319,10 +318,11 @@ class Performer:
         """The record that says an effect is about to be performed."""
         return Intended(at=self._ledger.now(), key=key, ask=ask)
 
-    async def _attempt(self, key: str, ask: Ask | None, call: Call) -> Outcome:
+    async def attempt(self, key: str, ask: Ask | None, call: Call) -> Outcome:
         """Run the effect; its end becomes an outcome that is not recorded yet. Cancellation passes through."""
         crash_point("effect.before_run")
         token = current.set(Place(self, key, inside=True))
+        begun = _seconds()
         try:
             value = call(key)
             if inspect.isawaitable(value):
@@ -334,27 +334,30 @@ class Performer:
             if task is None or task.cancelling():
                 raise
             # Nobody cancelled us: something that the effect awaited was cancelled, which is a failure like others.
-            return self._failure(key, ask, RuntimeError(f"what it waited for was cancelled {error}".rstrip()))
+            return self.failed(key, ask, RuntimeError(f"what it waited for was cancelled {error}".rstrip()), begun)
         except Exception as error:  # noqa: BLE001  whatever the effect raised is its outcome
-            return self._failure(key, ask, error)
+            return self.failed(key, ask, error, begun)
         finally:
             current.reset(token)
-        return await self._success(key, ask, body)
+        return await self.succeeded(key, ask, body, begun)
 
-    async def _success(self, key: str, ask: Ask | None, body: bytes) -> Outcome:
+    async def succeeded(self, key: str, ask: Ask | None, body: bytes, begun: float) -> Outcome:
+        """The outcome of an effect that gave `body`; a large one is kept apart."""
+        ms = _since(begun)
         if len(body) <= self._ledger.inline_bytes:
-            return Done(at=self._ledger.now(), key=key, ask=ask, value=msgspec.Raw(body))
+            return Done(at=self._ledger.now(), key=key, ask=ask, value=msgspec.Raw(body), ms=ms)
         try:
-            return Done(at=self._ledger.now(), key=key, ask=ask, blob=await self._ledger.put_blob(body))
+            return Done(at=self._ledger.now(), key=key, ask=ask, blob=await self._ledger.put_blob(body), ms=ms)
         except StoreError as error:
             # Not the world's failure but ours: it must not become the recorded outcome of the effect.
             raise self.halt(error) from error
         except UsageError as error:
-            return self._failure(key, ask, error)
+            return self.failed(key, ask, error, begun)
 
-    def _failure(self, key: str, ask: Ask | None, error: Exception) -> Failed:
+    def failed(self, key: str, ask: Ask | None, error: Exception, begun: float) -> Failed:
+        """The outcome of an effect that raised."""
         self._causes[key] = error
-        return Failed(at=self._ledger.now(), key=key, ask=ask, error=error_info(error))
+        return Failed(at=self._ledger.now(), key=key, ask=ask, error=error_info(error), ms=_since(begun))
 
     async def _settle(self, outcome: Outcome) -> Outcome:
         """Record an outcome. Once begun, this finishes even if the caller is cancelled."""
@@ -380,9 +383,9 @@ class Performer:
         except HoldfastError as error:
             raise self.halt(error) from error
 
-    async def seal(self, ended: Ended) -> None:
-        """Record how the run ended. Nothing is recorded in its name after that."""
-        _, durable = self.submit([ended])
+    async def seal(self, ended: Ended, before: list[Record] | None = None) -> None:
+        """Record how the run ended, after what is left to be said. Nothing is recorded in its name after that."""
+        _, durable = self.submit([*(before or ()), ended])
         self._sealed = True
         await self.durable(durable)
 
@@ -410,7 +413,7 @@ class Performer:
             case Done(blob=None):
                 return decode_value(bytes(outcome.value), returns)
             case Done():
-                return decode_value(await self._large(cast("Blob", outcome.blob)), returns)
+                return decode_value(await self.large(cast("Blob", outcome.blob)), returns)
             case Failed():
                 cause = self._causes.pop(outcome.key, None)
                 raise EffectFailed(outcome.key, outcome.error.kind, outcome.error.message) from cause
@@ -419,7 +422,8 @@ class Performer:
             case Cancelled():
                 raise EffectCancelled(outcome.key)
 
-    async def _large(self, blob: Blob) -> bytes:
+    async def large(self, blob: Blob) -> bytes:
+        """Bytes that were kept apart."""
         body = await self._ledger.blob(blob.digest)
         if body is None:
             raise self.halt(BlobMissing(blob.digest))
@@ -467,6 +471,14 @@ class Performer:
     def now(self) -> int:
         """Wall time for records."""
         return self._ledger.now()
+
+
+def _seconds() -> float:
+    return asyncio.get_running_loop().time()
+
+
+def _since(begun: float) -> int:
+    return round((_seconds() - begun) * 1000)
 
 
 def error_info(error: BaseException) -> ErrorInfo:

@@ -12,11 +12,12 @@ from holdfast.store.contract import (
     Input,
     Journal,
     Lease,
-    Limits,
     Owner,
     Receipt,
     Settlement,
+    StoreLimits,
     Wait,
+    Work,
 )
 from holdfast.store.store import LEASE_MS, Store
 
@@ -34,12 +35,13 @@ __all__ = [
     "Input",
     "Journal",
     "Lease",
-    "Limits",
     "Owner",
     "Receipt",
     "Settlement",
     "Store",
+    "StoreLimits",
     "Wait",
+    "Work",
     "open_store",
 ]
 
@@ -50,7 +52,7 @@ async def open_store(
     *,
     durability: Durability = "power",
     clock: Clock | None = None,
-    limits: Limits | None = None,
+    limits: StoreLimits | None = None,
 ) -> AsyncGenerator[Store]:
     """Open the store in the file at `path`, or make one there; None gives a store in memory.
 

@@ -18,6 +18,8 @@ from holdfast.records import (
     Grouped,
     Intended,
     Opened,
+    Resumed,
+    Started,
     Unknown,
     blobs_of,
     next_status,
@@ -50,16 +52,26 @@ def audit(reader: Reader, progress: Callable[[int, int], None] | None = None) ->
         Violation("blob", digest, "the bytes do not match the digest") for digest, ok in blobs.items() if not ok
     )
     references = set(reader.raw_references())
-    inputs = {(journal, row.input): row.pending for journal, row, _ in reader.raw_inputs()}
+    inputs: dict[str, dict[int, bool]] = {}
+    for journal, row, _ in reader.raw_inputs():
+        inputs.setdefault(journal, {})[row.input] = row.pending
     rows = reader.raw_journals()
+    heads = {row.id: row.head for row in rows}
     for done, row in enumerate(rows):
         if progress is not None:
             progress(done, len(rows))
-        audited = _JournalAudit(row, blobs, references, inputs)
+        audited = _JournalAudit(row, blobs, references, inputs.get(row.id, {}))
         found.extend(audited.run(reader.raw_records(row.id)))
+        found.extend(_misplaced(row, heads))
     found.extend(_dangling(references, blobs))
     found.extend(_unsound(reader))
     return found
+
+
+def _misplaced(row: JournalRow, heads: dict[str, int]) -> Iterator[Violation]:
+    """A fork goes on from a record that its parent has."""
+    if row.parent is not None and not 1 <= row.parent_seq <= heads.get(row.parent, 0):
+        yield Violation("fork", row.id, f"goes on after record {row.parent_seq} of {row.parent!r}, which is not there")
 
 
 def _dangling(references: set[tuple[str, str, int]], blobs: dict[str, bool]) -> Iterator[Violation]:
@@ -85,7 +97,7 @@ class _JournalAudit:
         row: JournalRow,
         blobs: dict[str, bool],
         references: set[tuple[str, str, int]],
-        inputs: dict[tuple[str, int], bool],
+        inputs: dict[int, bool],
     ) -> None:
         self._row = row
         self._blobs = blobs
@@ -98,10 +110,12 @@ class _JournalAudit:
         self._updated = 0
         self._intended: set[str] = set()
         self._settled: set[str] = set()
+        self._started: set[str] = set()
         self._ended: set[str] = set()
         self._groups: set[str] = set()
         self._closed_scopes: set[str] = set()
         self._admitted: set[int] = set()
+        self._opened: Opened | None = None
 
     def run(self, raw: Iterator[RawRecord]) -> list[Violation]:
         for entry in raw:
@@ -138,7 +152,14 @@ class _JournalAudit:
                 self._report("blob", seq, f"refers to {blob.digest}, which is not there")
             if (blob.digest, self._row.id, seq) not in self._references:
                 self._report("blob", seq, f"its reference to {blob.digest} is not listed")
+        self._story(seq, record)
+
+    def _story(self, seq: int, record: Record) -> None:
         match record:
+            case Opened():
+                self._opened = self._opened or record
+            case Started() | Resumed():
+                self._begin(seq, record.run)
             case Intended():
                 self._intent(seq, record)
             case Done() | Failed() | Unknown() | Cancelled():
@@ -153,6 +174,11 @@ class _JournalAudit:
                 self._admission(seq, record)
             case _:
                 pass
+
+    def _begin(self, seq: int, run: str) -> None:
+        if run in self._ended:
+            self._report("terminal", seq, f"the run {run!r} goes on, but it had ended")
+        self._started.add(run)
 
     def _intent(self, seq: int, record: Intended) -> None:
         self._run_is_open(seq, record.key)
@@ -174,6 +200,8 @@ class _JournalAudit:
 
     def _end(self, seq: int, record: Ended) -> None:
         self._once(self._ended, record.run, "terminal", seq, f"the run {record.run!r} ended before")
+        if record.unstarted and record.run in self._started:
+            self._report("terminal", seq, f"the run {record.run!r} is said to end before it began, but it had begun")
         scope = segment(record.run)
         self._closed_scopes.add(scope)
         for key in sorted(self._intended - self._settled):
@@ -188,7 +216,7 @@ class _JournalAudit:
         if record.input in self._admitted:
             self._report("input", seq, f"input {record.input} was admitted before")
         self._admitted.add(record.input)
-        if self._inputs.get((self._row.id, record.input), True):
+        if self._inputs.get(record.input, True):
             self._report("input", seq, f"input {record.input} is missing, or still pending")
 
     def _once(self, seen: set[Any], key: str, rule: str, seq: int, detail: str) -> None:
@@ -198,8 +226,9 @@ class _JournalAudit:
 
     def _summary(self) -> None:
         row = self._row
-        for (journal, number), pending in self._inputs.items():
-            if journal == row.id and not pending and number not in self._admitted:
+        self._wakes()
+        for number, pending in self._inputs.items():
+            if not pending and number not in self._admitted:
                 self._report("input", row.head, f"input {number} does not wait any more, but was never admitted")
         if row.head != self._seq:
             self._report("head", row.head, f"the journal says it ends at {row.head}, its last record is {self._seq}")
@@ -208,3 +237,13 @@ class _JournalAudit:
         broken = any(violation.rule in {"checksum", "unreadable", "gap"} for violation in self._found)
         if not broken and (row.status, row.updated) != (self._status, self._updated):
             self._report("list", row.head, f"listed as {row.status}, its records say {self._status}")
+        first = self._opened
+        if first is not None and (row.parent, row.parent_seq) != (first.parent, first.parent_seq):
+            self._report("list", row.head, f"listed as a fork of {row.parent!r}, its records say {first.parent!r}")
+
+    def _wakes(self) -> None:
+        row = self._row
+        if not 0 <= row.seen <= row.wakes:
+            self._report("wakes", row.head, f"{row.seen} wakes were attended to, but there were {row.wakes}")
+        if row.wakes < len(self._inputs):
+            self._report("wakes", row.head, f"it was woken {row.wakes} times, but it has {len(self._inputs)} inputs")

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable, Iterator, Sequence
 
-    from holdfast.clock import Clock
+    from holdfast.clock import Clock, Instant
 
 R_co = TypeVar("R_co", covariant=True)
 T = TypeVar("T")
@@ -25,7 +25,7 @@ WaitState = Literal["open", "resolved", "expired", "cancelled", "revoked"]
 Durability = Literal["power", "process"]
 
 
-class Limits(msgspec.Struct, frozen=True):
+class StoreLimits(msgspec.Struct, frozen=True):
     """Every bound of a store, with its default."""
 
     record_bytes: int = 1024 * 1024
@@ -83,6 +83,8 @@ class Lease(msgspec.Struct, frozen=True):
     ttl_ms: int
     head: int
     """Where the journal ended when the lease was claimed."""
+    wakes: int = 0
+    """How often the journal had been woken when the lease was claimed; see `Store.release`."""
 
 
 class Entry(NamedTuple):
@@ -114,6 +116,25 @@ class Journal(msgspec.Struct, frozen=True):
     created: int
     updated: int
     quarantine: str | None = None
+    parent: str | None = None
+    """The journal that this one is a fork of; it goes on after record `parent_seq` of that one."""
+    parent_seq: int = 0
+
+
+class Work(msgspec.Struct, frozen=True):
+    """A session that somebody should advance: something came in since it was last looked at, or it is running.
+
+    `holder` is None when the lease is free or has expired, and `left_ms` what is left of it. A holder whose process is
+    gone is still named; `Store.owner_gone` tells.
+    """
+
+    no: int
+    journal: str
+    agent: str | None
+    wakes: int
+    status: Status
+    holder: Owner | None
+    left_ms: int
 
 
 class Receipt(msgspec.Struct, frozen=True):
@@ -124,6 +145,8 @@ class Receipt(msgspec.Struct, frozen=True):
     key: str
     at: int
     fresh: bool = True
+    head: int = 0
+    """Where the journal ended when the input was accepted; 0 when that was not now."""
 
 
 class Input(msgspec.Struct, frozen=True):
@@ -155,7 +178,10 @@ class Settlement(msgspec.Struct, frozen=True):
 
 
 class JournalRow(msgspec.Struct):
-    """A journal as the store keeps it. Mutable: it belongs to the transaction that holds it."""
+    """A journal as the store keeps it. Mutable: it belongs to the transaction that holds it.
+
+    `wakes` counts what came from outside and asks for attention, `seen` how much of that was attended to.
+    """
 
     no: int
     id: str
@@ -172,6 +198,10 @@ class JournalRow(msgspec.Struct):
     term: int = 0
     quarantine: str | None = None
     revoked: bool = False
+    wakes: int = 0
+    seen: int = 0
+    parent: str | None = None
+    parent_seq: int = 0
 
 
 class InputRow(msgspec.Struct, frozen=True):
@@ -200,6 +230,14 @@ class OpenJournal(Command[Journal], frozen=True):
     agent: str | None
 
 
+class Fork(Command[Journal], frozen=True):
+    """Create a journal that goes on after record `at` of its parent, or find that very fork."""
+
+    journal: str
+    parent: str
+    at: int
+
+
 class Claim(Command[Lease], frozen=True):
     """Take the lease if it is free, expired, or held by a process that is gone."""
 
@@ -215,9 +253,10 @@ class Renew(Command[None], frozen=True):
 
 
 class Release(Command[None], frozen=True):
-    """Give the lease back. The epoch stays."""
+    """Give the lease back. The epoch stays. `seen` is how many wakes were attended to."""
 
     lease: Lease
+    seen: int | None = None
 
 
 class Append(Command[int], frozen=True):
@@ -233,12 +272,13 @@ class Append(Command[int], frozen=True):
 
 
 class Accept(Command[Receipt], frozen=True):
-    """Put an input into the inbox of a journal, once per key."""
+    """Put an input into the inbox of a journal, once per key; with `opening`, into one that is made if need be."""
 
     journal: str
     key: str
     digest: str
     body: bytes
+    opening: OpenJournal | None = None
 
 
 class OpenWait(Command[Wait], frozen=True):
@@ -308,6 +348,7 @@ class Rows(Protocol):
     def add_journal(self, row: JournalRow) -> JournalRow: ...
     def save_journal(self, row: JournalRow) -> None: ...
     def save_head(self, row: JournalRow) -> None: ...
+    def save_wakes(self, row: JournalRow) -> None: ...
     def add_records(self, row: JournalRow, first: int, epoch: int, bodies: Sequence[bytes]) -> None: ...
     def input_by_key(self, row: JournalRow, key: str) -> InputRow | None: ...
     def last_input(self, row: JournalRow) -> int: ...
@@ -352,6 +393,9 @@ class Reader(Protocol):
     def tail(self, journal: str, limit: int) -> list[Entry]: ...
     def feed(self, after: int, limit: int) -> list[FeedEntry]: ...
     def last_position(self) -> int: ...
+    def heads(self, journals: Sequence[str]) -> dict[str, int]: ...
+    def work(self, after: int, limit: int, now: Instant) -> list[Work]: ...
+    def receipt(self, journal: str, key: str) -> Receipt | None: ...
     def pending(self, journal: str, limit: int) -> list[Input]: ...
     def wait(self, journal: str, name: str, /) -> Wait | None: ...
     def waits(self, journal: str, limit: int) -> list[Wait]: ...
@@ -372,7 +416,7 @@ class Backend(Protocol):
     """How a store keeps its rows."""
 
     clock: Clock
-    limits: Limits
+    limits: StoreLimits
     owner: Owner
     store_id: str
     secret: bytes

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING
 
 from holdfast.errors import (
     Fenced,
+    ForkPointMissing,
     HeadConflict,
     InboxFull,
+    InvalidNumber,
     JournalConflict,
     JournalMissing,
     JournalQuarantined,
@@ -18,11 +20,21 @@ from holdfast.errors import (
     LeaseHeld,
     WaitUnknown,
 )
-from holdfast.store.contract import Receipt, Settlement, Wait
+from holdfast.store.contract import Receipt, Settlement, Wait, Work
 
 if TYPE_CHECKING:
     from holdfast.clock import Instant
-    from holdfast.store.contract import Accept, Append, InputRow, JournalRow, Limits, OpenJournal, OpenWait, SettleWait
+    from holdfast.store.contract import (
+        Accept,
+        Append,
+        Fork,
+        InputRow,
+        JournalRow,
+        OpenJournal,
+        OpenWait,
+        SettleWait,
+        StoreLimits,
+    )
 
 
 def require_journal(row: JournalRow | None, journal: str) -> JournalRow:
@@ -40,6 +52,23 @@ def check_opening(row: JournalRow, asked: OpenJournal) -> None:
 
 def _opened_as(kind: str, agent: str | None) -> str:
     return f"a {kind} of {agent!r}" if agent else f"a {kind}"
+
+
+def check_fork(parent: JournalRow, found: JournalRow | None, asked: Fork) -> None:
+    """A fork begins at a record that its parent has. Its id belongs to it for ever."""
+    if found is not None:
+        if (found.parent, found.parent_seq) != (asked.parent, asked.at):
+            taken = _opened_as(found.kind, found.agent) + _fork_of(found.parent, found.parent_seq)
+            wanted = _opened_as(parent.kind, parent.agent) + _fork_of(asked.parent, asked.at)
+            raise JournalConflict(found.id, taken, wanted)
+        return
+    check_served(parent)
+    if not 1 <= asked.at <= parent.head:
+        raise ForkPointMissing(parent.id, asked.at, parent.head)
+
+
+def _fork_of(parent: str | None, seq: int) -> str:
+    return f" that goes on after record {seq} of {parent!r}" if parent else ""
 
 
 def lease_left(row: JournalRow, now: Instant) -> int:
@@ -96,10 +125,36 @@ def decide_accept(row: JournalRow, found: InputRow | None, asked: Accept) -> Rec
     return Receipt(row.id, found.input, found.key, found.at, fresh=False)
 
 
-def check_room(row: JournalRow, pending: int, limits: Limits) -> None:
+def check_room(row: JournalRow, pending: int, limits: StoreLimits) -> None:
     """The inbox has a limit."""
     if pending >= limits.pending_inputs:
         raise InboxFull(row.id, limits.pending_inputs)
+
+
+def has_work(row: JournalRow) -> bool:
+    """Whether somebody should advance this journal: it was woken, or it is in the middle of a run."""
+    woken = row.wakes > row.seen or row.status == "running"
+    return woken and row.kind == "session" and row.quarantine is None
+
+
+def as_work(row: JournalRow, now: Instant) -> Work:
+    """A journal that has work, and who holds it now."""
+    left = max(lease_left(row, now), 0)
+    return Work(row.no, row.id, row.agent, row.wakes, row.status, row.owner if left else None, left)
+
+
+def decide_seen(row: JournalRow, seen: int | None) -> int:
+    """How many wakes were attended to. More than there were can't be: the next ones would go unnoticed."""
+    if seen is None:
+        return row.seen
+    if seen > row.wakes:
+        raise InvalidNumber("seen", seen, f"{row.id!r} was woken {row.wakes:,} times")
+    return max(row.seen, seen)
+
+
+def wakes_waiting(row: JournalRow, found: Wait | None, after: Wait) -> bool:
+    """Whether what became of a wait is news for a journal that waits."""
+    return row.status == "waiting" and after.state != "open" and (found is None or found.state == "open")
 
 
 def decide_open_wait(row: JournalRow, found: Wait | None, asked: OpenWait) -> Wait | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import bisect
 import copy
+import itertools
 import secrets
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -24,7 +25,20 @@ from holdfast.errors import (
     StoreClosed,
 )
 from holdfast.store.checksum import checksum, salt_of
-from holdfast.store.contract import Entry, FeedEntry, Input, InputRow, Journal, JournalRow, Limits, RawRecord, Wait
+from holdfast.store.contract import (
+    Entry,
+    FeedEntry,
+    Input,
+    InputRow,
+    Journal,
+    JournalRow,
+    RawRecord,
+    Receipt,
+    StoreLimits,
+    Wait,
+    Work,
+)
+from holdfast.store.decisions import as_work, has_work
 from holdfast.store.digests import blob_digest, input_digest, trusted
 from holdfast.store.owners import this_process
 from holdfast.store.transaction import Transaction, as_journal, broken_by
@@ -33,7 +47,7 @@ from holdfast.store.waiting import Versions
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from holdfast.clock import Clock
+    from holdfast.clock import Clock, Instant
     from holdfast.store.contract import Command, JournalFilter, Owner, Reader
 
 T = TypeVar("T")
@@ -79,7 +93,7 @@ class MemoryDisk:
     def save_journal(self, row: JournalRow) -> None:
         """The row is the stored one: there is nothing to write."""
 
-    save_head = save_journal
+    save_head = save_wakes = save_journal
 
     def add_records(self, row: JournalRow, first: int, epoch: int, bodies: Sequence[bytes]) -> None:
         salt = salt_of(row.id)
@@ -187,6 +201,17 @@ class MemoryDisk:
     def last_position(self) -> int:
         return len(self._feed)
 
+    def heads(self, journals: Sequence[str]) -> dict[str, int]:
+        return {name: self._journals[name].head for name in journals if name in self._journals}
+
+    def work(self, after: int, limit: int, now: Instant) -> list[Work]:
+        found = (row for row in self._journals.values() if row.no > after and has_work(row))
+        return [as_work(row, now) for row in itertools.islice(found, limit)]
+
+    def receipt(self, journal: str, key: str) -> Receipt | None:
+        found = self.input_by_key(self._known(journal), key)
+        return None if found is None else Receipt(journal, found.input, found.key, found.at, fresh=False)
+
     def pending(self, journal: str, limit: int) -> list[Input]:
         found = [row for row in self._inputs[self._known(journal).no].values() if row.pending]
         return [Input(row.input, row.key, row.body, row.at) for row in found[:limit]]
@@ -280,12 +305,12 @@ class MemoryBackend:
         disk: MemoryDisk | None = None,
         *,
         clock: Clock | None = None,
-        limits: Limits | None = None,
+        limits: StoreLimits | None = None,
         delay: Callable[[], float] | None = None,
     ) -> None:
         self.disk = disk or MemoryDisk()
         self.clock = clock or SystemClock()
-        self.limits = limits or Limits()
+        self.limits = limits or StoreLimits()
         self.owner = this_process(self.clock.read().boot)
         self.store_id = self.disk.store_id
         self.secret = self.disk.secret

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, Self, cast
 import msgspec
 
 from holdfast import records
-from holdfast.bounds import check_int
+from holdfast.bounds import MAX_INT, check_int
 from holdfast.effects.canonical import canonical
 from holdfast.errors import (
     HoldfastError,
@@ -28,11 +28,13 @@ from holdfast.store.contract import (
     Append,
     Claim,
     CollectBlobs,
+    Fork,
     Journal,
     JournalFilter,
     Lease,
     OpenJournal,
     OpenWait,
+    Owner,
     PutBlob,
     Quarantine,
     Release,
@@ -41,6 +43,7 @@ from holdfast.store.contract import (
     SettleWait,
 )
 from holdfast.store.digests import blob_digest, input_digest
+from holdfast.store.owners import is_gone
 from holdfast.store.transaction import as_journal
 
 if TYPE_CHECKING:
@@ -55,12 +58,12 @@ if TYPE_CHECKING:
         Entry,
         FeedEntry,
         Input,
-        Limits,
-        Owner,
         Reader,
         Receipt,
         Settlement,
+        StoreLimits,
         Wait,
+        Work,
     )
 
     T = TypeVar("T")
@@ -109,7 +112,7 @@ class Store:
         return self._backend.clock
 
     @property
-    def limits(self) -> Limits:
+    def limits(self) -> StoreLimits:
         """The bounds of this store."""
         return self._backend.limits
 
@@ -121,11 +124,18 @@ class Store:
 
     async def open_journal(self, journal: str, kind: JournalKind = "session", agent: str | None = None) -> Journal:
         """Create the journal, or find it as it is. Another kind or agent under the same id is a `JournalConflict`."""
+        return await self._backend.submit(_opening(journal, kind, agent))
+
+    async def fork(self, journal: str, parent: str, at: int) -> Journal:
+        """Create a journal that goes on after record `at` of `parent`, with the kind and the agent of that one.
+
+        Nothing is copied. The same fork again finds it as it is; anything else under its id is a `JournalConflict`, and
+        a record that the parent does not have is a `ForkPointMissing`.
+        """
         check_id("journal id", journal)
-        check_choice("journal kind", kind, JOURNAL_KINDS)
-        if agent is not None:
-            check_id("agent", agent)
-        return await self._backend.submit(OpenJournal(journal, kind, agent))
+        check_id("journal id", parent)
+        check_int("fork point", at, least=-MAX_INT)  # which records there are is known to the store
+        return await self._backend.submit(Fork(journal, parent, at))
 
     def append(self, lease: Lease, added: Sequence[Record], *, head: int) -> asyncio.Future[int]:
         """Add records after `head`; the future gives the new head when they are durable.
@@ -221,6 +231,26 @@ class Store:
         page = self._page(limit)
         return await self._backend.read(lambda reader: reader.journals(where, page))
 
+    async def heads(self, journals: Sequence[str]) -> dict[str, int]:
+        """Where each of these journals ends; those that do not exist are left out."""
+        if isinstance(journals, str):
+            raise InvalidArgument("journals", journals, "a list of journal ids")
+        try:
+            names = [check_id("journal id", journal) for journal in journals]
+        except TypeError:
+            raise InvalidArgument("journals", journals, "a list of journal ids") from None
+        return await self._backend.read(lambda reader: reader.heads(names))
+
+    async def work(self, after: int = 0, limit: int | None = None) -> list[Work]:
+        """Sessions that somebody should advance, also those that somebody does: `holder` tells.
+
+        They come in the order of their creation. Pass the last `no` as `after` for the next page.
+        """
+        check_int("cursor", after)
+        page = self._page(limit)
+        now = self._backend.clock.read()
+        return await self._backend.read(lambda reader: reader.work(after, page, now))
+
     async def quarantine(self, journal: str, reason: str) -> None:
         """Stop serving a journal that can't be trusted."""
         check_id("journal id", journal)
@@ -246,15 +276,37 @@ class Store:
         """Keep the lease for another term; `Fenced` when it has moved on."""
         await self._backend.submit(Renew(_lease(lease)))
 
-    async def release(self, lease: Lease) -> None:
-        """Give the lease back; `Fenced` when it has moved on."""
-        await self._backend.submit(Release(_lease(lease)))
+    async def release(self, lease: Lease, *, seen: int | None = None) -> None:
+        """Give the lease back; `Fenced` when it has moved on.
+
+        `seen` says how much of what came in was attended to: the `wakes` of the lease, if that was all of it. What came
+        after the lease was claimed still counts as work.
+        """
+        if seen is not None:
+            check_int("seen", seen)
+        await self._backend.submit(Release(_lease(lease), seen))
+
+    def owner_gone(self, owner: Owner) -> bool:
+        """Whether that process certainly does not run any more, so that its leases can be claimed at once."""
+        if not isinstance(owner, Owner):  # pyright: ignore[reportUnnecessaryIsInstance]  # callers may be untyped
+            raise InvalidArgument("owner", owner, "the owner of a lease")
+        return is_gone(owner)
 
     # ---- inbox ----
 
     async def accept(self, journal: str, content: object, *, key: str | None = None) -> Receipt:
         """Take an input in. The same key with the same content gives the same receipt, other content `KeyConflict`."""
         check_id("journal id", journal)
+        return await self._backend.submit(self._accept(journal, content, key, None))
+
+    async def accept_into(
+        self, journal: str, kind: JournalKind, agent: str | None, content: object, *, key: str | None = None
+    ) -> Receipt:
+        """Open the journal and take an input in, both or neither. Refused as `open_journal` and `accept` are."""
+        opening = _opening(journal, kind, agent)
+        return await self._backend.submit(self._accept(journal, content, key, opening))
+
+    def _accept(self, journal: str, content: object, key: str | None, opening: OpenJournal | None) -> Accept:
         if key is None:
             key = f"auto-{secrets.token_hex(12)}"
         check_id("input key", key)
@@ -262,7 +314,13 @@ class Store:
         limit = self._backend.limits.input_bytes
         if len(body) > limit:
             raise PayloadTooLarge("the input", len(body), limit)
-        return await self._backend.submit(Accept(journal, key, input_digest(body), body))
+        return Accept(journal, key, input_digest(body), body, opening)
+
+    async def find_input(self, journal: str, key: str) -> Receipt | None:
+        """The receipt of the input that was accepted under `key`; None when there is none."""
+        check_id("journal id", journal)
+        check_id("input key", key)
+        return await self._backend.read(lambda reader: reader.receipt(journal, key))
 
     async def pending(self, journal: str, limit: int | None = None) -> list[Input]:
         """Accepted inputs that are not in the journal yet, in the order of their acceptance."""
@@ -397,6 +455,14 @@ class Store:
         if type(limit) is int and limit > page:
             return page
         return check_int("limit", limit, least=1)
+
+
+def _opening(journal: str, kind: JournalKind, agent: str | None) -> OpenJournal:
+    check_id("journal id", journal)
+    check_choice("journal kind", kind, JOURNAL_KINDS)
+    if agent is not None:
+        check_id("agent", agent)
+    return OpenJournal(journal, kind, agent)
 
 
 def _lease(given: object) -> Lease:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from holdfast import records
 from holdfast.errors import BlobMissing, HoldfastError, InputTaken, InvariantBroken
-from holdfast.records import Admitted, Blob, Opened, blobs_of, next_status, touches_lists
+from holdfast.records import Admitted, Blob, Opened, Parked, blobs_of, next_status, touches_lists
 from holdfast.store import decisions
 from holdfast.store.contract import (
     Accept,
@@ -18,11 +18,11 @@ from holdfast.store.contract import (
     Claim,
     CollectBlobs,
     Command,
+    Fork,
     InputRow,
     Journal,
     JournalRow,
     Lease,
-    Limits,
     OpenJournal,
     OpenWait,
     PutBlob,
@@ -34,6 +34,7 @@ from holdfast.store.contract import (
     Rows,
     Settlement,
     SettleWait,
+    StoreLimits,
     Wait,
 )
 from holdfast.store.owners import is_gone
@@ -50,7 +51,7 @@ class Transaction:
 
     __slots__ = ("_limits", "_now", "_rows")
 
-    def __init__(self, rows: Rows, limits: Limits, now: Instant) -> None:
+    def __init__(self, rows: Rows, limits: StoreLimits, now: Instant) -> None:
         self._rows = rows
         self._limits = limits
         self._now = now
@@ -63,15 +64,37 @@ class Transaction:
         return decisions.require_journal(self._rows.journal(journal), journal)
 
     def open_journal(self, asked: OpenJournal) -> Journal:
+        return as_journal(self._opened(asked))
+
+    def _opened(self, asked: OpenJournal) -> JournalRow:
         row = self._rows.journal(asked.journal)
-        if row is not None:
-            decisions.check_opening(row, asked)
-            return as_journal(row)
-        at = self._now.wall
-        row = self._rows.add_journal(JournalRow(0, asked.journal, asked.kind, asked.agent, "idle", 1, at, at))
-        opened = Opened(at=at, kind=asked.kind, format=records.FORMAT, agent=asked.agent)
-        self._rows.add_records(row, 1, 0, (records.encode(opened),))
+        if row is None:
+            return self._add_journal(asked)
+        decisions.check_opening(row, asked)
+        return row
+
+    def fork(self, asked: Fork) -> Journal:
+        parent = self._row(asked.parent)
+        row = self._rows.journal(asked.journal)
+        decisions.check_fork(parent, row, asked)
+        if row is None:
+            row = self._add_journal(OpenJournal(asked.journal, parent.kind, parent.agent), parent.id, asked.at)
         return as_journal(row)
+
+    def _add_journal(self, asked: OpenJournal, parent: str | None = None, parent_seq: int = 0) -> JournalRow:
+        at = self._now.wall
+        row = JournalRow(0, asked.journal, asked.kind, asked.agent, "idle", 1, at, at)
+        row.parent, row.parent_seq = parent, parent_seq
+        row = self._rows.add_journal(row)
+        opened = Opened(
+            at=at, kind=asked.kind, format=records.FORMAT, agent=asked.agent, parent=parent, parent_seq=parent_seq
+        )
+        self._rows.add_records(row, 1, 0, (records.encode(opened),))
+        return row
+
+    def _wake(self, row: JournalRow) -> None:
+        row.wakes += 1
+        self._rows.save_wakes(row)
 
     def claim(self, asked: Claim) -> Lease:
         row = self._row(asked.journal)
@@ -79,7 +102,7 @@ class Transaction:
         row.epoch = decisions.decide_claim(row, self._now, holder_gone=held and is_gone(row.owner))
         row.owner = asked.owner
         self._extend(row, asked.ttl_ms)
-        return Lease(row.id, row.epoch, asked.owner, asked.ttl_ms, row.head)
+        return Lease(row.id, row.epoch, asked.owner, asked.ttl_ms, row.head, row.wakes)
 
     def renew(self, asked: Renew) -> None:
         row = self._row(asked.lease.journal)
@@ -95,6 +118,7 @@ class Transaction:
     def release(self, asked: Release) -> None:
         row = self._row(asked.lease.journal)
         decisions.check_epoch(row, asked.lease.epoch)
+        row.seen = decisions.decide_seen(row, asked.seen)
         row.owner, row.expires, row.mono_expires = None, 0, 0
         self._rows.save_journal(row)
 
@@ -102,15 +126,26 @@ class Transaction:
         row = self._row(asked.journal)
         first = row.head + 1
         head = decisions.plan_append(row, asked)
+        woken = False
         if not asked.plain:
             self._check_references(row, asked.records)
+            woken = any(self._is_answered(row, record) for record in asked.records)
         self._rows.add_records(row, first, asked.epoch, asked.bodies)
         row.head = head
         if asked.plain and row.status != "waiting":
             self._rows.save_head(row)
         else:
             self._follow(row, first, asked.records)
+        if woken:
+            self._wake(row)
         return head
+
+    def _is_answered(self, row: JournalRow, record: Record) -> bool:
+        """Whether the run parks for something that has come already: nothing else would wake it."""
+        if type(record) is not Parked:
+            return False
+        waits = (self._rows.wait(row, name) for name in record.waits)
+        return any(wait is not None and wait.state != "open" for wait in waits)
 
     def _check_references(self, row: JournalRow, added: Sequence[Record]) -> None:
         admitted: set[int] = set()
@@ -136,14 +171,16 @@ class Transaction:
         self._rows.save_journal(row)
 
     def accept(self, asked: Accept) -> Receipt:
-        row = self._row(asked.journal)
+        # A journal that is made here has an empty inbox, so that nothing below refuses the input.
+        row = self._row(asked.journal) if asked.opening is None else self._opened(asked.opening)
         earlier = decisions.decide_accept(row, self._rows.input_by_key(row, asked.key), asked)
         if earlier is not None:
             return earlier
         decisions.check_room(row, self._rows.count_pending(row), self._limits)
         number = self._rows.last_input(row) + 1
         self._rows.add_input(row, InputRow(number, asked.key, asked.digest, asked.body, self._now.wall))
-        return Receipt(row.id, number, asked.key, self._now.wall)
+        self._wake(row)
+        return Receipt(row.id, number, asked.key, self._now.wall, head=row.head)
 
     def open_wait(self, asked: OpenWait) -> Wait:
         row = self._row(asked.journal)
@@ -160,10 +197,14 @@ class Transaction:
         settlement = decisions.decide_settle(row, found, asked, self._now)
         if settlement.wait != found:
             self._rows.save_wait(row, settlement.wait)
+        if decisions.wakes_waiting(row, found, settlement.wait):
+            self._wake(row)
         return settlement
 
     def revoke_waits(self, asked: RevokeWaits) -> int:
         row = self._row(asked.journal)
+        if row.status == "waiting":
+            self._wake(row)  # nobody can answer any more: the run must learn of it
         if asked.name is not None:
             self._rows.save_wait(row, Wait(row.id, asked.name, "revoked"))
             return 1
@@ -187,6 +228,7 @@ class Transaction:
 
 _HANDLERS: Final[dict[type[Command[Any]], Callable[[Transaction, Any], Any]]] = {
     OpenJournal: Transaction.open_journal,
+    Fork: Transaction.fork,
     Claim: Transaction.claim,
     Renew: Transaction.renew,
     Release: Transaction.release,
@@ -203,7 +245,10 @@ _HANDLERS: Final[dict[type[Command[Any]], Callable[[Transaction, Any], Any]]] = 
 
 def as_journal(row: JournalRow) -> Journal:
     """The line that the lists show for a journal."""
-    return Journal(row.id, row.kind, row.agent, row.status, row.head, row.created, row.updated, row.quarantine)
+    return Journal(
+        *(row.id, row.kind, row.agent, row.status, row.head, row.created, row.updated, row.quarantine),
+        *(row.parent, row.parent_seq),
+    )
 
 
 def broken_by(error: Exception) -> HoldfastError:

@@ -1,7 +1,7 @@
 """Tools for testing what stands on Holdfast, and Holdfast itself.
 
-A clock to move by hand, a seeded event loop, named crash points, a world that remembers what was done to it, one
-`check` of every invariant, and the conformance suite that any store backend can run.
+A model that follows a script, a clock to move by hand, a seeded event loop, named crash points, a world that remembers
+what was done to it, one `check` of every invariant, and the conformance suite that any store backend can run.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from holdfast.store.memory import MemoryBackend, MemoryDisk
 from holdfast.testing.clock import ManualClock
 from holdfast.testing.crashes import arm_from_environment
 from holdfast.testing.invariants import check
+from holdfast.testing.scripted import ScriptedModel, call, cut, delayed, error, refusal, reply, stream, text
 from holdfast.testing.simulation import SimulatedClock, SimulatedLoop, simulate
 from holdfast.testing.world import Attempt, World
 
@@ -19,11 +20,20 @@ __all__ = [
     "ManualClock",
     "MemoryBackend",
     "MemoryDisk",
+    "ScriptedModel",
     "SimulatedClock",
     "SimulatedLoop",
     "Violation",
     "World",
     "arm_from_environment",
+    "call",
     "check",
+    "cut",
+    "delayed",
+    "error",
+    "refusal",
+    "reply",
     "simulate",
+    "stream",
+    "text",
 ]

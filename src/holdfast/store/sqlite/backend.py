@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from holdfast.clock import SystemClock
 from holdfast.errors import HoldfastError, InvalidArgument, StoreBusy, StoreClosed, StoreRefused, UsageError
-from holdfast.store.contract import Limits, size_of
+from holdfast.store.contract import StoreLimits, size_of
 from holdfast.store.owners import this_process
 from holdfast.store.sqlite.files import (
     closed,
@@ -45,7 +45,9 @@ _PROGRESS_STEPS: Final = 50_000
 class SqliteBackend:
     """`Backend` on SQLite: one writer thread, a few readers, one event loop."""
 
-    def __init__(self, path: Path, *, durability: Durability, clock: Clock, limits: Limits, vfs: str | None) -> None:
+    def __init__(
+        self, path: Path, *, durability: Durability, clock: Clock, limits: StoreLimits, vfs: str | None
+    ) -> None:
         self.path = path
         self.clock = clock
         self.limits = limits
@@ -80,7 +82,7 @@ class SqliteBackend:
         *,
         durability: Durability = "power",
         clock: Clock | None = None,
-        limits: Limits | None = None,
+        limits: StoreLimits | None = None,
         vfs: str | None = None,
     ) -> SqliteBackend:
         """Open the store at `path`, or make one."""
@@ -88,7 +90,9 @@ class SqliteBackend:
             message = f"durability is 'power' or 'process', not {durability!r}"
             raise UsageError(message)
         absolute = await asyncio.to_thread(_absolute, path)
-        backend = cls(absolute, durability=durability, clock=clock or SystemClock(), limits=limits or Limits(), vfs=vfs)
+        backend = cls(
+            absolute, durability=durability, clock=clock or SystemClock(), limits=limits or StoreLimits(), vfs=vfs
+        )
         start = asyncio.ensure_future(asyncio.to_thread(backend._start))
         try:
             await asyncio.shield(start)
@@ -239,7 +243,7 @@ def _absolute(path: Path | str) -> Path:
 class _Connection:
     """A read connection that gives up on a read that takes too long."""
 
-    def __init__(self, path: Path, limits: Limits, vfs: str | None) -> None:
+    def __init__(self, path: Path, limits: StoreLimits, vfs: str | None) -> None:
         self._db = connect_reader(path, limits, vfs)
         self._reader = SqliteReader(self._db, limits.page_bytes)
         self._limit = limits.read_ms / 1000

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from holdfast.errors import StoreError
-    from holdfast.store.contract import Durability, Limits
+    from holdfast.store.contract import Durability, StoreLimits
     from holdfast.store.sqlite.db import Db
 
 MIN_SQLITE: Final = (3, 51, 3)
@@ -264,7 +264,7 @@ def _try_lock(handle: int) -> bool:
     return True
 
 
-def connect_writer(path: Path, durability: Durability, limits: Limits, vfs: str | None = None) -> Db:
+def connect_writer(path: Path, durability: Durability, limits: StoreLimits, vfs: str | None = None) -> Db:
     """The one connection of this process that writes and checkpoints."""
     connection = connect(path, apsw.SQLITE_OPEN_READWRITE, vfs)
     try:
@@ -325,7 +325,7 @@ def _first_rows(connection: Db) -> None:
     )
 
 
-def connect_reader(path: Path, limits: Limits, vfs: str | None = None) -> Db:
+def connect_reader(path: Path, limits: StoreLimits, vfs: str | None = None) -> Db:
     """A connection that can only read."""
     connection = connect(path, apsw.SQLITE_OPEN_READONLY, vfs)
     connection.set_busy_timeout(limits.busy_ms)

@@ -12,7 +12,7 @@ from holdfast import __version__
 from holdfast.clock import SystemClock
 from holdfast.errors import StoreForeign, StoreRefused
 from holdfast.store.audit import Violation, audit
-from holdfast.store.contract import Limits
+from holdfast.store.contract import StoreLimits
 from holdfast.store.decisions import lease_left
 from holdfast.store.owners import is_gone
 from holdfast.store.sqlite.files import check_header, connect_reader, snapshot, translated
@@ -75,7 +75,7 @@ def examine(path: Path | str, progress: Callable[[int, int], None] | None = None
     if not file.stat().st_size:
         raise StoreForeign(file, "it is empty")
     with translated(file):
-        connection = connect_reader(file, Limits())
+        connection = connect_reader(file, StoreLimits())
         try:
             with snapshot(connection):  # others may go on writing: this is about one moment
                 return _report(file, connection, progress)
@@ -154,6 +154,6 @@ def _warnings(path: Path) -> tuple[str, ...]:
     if path.stat().st_mode & 0o077:
         found.append(f"others can read the file (mode {path.stat().st_mode & 0o777:04o}); chmod 600 {path}")
     log = _size(path.with_name(path.name + "-wal"))
-    if log > 4 * Limits().wal_bytes:
+    if log > 4 * StoreLimits().wal_bytes:
         found.append(f"the write-ahead log has {log:,} bytes: a long read transaction keeps it from being reset")
     return tuple(found)

@@ -14,28 +14,41 @@ from holdfast.store.contract import (
     InputRow,
     Journal,
     JournalRow,
-    Limits,
     RawRecord,
+    Receipt,
+    StoreLimits,
     Wait,
+    Work,
 )
+from holdfast.store.decisions import as_work
 from holdfast.store.digests import blob_digest, input_digest, trusted
 from holdfast.store.sqlite.rows import JOURNAL_COLUMNS, input_row, journal_row, wait_row
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
+    from holdfast.clock import Instant
     from holdfast.store.contract import JournalFilter
     from holdfast.store.sqlite.db import Db
 
-_LIST_COLUMNS: Final = "id, kind, agent, status, head, created, updated, quarantine"
+_LIST_COLUMNS: Final = "id, kind, agent, status, head, created, updated, quarantine, parent, parent_seq"
 _INPUT_COLUMNS: Final = "input, key, digest, body, at, pending"
 _WAIT_COLUMNS: Final = "name, state, deadline, payload, opened, crc"
+_HEADS_AT_ONCE: Final = 500
+
+WORK_QUERY: Final = (
+    # The index is named, or SQLite would rather walk over all journals: they are in this order already.
+    f"SELECT {JOURNAL_COLUMNS} FROM journals INDEXED BY journals_with_work"  # noqa: S608  constants
+    " WHERE quarantine IS NULL AND kind = 'session' AND (wakes > seen OR status = 'running') AND no > ?"
+    " ORDER BY no LIMIT ?"
+)
+"""The statement that finds work. Its terms are those of the index, which holds nothing but journals with work."""
 
 
 class SqliteReader:
     """`Reader` on a read-only connection."""
 
-    def __init__(self, connection: Db, page_bytes: int = Limits().page_bytes) -> None:
+    def __init__(self, connection: Db, page_bytes: int = StoreLimits().page_bytes) -> None:
         self._db = connection
         self._page_bytes = page_bytes
 
@@ -90,6 +103,22 @@ class SqliteReader:
 
     def last_position(self) -> int:
         return self._one("SELECT max(pos) FROM records", ()) or 0
+
+    def heads(self, journals: Sequence[str]) -> dict[str, int]:
+        found: dict[str, int] = {}
+        for first in range(0, len(journals), _HEADS_AT_ONCE):
+            chosen = tuple(journals[first : first + _HEADS_AT_ONCE])
+            places = ", ".join("?" * len(chosen))
+            found.update(self._db.execute(f"SELECT id, head FROM journals WHERE id IN ({places})", chosen))  # noqa: S608
+        return found
+
+    def work(self, after: int, limit: int, now: Instant) -> list[Work]:
+        return [as_work(journal_row(row), now) for row in self._db.execute(WORK_QUERY, (after, limit)).fetchall()]
+
+    def receipt(self, journal: str, key: str) -> Receipt | None:
+        no, _ = self._known(journal)
+        found = self._one("SELECT input, key, at FROM inputs WHERE journal = ? AND key = ?", (no, key))
+        return None if found is None else Receipt(journal, *found, fresh=False)
 
     def pending(self, journal: str, limit: int) -> list[Input]:
         no, _ = self._known(journal)

@@ -32,9 +32,10 @@ Evidence: TypeAlias = int | tuple[int, int, int, int]
 
 JOURNAL_COLUMNS: Final = (
     "no, id, kind, agent, status, head, created, updated, epoch, owner, expires, mono_expires, term, quarantine,"
-    " revoked"
+    " revoked, wakes, seen, parent, parent_seq"
 )
 _OWNER: Final = 9
+_REVOKED: Final = 14
 _owner_decoder: Final = msgspec.json.Decoder(Owner)
 
 
@@ -49,6 +50,7 @@ class SqliteRows:
         self._salts: dict[int, int] = {}
         self._records: list[tuple[int, int, int, int, bytes]] = []
         self._heads: dict[int, JournalRow] = {}
+        self._woken: dict[int, JournalRow] = {}
         self._saved: dict[int, JournalRow] = {}
         self._touched = False
         self.evidence: Evidence = 0
@@ -65,7 +67,7 @@ class SqliteRows:
 
     def finish(self, batch: int) -> bool:
         """Write what is still held back, and leave evidence of this batch; False when there was nothing to write."""
-        if not (self._touched or self._records or self._heads or self._saved):
+        if not (self._touched or self._records or self._heads or self._woken or self._saved):
             return False
         self.evidence = batch
         if self._records:
@@ -74,10 +76,15 @@ class SqliteRows:
             self._records.clear()
         for no in self._saved:
             self._heads.pop(no, None)
+            self._woken.pop(no, None)
         if self._heads:
             heads = [(row.head, row.no) for row in self._heads.values()]
             self._db.executemany("UPDATE journals SET head = ? WHERE no = ?", heads)
             self._heads.clear()
+        if self._woken:
+            woken = [(row.wakes, row.no) for row in self._woken.values()]
+            self._db.executemany("UPDATE journals SET wakes = ? WHERE no = ?", woken)
+            self._woken.clear()
         for row in self._saved.values():
             self._write_journal(row)
         self._saved.clear()
@@ -98,7 +105,7 @@ class SqliteRows:
 
     def forget(self) -> None:
         """Drop everything kept: the transaction was rolled back."""
-        for kept in (self._journals, self._salts, self._records, self._heads, self._saved):
+        for kept in (self._journals, self._salts, self._records, self._heads, self._woken, self._saved):
             kept.clear()
         self._touched = False
 
@@ -120,8 +127,12 @@ class SqliteRows:
 
     def add_journal(self, row: JournalRow) -> JournalRow:
         self._run(
-            f"INSERT INTO journals ({JOURNAL_COLUMNS}) VALUES (NULL, ?, ?, ?, ?, ?, ?, ?, 0, NULL, 0, 0, 0, NULL, 0)",  # noqa: S608
-            (row.id, row.kind, row.agent, row.status, row.head, row.created, row.updated),
+            f"INSERT INTO journals ({JOURNAL_COLUMNS})"  # noqa: S608
+            " VALUES (NULL, ?, ?, ?, ?, ?, ?, ?, 0, NULL, 0, 0, 0, NULL, 0, 0, 0, ?, ?)",
+            (
+                *(row.id, row.kind, row.agent, row.status, row.head, row.created, row.updated),
+                *(row.parent, row.parent_seq),
+            ),
         )
         row.no = self._db.last_insert_rowid()
         self._journals[row.id] = row
@@ -134,14 +145,18 @@ class SqliteRows:
     def save_head(self, row: JournalRow) -> None:
         self._heads[row.no] = row
 
+    def save_wakes(self, row: JournalRow) -> None:
+        self._woken[row.no] = row
+
     def _write_journal(self, row: JournalRow) -> None:
         owner = None if row.owner is None else msgspec.json.encode(row.owner).decode()
         self._db.execute(
             "UPDATE journals SET status = ?, head = ?, updated = ?, epoch = ?, owner = ?, expires = ?,"
-            " mono_expires = ?, term = ?, quarantine = ?, revoked = ? WHERE no = ?",
+            " mono_expires = ?, term = ?, quarantine = ?, revoked = ?, wakes = ?, seen = ? WHERE no = ?",
             (
                 *(row.status, row.head, row.updated, row.epoch, owner),
-                *(row.expires, row.mono_expires, row.term, row.quarantine, int(row.revoked), row.no),
+                *(row.expires, row.mono_expires, row.term, row.quarantine, int(row.revoked)),
+                *(row.wakes, row.seen, row.no),
             ),
         )
 
@@ -226,7 +241,7 @@ def journal_row(found: tuple[Any, ...]) -> JournalRow:
     """A journal row from its columns, in the order of `JOURNAL_COLUMNS`."""
     columns = list(found)
     columns[_OWNER] = None if found[_OWNER] is None else owner_of(found[_OWNER])
-    columns[-1] = bool(found[-1])
+    columns[_REVOKED] = bool(found[_REVOKED])
     return JournalRow(*columns)
 
 

@@ -47,7 +47,11 @@ CREATE TABLE journals (
     mono_expires INTEGER NOT NULL,
     term         INTEGER NOT NULL,
     quarantine   TEXT,
-    revoked      INTEGER NOT NULL
+    revoked      INTEGER NOT NULL,
+    wakes        INTEGER NOT NULL,
+    seen         INTEGER NOT NULL,
+    parent       TEXT,
+    parent_seq   INTEGER NOT NULL
 ) STRICT;
 CREATE INDEX journals_by_kind   ON journals (kind, updated, id);
 CREATE INDEX journals_by_status ON journals (status, updated, id);
@@ -59,6 +63,8 @@ CREATE INDEX journals_by_kind_and_status  ON journals (kind, status, updated, id
 CREATE INDEX journals_newest    ON journals (updated, id);
 CREATE INDEX journals_in_quarantine ON journals (no) WHERE quarantine IS NOT NULL;
 CREATE INDEX journals_held      ON journals (no) WHERE owner IS NOT NULL;
+CREATE INDEX journals_with_work ON journals (no)
+    WHERE quarantine IS NULL AND kind = 'session' AND (wakes > seen OR status = 'running');
 
 -- `pos` is the order of all records; (journal, seq) the place in one journal. The checksum covers journal, seq, epoch
 -- and body. Append-only: nothing ever updates or deletes a row here.

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from holdfast.clock import Clock
     from holdfast.errors import StoreError
-    from holdfast.store.contract import Command, Limits, Owner
+    from holdfast.store.contract import Command, Owner, StoreLimits
     from holdfast.store.sqlite.db import Db
 
 _FRAME: Final = 4_096 + 24
@@ -61,7 +61,7 @@ class Writer:
         owner: Owner,
         *,
         clock: Clock,
-        limits: Limits,
+        limits: StoreLimits,
         answer: Callable[[list[tuple[Job, Answer]], bool], None],
         proves_sync: bool,
     ) -> None:

@@ -17,10 +17,10 @@ Every case wants a storage of its own, and may have it open twice at the same ti
 
 from __future__ import annotations
 
-from holdfast.testing.conformance import blobs, changes, inbox, journals, leases, lists, waits
+from holdfast.testing.conformance import blobs, changes, forks, inbox, journals, leases, lists, waits, work
 from holdfast.testing.conformance.suite import Case, Contents, Stores, cases, contents, refusal
 
 __all__ = ["PARTS", "Case", "Contents", "Stores", "cases", "contents", "refusal"]
 
-PARTS = (journals, leases, inbox, waits, blobs, lists, changes)
+PARTS = (journals, forks, leases, inbox, waits, work, blobs, lists, changes)
 """The modules that hold the cases, one a noun; importing one adds its cases to the suite."""

@@ -40,7 +40,10 @@ async def the_version_grows_with_every_commit(stores: Stores) -> None:
             assert store.version > before, name
 
 
-_CHANGES: Final = ("append", "renew", "accept", "open_wait", "cancel_wait", "open_journal", "put_blob")
+_CHANGES: Final = (
+    *("append", "renew", "accept", "open_wait", "cancel_wait"),
+    *("open_journal", "fork", "accept_into", "put_blob"),
+)
 
 
 @case

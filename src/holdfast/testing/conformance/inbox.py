@@ -12,10 +12,13 @@ from holdfast.errors import (
     HeadConflict,
     InboxFull,
     InputTaken,
+    JournalConflict,
+    JournalQuarantined,
     KeyConflict,
     PayloadTooLarge,
 )
-from holdfast.records import Admitted, Blob
+from holdfast.records import Admitted, Blob, Opened
+from holdfast.store import Receipt
 from holdfast.testing.clock import ManualClock
 from holdfast.testing.conformance.suite import (
     Stores,
@@ -190,3 +193,86 @@ async def an_input_over_the_limit_is_refused(stores: Stores) -> None:
         assert (error.size, error.limit) == (limit + 1, limit)
         assert await store.pending("a") == []
         assert (await store.accept("a", "x" * (limit - 2), key="k")).fresh
+
+
+@case
+async def a_receipt_tells_where_the_journal_ended_and_a_repeated_one_does_not(stores: Stores) -> None:
+    async with stores.open(ManualClock()) as store:
+        await append_here(store, await leased(store, "a"), step("x"), step("y"))
+        first = await store.accept("a", 1, key="k")
+        again = await store.accept("a", 1, key="k")
+        assert (first.head, again.head) == (3, 0)
+
+
+@case
+async def an_input_is_found_by_its_key(stores: Stores) -> None:
+    clock = ManualClock()
+    async with stores.open(clock) as store:
+        lease = await leased(store, "a")
+        await store.open_journal("b")
+        first = await store.accept("a", "hello", key="k")
+        clock.advance(5)
+        found = await store.find_input("a", "k")
+        assert found == Receipt("a", first.input, "k", first.at, fresh=False)
+        await append_here(store, lease, Admitted(at=1, input=first.input, key="k", run="t1"))
+        assert await store.find_input("a", "k") == found
+        assert await store.find_input("a", "other") is None
+        assert await store.find_input("b", "k") is None
+
+
+@case
+async def an_input_may_come_with_the_opening_of_its_journal(stores: Stores) -> None:
+    async with stores.open(ManualClock()) as store:
+        receipt = await store.accept_into("a", "session", "clerk", "hello", key="k")
+        assert (receipt.journal, receipt.input, receipt.fresh, receipt.head) == ("a", 1, True, 1)
+        (entry,) = await store.read("a")
+        assert isinstance(entry.record, Opened)
+        assert (entry.record.kind, entry.record.agent) == ("session", "clerk")
+        assert [found.body for found in await store.pending("a")] == [b'"hello"']
+
+
+@case
+async def an_input_that_comes_with_an_opening_finds_a_journal_that_is_there(stores: Stores) -> None:
+    async with stores.open(ManualClock()) as store:
+        await store.open_journal("a", "session", "clerk")
+        first = await store.accept_into("a", "session", "clerk", 1, key="k")
+        again = await store.accept_into("a", "session", "clerk", 1, key="k")
+        assert (first.fresh, again.fresh) == (True, False)
+        await refusal(KeyConflict, store.accept_into("a", "session", "clerk", 2, key="k"))
+        assert (await store.journal("a")).head == 1
+        assert len(await store.pending("a")) == 1
+
+
+@case
+async def an_input_is_not_accepted_when_its_opening_is_refused(stores: Stores) -> None:
+    async with stores.open(ManualClock()) as store:
+        await store.open_journal("a", "session", "clerk")
+        await store.accept("a", 1, key="k")
+        await store.open_journal("bad", "session", "clerk")
+        await store.quarantine("bad", "a test")
+        before = await contents(store)
+        await refusal(JournalConflict, store.accept_into("a", "process", "clerk", 2, key="new"))
+        await refusal(JournalConflict, store.accept_into("a", "session", "cook", 2, key="new"))
+        await refusal(JournalConflict, store.accept_into("a", "session", None, 1, key="k"))
+        await refusal(JournalQuarantined, store.accept_into("bad", "session", "clerk", 2, key="new"))
+        assert await contents(store) == before
+
+
+@case
+async def a_journal_is_not_opened_when_its_input_is_refused(stores: Stores) -> None:
+    async with stores.open(ManualClock()) as store:
+        too_large = "x" * store.limits.input_bytes
+        await refusal(PayloadTooLarge, store.accept_into("a", "session", None, too_large, key="k"))
+        assert await store.heads(["a"]) == {}
+
+
+@case
+async def of_many_inputs_that_open_one_journal_at_once_all_are_taken(stores: Stores) -> None:
+    clock = ManualClock()
+    async with stores.open(clock) as one, stores.open(clock) as two:
+        attempts = (
+            store.accept_into("a", "session", "clerk", n, key=f"k{n}") for n, store in enumerate((one, two) * 5)
+        )
+        receipts = await asyncio.gather(*attempts)
+        assert sorted(receipt.input for receipt in receipts) == list(range(1, 11))
+        assert await one.last_position() == 1

@@ -11,6 +11,7 @@ import msgspec
 from holdfast.errors import (
     BlobMissing,
     HeadConflict,
+    InvalidArgument,
     InvalidNumber,
     InvalidValue,
     JournalConflict,
@@ -189,6 +190,24 @@ async def the_tail_is_the_last_records_oldest_first(stores: Stores) -> None:
         assert [entry.seq for entry in await store.tail("a", limit=3)] == [8, 9, 10]
         assert [entry.seq for entry in await store.tail("a")] == list(range(1, 11))
         assert await store.tail("a", limit=3) == (await store.read("a"))[-3:]
+
+
+@case
+async def the_heads_of_many_journals_are_found_and_missing_ones_left_out(stores: Stores) -> None:
+    async with stores.open(ManualClock()) as store:
+        names = [f"j{n}" for n in range(1_100)]
+        await asyncio.gather(*(store.open_journal(name) for name in names))
+        await append_here(store, await store.claim("j7"), step("x"), step("y"))
+        heads = await store.heads([*names, "ghost"])
+        assert heads == {name: 3 if name == "j7" else 1 for name in names}
+        assert await store.heads([]) == {}
+
+
+@case
+async def a_text_is_no_list_of_journals(stores: Stores) -> None:
+    async with stores.open(ManualClock()) as store:
+        await store.open_journal("a")
+        await refusal(InvalidArgument, store.heads("a"))
 
 
 @case

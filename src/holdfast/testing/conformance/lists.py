@@ -6,7 +6,9 @@ from __future__ import annotations
 import itertools
 from typing import TYPE_CHECKING
 
-from holdfast.records import Admitted, Ended, Opened, Parked, Started, next_status, touches_lists
+import msgspec
+
+from holdfast.records import Admitted, Ended, Opened, Parked, Resumed, Started, next_status, touches_lists
 from holdfast.store import Journal
 from holdfast.store.audit import audit
 from holdfast.testing.clock import ManualClock
@@ -54,6 +56,9 @@ async def the_status_of_a_journal_follows_its_records(stores: Stores) -> None:
         (Started(at=8, run="t"), "running"),
         (Ended(at=9, run="t", status="cancelled"), "cancelled"),
         (Ended(at=10, run="u", status="limit"), "limit"),
+        (Started(at=11, run="v"), "running"),
+        (Parked(at=12, run="v"), "waiting"),
+        (Resumed(at=13, run="v", by="pid 2"), "running"),
     ]
     async with stores.open(ManualClock()) as store:
         lease = await leased(store, "a")
@@ -71,6 +76,53 @@ async def a_batch_of_records_leaves_the_status_of_the_last(stores: Stores) -> No
         await append_here(store, lease, Started(at=5, run="r"), Parked(at=6, run="r"), step("x", at=9))
         line = await store.journal("a")
         assert (line.status, line.updated, line.head) == ("running", 6, 4)
+
+
+@case
+async def a_resumed_run_counts_as_a_change_of_its_journal(stores: Stores) -> None:
+    async with stores.open(ManualClock()) as store:
+        lease = await leased(store, "a")
+        await append_here(store, lease, Started(at=5, run="r", by="pid 1"), Resumed(at=6, run="r", by="pid 2"))
+        line = await store.journal("a")
+        assert (line.status, line.updated) == ("running", 6)
+
+
+@case
+async def the_end_of_a_run_that_never_began_does_not_change_how_its_journal_is_listed(stores: Stores) -> None:
+    stories: tuple[tuple[Record, ...], ...] = (
+        (),
+        (Started(at=5, run="r"),),
+        (Started(at=5, run="r"), Parked(at=6, run="r")),
+        (Started(at=5, run="r"), Ended(at=6, run="r", status="completed")),
+    )
+    async with stores.open(ManualClock()) as store:
+        blob = await store.put_blob(b"why")
+        for n, story in enumerate(stories):
+            lease = await leased(store, f"j{n}")
+            head = await append_here(store, lease, *story) if story else 1
+            before = await store.journal(f"j{n}")
+            await append_here(store, lease, Ended(at=8, run="q", status="cancelled", unstarted=True))
+            await append_here(store, lease, Ended(at=9, run="p", status="failed", unstarted=True, blob=blob))
+            assert await store.journal(f"j{n}") == msgspec.structs.replace(before, head=head + 2), story
+        assert await store.examine(audit) == []
+
+
+@case
+async def a_run_that_began_can_not_end_as_if_it_had_not(stores: Stores) -> None:
+    async with stores.open(ManualClock()) as store:
+        lease = await leased(store, "a")
+        ended = Ended(at=2, run="r", status="cancelled", unstarted=True)
+        await append_here(store, lease, Started(at=1, run="r"), ended)
+        assert [violation.rule for violation in await store.examine(audit)] == ["terminal"]
+
+
+@case
+async def a_run_that_has_ended_can_not_be_resumed(stores: Stores) -> None:
+    async with stores.open(ManualClock()) as store:
+        lease = await leased(store, "a")
+        ended = Ended(at=2, run="r", status="cancelled", unstarted=True)
+        await append_here(store, lease, ended, Resumed(at=3, run="r", by="pid 2"))
+        assert [violation.rule for violation in await store.examine(audit)] == ["terminal"]
 
 
 @case
@@ -122,6 +174,7 @@ async def the_lists_are_a_fold_of_the_records(stores: Stores) -> None:
     clock = ManualClock()
     async with stores.open(clock) as store:
         await _populate(store, clock)
+        await store.fork("fork", "j01", 2)
         found = await contents(store)
         folded: dict[str, Journal] = {}
         for entry in await store.feed():
@@ -135,7 +188,7 @@ def _fold(line: Journal | None, journal: str, seq: int, record: Record) -> Journ
     """The line of a journal after one more record."""
     if line is None:
         assert isinstance(record, Opened)
-        return Journal(journal, record.kind, record.agent, "idle", seq, record.at, record.at)
+        born = Journal(journal, record.kind, record.agent, "idle", seq, record.at, record.at)
+        return msgspec.structs.replace(born, parent=record.parent, parent_seq=record.parent_seq)
     updated = record.at if touches_lists(record) else line.updated
-    status = next_status(line.status, record)
-    return Journal(journal, line.kind, line.agent, status, seq, line.created, updated)
+    return msgspec.structs.replace(line, status=next_status(line.status, record), head=seq, updated=updated)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from holdfast.clock import Clock
     from holdfast.records import Record
-    from holdfast.store import Entry, Input, Journal, Lease, Store, Wait
+    from holdfast.store import Entry, Input, Journal, Lease, Store, Wait, Work
 
     Call: TypeAlias = Callable[[Store, Lease], Awaitable[object]]
 
@@ -68,6 +68,7 @@ class Contents(NamedTuple):
     records: dict[str, list[Entry]]
     pending: dict[str, list[Input]]
     waits: dict[str, list[Wait]]
+    work: list[tuple[str, int]]
 
 
 async def contents(store: Store) -> Contents:
@@ -83,7 +84,17 @@ async def contents(store: Store) -> Contents:
         {name: [entry async for entry in store.read_all(name)] for name in names},
         {name: await store.pending(name) for name in names},
         {name: await store.waits(name) for name in names},
+        [(found.journal, found.wakes) for found in await all_work(store)],
     )
+
+
+async def all_work(store: Store) -> list[Work]:
+    """All that there is to do, page by page."""
+    found: list[Work] = []
+    while page := await store.work(found[-1].no if found else 0):
+        assert page[0] not in found, "a page begins with work that was shown before"
+        found.extend(page)
+    return found
 
 
 async def refusal(kind: type[E], attempt: Awaitable[object]) -> E:
@@ -127,7 +138,9 @@ ON_A_JOURNAL: Final[dict[str, Call]] = {
     "claim": lambda store, lease: store.claim(lease.journal),
     "renew": lambda store, lease: store.renew(lease),
     "release": lambda store, lease: store.release(lease),
+    "fork": lambda store, lease: store.fork(f"{lease.journal}-fork", lease.journal, 1),
     "accept": lambda store, lease: store.accept(lease.journal, "hello", key="k"),
+    "find_input": lambda store, lease: store.find_input(lease.journal, "k"),
     "open_wait": lambda store, lease: store.open_wait(lease.journal, "w"),
     "expire_wait": lambda store, lease: store.expire_wait(lease.journal, "w"),
     "cancel_wait": lambda store, lease: store.cancel_wait(lease.journal, "w"),
@@ -144,6 +157,9 @@ ON_A_JOURNAL: Final[dict[str, Call]] = {
 
 ON_THE_STORE: Final[dict[str, Call]] = {
     "open_journal": lambda store, lease: store.open_journal(f"{lease.journal}-new"),
+    "accept_into": lambda store, lease: store.accept_into(f"{lease.journal}-made", "session", None, "hello", key="k"),
+    "heads": lambda store, lease: store.heads([lease.journal]),
+    "work": lambda store, _: store.work(),
     "put_blob": lambda store, lease: store.put_blob(lease.journal.encode()),
     "collect_blobs": lambda store, _: store.collect_blobs(),
     "blob": lambda store, _: store.blob("0" * 64),

@@ -1,0 +1,407 @@
+"""What observers see: one closed family of events.
+
+Most events are records of a journal seen from outside: they carry its sequence, come in its order, and can be read again
+at any time. The others are live: they show what happens between two records, and are gone when the turn is over. The
+`cursor` of any event is a place from which to go on.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, get_args
+
+import msgspec
+
+from holdfast.messages import (
+    AssistantMessage,
+    Message,
+    ResultState,
+    Text,
+    ToolCall,
+    Usage,
+    UserMessage,
+    decode_reply,
+)
+from holdfast.records import (
+    Admitted,
+    Cancelled,
+    Done,
+    Ended,
+    EndStatus,
+    Failed,
+    Intended,
+    Outcome,
+    Parked,
+    Record,
+    Resumed,
+    Started,
+    Unknown,
+)
+from holdfast.turns import keys
+from holdfast.turns.answers import result_of
+from holdfast.turns.conversation import Stop, checkpoint_of, ending_of, input_of
+from holdfast.turns.ending import Blame
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from holdfast.turns.keys import EffectKey
+
+
+class _Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="event"):
+    session: str
+    turn: str | None
+    at: int
+    """Wall time in milliseconds."""
+    seq: int
+    """The record that this event shows; for a live event, the last record before it."""
+    cursor: str
+    """A place in the stream that this event came from: pass it as `after` to go on behind it."""
+
+
+# ---- records ---------------------------------------------------------------------------------------------------------
+
+
+class InputAccepted(_Event, frozen=True, tag="input_accepted"):
+    """An input entered the turn: the first one, or one that steers it."""
+
+    input: int
+    key: str
+    text: str
+
+
+class RunStarted(_Event, frozen=True, tag="run_started"):
+    """The turn begins. `code` is the version of the agent, `by` the process."""
+
+    code: str | None = None
+    by: str | None = None
+
+
+class RunResumed(_Event, frozen=True, tag="run_resumed"):
+    """The turn goes on after an interruption or a wait. Live events of the interrupted attempt do not count."""
+
+    by: str
+
+
+class MessageCommitted(_Event, frozen=True, tag="message_committed"):
+    """A message is part of the conversation for good. `ms` is how long the model took."""
+
+    message: Message
+    ms: int = 0
+
+
+class UsageRecorded(_Event, frozen=True, tag="usage_recorded"):
+    """What a model call cost."""
+
+    model: str
+    usage: Usage
+
+
+class ToolCallCompleted(_Event, frozen=True, tag="tool_call_completed"):
+    """The model asked for a tool. `call` names the call in all events; `call_id` is the provider's."""
+
+    call: str
+    call_id: str
+    tool: str
+    arguments: dict[str, Any] | None
+
+
+class ToolExecutionFinished(_Event, frozen=True, tag="tool_execution_finished"):
+    """The call has a result."""
+
+    call: str
+    tool: str
+    state: ResultState
+    content: Any = None
+    ms: int = 0
+
+
+class ModelFailed(_Event, frozen=True, tag="model_failed"):
+    """The model could not answer."""
+
+    code: str
+    message: str
+    ms: int = 0
+
+
+class ApprovalRequested(_Event, frozen=True, tag="approval_requested"):
+    """A tool waits for somebody outside."""
+
+    call: str
+    wait: str
+
+
+class TurnWaiting(_Event, frozen=True, tag="turn_waiting"):
+    """The turn is parked; nothing runs until one of these waits is answered."""
+
+    waits: tuple[str, ...]
+
+
+class LoopDetected(_Event, frozen=True, tag="loop_detected"):
+    """The model went on without getting anywhere."""
+
+    message: str
+
+
+class TurnCompleted(_Event, frozen=True, tag="turn_completed"):
+    """The turn ended with an answer."""
+
+    steps: int
+    usage: Usage
+
+
+class _Stopped(_Event, frozen=True):
+    steps: int
+    usage: Usage
+    code: str
+    message: str
+    blame: Blame | None = None
+
+
+class TurnFailed(_Stopped, frozen=True, tag="turn_failed"):
+    """The turn ended in an error; `blame` says who can act."""
+
+
+class TurnCancelled(_Stopped, frozen=True, tag="turn_cancelled"):
+    """The turn was cancelled."""
+
+
+class TurnLimit(_Stopped, frozen=True, tag="turn_limit"):
+    """The turn reached a limit."""
+
+
+# ---- live ------------------------------------------------------------------------------------------------------------
+
+
+class ContextBuilt(_Event, frozen=True, tag="context_built"):
+    """The next request is ready."""
+
+    messages: int
+
+
+class ModelStarted(_Event, frozen=True, tag="model_started"):
+    """The model is being asked."""
+
+    model: str
+    step: int
+
+
+class TextDelta(_Event, frozen=True, tag="text_delta"):
+    """More words of the reply."""
+
+    text: str
+
+
+class ReasoningDelta(_Event, frozen=True, tag="reasoning_delta"):
+    """More thoughts of the model."""
+
+    text: str
+
+
+class AttemptReset(_Event, frozen=True, tag="attempt_reset"):
+    """The reply begins anew: deltas since the last `ModelStarted` do not count."""
+
+    reason: str
+
+
+class ToolCallStarted(_Event, frozen=True, tag="tool_call_started"):
+    """The model begins to ask for a tool."""
+
+    call_id: str
+    tool: str
+
+
+class ToolCallDelta(_Event, frozen=True, tag="tool_call_delta"):
+    """More of the arguments, as JSON text."""
+
+    call_id: str
+    arguments: str
+
+
+class ToolExecutionStarted(_Event, frozen=True, tag="tool_execution_started"):
+    """The call is being performed."""
+
+    call: str
+    tool: str
+
+
+class ToolExecutionProgress(_Event, frozen=True, tag="tool_execution_progress"):
+    """How far the call is, in the tool's own words."""
+
+    call: str
+    tool: str
+    note: str | None = None
+    fraction: float | None = None
+
+
+class Gap(_Event, frozen=True, tag="gap"):
+    """Live events are missing here. Records never are: what the missing deltas said is in the records that follow."""
+
+    reason: str
+
+
+LiveEvent: TypeAlias = (
+    ContextBuilt
+    | ModelStarted
+    | TextDelta
+    | ReasoningDelta
+    | AttemptReset
+    | ToolCallStarted
+    | ToolCallDelta
+    | ToolExecutionStarted
+    | ToolExecutionProgress
+    | Gap
+)
+RecordEvent: TypeAlias = (
+    InputAccepted
+    | RunStarted
+    | RunResumed
+    | MessageCommitted
+    | UsageRecorded
+    | ToolCallCompleted
+    | ToolExecutionFinished
+    | ModelFailed
+    | ApprovalRequested
+    | TurnWaiting
+    | LoopDetected
+    | TurnCompleted
+    | TurnFailed
+    | TurnCancelled
+    | TurnLimit
+)
+TurnEnded: TypeAlias = TurnCompleted | TurnFailed | TurnCancelled | TurnLimit
+Event: TypeAlias = LiveEvent | RecordEvent
+
+EVENTS: Final[tuple[type[Event], ...]] = (*get_args(RecordEvent), *get_args(LiveEvent))
+TERMINAL: Final[tuple[type[Event], ...]] = get_args(TurnEnded)
+ToolCallFinished = ToolExecutionFinished
+
+_encode: Final = msgspec.json.Encoder().encode
+
+
+def encode(event: Event) -> bytes:
+    """An event as a line of JSON."""
+    return _encode(event)
+
+
+# ---- from records to events ------------------------------------------------------------------------------------------
+
+
+def events_of(session: str, seq: int, record: Record, place: str) -> list[Event]:
+    """What observers see of a record. Large values must have been fetched before.
+
+    `place` is the place of the record in the stream; the cursor of its n-th event is ``place.n``.
+    """
+    found: list[Event] = []
+    for kind, turn, fields in _seen(record):
+        cursor = f"{place}.{len(found)}"
+        found.append(kind(session=session, turn=turn, at=record.at, seq=seq, cursor=cursor, **fields))
+    return found
+
+
+def call_name(key: EffectKey) -> str:
+    """How events name a tool call."""
+    return f"{key.run}.{key.number}.{key.call}"
+
+
+_Seen: TypeAlias = "tuple[type[Event], str | None, dict[str, Any]]"
+
+
+def _seen(record: Record) -> Iterator[_Seen]:
+    match record:
+        case Started():
+            yield RunStarted, record.run, {"code": record.code, "by": record.by}
+        case Resumed():
+            yield RunResumed, record.run, {"by": record.by}
+        case Admitted():
+            yield from _admitted(record)
+        case Parked():
+            yield TurnWaiting, record.run, {"waits": record.waits}
+        case Ended():
+            yield from _ended(record)
+        case Intended() if record.ask.kind == "await_event":
+            key = keys.parse(record.key)
+            if key is not None:
+                yield ApprovalRequested, key.run, {"call": call_name(key), "wait": record.ask.target}
+        case Done() | Failed() | Unknown() | Cancelled():
+            yield from _outcome(record)
+        case _:
+            return
+
+
+def _admitted(record: Admitted) -> Iterator[_Seen]:
+    said = input_of(bytes(record.body))
+    if isinstance(said, Stop):
+        return
+    message = UserMessage(f"{record.run}.i{record.input}", said.parts)
+    yield InputAccepted, record.run, {"input": record.input, "key": record.key, "text": message.text}
+    yield MessageCommitted, record.run, {"message": message}
+
+
+def _outcome(record: Outcome) -> Iterator[_Seen]:
+    key = keys.parse(record.key)
+    if key is None or key.inner:
+        return
+    match key.name, record:
+        case "model", Done():
+            yield from _reply(key, record)
+        case "model", Failed():
+            yield ModelFailed, key.run, {"code": record.error.kind, "message": record.error.message, "ms": record.ms}
+        case "checkpoint", Done():
+            note = checkpoint_of(record).note
+            if note is not None:
+                message = UserMessage(f"{key.run}.{key.number}", (Text(note),), "holdfast")
+                yield MessageCommitted, key.run, {"message": message}
+        case "tools", _:
+            yield _finished(key, record)
+        case _:
+            return
+
+
+def _reply(key: EffectKey, record: Done) -> Iterator[_Seen]:
+    reply = decode_reply(bytes(record.value))
+    message = AssistantMessage(f"{key.run}.{key.number}", reply.parts, reply.finish)
+    for number, call in enumerate(reply.calls, 1):
+        yield (
+            ToolCallCompleted,
+            key.run,
+            {
+                "call": f"{key.run}.{key.number + 1}.{number}",
+                "call_id": call.id,
+                "tool": call.name,
+                "arguments": call.arguments,
+            },
+        )
+    if reply.parts:
+        yield MessageCommitted, key.run, {"message": message, "ms": record.ms}
+    yield UsageRecorded, key.run, {"model": reply.model, "usage": reply.usage}
+
+
+def _finished(key: EffectKey, record: Outcome) -> _Seen:
+    tool = record.key.rpartition("/")[2].partition(".")[2]
+    result = result_of(ToolCall("", tool, {}), record)
+    fields = {
+        "call": call_name(key),
+        "tool": tool,
+        "state": result.state,
+        "content": result.content,
+        "ms": getattr(record, "ms", 0),
+    }
+    return ToolExecutionFinished, key.run, fields
+
+
+_ENDS: Final[dict[EndStatus, type[Event]]] = {
+    "completed": TurnCompleted,
+    "failed": TurnFailed,
+    "cancelled": TurnCancelled,
+    "limit": TurnLimit,
+}
+
+
+def _ended(record: Ended) -> Iterator[_Seen]:
+    ending = ending_of(record)
+    fields: dict[str, Any] = {"steps": ending.steps, "usage": ending.usage}
+    if ending.code == "no_progress":
+        yield LoopDetected, record.run, {"message": ending.message}
+    if record.status != "completed":
+        fields |= {"code": ending.code, "message": ending.message, "blame": ending.blame}
+    yield _ENDS[record.status], record.run, fields

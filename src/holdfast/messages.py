@@ -1,0 +1,264 @@
+"""What models and agents say to each other: messages, their parts, usage, and the stream in which a reply arrives.
+
+Neutral words, the same for every provider. A message is frozen: once it is part of a conversation it never changes, so
+what was sent before is sent again byte for byte.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, Literal, TypeAlias
+
+import msgspec
+
+FinishReason = Literal[
+    "stop", "tool_calls", "output_limit", "refusal", "content_filter", "context_overflow", "cancelled"
+]
+"""Why a reply ended. `cancelled`: the turn was stopped while the reply was streaming; it is kept as far as it came."""
+
+ResultState = Literal["ok", "error", "unknown", "cancelled", "skipped"]
+"""How a tool call ended, as the model is told.
+
+`unknown`: it was interrupted and nobody can say whether it took effect. `cancelled`: it was stopped, and had no effect
+that must not be repeated. `skipped`: it was never begun.
+"""
+
+Origin = Literal["user", "holdfast"]
+
+
+class Text(msgspec.Struct, frozen=True, tag="text"):
+    """Words."""
+
+    text: str
+
+
+class Reasoning(msgspec.Struct, frozen=True, omit_defaults=True, tag="reasoning"):
+    """What the model thought. `replay` is the provider's own data, good for the route that made it."""
+
+    text: str
+    replay: Any = None
+    route: str | None = None
+
+
+class Refusal(msgspec.Struct, frozen=True, tag="refusal"):
+    """The model declines, in its own words."""
+
+    text: str
+
+
+class Attachment(msgspec.Struct, frozen=True, omit_defaults=True, tag="attachment"):
+    """Bytes that are kept once in the store, under their digest."""
+
+    digest: str
+    media_type: str
+    size: int
+    name: str | None = None
+
+
+class ToolCall(msgspec.Struct, frozen=True, omit_defaults=True, tag="tool_call"):
+    """The model asks for a tool. `id` is the provider's; `arguments` is None where what it sent was no JSON object."""
+
+    id: str
+    name: str
+    arguments: dict[str, Any] | None
+    malformed: str | None = None
+    """What came instead of a JSON object."""
+    replay: Any = None
+
+
+class ToolResult(msgspec.Struct, frozen=True, omit_defaults=True, tag="tool_result"):
+    """What a tool call came to. `content` is what the model reads: text or a JSON value."""
+
+    call_id: str
+    name: str
+    content: Any
+    state: ResultState = "ok"
+
+
+Part: TypeAlias = Text | Reasoning | Refusal | ToolCall | Attachment
+InputPart: TypeAlias = Text | Attachment
+
+
+class UserMessage(msgspec.Struct, frozen=True, omit_defaults=True, tag="user"):
+    """What a person (or the host application) said, or what Holdfast tells the model in the same place."""
+
+    id: str
+    parts: tuple[InputPart, ...]
+    origin: Origin = "user"
+
+    @property
+    def text(self) -> str:
+        """The words alone."""
+        return text_of(self.parts)
+
+
+class AssistantMessage(msgspec.Struct, frozen=True, omit_defaults=True, tag="assistant"):
+    """What the model said."""
+
+    id: str
+    parts: tuple[Part, ...]
+    finish: FinishReason = "stop"
+
+    @property
+    def text(self) -> str:
+        """The words alone, without reasoning."""
+        return text_of(self.parts)
+
+    @property
+    def calls(self) -> tuple[ToolCall, ...]:
+        """The tools it asked for, in order."""
+        return tuple(part for part in self.parts if type(part) is ToolCall)
+
+
+class ToolMessage(msgspec.Struct, frozen=True, tag="tool"):
+    """The results of all calls of the assistant message before it, in the order of the calls."""
+
+    id: str
+    results: tuple[ToolResult, ...]
+
+
+Message: TypeAlias = UserMessage | AssistantMessage | ToolMessage
+
+
+class Usage(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Tokens. `reasoning` is part of `output`; `cache_read` and `cache_write` are not part of `input`."""
+
+    input: int = 0
+    output: int = 0
+    cache_read: int = 0
+    cache_write: int = 0
+    reasoning: int = 0
+
+    def __add__(self, other: Usage) -> Usage:
+        return Usage(
+            self.input + other.input,
+            self.output + other.output,
+            self.cache_read + other.cache_read,
+            self.cache_write + other.cache_write,
+            self.reasoning + other.reasoning,
+        )
+
+    @property
+    def total(self) -> int:
+        """All tokens that went in and out."""
+        return self.input + self.cache_read + self.cache_write + self.output
+
+
+class ToolSpec(msgspec.Struct, frozen=True):
+    """A tool as the model sees it."""
+
+    name: str
+    description: str
+    parameters: dict[str, Any]
+
+
+class OutputSpec(msgspec.Struct, frozen=True):
+    """The shape that the final answer must have."""
+
+    name: str
+    schema: dict[str, Any]
+
+
+class ModelRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """One question to a model. `position` counts the model calls of the conversation before this one."""
+
+    messages: tuple[Message, ...]
+    instructions: str = ""
+    tools: tuple[ToolSpec, ...] = ()
+    output: OutputSpec | None = None
+    position: int | None = None
+
+
+class ModelReply(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A whole answer, with what it cost and who gave it."""
+
+    parts: tuple[Part, ...]
+    finish: FinishReason = "stop"
+    usage: Usage = Usage()
+    model: str = ""
+    raw_usage: dict[str, Any] | None = None
+
+    @property
+    def text(self) -> str:
+        """The words alone, without reasoning."""
+        return text_of(self.parts)
+
+    @property
+    def calls(self) -> tuple[ToolCall, ...]:
+        """The tools it asks for, in order."""
+        return tuple(part for part in self.parts if type(part) is ToolCall)
+
+
+# ---- the stream in which a reply arrives -----------------------------------------------------------------------------
+
+
+class StreamStart(msgspec.Struct, frozen=True):
+    """The provider has begun to answer."""
+
+    model: str
+
+
+class TextChunk(msgspec.Struct, frozen=True):
+    """More words."""
+
+    text: str
+
+
+class ReasoningChunk(msgspec.Struct, frozen=True):
+    """More thoughts."""
+
+    text: str
+
+
+class CallStart(msgspec.Struct, frozen=True):
+    """The model begins to ask for a tool."""
+
+    id: str
+    name: str
+
+
+class CallChunk(msgspec.Struct, frozen=True):
+    """More of the arguments, as JSON text."""
+
+    id: str
+    arguments: str
+
+
+class CallEnd(msgspec.Struct, frozen=True):
+    """The call is whole."""
+
+    call: ToolCall
+
+
+class StreamUsage(msgspec.Struct, frozen=True):
+    """Tokens so far."""
+
+    usage: Usage
+
+
+class StreamReset(msgspec.Struct, frozen=True):
+    """The attempt failed and another one begins: what came so far does not count."""
+
+    reason: str
+
+
+class StreamEnd(msgspec.Struct, frozen=True):
+    """The provider said that the reply is whole. A stream without this was cut off."""
+
+    reply: ModelReply
+
+
+StreamEvent: TypeAlias = (
+    StreamStart | TextChunk | ReasoningChunk | CallStart | CallChunk | CallEnd | StreamUsage | StreamReset | StreamEnd
+)
+
+_encoder: Final = msgspec.json.Encoder()
+encode = _encoder.encode
+"""The bytes of a message, a part or a reply. The same value always gives the same bytes."""
+
+decode_reply = msgspec.json.Decoder(ModelReply).decode
+decode_result = msgspec.json.Decoder(ToolResult).decode
+
+
+def text_of(parts: tuple[Any, ...]) -> str:
+    """The words among `parts`, in order."""
+    return "".join([part.text for part in parts if type(part) is Text])

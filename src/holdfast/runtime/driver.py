@@ -1,0 +1,456 @@
+"""Driving one session: everything this process does for it while it holds the lease.
+
+Look at the inbox; go on with the turn that is open, or begin the next one; stop when there is nothing to do, when the
+turn waits for somebody, or when the runtime is being closed. What is cancelled, or past its deadline, ends here too,
+whatever it is doing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+import msgspec
+
+from holdfast.crashpoints import crash_point
+from holdfast.driving import LeasedJournal, claimed, renewed
+from holdfast.effects.scopes import install
+from holdfast.errors import Halted, HeadConflict, HoldfastError, LeaseHeld
+from holdfast.messages import UserMessage
+from holdfast.records import Admitted, Ended, Record, Resumed, Started
+from holdfast.runtime.live import Ring
+from holdfast.runtime.performing import Park, TurnRun
+from holdfast.runtime.reading import read_conversation, read_on
+from holdfast.runtime.spawning import spawn
+from holdfast.turns import Ending, OpenTurn, keys
+from holdfast.turns.conversation import Said, Stop, input_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from holdfast.agent import Agent
+    from holdfast.events import LiveEvent
+    from holdfast.runtime.following import Rings
+    from holdfast.runtime.watch import Watch
+    from holdfast.store import Store
+    from holdfast.store.contract import Input, Lease, Wait
+    from holdfast.turns import Conversation
+
+PATIENCE: Final = 0.5
+"""How long a turn that is stopped may take to unwind, in seconds; what is left then is abandoned."""
+
+TurnResult = Literal["ended", "parked"]
+
+
+class Stopping(Exception):  # noqa: N818  not an error: the drive is being stopped
+    """The runtime is being closed; whoever opens the store next goes on from here."""
+
+
+@dataclass(slots=True)
+class Surround:
+    """What all drives of one runtime share."""
+
+    store: Store
+    agents: Mapping[str, Agent]
+    watch: Watch
+    rings: Rings
+    lease_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    """An input that waits in the inbox."""
+
+    input: Input
+    said: Said | Stop
+
+    @property
+    def run(self) -> str:
+        return keys.run_of(self.input.input)
+
+    def deadline(self, agent: Agent | None) -> int | None:
+        """When the turn that it begins must have ended."""
+        if not isinstance(self.said, Said):
+            return None
+        span = self.said.deadline_ms
+        if span is None and agent is not None and agent.limits.deadline is not None:
+            span = round(agent.limits.deadline.total_seconds() * 1000)
+        return None if span is None else self.input.at + span
+
+
+@dataclass(slots=True)
+class _Interruption:
+    """Why the running turn must stop, and the record that says so."""
+
+    ending: Ending
+    before: list[Record] = field(default_factory=list[Record])
+
+
+class SessionDrive:
+    """One drive of one session. `agent` None: nothing can be run here, but what is asked to stop can be stopped."""
+
+    def __init__(self, around: Surround, session: str, agent: Agent | None) -> None:
+        self.session = session
+        self._store = around.store
+        self._around = around
+        self._agent = agent
+        self._news = True
+        self._stopping = False
+        self._inbox: list[_Waiting] = []
+        self._seen: int | None = None
+        self._wakes = 0
+        self._turn: TurnRun | None = None
+        self._work: asyncio.Task[Ending] | None = None
+        self._interruption: _Interruption | None = None
+        self._alarm: asyncio.TimerHandle | None = None
+        self._looking: asyncio.Task[None] | None = None
+        self._ledger: LeasedJournal
+        self._ring: Ring
+
+    # ---- from outside ----
+
+    def notify(self, wakes: int = 0) -> None:
+        """Something came for this session: look at the inbox, also in the middle of a turn."""
+        if wakes and wakes <= self._wakes:
+            return
+        self._wakes = max(self._wakes, wakes)
+        self._news = True
+        if self._work is not None and (self._looking is None or self._looking.done()):
+            self._looking = spawn(self._look_while_working())
+
+    def stop(self) -> None:
+        """Go no further than the next place between two effects."""
+        self._stopping = True
+
+    @property
+    def idle(self) -> bool:
+        """Whether it can be stopped right now without interrupting anything."""
+        return self._work is None
+
+    # ---- the drive ----
+
+    async def run(self) -> None:
+        """Do what there is to do. Returns without having done anything when another process does it."""
+        install(asyncio.get_running_loop())
+        try:
+            async with claimed(self._store, self.session, self._around.lease_ms, self._last_seen) as lease:
+                async with renewed(self._store, lease) as lost:
+                    await self._drive(lease, lost)
+        except (LeaseHeld, Stopping):
+            return
+        except Halted as halted:
+            raise halted.reason from halted.reason.__cause__
+        finally:
+            self._around.watch.local.discard(self.session)
+            self._around.watch.touch(self.session)
+
+    def _last_seen(self) -> int | None:
+        return self._seen
+
+    async def _drive(self, lease: Lease, lost: asyncio.Future[HoldfastError]) -> None:
+        crash_point("drive.claimed")
+        self._wakes = max(self._wakes, lease.wakes)
+        self._ledger = LeasedJournal(self._store, lease)
+        self._ring = Ring(self.session, lease.head, self._store.clock, self._around.watch.touch)
+        self._around.rings.add(self._ring)
+        self._around.watch.local.add(self.session)
+        lost.add_done_callback(self._on_loss)
+        try:
+            conversation = await read_conversation(self._store, self.session)
+            if conversation.seq != lease.head:
+                raise HeadConflict(self.session, lease.head, conversation.seq)
+            await self._serve(conversation)
+        finally:
+            if self._alarm is not None:
+                self._alarm.cancel()
+            if self._looking is not None:
+                self._looking.cancel()
+                await asyncio.gather(self._looking, return_exceptions=True)
+            self._around.rings.remove(self._ring)
+
+    async def _serve(self, conversation: Conversation) -> None:
+        while True:
+            await self._look(conversation.turn)
+            turn = conversation.turn
+            if turn is not None:
+                if not await self._may_resume(turn):
+                    return
+                resumed: list[Record] = [Resumed(at=self._ledger.now(), run=turn.run, by=_me())]
+            else:
+                turn, resumed = await self._next(conversation)
+            if turn is None or self._stopping:
+                return
+            result = await self._carry_on(turn, resumed)
+            self._around.watch.touch(self.session)
+            await read_on(self._store, self.session, conversation)
+            if result == "parked" and not await self._settled(conversation.turn):
+                return
+
+    async def _next(self, conversation: Conversation) -> tuple[OpenTurn | None, list[Record]]:
+        """The next turn: begun by the oldest input that waits, steering or not."""
+        waiting = next((found for found in self._inbox if isinstance(found.said, Said)), None)
+        if waiting is None or self._agent is None:
+            return None, []
+        now = self._ledger.now()
+        admitted, message = await self._admit(waiting, waiting.run)
+        started = Started(at=now, run=waiting.run, code=self._agent.version, by=_me())
+        turn = OpenTurn(waiting.run, started, conversation.thread, conversation.position, (message,))
+        turn.deadline = waiting.deadline(self._agent)
+        self._inbox.remove(waiting)
+        return turn, [started, admitted]
+
+    async def _admit(self, waiting: _Waiting, run: str) -> tuple[Admitted, UserMessage]:
+        """The record that takes an input in, and the message that it is."""
+        found, said = waiting.input, waiting.said
+        if not isinstance(said, Said):
+            raise TypeError(said)
+        now = self._ledger.now()
+        message = UserMessage(f"{run}.i{found.input}", said.parts)
+        if len(found.body) > self._ledger.inline_bytes:
+            blob = await self._ledger.put_blob(found.body)
+            return Admitted(at=now, input=found.input, key=found.key, blob=blob, run=run), message
+        return Admitted(at=now, input=found.input, key=found.key, body=msgspec.Raw(found.body), run=run), message
+
+    async def _may_resume(self, turn: OpenTurn) -> bool:
+        """Whether there is something to do about an open turn."""
+        if self._interruption is not None:
+            return True
+        if self._agent is None:
+            return False
+        return turn.parked is None or await self._settled(turn)
+
+    async def _settled(self, turn: OpenTurn | None) -> bool:
+        """Whether a wait of a parked turn was answered."""
+        if turn is None or turn.parked is None:
+            return True
+        for name in turn.parked.waits:
+            wait = await self._store.wait(self.session, name)
+            if wait is None or wait.state != "open" or _overdue(wait, self._ledger.now()):
+                return True
+        return False
+
+    # ---- the inbox ----
+
+    async def _look(self, turn: OpenTurn | None) -> None:
+        """Read the inbox, and act on what can't wait for its turn."""
+        self._news = False
+        self._seen = self._wakes
+        self._inbox = [_Waiting(found, input_of(found.body)) for found in await self._store.pending(self.session)]
+        running = turn.run if turn is not None else None
+        if turn is not None and turn.deadline is None:
+            turn.deadline = await self._deadline_of(turn)
+        await self._stop_queued(running)
+        self._stop_running(turn)
+        self._set_alarm(turn)
+
+    async def _deadline_of(self, turn: OpenTurn) -> int | None:
+        for record in turn.records:
+            del record
+        return turn.deadline
+
+    async def _look_while_working(self) -> None:
+        turn = self._open
+        await self._look(turn)
+        if self._interruption is not None and self._work is not None:
+            self._work.cancel()
+
+    async def _stop_queued(self, running: str | None) -> None:
+        """End turns that have not begun: those that were cancelled, and those whose deadline has passed."""
+        now = self._ledger.now()
+        queued = {found.run: found for found in self._inbox if isinstance(found.said, Said)}
+        for found in list(self._inbox):
+            if isinstance(found.said, Stop):
+                if found.said.cancel == running:
+                    continue
+                await self._end_queued(found, queued.pop(found.said.cancel, None))
+        for waiting in queued.values():
+            due = waiting.deadline(self._agent)
+            if due is not None and due <= now:
+                await self._unstarted([], waiting, _deadline_ending())
+
+    async def _end_queued(self, stop: _Waiting, waiting: _Waiting | None) -> None:
+        """A request to cancel a turn that has not begun; or one that came too late, which changes nothing."""
+        if not isinstance(stop.said, Stop):
+            raise TypeError(stop.said)
+        taken = self._stop_record(stop)
+        if waiting is None:
+            self._inbox.remove(stop)
+            _, durable = self._ledger.append([taken])
+            await durable
+        else:
+            self._inbox.remove(stop)
+            await self._unstarted([taken], waiting, _cancel_ending(stop.said.reason))
+
+    async def _unstarted(self, before: list[Record], waiting: _Waiting, ending: Ending) -> None:
+        admitted, _ = await self._admit(waiting, waiting.run)
+        value = msgspec.Raw(msgspec.json.encode(ending))
+        now = self._ledger.now()
+        ended = Ended(at=now, run=waiting.run, status=ending.status, value=value, unstarted=True)
+        self._inbox.remove(waiting)
+        _, durable = self._ledger.append([*before, admitted, ended])
+        await durable
+        self._around.watch.touch(self.session)
+
+    def _stop_record(self, stop: _Waiting) -> Admitted:
+        found = stop.input
+        return Admitted(at=self._ledger.now(), input=found.input, key=found.key, body=msgspec.Raw(found.body))
+
+    def _stop_running(self, turn: OpenTurn | None) -> None:
+        """The open turn must stop if somebody asked for it, or if its time is up. The first reason stays."""
+        if turn is None or self._interruption is not None:
+            return
+        for found in self._inbox:
+            if isinstance(found.said, Stop) and found.said.cancel == turn.run:
+                self._interruption = _Interruption(_cancel_ending(found.said.reason), [self._stop_record(found)])
+                return
+        if turn.deadline is not None and turn.deadline <= self._ledger.now():
+            self._interruption = _Interruption(_deadline_ending())
+
+    def _set_alarm(self, turn: OpenTurn | None) -> None:
+        """Look again when the next deadline passes."""
+        if self._alarm is not None:
+            self._alarm.cancel()
+            self._alarm = None
+        dues = [found.deadline(self._agent) for found in self._inbox]
+        dues.append(None if turn is None else turn.deadline)
+        due = min((found for found in dues if found is not None), default=None)
+        if due is not None:
+            delay = max(0.0, (due - self._ledger.now()) / 1000)
+            self._alarm = asyncio.get_running_loop().call_later(min(delay, 30.0), self.notify)
+
+    # ---- one turn ----
+
+    _open: OpenTurn | None = None
+
+    async def _carry_on(self, turn: OpenTurn, first: list[Record]) -> TurnResult:
+        """Go on with a turn until it ends or waits."""
+        self._open = turn
+        run = self._turn = TurnRun(self, self._agent, turn, self._ledger)
+        run.performer.submit(first)
+        try:
+            if self._interruption is None:
+                self._set_alarm(turn)
+                return await self._work_on(run)
+            return await self._interrupt(run)
+        finally:
+            self._turn, self._open, self._interruption = None, None, None
+
+    async def _work_on(self, run: TurnRun) -> TurnResult:
+        work = self._work = spawn(run.finish())
+        if self._news:
+            self.notify()
+        try:
+            ending = await asyncio.shield(work)
+        except Park as park:
+            return await self._park(run, park.waits)
+        except asyncio.CancelledError:
+            if self._interruption is None or not work.cancelled():
+                await self._leave(run, work)
+                raise
+            return await self._interrupt(run)
+        except (HoldfastError, Stopping):
+            raise
+        except Exception as error:  # noqa: BLE001  a bug of ours or of a model: the turn fails, the session goes on
+            run.performer.check_halted()
+            ending = Ending("failed", type(error).__name__, str(error)[:2000], "code")
+        finally:
+            self._work = None
+        await run.seal(ending)
+        return "ended"
+
+    async def _interrupt(self, run: TurnRun) -> TurnResult:
+        """End the turn where it is. What was done stays done; what was under way is told as it is."""
+        interruption = self._interruption
+        if interruption is None:
+            raise TypeError(run)
+        run.stopped = True
+        await self._unwind(run)
+        run.performer.check_halted()
+        ending = msgspec.structs.replace(interruption.ending, **run.so_far())
+        await run.seal(ending, [*interruption.before, *run.left_over()])
+        await run.performer.close("ended")
+        return "ended"
+
+    async def _unwind(self, run: TurnRun) -> None:
+        """Give what was cancelled a moment to clean up."""
+        pending = run.tasks()
+        if pending:
+            await asyncio.wait(pending, timeout=PATIENCE)
+
+    async def _park(self, run: TurnRun, waits: tuple[str, ...]) -> TurnResult:
+        if run.deadline is not None:
+            name = f"deadline:{run.run}"
+            await self._store.open_wait(self.session, name, deadline=run.deadline)
+            waits = (*waits, name)
+        run.park(waits)
+        await run.settle()
+        await run.performer.close("ended")
+        return "parked"
+
+    async def _leave(self, run: TurnRun, work: asyncio.Task[Ending]) -> None:
+        """The drive itself is cancelled: nothing is recorded, and whoever drives next goes on."""
+        run.performer.refuse()
+        work.cancel()
+        with suppress(asyncio.CancelledError):
+            await asyncio.wait([work], timeout=PATIENCE)
+
+    def _on_loss(self, lost: asyncio.Future[HoldfastError]) -> None:
+        """Somebody else drives this session now."""
+        if lost.cancelled():
+            return
+        if self._turn is not None:
+            self._turn.performer.halt(lost.result())
+        if self._work is not None:
+            self._work.cancel()
+
+    # ---- what a turn needs ----
+
+    def show(self, kind: type[LiveEvent], run: str, **fields: Any) -> None:  # noqa: ANN401
+        self._ring.publish(kind, run, self._ledger.head, **fields)
+
+    async def steering(self, *, certain: bool) -> list[tuple[Admitted, UserMessage]]:
+        if self._news or certain:
+            await self._look(self._open)
+            if self._interruption is not None and self._work is not None:
+                self._work.cancel()
+                await asyncio.sleep(0)
+        entering: list[tuple[Admitted, UserMessage]] = []
+        run = self._open.run if self._open is not None else ""
+        for found in list(self._inbox):
+            if not isinstance(found.said, Said) or not found.said.steer:
+                continue
+            self._inbox.remove(found)
+            entering.append(await self._admit(found, run))
+        return entering
+
+    def boundary(self) -> None:
+        if self._stopping:
+            raise Stopping
+
+    async def open_wait(self, name: str, deadline: int | None) -> Wait:
+        wait = await self._store.open_wait(self.session, name, deadline=deadline)
+        if _overdue(wait, self._ledger.now()):
+            wait = (await self._store.expire_wait(self.session, name)).wait
+        return wait
+
+    def token(self, name: str) -> str:
+        return self._store.wait_token(self.session, name)
+
+
+def _overdue(wait: Wait, now: int) -> bool:
+    return wait.state == "open" and wait.deadline is not None and wait.deadline <= now
+
+
+def _cancel_ending(reason: str) -> Ending:
+    return Ending("cancelled", "cancelled", reason)
+
+
+def _deadline_ending() -> Ending:
+    return Ending("limit", "deadline", "the deadline of the turn has passed", "limit")
+
+
+def _me() -> str:
+    return f"pid {os.getpid()}"

@@ -1,0 +1,99 @@
+"""Live events of the sessions that are being driven here: a bounded ring for each, shared by all who watch.
+
+Publishing never waits. A reader that is slower than the ring loses live events, and is told so; it never loses a
+record, because records are read from the store.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections import deque
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from holdfast.events import LiveEvent, ReasoningDelta, TextDelta
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from holdfast.clock import Clock
+
+MAX_EVENTS: Final = 2_048
+"""Live events that are kept for one session."""
+MAX_AGE_MS: Final = 120_000
+"""How long a live event is kept."""
+MAX_MERGED: Final = 4_096
+"""Deltas that nobody has read yet are joined, up to so many characters."""
+
+
+class Ring:
+    """The live events of one drive of one session, numbered from 1."""
+
+    def __init__(self, session: str, base: int, clock: Clock, touched: Callable[[str], None]) -> None:
+        self.id = secrets.token_hex(4)
+        self.session = session
+        self.base = base
+        """Where the journal ended when the drive began."""
+        self.last = 0
+        """The number of the newest event."""
+        self.lost = -1
+        """The place of the newest event that is not here any more."""
+        self._clock = clock
+        self._touched = touched
+        self._items: deque[tuple[int, int, LiveEvent]] = deque()
+        self._read = 0
+
+    @property
+    def first(self) -> int:
+        """The number of the oldest event that is still here; one more than the newest when none is."""
+        return self._items[0][0] if self._items else self.last + 1
+
+    def publish(self, kind: type[LiveEvent], turn: str, seq: int, **fields: Any) -> None:  # noqa: ANN401
+        """Show an event to whoever watches. `seq` is the last record that was submitted before it."""
+        now = self._clock.read()
+        if kind is TextDelta or kind is ReasoningDelta:
+            merged = self._merged(kind, turn, seq, fields["text"])
+            if merged:
+                return
+        self.last += 1
+        cursor = f"{seq}~{self.id}.{self.last}"
+        event = kind(session=self.session, turn=turn, at=now.wall, seq=seq, cursor=cursor, **fields)
+        self._items.append((self.last, now.mono, event))
+        self._trim(now.mono)
+        self._touched(self.session)
+
+    def _merged(self, kind: type[LiveEvent], turn: str, seq: int, text: str) -> bool:
+        """Join a delta with the one before, if nobody has read that yet."""
+        if not self._items or self._read >= self.last:
+            return False
+        number, at, event = self._items[-1]
+        if type(event) is not kind or not isinstance(event, TextDelta | ReasoningDelta):
+            return False
+        if (event.turn, event.seq) != (turn, seq) or len(event.text) + len(text) > MAX_MERGED:
+            return False
+        self._items[-1] = (number, at, msgspec.structs.replace(event, text=event.text + text))
+        return True
+
+    def _trim(self, now: int) -> None:
+        items = self._items
+        while len(items) > MAX_EVENTS or (items and items[0][1] < now - MAX_AGE_MS):
+            self.lost = items.popleft()[2].seq
+
+    def after(self, number: int, seq: int) -> list[LiveEvent]:
+        """The events behind `number` that no record above `seq` comes before."""
+        self._trim(self._clock.read().mono)
+        found: list[LiveEvent] = []
+        for position, _, event in self._items:
+            if position <= number:
+                continue
+            if event.seq > seq:
+                break
+            found.append(event)
+            self._read = max(self._read, position)
+        return found
+
+
+def number_of(event: LiveEvent) -> int:
+    """The number of a live event in its ring."""
+    return int(event.cursor.rpartition(".")[2])

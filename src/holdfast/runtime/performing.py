@@ -1,0 +1,600 @@
+"""Performing one turn: the effects that the machine asks for, answered from the journal or done for the first time.
+
+What is recorded is never waited for longer than it must: a record is in its place as soon as it is submitted, and what
+is submitted later can't be durable without it. Durability is awaited before anything happens to the world that must
+not happen twice under another name, and before anybody is told how the turn ended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+import msgspec
+
+from holdfast import events
+from holdfast.agent import Agent, milliseconds
+from holdfast.crashpoints import crash_point
+from holdfast.effects.canonical import canonical, digest_of_bytes
+from holdfast.effects.divergence import diverge
+from holdfast.effects.envelope import segment
+from holdfast.effects.performer import Performer
+from holdfast.effects.replay import Again, Answer, Begin, Decision, Repeat, SettleUnknown, fold
+from holdfast.effects.scopes import Place, current
+from holdfast.effects.values import decode_value
+from holdfast.errors import Halted, ModelError, ReplayMismatch, StreamCut, Suspended, WaitEnded, WaitExpired
+from holdfast.messages import (
+    CallChunk,
+    CallStart,
+    ModelReply,
+    Reasoning,
+    ReasoningChunk,
+    StreamEnd,
+    StreamReset,
+    Text,
+    TextChunk,
+    ToolCall,
+    ToolResult,
+    UserMessage,
+    decode_reply,
+    encode,
+)
+from holdfast.names import check_id
+from holdfast.records import Admitted, Ask, Cancelled, Done, Ended, ErrorInfo, Failed, Intended, Parked, Unknown
+from holdfast.tools.context import Context
+from holdfast.tools.definition import Bound, Complaint, NotDone
+from holdfast.tools.results import complained, malformed, raised, timed_out, unknown_tool
+from holdfast.turns import (
+    CallModel,
+    Checkpoint,
+    Ending,
+    Finish,
+    Inputs,
+    ModelFailed,
+    OpenTurn,
+    Replied,
+    Results,
+    RunTools,
+    keys,
+    poll,
+    respond,
+    start,
+)
+from holdfast.turns.answers import result_of
+from holdfast.turns.conversation import Entered, checkpoint_of
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Iterator
+    from datetime import timedelta
+
+    from holdfast.effects.performer import Ledger
+    from holdfast.records import Outcome, Record
+    from holdfast.store.contract import Wait
+    from holdfast.tools.definition import AnyTool
+    from holdfast.turns.machine import Response
+
+
+class Surroundings(Protocol):
+    """What a turn needs from whoever drives it."""
+
+    session: str
+
+    def show(self, kind: type[events.LiveEvent], run: str, **fields: Any) -> None:  # noqa: ANN401
+        """Show a live event to whoever watches."""
+        ...
+
+    async def steering(self, *, certain: bool) -> list[tuple[Admitted, UserMessage]]:
+        """Inputs that want to enter the running turn now; `certain` looks even if nothing seems to have come."""
+        ...
+
+    def boundary(self) -> None:
+        """A place between two effects: raises when the drive is being stopped."""
+        ...
+
+    async def open_wait(self, name: str, deadline: int | None) -> Wait:
+        """The wait as it now is."""
+        ...
+
+    def token(self, name: str) -> str:
+        """The secret that resolves a wait."""
+        ...
+
+
+class Park(Exception):
+    """Nothing more can be done in this turn until one of these waits is settled."""
+
+    def __init__(self, waits: tuple[str, ...]) -> None:
+        super().__init__(f"waiting for {', '.join(waits)}")
+        self.waits = waits
+
+
+@dataclass(slots=True)
+class _Call:
+    """One call of a batch, on its way to a result."""
+
+    call: ToolCall
+    key: str
+    ask: Ask
+    tool: AnyTool | None
+    decision: Decision
+    intended: bool
+    bound: Bound | None = None
+    refused: ErrorInfo | None = None
+    result: ToolResult | None = None
+    wait: str | None = None
+    begun: bool = False
+
+    @property
+    def alone(self) -> bool:
+        """Whether it must not run beside others."""
+        return self.tool is not None and not self.tool.read_only
+
+
+class TurnRun:
+    """One turn, driven from its beginning or from where its records end."""
+
+    def __init__(
+        self, around: Surroundings, agent: Agent, turn: OpenTurn, ledger: Ledger, *, strict: bool = False
+    ) -> None:
+        self.session = around.session
+        self.run = turn.run
+        self.deadline = turn.deadline
+        self.stopped = False
+        """The turn was cancelled, or its deadline has passed."""
+        self.performer = Performer(ledger, fold(turn.records), turn.run, strict=strict)
+        self._around = around
+        self._agent = agent
+        self._turn = turn
+        self._strict = strict
+        self._recorded = _numbers(turn)
+        self._last = max(self._recorded, default=0)
+        self._durable: Awaitable[object] | None = None
+        self._open: dict[str, _Call] = {}
+        """Calls that were intended or begun here and have no outcome yet."""
+        self._settled: set[str] = set()
+        self._partial: tuple[str, Ask, list[Text | Reasoning]] | None = None
+
+    async def finish(self) -> Ending:
+        """Drive the turn to its end; answers how it ended. Raises `Park` when it has to wait for somebody."""
+        turn = self._turn
+        state = start(turn.run, self._agent.rules, turn.before, turn.said, turn.position)
+        while True:
+            effect = poll(state)
+            match effect:
+                case Finish(ending=ending):
+                    self.performer.check_complete()
+                    return ending
+                case CallModel():
+                    response: Response = await self._model(effect)
+                case RunTools():
+                    response = Results(await self._tools(effect))
+                case Checkpoint():
+                    response = await self._checkpoint(effect)
+            state = respond(state, effect.id, response)
+
+    # ---- what is recorded ----
+
+    def _expect(self, number: int, name: keys.EffectName) -> str:
+        """The key of an effect, after a look at what is recorded in its place. A difference stops the turn."""
+        key = keys.effect_key(self.run, number, name)
+        recorded = self._recorded.get(number)
+        if recorded is None and number < self._last and name != "checkpoint":
+            recorded = "nothing"  # a checkpoint at which nothing entered leaves no record
+        if recorded is not None and recorded != name:
+            divergence = diverge({"effect": recorded}, {"effect": name})
+            raise self.performer.halt(ReplayMismatch(key, divergence, self._turn.started.code))
+        return key
+
+    def _submit(self, added: list[Record]) -> None:
+        """Put records into their place in the journal; durable with the next that is waited for."""
+        _, self._durable = self.performer.submit(added)
+
+    async def settle(self) -> None:
+        """Wait until everything that was submitted is durable."""
+        if self._durable is not None:
+            pending, self._durable = self._durable, None
+            await self.performer.durable(pending)
+
+    # ---- the model ----
+
+    async def _model(self, effect: CallModel) -> Response:
+        key = self._expect(effect.id, "model")
+        content = digest_of_bytes("request", self._agent.prefix.encode() + effect.thread.chain)
+        ask = Ask("model_call", self._agent.name, content)
+        decision = self.performer.decide(key, ask, Repeat.FREE)
+        outcome = decision.outcome if isinstance(decision, Answer) else await self._ask_model(effect, key, ask)
+        match outcome:
+            case Done():
+                return Replied(decode_reply(bytes(outcome.value)))
+            case Failed():
+                return ModelFailed(outcome.error.kind, outcome.error.message)
+            case _:
+                return ModelFailed("interrupted", "the model call was interrupted")
+
+    async def _ask_model(self, effect: CallModel, key: str, ask: Ask) -> Outcome:
+        self._around.boundary()
+        model = self._agent.model
+        request = self._agent.request(effect.thread, effect.position)
+        self._show(events.ContextBuilt, messages=len(request.messages))
+        self._show(events.ModelStarted, model=model.name, step=effect.position + 1)
+        loop = asyncio.get_running_loop()
+        begun = loop.time()
+        crash_point("model.before_call")
+        try:
+            reply = await self._stream(key, ask, request)
+        except ModelError as error:
+            info = ErrorInfo(error.kind, error.message)
+            ms = round((loop.time() - begun) * 1000)
+            outcome: Outcome = Failed(at=self.performer.now(), key=key, ask=ask, error=info, ms=ms)
+        except Exception as error:  # noqa: BLE001  a model that breaks fails the turn, not the process
+            outcome = self.performer.failed(key, ask, error, begun)
+        else:
+            crash_point("model.after_reply")
+            outcome = await self.performer.succeeded(key, ask, encode(reply), begun)
+            if isinstance(outcome, Done) and outcome.blob is not None:
+                self._submit([outcome])
+                return Done(at=outcome.at, key=key, value=msgspec.Raw(encode(reply)))
+        self._submit([outcome])
+        return outcome
+
+    async def _stream(self, key: str, ask: Ask, request: Any) -> ModelReply:  # noqa: ANN401
+        model = self._agent.model
+        said: list[Text | Reasoning] = []
+        self._partial = (key, ask, said)
+        async for event in model.stream(request):
+            match event:
+                case TextChunk(text=text):
+                    said.append(Text(text))
+                    self._show(events.TextDelta, text=text)
+                    crash_point("model.mid_stream")
+                case ReasoningChunk(text=text):
+                    self._show(events.ReasoningDelta, text=text)
+                case CallStart():
+                    self._show(events.ToolCallStarted, call_id=event.id, tool=event.name)
+                case CallChunk():
+                    self._show(events.ToolCallDelta, call_id=event.id, arguments=event.arguments)
+                case StreamReset(reason=reason):
+                    said.clear()
+                    self._show(events.AttemptReset, reason=reason)
+                case StreamEnd(reply=reply):
+                    self._partial = None
+                    return reply if reply.model else msgspec.structs.replace(reply, model=model.name)
+                case _:
+                    pass
+        self._partial = None
+        raise StreamCut(model.name)
+
+    # ---- tools ----
+
+    async def _tools(self, effect: RunTools) -> tuple[ToolResult, ...]:
+        self._expect(effect.id, "tools")
+        calls = [self._prepare(effect.id, number, call) for number, call in enumerate(effect.calls, 1)]
+        for group in _groups(calls):
+            todo = [call for call in group if call.result is None]
+            if not todo:
+                continue
+            self._around.boundary()
+            await self._intend(todo)
+            if len(todo) == 1:
+                await self._perform(todo[0])
+            else:
+                await self._together(todo)
+            waits = tuple(call.wait for call in group if call.wait is not None)
+            if waits:
+                raise Park(waits)
+        return tuple(call.result for call in calls if call.result is not None)
+
+    def _prepare(self, number: int, ordinal: int, call: ToolCall) -> _Call:
+        """What is to be done about a call. Nothing is done before all calls of the batch fit what is recorded."""
+        tool = self._agent.tools.get(call.name)
+        key = keys.call_key(self.run, number, ordinal, call.name)
+        content = digest_of_bytes("call", canonical([call.name, call.arguments]))
+        ask = Ask("tool_call", key.rpartition(".")[2], content)
+        recorded = self.performer.recorded(key)
+        intended = recorded is not None and recorded.intent is not None
+        # A tool that is gone can't say that it is safe to repeat.
+        repeat = tool.repeat if tool else Repeat.NEVER if intended else Repeat.FREE
+        decision = self.performer.decide(key, ask, repeat)
+        prepared = _Call(call, key, ask, tool, decision, intended)
+        if isinstance(decision, Answer):
+            prepared.result = result_of(call, decision.outcome)
+        else:
+            self._bind(prepared, repeat)
+        return prepared
+
+    def _bind(self, prepared: _Call, repeat: Repeat) -> None:
+        call, tool = prepared.call, prepared.tool
+        if isinstance(prepared.decision, SettleUnknown) and self._left_by_itself(prepared.key):
+            prepared.decision = Again()
+        if tool is None:
+            prepared.refused = unknown_tool(call.name, self._agent.tools)
+        elif call.arguments is None:
+            prepared.refused = malformed(call)
+        else:
+            bound = tool.bind(call.arguments)
+            if isinstance(bound, Complaint):
+                prepared.refused = complained(bound)
+            else:
+                prepared.bound = bound
+        if prepared.refused is not None and isinstance(prepared.decision, Begin) and repeat is Repeat.NEVER:
+            prepared.decision = Begin(intent=False)  # it will not be performed
+
+    def _left_by_itself(self, key: str) -> bool:
+        """Whether the call was left in order, to wait: then nothing of it was interrupted, and it may run again."""
+        waiting = False
+        for name, found in self.performer.past.effects.items():
+            if name.startswith(f"{key}/") and found.ask().kind == "await_event":
+                waiting = found.outcome is None
+        return waiting
+
+    async def _intend(self, todo: list[_Call]) -> None:
+        """Record what is about to be done, together with the reply that asked for it."""
+        intents: list[Record] = [
+            self.performer.intention(call.key, call.ask)
+            for call in todo
+            if isinstance(call.decision, Begin) and call.decision.intent
+        ]
+        if intents:
+            crash_point("tool.before_intent")
+            self._submit(intents)
+        for call in todo:
+            if isinstance(call.decision, Begin) and call.decision.intent:
+                call.intended = True
+                self._open[call.key] = call
+        if any(call.tool is not None and not call.tool.read_only for call in todo):
+            # An idempotency key stands for one call: it must not be used before that call is known for good.
+            await self.settle()
+            crash_point("tool.after_intent")
+
+    async def _together(self, todo: list[_Call]) -> None:
+        tasks = [asyncio.ensure_future(self._perform(call)) for call in todo]
+        try:
+            await asyncio.gather(*tasks)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _perform(self, prepared: _Call) -> None:
+        """One call, to its outcome; or to the wait at which it was left."""
+        outcome: Outcome
+        if isinstance(prepared.decision, SettleUnknown):
+            outcome = await self._reconcile(prepared)
+        elif prepared.refused is not None:
+            outcome = self._failed(prepared, prepared.refused, 0)
+        else:
+            self._show(events.ToolExecutionStarted, call=self._name(prepared), tool=prepared.call.name)
+            self._open[prepared.key] = prepared
+            prepared.begun = True
+            try:
+                outcome = await self._invoke(prepared)
+            except Suspended as suspended:
+                prepared.wait = suspended.wait
+                return
+        crash_point("tool.before_outcome")
+        self._submit([outcome])
+        self._open.pop(prepared.key, None)
+        self._settled.add(prepared.key)
+        prepared.result = await self._result(prepared.call, outcome)
+
+    async def _result(self, call: ToolCall, outcome: Outcome) -> ToolResult:
+        if isinstance(outcome, Done) and outcome.blob is not None:
+            body = await self.performer.large(outcome.blob)
+            return result_of(call, Done(at=outcome.at, key=outcome.key, value=msgspec.Raw(body)))
+        return result_of(call, outcome)
+
+    async def _invoke(self, prepared: _Call) -> Outcome:
+        tool, bound = prepared.tool, prepared.bound
+        if tool is None or bound is None:
+            raise AssertionError(prepared)
+        context = Context(self, prepared.key, prepared.call.id, tool.name)
+        loop = asyncio.get_running_loop()
+        begun = loop.time()
+        ask = None if prepared.intended else prepared.ask
+        token = current.set(Place(self.performer, prepared.key, inside=True))
+        timer = asyncio.timeout(tool.timeout)
+        crash_point("tool.before_run")
+        try:
+            async with timer:
+                body = await tool.run(bound, context)
+            crash_point("tool.after_run")
+        except asyncio.CancelledError as error:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise
+            message = f"what it waited for was cancelled {error}".rstrip()
+            return self._failed(prepared, ErrorInfo("CancelledError", message), begun)
+        except TimeoutError as error:
+            if timer.expired() and tool.timeout is not None:
+                return self._failed(prepared, timed_out(tool.name, tool.timeout, tool.repeat), begun)
+            return self._failed(prepared, raised(error), begun)
+        except (Halted, Suspended):
+            raise
+        except BaseExceptionGroup as group:
+            self._unwrap(group)
+            return self._failed(prepared, raised(group), begun)
+        except Exception as error:  # noqa: BLE001  whatever the tool raised is its outcome
+            self.performer.check_halted()
+            return self._failed(prepared, raised(error), begun)
+        finally:
+            current.reset(token)
+        return await self.performer.succeeded(prepared.key, ask, body, begun)
+
+    def _unwrap(self, group: BaseExceptionGroup[BaseException]) -> None:
+        """A task group wraps what one of its tasks was left with."""
+        self.performer.check_halted()
+        for error in _leaves(group):
+            if isinstance(error, Suspended | KeyboardInterrupt):
+                raise error
+
+    def _failed(self, prepared: _Call, error: ErrorInfo, begun: float) -> Failed:
+        ms = round((asyncio.get_running_loop().time() - begun) * 1000) if begun else 0
+        ask = None if prepared.intended else prepared.ask
+        return Failed(at=self.performer.now(), key=prepared.key, ask=ask, error=error, ms=ms)
+
+    async def _reconcile(self, prepared: _Call) -> Outcome:
+        """Find out what came of an interrupted call, if the tool knows how; otherwise nobody can say."""
+        tool, bound = prepared.tool, prepared.bound
+        if tool is None or tool.reconcile is None or bound is None:
+            return Unknown(at=self.performer.now(), key=prepared.key)
+        context = Context(self, prepared.key, prepared.call.id, tool.name)
+        begun = asyncio.get_running_loop().time()
+        try:
+            body = await tool.find_out(bound, context)
+        except NotDone:
+            prepared.decision = Again()
+            return await self._invoke(prepared)
+        except Exception:  # noqa: BLE001  it could not find out
+            return Unknown(at=self.performer.now(), key=prepared.key)
+        return await self.performer.succeeded(prepared.key, None, body, begun)
+
+    # ---- checkpoints ----
+
+    async def _checkpoint(self, effect: Checkpoint) -> Response:
+        key = self._expect(effect.id, "checkpoint")
+        ask = Ask("checkpoint", effect.moment, digest_of_bytes("checkpoint", (effect.note or "").encode()))
+        if effect.id in self._recorded:
+            decision = self.performer.decide(key, ask, Repeat.FREE)
+            if isinstance(decision, Answer) and isinstance(decision.outcome, Done):
+                entered = checkpoint_of(decision.outcome)
+                return Inputs(tuple(self._turn.inputs[number] for number in entered.inputs))
+        if effect.id < self._last or self._strict:
+            return Inputs()
+        entering = await self._around.steering(certain=effect.moment == "before_completion")
+        if entering or effect.note is not None:
+            entered = Entered(tuple(record.input for record, _ in entering), effect.note)
+            crash_point("turn.before_checkpoint")
+            done = Done(at=self.performer.now(), key=key, ask=ask, value=msgspec.Raw(msgspec.json.encode(entered)))
+            self._submit([done, *(record for record, _ in entering)])
+        return Inputs(tuple(message for _, message in entering))
+
+    # ---- waiting for somebody outside ----
+
+    def _wait_key(self, key: str, name: str) -> tuple[str, str]:
+        """The key of a wait, and the name under which the store knows it."""
+        below = f"{key}/{segment(check_id('wait', name))}"
+        known = below if len(below) <= 200 else f"{below[:150]}~{digest_of_bytes('wait', below.encode())[:40]}"
+        return below, known
+
+    def token(self, key: str, name: str) -> str:
+        return self._around.token(self._wait_key(key, name)[1])
+
+    async def wait(self, key: str, name: str, timeout: timedelta | float | None) -> Any:  # noqa: ANN401
+        below, known = self._wait_key(key, name)
+        ask = Ask("await_event", known, digest_of_bytes("wait", known.encode()))
+        decision = self.performer.decide(below, ask, Repeat.FREE)
+        if isinstance(decision, Answer):
+            return _answer(name, decision.outcome)
+        deadline = None if timeout is None else self.performer.now() + milliseconds(timeout)
+        wait = await self._around.open_wait(known, deadline)
+        if wait.state == "open":
+            if isinstance(decision, Begin):
+                self._submit([Intended(at=self.performer.now(), key=below, ask=ask)])
+            raise Suspended(known)
+        asked = ask if isinstance(decision, Begin) else None
+        now = self.performer.now()
+        outcome: Outcome
+        if wait.state == "resolved":
+            outcome = Done(at=now, key=below, ask=asked, value=msgspec.Raw(wait.payload or b"null"))
+        else:
+            outcome = Failed(at=now, key=below, ask=asked, error=ErrorInfo(wait.state, f"the wait was {wait.state}"))
+        self._submit([outcome])
+        # From here on the tool may act on the answer: if it is interrupted now, it was not left by itself.
+        await self.settle()
+        return _answer(name, outcome)
+
+    # ---- how it ends ----
+
+    def park(self, waits: tuple[str, ...]) -> None:
+        """Record that the turn waits."""
+        crash_point("turn.before_park")
+        self._submit([Parked(at=self.performer.now(), run=self.run, waits=waits)])
+
+    async def seal(self, ending: Ending, before: list[Record] | None = None) -> None:
+        """Record how the turn ended; nothing is recorded in its name after that."""
+        now = self.performer.now()
+        value = msgspec.Raw(msgspec.json.encode(ending))
+        crash_point("turn.before_end")
+        await self.performer.seal(Ended(at=now, run=self.run, status=ending.status, value=value), before)
+        crash_point("turn.after_end")
+
+    def left_over(self) -> Iterator[Record]:
+        """Outcomes for what was under way when the turn was stopped: the words so far, and calls that were begun."""
+        now = self.performer.now()
+        if self._partial is not None:
+            key, ask, said = self._partial
+            words = "".join(part.text for part in said)
+            if words:
+                reply = ModelReply((Text(words),), "cancelled", model=self._agent.model.name)
+                yield Done(at=now, key=key, ask=ask, value=msgspec.Raw(encode(reply)))
+        for prepared in self._open.values():
+            if prepared.intended and prepared.begun:
+                yield Unknown(at=now, key=prepared.key)
+            else:
+                yield Cancelled(at=now, key=prepared.key, ask=None if prepared.intended else prepared.ask)
+        for key, found in self.performer.past.effects.items():
+            parsed = keys.parse(key)
+            unsettled = found.intent is not None and found.outcome is None and key not in self._settled | {*self._open}
+            if unsettled and parsed is not None and not parsed.inner:
+                left = self._left_by_itself(key)
+                yield Cancelled(at=now, key=key) if left else Unknown(at=now, key=key)
+
+    # ---- what tools may use ----
+
+    def progress(self, key: str, note: str | None, fraction: float | None) -> None:
+        parsed = keys.parse(key)
+        if parsed is not None:
+            tool = key.rpartition("/")[2].partition(".")[2]
+            self._show(
+                events.ToolExecutionProgress, call=events.call_name(parsed), tool=tool, note=note, fraction=fraction
+            )
+
+    def _name(self, prepared: _Call) -> str:
+        parsed = keys.parse(prepared.key)
+        return prepared.key if parsed is None else events.call_name(parsed)
+
+    def _show(self, kind: type[events.LiveEvent], **fields: Any) -> None:  # noqa: ANN401
+        self._around.show(kind, self.run, **fields)
+
+
+def _numbers(turn: OpenTurn) -> dict[int, str]:
+    """Which effect is recorded under which number."""
+    found: dict[int, str] = {}
+    for record in turn.records:
+        key = keys.parse(getattr(record, "key", ""))
+        if key is not None:
+            found[key.number] = key.name
+    return found
+
+
+def _groups(calls: list[_Call]) -> Iterator[list[_Call]]:
+    """Calls that only read run side by side; any other runs alone, in its place."""
+    group: list[_Call] = []
+    for call in calls:
+        if call.alone:
+            if group:
+                yield group
+            yield [call]
+            group = []
+        else:
+            group.append(call)
+    if group:
+        yield group
+
+
+def _answer(name: str, outcome: Outcome) -> Any:  # noqa: ANN401  whatever somebody outside answered
+    if isinstance(outcome, Done):
+        return decode_value(bytes(outcome.value))
+    state = outcome.error.kind if isinstance(outcome, Failed) else "cancelled"
+    if state == "expired":
+        raise WaitExpired(name)
+    raise WaitEnded(name, state)
+
+
+def _leaves(group: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]:
+    for error in group.exceptions:
+        if isinstance(error, BaseExceptionGroup):
+            yield from _leaves(error)
+        else:
+            yield error

@@ -1,0 +1,42 @@
+"""The turn machine: what an agent does next, decided without a clock, without I/O, without luck."""
+
+from __future__ import annotations
+
+from holdfast.turns.conversation import Conversation, OpenTurn
+from holdfast.turns.ending import Ending
+from holdfast.turns.machine import (
+    CallModel,
+    Checkpoint,
+    Finish,
+    Inputs,
+    ModelFailed,
+    Replied,
+    Results,
+    Rules,
+    RunTools,
+    TurnState,
+    poll,
+    respond,
+    start,
+)
+from holdfast.turns.thread import Thread
+
+__all__ = [
+    "CallModel",
+    "Checkpoint",
+    "Conversation",
+    "Ending",
+    "Finish",
+    "Inputs",
+    "ModelFailed",
+    "OpenTurn",
+    "Replied",
+    "Results",
+    "Rules",
+    "RunTools",
+    "Thread",
+    "TurnState",
+    "poll",
+    "respond",
+    "start",
+]

@@ -1,0 +1,253 @@
+"""The conversation of a session, as a fold of its journal.
+
+The same facts always give the same messages with the same ids, also for a turn that is still under way, and every tool
+call of a turn that has ended has a result: calls that were never begun get one that says so.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+import msgspec
+
+from holdfast.errors import InvariantBroken
+from holdfast.messages import (
+    AssistantMessage,
+    Attachment,
+    InputPart,
+    Text,
+    ToolCall,
+    ToolMessage,
+    ToolResult,
+    Usage,
+    UserMessage,
+    decode_reply,
+)
+from holdfast.records import (
+    Admitted,
+    Cancelled,
+    Done,
+    Ended,
+    EndStatus,
+    Failed,
+    Outcome,
+    Parked,
+    Record,
+    Resumed,
+    Started,
+    Unknown,
+)
+from holdfast.turns import keys
+from holdfast.turns.answers import result_of, skipped
+from holdfast.turns.ending import Ending, decode_ending
+from holdfast.turns.thread import Thread
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_parts: Final[Callable[[Any], tuple[InputPart, ...]]] = msgspec.json.Decoder(tuple[Text | Attachment, ...]).decode
+
+Source = Literal["turn", "direct"]
+
+
+class Said(msgspec.Struct, frozen=True, omit_defaults=True):
+    """An input of a session: something said. `steer` asks to enter the turn that runs."""
+
+    parts: tuple[Text | Attachment, ...]
+    steer: bool = False
+    deadline_ms: int | None = None
+    """How long the turn may take, from the moment of acceptance."""
+    metadata: dict[str, Any] | None = None
+
+
+class Stop(msgspec.Struct, frozen=True, omit_defaults=True):
+    """An input of a session: the request to cancel a turn."""
+
+    cancel: str
+    reason: str = ""
+
+
+_said: Final = msgspec.json.Decoder(Said).decode
+_stop: Final = msgspec.json.Decoder(Stop).decode
+
+
+def input_of(body: bytes) -> Said | Stop:
+    """What an accepted input is."""
+    return _stop(body) if body.startswith(b'{"cancel"') else _said(body)
+
+
+@dataclass(slots=True)
+class OpenTurn:
+    """A turn that has begun and not ended."""
+
+    run: str
+    started: Started
+    before: Thread
+    """All that was said before this turn."""
+    position: int
+    """Model calls of the conversation before this turn."""
+    said: tuple[UserMessage, ...] = ()
+    """What the turn began with."""
+    deadline: int | None = None
+    records: list[Record] = field(default_factory=list[Record])
+    inputs: dict[int, UserMessage] = field(default_factory=dict[int, UserMessage])
+    parked: Parked | None = None
+    batch: tuple[ToolCall, ...] = ()
+    batch_id: int = 0
+    results: dict[int, ToolResult] = field(default_factory=dict[int, ToolResult])
+    steps: int = 0
+    usage: Usage = field(default_factory=Usage)
+    answer: str | None = None
+
+
+class Conversation:
+    """What was said in a session, and where its turns are. Fed with the records of its journal, in order.
+
+    Records of model calls and tool calls whose value is large must carry the value itself, not a reference.
+    """
+
+    def __init__(self) -> None:
+        self.thread = Thread()
+        self.seq = 0
+        """The last record that was taken into account."""
+        self.position = 0
+        """Model calls so far."""
+        self.turn: OpenTurn | None = None
+        """The turn under way."""
+        self.endings: dict[str, Ending] = {}
+        self.usage: dict[tuple[str, Source], Usage] = {}
+        self.calls: dict[tuple[str, Source], int] = {}
+
+    def add(self, seq: int, record: Record) -> None:
+        """Take the next record into account."""
+        self.seq = seq
+        match record:
+            case Started():
+                self.turn = OpenTurn(record.run, record, self.thread, self.position)
+            case Admitted():
+                self._admit(record)
+            case Ended():
+                self._end(record)
+            case Parked() | Resumed():
+                if self.turn is not None:
+                    self.turn.parked = record if isinstance(record, Parked) else None
+            case Done() | Failed() | Unknown() | Cancelled():
+                self._outcome(record)
+            case _:
+                if self.turn is not None:
+                    self.turn.records.append(record)
+
+    def cut(self) -> None:
+        """A fork begins here: a turn that was under way does not go on in it."""
+        if self.turn is not None:
+            self._close(self.turn, None)
+            self.turn = None
+
+    # ---- what came in ----
+
+    def _admit(self, record: Admitted) -> None:
+        turn = self.turn
+        said = input_of(bytes(record.body))
+        if turn is None or record.run != turn.run or isinstance(said, Stop):
+            return
+        message = UserMessage(f"{turn.run}.i{record.input}", said.parts)
+        if not turn.inputs:
+            turn.said = (message,)
+        turn.inputs[record.input] = message
+        self.thread = self.thread.add(message)
+
+    # ---- what came of it ----
+
+    def _outcome(self, record: Outcome) -> None:
+        turn = self.turn
+        if turn is None:
+            return
+        turn.records.append(record)
+        key = keys.parse(record.key)
+        if key is None or key.inner or key.run != turn.run:
+            return
+        match key.name, record:
+            case "model", Done():
+                self._reply(turn, key.number, record)
+            case "model", Failed():
+                self.position += 1
+            case "checkpoint", Done():
+                self._checkpoint(turn, key.number, record)
+            case "tools", _:
+                self._result(turn, key.call, record)
+            case _:
+                pass
+
+    def _reply(self, turn: OpenTurn, number: int, record: Done) -> None:
+        reply = decode_reply(bytes(record.value))
+        self.position += 1
+        turn.steps += 1
+        turn.usage += reply.usage
+        name: tuple[str, Source] = (reply.model, "turn")
+        self.usage[name] = self.usage.get(name, Usage()) + reply.usage
+        self.calls[name] = self.calls.get(name, 0) + 1
+        if not reply.parts:
+            return
+        message = AssistantMessage(f"{turn.run}.{number}", reply.parts, reply.finish)
+        self.thread = self.thread.add(message)
+        turn.batch, turn.batch_id, turn.results = message.calls, number + 1, {}
+
+    def _checkpoint(self, turn: OpenTurn, number: int, record: Done) -> None:
+        note = checkpoint_of(record).note
+        if note is not None:
+            self.thread = self.thread.add(UserMessage(f"{turn.run}.{number}", (Text(note),), "holdfast"))
+
+    def _result(self, turn: OpenTurn, call: int, record: Outcome) -> None:
+        if not 1 <= call <= len(turn.batch) or (isinstance(record, Cancelled) and call in turn.results):
+            return
+        turn.results[call] = result_of(turn.batch[call - 1], record)
+        if len(turn.results) == len(turn.batch):
+            self._answer_all(turn)
+
+    def _answer_all(self, turn: OpenTurn) -> None:
+        results = tuple(turn.results[number] for number in range(1, len(turn.batch) + 1))
+        self.thread = self.thread.add(ToolMessage(f"{turn.run}.{turn.batch_id}", results))
+        turn.batch, turn.results = (), {}
+
+    # ---- how it ended ----
+
+    def _end(self, record: Ended) -> None:
+        self.endings[record.run] = ending_of(record)
+        if self.turn is not None and record.run == self.turn.run:
+            self._close(self.turn, record.status)
+            self.turn = None
+
+    def _close(self, turn: OpenTurn, status: EndStatus | None) -> None:
+        """Every call gets a result, also one that was never begun."""
+        if not turn.batch:
+            return
+        for number, call in enumerate(turn.batch, 1):
+            if number not in turn.results:
+                turn.results[number] = skipped(call, status)
+        self._answer_all(turn)
+
+
+class Entered(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The outcome of a checkpoint: what Holdfast had to say, and which inputs entered."""
+
+    inputs: tuple[int, ...] = ()
+    note: str | None = None
+
+
+_entered: Final = msgspec.json.Decoder(Entered).decode
+
+
+def checkpoint_of(record: Done) -> Entered:
+    """What entered at a recorded checkpoint."""
+    return _entered(bytes(record.value))
+
+
+def ending_of(record: Ended) -> Ending:
+    """How the turn ended, from its terminal record."""
+    if record.value:
+        return decode_ending(bytes(record.value))
+    if record.error is None:
+        message = f"the end of {record.run!r} says nothing"
+        raise InvariantBroken(message)
+    return Ending(record.status, record.error.kind, record.error.message, "code")

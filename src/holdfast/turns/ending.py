@@ -1,0 +1,33 @@
+"""How a turn ended: the content of its one terminal record."""
+
+from __future__ import annotations
+
+from typing import Final, Literal
+
+import msgspec
+
+from holdfast.messages import Usage
+from holdfast.records import EndStatus  # noqa: TC001  msgspec reads the annotations
+
+Blame = Literal["caller", "model", "tool", "code", "limit"]
+"""Who can act: whoever asked, the model (or its provider), a tool, the code around it, or whoever set the limit."""
+
+
+class Ending(msgspec.Struct, frozen=True, omit_defaults=True):
+    """How a turn ended, and why. The words of the answer are in the conversation, not here again."""
+
+    status: EndStatus
+    code: str = ""
+    """The reason in one word, for programs: ``steps``, ``deadline``, ``refusal``, ``stream_cut``..."""
+    message: str = ""
+    """The reason in a sentence, for people."""
+    blame: Blame | None = None
+    answer: str | None = None
+    """The id of the message that is the answer."""
+    typed: bool = False
+    """The answer is JSON of the shape that was asked for."""
+    steps: int = 0
+    usage: Usage = Usage()
+
+
+decode_ending: Final = msgspec.json.Decoder(Ending).decode

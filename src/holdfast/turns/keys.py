@@ -1,0 +1,55 @@
+"""The names of a turn's effects. The n-th effect of a turn is always the same effect, so its key is its number.
+
+``t3/1.model``, ``t3/2.tools/1.refund``, ``t3/3.checkpoint``; what a tool does inside hangs below its call.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+EffectName = Literal["model", "tools", "checkpoint"]
+
+
+class EffectKey(NamedTuple):
+    """A key taken apart. `call` is 0 for effects that are not tool calls."""
+
+    run: str
+    number: int
+    name: str
+    call: int
+    inner: bool
+    """Below a tool call: the tool's own steps and waits."""
+
+
+def run_of(number: int) -> str:
+    """The id of the turn that begins with input `number`."""
+    return f"t{number}"
+
+
+def input_of(run: str) -> int | None:
+    """The number of the input that began `run`; None when this is not the id of a turn."""
+    digits = run[1:]
+    return int(digits) if run[:1] == "t" and digits.isascii() and digits.isdigit() and digits[0] != "0" else None
+
+
+def effect_key(run: str, number: int, name: EffectName) -> str:
+    """The key of an effect, or of a batch of tool calls."""
+    return f"{run}/{number}.{name}"
+
+
+def call_key(run: str, number: int, call: int, tool: str) -> str:
+    """The key of one call of a batch; calls count from 1. A name that no tool can have is left out."""
+    shown = tool if tool.replace("_", "").replace("-", "").isalnum() and tool.isascii() and len(tool) <= 64 else "tool"
+    return f"{run}/{number}.tools/{call}.{shown}"
+
+
+def parse(key: str) -> EffectKey | None:
+    """What `key` stands for; None when it is not the key of a turn's effect."""
+    run, _, rest = key.partition("/")
+    effect, _, below = rest.partition("/")
+    number, dot, name = effect.partition(".")
+    if not dot or not number.isdigit():
+        return None
+    call, _, inner = below.partition("/")
+    ordinal = call.partition(".")[0]
+    return EffectKey(run, int(number), name, int(ordinal) if ordinal.isdigit() else 0, bool(inner))

@@ -9,52 +9,176 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from holdfast.agent import Agent as Agent
+    from holdfast.agent import Limits as Limits
     from holdfast.driving import drive as drive
     from holdfast.driving import replay as replay
     from holdfast.effects.boundary import Boundary as Boundary
     from holdfast.effects.boundary import Effect as Effect
     from holdfast.effects.boundary import EffectContext as EffectContext
     from holdfast.effects.replay import Repeat as Repeat
+    from holdfast.errors import AgentUnknown as AgentUnknown
+    from holdfast.errors import CursorInvalid as CursorInvalid
     from holdfast.errors import EffectCancelled as EffectCancelled
     from holdfast.errors import EffectFailed as EffectFailed
     from holdfast.errors import EffectUnknown as EffectUnknown
     from holdfast.errors import Fenced as Fenced
     from holdfast.errors import HoldfastError as HoldfastError
+    from holdfast.errors import KeyConflict as KeyConflict
     from holdfast.errors import LeaseHeld as LeaseHeld
+    from holdfast.errors import ModelError as ModelError
     from holdfast.errors import NoneSucceeded as NoneSucceeded
     from holdfast.errors import ReplayMismatch as ReplayMismatch
     from holdfast.errors import RunFailed as RunFailed
+    from holdfast.errors import RuntimeStopped as RuntimeStopped
     from holdfast.errors import StoreError as StoreError
+    from holdfast.errors import TurnUnknown as TurnUnknown
     from holdfast.errors import UsageError as UsageError
+    from holdfast.errors import WaitExpired as WaitExpired
     from holdfast.errors import WorldError as WorldError
+    from holdfast.events import ApprovalRequested as ApprovalRequested
+    from holdfast.events import AttemptReset as AttemptReset
+    from holdfast.events import ContextBuilt as ContextBuilt
+    from holdfast.events import Event as Event
+    from holdfast.events import Gap as Gap
+    from holdfast.events import InputAccepted as InputAccepted
+    from holdfast.events import LoopDetected as LoopDetected
+    from holdfast.events import MessageCommitted as MessageCommitted
+    from holdfast.events import ModelFailed as ModelFailed
+    from holdfast.events import ModelStarted as ModelStarted
+    from holdfast.events import ReasoningDelta as ReasoningDelta
+    from holdfast.events import RunResumed as RunResumed
+    from holdfast.events import RunStarted as RunStarted
+    from holdfast.events import TextDelta as TextDelta
+    from holdfast.events import ToolCallCompleted as ToolCallCompleted
+    from holdfast.events import ToolCallDelta as ToolCallDelta
+    from holdfast.events import ToolCallFinished as ToolCallFinished
+    from holdfast.events import ToolCallStarted as ToolCallStarted
+    from holdfast.events import ToolExecutionFinished as ToolExecutionFinished
+    from holdfast.events import ToolExecutionProgress as ToolExecutionProgress
+    from holdfast.events import ToolExecutionStarted as ToolExecutionStarted
+    from holdfast.events import TurnCancelled as TurnCancelled
+    from holdfast.events import TurnCompleted as TurnCompleted
+    from holdfast.events import TurnFailed as TurnFailed
+    from holdfast.events import TurnLimit as TurnLimit
+    from holdfast.events import TurnWaiting as TurnWaiting
+    from holdfast.events import UsageRecorded as UsageRecorded
+    from holdfast.messages import AssistantMessage as AssistantMessage
+    from holdfast.messages import ModelReply as ModelReply
+    from holdfast.messages import ModelRequest as ModelRequest
+    from holdfast.messages import Text as Text
+    from holdfast.messages import ToolCall as ToolCall
+    from holdfast.messages import ToolMessage as ToolMessage
+    from holdfast.messages import ToolResult as ToolResult
+    from holdfast.messages import Usage as Usage
+    from holdfast.messages import UserMessage as UserMessage
+    from holdfast.models import Model as Model
+    from holdfast.models import model as model
+    from holdfast.runtime import Control as Control
+    from holdfast.runtime import EmitRequest as EmitRequest
+    from holdfast.runtime import Emitted as Emitted
+    from holdfast.runtime import Runtime as Runtime
+    from holdfast.runtime import Session as Session
+    from holdfast.runtime import Subscription as Subscription
+    from holdfast.runtime import Turn as Turn
+    from holdfast.runtime import TurnOutcome as TurnOutcome
+    from holdfast.runtime import open as open
+    from holdfast.runtime import run as run
     from holdfast.store import Store as Store
     from holdfast.store import StoreLimits as StoreLimits
     from holdfast.store import open_store as open_store
+    from holdfast.tools import NotDone as NotDone
+    from holdfast.tools import Tool as Tool
+    from holdfast.tools import ToolRetry as ToolRetry
+    from holdfast.tools import tool as tool
+    from holdfast.tools.context import Context as Context
 
 __version__ = "0.1.0"
 
 _HOMES = {
+    "Agent": "holdfast.agent",
+    "AgentUnknown": "holdfast.errors",
+    "ApprovalRequested": "holdfast.events",
+    "AssistantMessage": "holdfast.messages",
+    "AttemptReset": "holdfast.events",
     "Boundary": "holdfast.effects.boundary",
+    "Context": "holdfast.tools.context",
+    "ContextBuilt": "holdfast.events",
+    "Control": "holdfast.runtime",
+    "CursorInvalid": "holdfast.errors",
     "Effect": "holdfast.effects.boundary",
     "EffectCancelled": "holdfast.errors",
     "EffectContext": "holdfast.effects.boundary",
     "EffectFailed": "holdfast.errors",
     "EffectUnknown": "holdfast.errors",
+    "EmitRequest": "holdfast.runtime",
+    "Emitted": "holdfast.runtime",
+    "Event": "holdfast.events",
     "Fenced": "holdfast.errors",
+    "Gap": "holdfast.events",
     "HoldfastError": "holdfast.errors",
+    "InputAccepted": "holdfast.events",
+    "KeyConflict": "holdfast.errors",
     "LeaseHeld": "holdfast.errors",
+    "Limits": "holdfast.agent",
+    "LoopDetected": "holdfast.events",
+    "MessageCommitted": "holdfast.events",
+    "Model": "holdfast.models",
+    "ModelError": "holdfast.errors",
+    "ModelFailed": "holdfast.events",
+    "ModelReply": "holdfast.messages",
+    "ModelRequest": "holdfast.messages",
+    "ModelStarted": "holdfast.events",
     "NoneSucceeded": "holdfast.errors",
+    "NotDone": "holdfast.tools",
+    "ReasoningDelta": "holdfast.events",
     "Repeat": "holdfast.effects.replay",
     "ReplayMismatch": "holdfast.errors",
     "RunFailed": "holdfast.errors",
+    "RunResumed": "holdfast.events",
+    "RunStarted": "holdfast.events",
+    "Runtime": "holdfast.runtime",
+    "RuntimeStopped": "holdfast.errors",
+    "Session": "holdfast.runtime",
     "Store": "holdfast.store",
     "StoreError": "holdfast.errors",
     "StoreLimits": "holdfast.store",
+    "Subscription": "holdfast.runtime",
+    "Text": "holdfast.messages",
+    "TextDelta": "holdfast.events",
+    "Tool": "holdfast.tools",
+    "ToolCall": "holdfast.messages",
+    "ToolCallCompleted": "holdfast.events",
+    "ToolCallDelta": "holdfast.events",
+    "ToolCallFinished": "holdfast.events",
+    "ToolCallStarted": "holdfast.events",
+    "ToolExecutionFinished": "holdfast.events",
+    "ToolExecutionProgress": "holdfast.events",
+    "ToolExecutionStarted": "holdfast.events",
+    "ToolMessage": "holdfast.messages",
+    "ToolResult": "holdfast.messages",
+    "ToolRetry": "holdfast.tools",
+    "Turn": "holdfast.runtime",
+    "TurnCancelled": "holdfast.events",
+    "TurnCompleted": "holdfast.events",
+    "TurnFailed": "holdfast.events",
+    "TurnLimit": "holdfast.events",
+    "TurnOutcome": "holdfast.runtime",
+    "TurnUnknown": "holdfast.errors",
+    "TurnWaiting": "holdfast.events",
+    "Usage": "holdfast.messages",
     "UsageError": "holdfast.errors",
+    "UsageRecorded": "holdfast.events",
+    "UserMessage": "holdfast.messages",
+    "WaitExpired": "holdfast.errors",
     "WorldError": "holdfast.errors",
     "drive": "holdfast.driving",
+    "model": "holdfast.models",
+    "open": "holdfast.runtime",
     "open_store": "holdfast.store",
     "replay": "holdfast.driving",
+    "run": "holdfast.runtime",
+    "tool": "holdfast.tools",
 }
 
 __all__ = list(_HOMES)  # pyright: ignore[reportUnsupportedDunderAll]

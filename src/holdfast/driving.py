@@ -77,7 +77,7 @@ async def drive(  # noqa: PLR0913
         raise InvalidArgument("body", body, "a function that takes the boundary")
     await store.open_journal(journal, kind, agent)
     try:
-        async with _claimed(store, journal, lease_ms) as lease, _renewed(store, lease) as lost:
+        async with claimed(store, journal, lease_ms) as lease, renewed(store, lease) as lost:
             ledger = LeasedJournal(store, lease)
             past = await ledger.past()
             ended = past.ended.get(run)
@@ -196,22 +196,27 @@ async def _body(performer: Performer, ledger: Ledger, body: Callable[[Boundary],
 
 
 @asynccontextmanager
-async def _claimed(store: Store, journal: str, lease_ms: int) -> AsyncGenerator[Lease]:
-    """Hold the lease as long as the block runs, and give it back whatever happens: also when cancelled meanwhile."""
+async def claimed(
+    store: Store, journal: str, lease_ms: int, seen: Callable[[], int | None] = lambda: None
+) -> AsyncGenerator[Lease]:
+    """Hold the lease as long as the block runs, and give it back whatever happens: also when cancelled meanwhile.
+
+    `seen` tells at the end up to which wake the holder has looked.
+    """
     claim = asyncio.ensure_future(store.claim(journal, ttl_ms=lease_ms))
     try:
         yield await asyncio.shield(claim)
     finally:
-        await asyncio.shield(_give_back(store, claim))
+        await asyncio.shield(_give_back(store, claim, seen))
 
 
-async def _give_back(store: Store, claim: asyncio.Future[Lease]) -> None:
+async def _give_back(store: Store, claim: asyncio.Future[Lease], seen: Callable[[], int | None]) -> None:
     with suppress(HoldfastError):  # refused, or lost meanwhile: there is nothing to give back
-        await store.release(await claim)
+        await store.release(await claim, seen=seen())
 
 
 @asynccontextmanager
-async def _renewed(store: Store, lease: Lease) -> AsyncGenerator[asyncio.Future[HoldfastError]]:
+async def renewed(store: Store, lease: Lease) -> AsyncGenerator[asyncio.Future[HoldfastError]]:
     """Renew the lease as long as the block runs; the future is done with the reason when it can't be kept."""
     lost: asyncio.Future[HoldfastError] = asyncio.get_running_loop().create_future()
 
@@ -240,13 +245,19 @@ async def _renewed(store: Store, lease: Lease) -> AsyncGenerator[asyncio.Future[
 class LeasedJournal:
     """One journal under one lease: `Ledger` for the boundary."""
 
-    def __init__(self, store: Store, lease: Lease) -> None:
+    def __init__(self, store: Store, lease: Lease, on_durable: Callable[[str], None] | None = None) -> None:
         self.journal = lease.journal
         self.store_id = store.id
         self.inline_bytes = store.limits.inline_bytes
         self._store = store
         self._lease = lease
+        self._on_durable = on_durable
         self._head = lease.head
+
+    @property
+    def head(self) -> int:
+        """Where the journal ends, with what was submitted and is not durable yet."""
+        return self._head
 
     def now(self) -> int:
         return self._store.clock.read().wall
@@ -254,9 +265,15 @@ class LeasedJournal:
     def append(self, added: list[Record]) -> tuple[int, asyncio.Future[int]]:
         future = self._store.append(self._lease, added, head=self._head)
         # Looked at by whoever waits for a later append: if this one failed, that one fails too.
-        future.add_done_callback(_retrieve)
+        future.add_done_callback(self._appended)
         self._head += len(added)
         return self._head, future
+
+    def _appended(self, future: asyncio.Future[int]) -> None:
+        if not future.cancelled():
+            future.exception()
+        if self._on_durable is not None:
+            self._on_durable(self.journal)
 
     async def put_blob(self, body: bytes) -> Blob:
         return await self._store.put_blob(body)
@@ -313,8 +330,3 @@ async def _result(ledger: Ledger, ended: Ended, cause: Exception | None = None) 
     if body is None:
         raise BlobMissing(ended.blob.digest)
     return decode_value(body)
-
-
-def _retrieve(future: asyncio.Future[int]) -> None:
-    if not future.cancelled():
-        future.exception()

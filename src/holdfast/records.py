@@ -104,6 +104,8 @@ class Started(_Record, frozen=True, tag="started"):
     run: str
     code: str | None = None
     by: str | None = None
+    deadline: Number | None = None
+    """When it must have ended, in wall milliseconds."""
 
 
 class Resumed(_Record, frozen=True, tag="resumed"):

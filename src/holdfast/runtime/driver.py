@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -24,7 +23,7 @@ from holdfast.records import Admitted, Ended, Record, Resumed, Started
 from holdfast.runtime.live import Ring
 from holdfast.runtime.performing import Park, TurnRun
 from holdfast.runtime.reading import read_conversation, read_on
-from holdfast.runtime.spawning import spawn
+from holdfast.spawning import spawn
 from holdfast.turns import Ending, OpenTurn, keys
 from holdfast.turns.conversation import Said, Stop, input_of
 
@@ -45,7 +44,7 @@ PATIENCE: Final = 0.5
 TurnResult = Literal["ended", "parked"]
 
 
-class Stopping(Exception):  # noqa: N818  not an error: the drive is being stopped
+class Stopping(Exception):
     """The runtime is being closed; whoever opens the store next goes on from here."""
 
 
@@ -90,13 +89,13 @@ class _Interruption:
 
 
 class SessionDrive:
-    """One drive of one session. `agent` None: nothing can be run here, but what is asked to stop can be stopped."""
+    """One drive of one session. Where its agent is not known nothing is run, but what is to be stopped is stopped."""
 
-    def __init__(self, around: Surround, session: str, agent: Agent | None) -> None:
+    def __init__(self, around: Surround, session: str) -> None:
         self.session = session
         self._store = around.store
         self._around = around
-        self._agent = agent
+        self._agent: Agent | None = None
         self._news = True
         self._stopping = False
         self._inbox: list[_Waiting] = []
@@ -104,7 +103,9 @@ class SessionDrive:
         self._wakes = 0
         self._turn: TurnRun | None = None
         self._work: asyncio.Task[Ending] | None = None
+        self._open: OpenTurn | None = None
         self._interruption: _Interruption | None = None
+        self._interrupted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._alarm: asyncio.TimerHandle | None = None
         self._looking: asyncio.Task[None] | None = None
         self._ledger: LeasedJournal
@@ -145,15 +146,16 @@ class SessionDrive:
             raise halted.reason from halted.reason.__cause__
         finally:
             self._around.watch.local.discard(self.session)
-            self._around.watch.touch(self.session)
+            self._around.watch.ended(self.session)
 
     def _last_seen(self) -> int | None:
-        return self._seen
+        """Whoever knows the agent must still find what was left here."""
+        return None if self._agent is None else self._seen
 
     async def _drive(self, lease: Lease, lost: asyncio.Future[HoldfastError]) -> None:
         crash_point("drive.claimed")
         self._wakes = max(self._wakes, lease.wakes)
-        self._ledger = LeasedJournal(self._store, lease)
+        self._ledger = LeasedJournal(self._store, lease, self._around.watch.touch)
         self._ring = Ring(self.session, lease.head, self._store.clock, self._around.watch.touch)
         self._around.rings.add(self._ring)
         self._around.watch.local.add(self.session)
@@ -162,6 +164,7 @@ class SessionDrive:
             conversation = await read_conversation(self._store, self.session)
             if conversation.seq != lease.head:
                 raise HeadConflict(self.session, lease.head, conversation.seq)
+            self._agent = self._around.agents.get(conversation.agent or "")
             await self._serve(conversation)
         finally:
             if self._alarm is not None:
@@ -184,7 +187,7 @@ class SessionDrive:
             if turn is None or self._stopping:
                 return
             result = await self._carry_on(turn, resumed)
-            self._around.watch.touch(self.session)
+            self._around.watch.ended(self.session)
             await read_on(self._store, self.session, conversation)
             if result == "parked" and not await self._settled(conversation.turn):
                 return
@@ -194,11 +197,10 @@ class SessionDrive:
         waiting = next((found for found in self._inbox if isinstance(found.said, Said)), None)
         if waiting is None or self._agent is None:
             return None, []
-        now = self._ledger.now()
         admitted, message = await self._admit(waiting, waiting.run)
-        started = Started(at=now, run=waiting.run, code=self._agent.version, by=_me())
-        turn = OpenTurn(waiting.run, started, conversation.thread, conversation.position, (message,))
-        turn.deadline = waiting.deadline(self._agent)
+        due = waiting.deadline(self._agent)
+        started = Started(at=self._ledger.now(), run=waiting.run, code=self._agent.version, by=_me(), deadline=due)
+        turn = OpenTurn(waiting.run, started, conversation.thread, conversation.position, (message,), due)
         self._inbox.remove(waiting)
         return turn, [started, admitted]
 
@@ -240,22 +242,12 @@ class SessionDrive:
         self._seen = self._wakes
         self._inbox = [_Waiting(found, input_of(found.body)) for found in await self._store.pending(self.session)]
         running = turn.run if turn is not None else None
-        if turn is not None and turn.deadline is None:
-            turn.deadline = await self._deadline_of(turn)
         await self._stop_queued(running)
         self._stop_running(turn)
         self._set_alarm(turn)
 
-    async def _deadline_of(self, turn: OpenTurn) -> int | None:
-        for record in turn.records:
-            del record
-        return turn.deadline
-
     async def _look_while_working(self) -> None:
-        turn = self._open
-        await self._look(turn)
-        if self._interruption is not None and self._work is not None:
-            self._work.cancel()
+        await self._look(self._open)
 
     async def _stop_queued(self, running: str | None) -> None:
         """End turns that have not begun: those that were cancelled, and those whose deadline has passed."""
@@ -292,7 +284,7 @@ class SessionDrive:
         self._inbox.remove(waiting)
         _, durable = self._ledger.append([*before, admitted, ended])
         await durable
-        self._around.watch.touch(self.session)
+        self._around.watch.ended(self.session)
 
     def _stop_record(self, stop: _Waiting) -> Admitted:
         found = stop.input
@@ -304,10 +296,15 @@ class SessionDrive:
             return
         for found in self._inbox:
             if isinstance(found.said, Stop) and found.said.cancel == turn.run:
-                self._interruption = _Interruption(_cancel_ending(found.said.reason), [self._stop_record(found)])
+                self._interrupt(_Interruption(_cancel_ending(found.said.reason), [self._stop_record(found)]))
                 return
         if turn.deadline is not None and turn.deadline <= self._ledger.now():
-            self._interruption = _Interruption(_deadline_ending())
+            self._interrupt(_Interruption(_deadline_ending()))
+
+    def _interrupt(self, interruption: _Interruption) -> None:
+        self._interruption = interruption
+        if not self._interrupted.done():
+            self._interrupted.set_result(None)
 
     def _set_alarm(self, turn: OpenTurn | None) -> None:
         """Look again when the next deadline passes."""
@@ -323,62 +320,53 @@ class SessionDrive:
 
     # ---- one turn ----
 
-    _open: OpenTurn | None = None
-
     async def _carry_on(self, turn: OpenTurn, first: list[Record]) -> TurnResult:
         """Go on with a turn until it ends or waits."""
         self._open = turn
         run = self._turn = TurnRun(self, self._agent, turn, self._ledger)
         run.performer.submit(first)
         try:
-            if self._interruption is None:
-                self._set_alarm(turn)
-                return await self._work_on(run)
-            return await self._interrupt(run)
+            if self._interruption is not None:
+                return await self._break_off(run, self._interruption)
+            self._set_alarm(turn)
+            return await self._work_on(run)
         finally:
+            await run.performer.close("ended")
             self._turn, self._open, self._interruption = None, None, None
+            self._interrupted = asyncio.get_running_loop().create_future()
 
     async def _work_on(self, run: TurnRun) -> TurnResult:
         work = self._work = spawn(run.finish())
         if self._news:
             self.notify()
         try:
-            ending = await asyncio.shield(work)
+            await asyncio.wait({work, self._interrupted}, return_when=asyncio.FIRST_COMPLETED)
+            if self._interruption is not None and not work.done():
+                run.stopped = True
+                await _unwound(work)
+                run.performer.check_halted()
+                if not work.done() or work.cancelled():
+                    return await self._break_off(run, self._interruption)
+            ending = _ending(run, work)
         except Park as park:
             return await self._park(run, park.waits)
         except asyncio.CancelledError:
-            if self._interruption is None or not work.cancelled():
-                await self._leave(run, work)
-                raise
-            return await self._interrupt(run)
-        except (HoldfastError, Stopping):
-            raise
-        except Exception as error:  # noqa: BLE001  a bug of ours or of a model: the turn fails, the session goes on
+            # The drive itself is cancelled: nothing is recorded, and whoever drives next goes on.
+            run.performer.refuse()
+            await _unwound(work)
             run.performer.check_halted()
-            ending = Ending("failed", type(error).__name__, str(error)[:2000], "code")
+            raise
         finally:
             self._work = None
         await run.seal(ending)
         return "ended"
 
-    async def _interrupt(self, run: TurnRun) -> TurnResult:
+    async def _break_off(self, run: TurnRun, interruption: _Interruption) -> TurnResult:
         """End the turn where it is. What was done stays done; what was under way is told as it is."""
-        interruption = self._interruption
-        if interruption is None:
-            raise TypeError(run)
-        run.stopped = True
-        await self._unwind(run)
-        run.performer.check_halted()
+        left = list(run.left_over())
         ending = msgspec.structs.replace(interruption.ending, **run.so_far())
-        await run.seal(ending, [*interruption.before, *run.left_over()])
-        await run.performer.close("ended")
+        await run.seal(ending, [*interruption.before, *left])
         return "ended"
-
-    async def _unwind(self, run: TurnRun) -> None:
-        """Give what was cancelled a moment to clean up."""
-        pending = run.tasks()
-        if pending:
-            await asyncio.wait(pending, timeout=PATIENCE)
 
     async def _park(self, run: TurnRun, waits: tuple[str, ...]) -> TurnResult:
         if run.deadline is not None:
@@ -387,15 +375,7 @@ class SessionDrive:
             waits = (*waits, name)
         run.park(waits)
         await run.settle()
-        await run.performer.close("ended")
         return "parked"
-
-    async def _leave(self, run: TurnRun, work: asyncio.Task[Ending]) -> None:
-        """The drive itself is cancelled: nothing is recorded, and whoever drives next goes on."""
-        run.performer.refuse()
-        work.cancel()
-        with suppress(asyncio.CancelledError):
-            await asyncio.wait([work], timeout=PATIENCE)
 
     def _on_loss(self, lost: asyncio.Future[HoldfastError]) -> None:
         """Somebody else drives this session now."""
@@ -414,9 +394,8 @@ class SessionDrive:
     async def steering(self, *, certain: bool) -> list[tuple[Admitted, UserMessage]]:
         if self._news or certain:
             await self._look(self._open)
-            if self._interruption is not None and self._work is not None:
-                self._work.cancel()
-                await asyncio.sleep(0)
+            if self._interruption is not None:
+                await asyncio.get_running_loop().create_future()  # the turn is being stopped
         entering: list[tuple[Admitted, UserMessage]] = []
         run = self._open.run if self._open is not None else ""
         for found in list(self._inbox):
@@ -438,6 +417,29 @@ class SessionDrive:
 
     def token(self, name: str) -> str:
         return self._store.wait_token(self.session, name)
+
+
+def _ending(run: TurnRun, work: asyncio.Task[Ending]) -> Ending:
+    """How the turn ended; a bug of ours or of a model fails the turn, and the session goes on."""
+    try:
+        return work.result()
+    except (HoldfastError, Stopping, Park):
+        raise
+    except Exception as error:  # noqa: BLE001  whatever it was, the turn gets an ending
+        run.performer.check_halted()
+        return Ending("failed", type(error).__name__, str(error)[:2_000], "code", **run.so_far())
+
+
+async def _unwound(work: asyncio.Task[Ending]) -> None:
+    """Cancel the work, and give it a moment to clean up. A tool that does not listen is abandoned."""
+    work.cancel()
+    work.add_done_callback(_retrieve)
+    await asyncio.wait([work], timeout=PATIENCE)
+
+
+def _retrieve(work: asyncio.Task[Ending]) -> None:
+    if not work.cancelled():
+        work.exception()
 
 
 def _overdue(wait: Wait, now: int) -> bool:

@@ -23,7 +23,16 @@ from holdfast.effects.performer import Performer
 from holdfast.effects.replay import Again, Answer, Begin, Decision, Repeat, SettleUnknown, fold
 from holdfast.effects.scopes import Place, current
 from holdfast.effects.values import decode_value
-from holdfast.errors import Halted, ModelError, ReplayMismatch, StreamCut, Suspended, WaitEnded, WaitExpired
+from holdfast.errors import (
+    Halted,
+    InvariantBroken,
+    ModelError,
+    ReplayMismatch,
+    StreamCut,
+    Suspended,
+    WaitEnded,
+    WaitExpired,
+)
 from holdfast.messages import (
     CallChunk,
     CallStart,
@@ -72,7 +81,7 @@ if TYPE_CHECKING:
     from holdfast.records import Outcome, Record
     from holdfast.store.contract import Wait
     from holdfast.tools.definition import AnyTool
-    from holdfast.turns.machine import Response
+    from holdfast.turns.machine import Response, TurnState
 
 
 class Surroundings(Protocol):
@@ -135,7 +144,7 @@ class TurnRun:
     """One turn, driven from its beginning or from where its records end."""
 
     def __init__(
-        self, around: Surroundings, agent: Agent, turn: OpenTurn, ledger: Ledger, *, strict: bool = False
+        self, around: Surroundings, agent: Agent | None, turn: OpenTurn, ledger: Ledger, *, strict: bool = False
     ) -> None:
         self.session = around.session
         self.run = turn.run
@@ -144,8 +153,9 @@ class TurnRun:
         """The turn was cancelled, or its deadline has passed."""
         self.performer = Performer(ledger, fold(turn.records), turn.run, strict=strict)
         self._around = around
-        self._agent = agent
+        self._maybe_agent = agent
         self._turn = turn
+        self._state: TurnState | None = None
         self._strict = strict
         self._recorded = _numbers(turn)
         self._last = max(self._recorded, default=0)
@@ -154,6 +164,21 @@ class TurnRun:
         """Calls that were intended or begun here and have no outcome yet."""
         self._settled: set[str] = set()
         self._partial: tuple[str, Ask, list[Text | Reasoning]] | None = None
+
+    @property
+    def _agent(self) -> Agent:
+        if self._maybe_agent is None:
+            message = f"the turn {self.run!r} can't be run without its agent"
+            raise InvariantBroken(message)
+        return self._maybe_agent
+
+    def so_far(self) -> dict[str, Any]:
+        """How many steps the turn took, what it used, and the last words of an answer that was broken off."""
+        counted = self._state or self._turn
+        answer = None
+        if self._partial is not None and self._partial[2]:
+            answer = self._partial[0].replace("/", ".").removesuffix(".model")
+        return {"steps": counted.steps, "usage": counted.usage, "answer": answer}
 
     async def finish(self) -> Ending:
         """Drive the turn to its end; answers how it ended. Raises `Park` when it has to wait for somebody."""
@@ -171,7 +196,7 @@ class TurnRun:
                     response = Results(await self._tools(effect))
                 case Checkpoint():
                     response = await self._checkpoint(effect)
-            state = respond(state, effect.id, response)
+            state = self._state = respond(state, effect.id, response)
 
     # ---- what is recorded ----
 
@@ -407,6 +432,8 @@ class TurnRun:
             return self._failed(prepared, ErrorInfo("CancelledError", message), begun)
         except TimeoutError as error:
             if timer.expired() and tool.timeout is not None:
+                if tool.repeat is Repeat.NEVER:
+                    return Unknown(at=self.performer.now(), key=prepared.key)
                 return self._failed(prepared, timed_out(tool.name, tool.timeout, tool.repeat), begun)
             return self._failed(prepared, raised(error), begun)
         except (Halted, Suspended):

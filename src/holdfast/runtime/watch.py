@@ -11,6 +11,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from holdfast.errors import StoreClosed
+from holdfast.spawning import spawn
 
 if TYPE_CHECKING:
     from holdfast.store import Store
@@ -21,11 +22,11 @@ _PAUSE: Final = 0.02
 
 
 class Watch:
-    """Who waits for which journal."""
+    """Who waits for which journal: for anything new in it, or only for the end of a turn."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._waiting: dict[str, list[tuple[int, asyncio.Future[None]]]] = {}
+        self._waiting: dict[tuple[str, bool], list[tuple[int, asyncio.Future[None]]]] = {}
         self._looking: asyncio.Task[None] | None = None
         self._closed = False
         self.local: set[str] = set()
@@ -33,56 +34,63 @@ class Watch:
 
     def touch(self, journal: str) -> None:
         """Something about `journal` has changed here: whoever waits for it should look again."""
-        for name in (journal, ANY):
-            for _, waiter in self._waiting.pop(name, ()):
-                if not waiter.done():
-                    waiter.set_result(None)
+        if self._waiting:
+            self._wake((journal, False))
+            self._wake((ANY, False))
 
-    async def beyond(self, journal: str, head: int, version: int) -> None:
+    def ended(self, journal: str) -> None:
+        """A turn of `journal` ended here, or its drive did."""
+        if self._waiting:
+            self.touch(journal)
+            self._wake((journal, True))
+
+    def _wake(self, what: tuple[str, bool]) -> None:
+        for _, waiter in self._waiting.pop(what, ()):
+            if not waiter.done():
+                waiter.set_result(None)
+
+    async def beyond(self, journal: str, head: int, version: int, *, ends: bool = False) -> None:
         """Wait until `journal` has records above `head` (for `ANY`: the store has positions above it), or is touched.
 
-        `version` is the version of the store when the caller last looked.
+        `version` is the version of the store when the caller last looked. With `ends`, a journal that is driven here
+        is waited for until one of its turns ends.
         """
         if self._closed:
             raise StoreClosed
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        entry = (head, waiter)
-        self._waiting.setdefault(journal, []).append(entry)
+        entry, what = (head, waiter), (journal, ends)
+        self._waiting.setdefault(what, []).append(entry)
         if self._looking is None or self._looking.done():
-            self._looking = asyncio.create_task(self._look())
+            self._looking = spawn(self._look())
         try:
             if self._store.version != version:
-                await self._compare([journal])  # what came between the caller's look and now
+                await self._compare([what])  # what came between the caller's look and now
             await waiter
         finally:
             with suppress(ValueError, KeyError):
-                self._waiting[journal].remove(entry)
-                if not self._waiting[journal]:
-                    del self._waiting[journal]
+                self._waiting[what].remove(entry)
+                if not self._waiting[what]:
+                    del self._waiting[what]
 
     async def _look(self) -> None:
         """Compare what people wait for with what is there, as long as anybody waits."""
         try:
             while self._waiting:
                 version = self._store.version
-                await self._compare([name for name in self._waiting if name not in self.local])
-                if not self._waiting:
-                    return
+                await self._compare([what for what in self._waiting if what[0] not in self.local])
                 await self._store.changed(version, None)
                 await asyncio.sleep(_PAUSE)
-        except StoreClosed:
-            self._fail(StoreClosed())
         except Exception as error:  # noqa: BLE001  whoever waits must hear of it
             self._fail(error)
 
-    async def _compare(self, journals: list[str]) -> None:
-        names = [name for name in journals if name != ANY]
+    async def _compare(self, waited: list[tuple[str, bool]]) -> None:
+        names = list({journal for journal, _ in waited if journal != ANY})
         heads = await self._store.heads(names) if names else {}
-        if ANY in journals:
+        if (ANY, False) in waited:
             heads[ANY] = await self._store.last_position()
-        for name, head in heads.items():
-            for known, waiter in list(self._waiting.get(name, ())):
-                if head > known and not waiter.done():
+        for what in waited:
+            for known, waiter in list(self._waiting.get(what, ())):
+                if heads.get(what[0], 0) > known and not waiter.done():
                     waiter.set_result(None)
 
     def _fail(self, error: Exception) -> None:
@@ -97,6 +105,5 @@ class Watch:
         self._closed = True
         if self._looking is not None:
             self._looking.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._looking
+            await asyncio.gather(self._looking, return_exceptions=True)
         self._fail(StoreClosed())

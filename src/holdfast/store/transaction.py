@@ -119,6 +119,8 @@ class Transaction:
         row = self._row(asked.lease.journal)
         decisions.check_epoch(row, asked.lease.epoch)
         row.seen = decisions.decide_seen(row, asked.seen)
+        if asked.seen is not None and row.status not in {"running", "waiting"} and not self._rows.count_pending(row):
+            row.seen = row.wakes  # nothing waits and nothing is open: whatever woke it is done with
         row.owner, row.expires, row.mono_expires = None, 0, 0
         self._rows.save_journal(row)
 

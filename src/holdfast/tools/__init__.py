@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from holdfast.tools.definition import AnyTool, Bound, Complaint, Tool, ToolRetry, tool
+from holdfast.tools.definition import AnyTool, Bound, Complaint, NotDone, Tool, ToolRetry, tool
 
-__all__ = ["AnyTool", "Bound", "Complaint", "Tool", "ToolRetry", "tool"]
+__all__ = ["AnyTool", "Bound", "Complaint", "NotDone", "Tool", "ToolRetry", "tool"]

@@ -31,6 +31,7 @@ from holdfast.records import (
     Ended,
     EndStatus,
     Failed,
+    Opened,
     Outcome,
     Parked,
     Record,
@@ -115,6 +116,7 @@ class Conversation:
         """Model calls so far."""
         self.turn: OpenTurn | None = None
         """The turn under way."""
+        self.agent: str | None = None
         self.endings: dict[str, Ending] = {}
         self.usage: dict[tuple[str, Source], Usage] = {}
         self.calls: dict[tuple[str, Source], int] = {}
@@ -123,8 +125,10 @@ class Conversation:
         """Take the next record into account."""
         self.seq = seq
         match record:
+            case Opened():
+                self.agent = record.agent
             case Started():
-                self.turn = OpenTurn(record.run, record, self.thread, self.position)
+                self.turn = OpenTurn(record.run, record, self.thread, self.position, deadline=record.deadline)
             case Admitted():
                 self._admit(record)
             case Ended():

@@ -1,0 +1,7 @@
+"""Engines: who makes sure that a session is driven whenever there is work for it."""
+
+from __future__ import annotations
+
+from holdfast.engine.embedded import Drive, Embedded
+
+__all__ = ["Drive", "Embedded"]

@@ -1,0 +1,228 @@
+"""The embedded engine: asyncio in this process, safe beside other processes on the same file.
+
+It looks at the store when something was committed, when a timer is due, and, while other processes hold leases, often
+enough to notice that one of them is gone. What has work and no holder is driven here, within a bound.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final, Protocol
+
+from holdfast.errors import HoldfastError, StoreClosed, StoreError
+from holdfast.spawning import spawn
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from holdfast.store import Store
+    from holdfast.store.contract import Work
+
+_log: Final = logging.getLogger("holdfast.engine")
+
+PAUSE: Final = 0.05
+"""Between two looks at a store that changes all the time, in seconds."""
+HOLDER_CHECK: Final = 0.25
+"""Between two looks at the processes that hold leases, in seconds."""
+IDLE_CHECK: Final = 30.0
+"""Between two looks when nothing happens, in seconds."""
+RETRY: Final = (0.1, 0.5, 2.0, 10.0)
+"""How long a session is left alone after the store failed it, in seconds."""
+
+
+class Drive(Protocol):
+    """One drive of one session."""
+
+    async def run(self) -> None:
+        """Do what there is to do."""
+        ...
+
+    def notify(self, wakes: int = 0) -> None:
+        """Something came for it."""
+        ...
+
+    def stop(self) -> None:
+        """Go no further than the next place between two effects."""
+        ...
+
+
+class Embedded:
+    """Drives the sessions of one store in this process."""
+
+    def __init__(self, store: Store, make: Callable[[Work | str], Drive | None], concurrency: int) -> None:
+        self._store = store
+        self._make = make
+        self._concurrency = concurrency
+        self._active: dict[str, tuple[Drive, asyncio.Task[None]]] = {}
+        self._queue: dict[str, None] = {}
+        self._stuck: dict[str, HoldfastError] = {}
+        self._failures: dict[str, tuple[int, float]] = {}
+        self._wake = asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._foreign = False
+        self._due: int | None = None
+        self._stopping = False
+
+    def start(self) -> None:
+        """Begin: first with what was interrupted."""
+        self._wake.set()
+        self._tasks = [spawn(self._listen()), spawn(self._serve())]
+
+    def poke(self, session: str) -> None:
+        """Something came for `session` from within this process."""
+        if self._stopping or session in self._stuck:
+            return
+        found = self._active.get(session)
+        if found is not None:
+            found[0].notify()
+        else:
+            self._begin(session, session)
+
+    def stuck(self, session: str) -> HoldfastError | None:
+        """Why a session is not driven here any more, until the store is opened again."""
+        return self._stuck.get(session)
+
+    @property
+    def active(self) -> int:
+        """How many sessions are being driven."""
+        return len(self._active)
+
+    # ---- looking ----
+
+    async def _listen(self) -> None:
+        """Notice commits, of this process and of others."""
+        with suppress(StoreClosed):
+            while not self._stopping:
+                version = self._store.version
+                self._wake.set()
+                await self._store.changed(version, None)
+                await asyncio.sleep(PAUSE)
+
+    async def _serve(self) -> None:
+        while not self._stopping:
+            self._wake.clear()
+            try:
+                await self._look()
+            except StoreClosed:
+                return
+            except StoreError as error:
+                _log.warning("the store can't be read: %s", error)
+                await asyncio.sleep(RETRY[1])
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._wake.wait(), self._patience())
+
+    def _patience(self) -> float:
+        """How long it may take until the next look, if nothing happens."""
+        waits = [IDLE_CHECK]
+        if self._foreign:
+            waits.append(HOLDER_CHECK)
+        if self._due is not None:
+            waits.append(max(0.0, (self._due - self._store.clock.read().wall) / 1000))
+        now = asyncio.get_running_loop().time()
+        waits.extend(max(0.0, at - now) for _, at in self._failures.values())
+        return min(waits)
+
+    async def _look(self) -> None:
+        await self._timers()
+        self._foreign = False
+        after = 0
+        while True:
+            page = await self._store.work(after)
+            for work in page:
+                self._consider(work)
+            if not page or len(page) < self._store.limits.page:
+                return
+            after = page[-1].no
+
+    async def _timers(self) -> None:
+        """Expire what is due; whoever waits for it then has work."""
+        self._due = await self._store.next_due()
+        while self._due is not None and self._due <= self._store.clock.read().wall:
+            due = await self._store.due()
+            for wait in due:
+                with suppress(HoldfastError):
+                    await self._store.expire_wait(wait.journal, wait.name)
+            if not due:
+                return
+            self._due = await self._store.next_due()
+
+    def _consider(self, work: Work) -> None:
+        session = work.journal
+        found = self._active.get(session)
+        if found is not None:
+            found[0].notify(work.wakes)
+            return
+        if session in self._stuck or self._stopping:
+            return
+        if work.holder is not None and work.holder != self._store.owner and not self._store.owner_gone(work.holder):
+            self._foreign = True
+            return
+        self._begin(session, work)
+
+    # ---- driving ----
+
+    def _begin(self, session: str, work: Work | str) -> None:
+        if self._is_resting(session):
+            return
+        if len(self._active) >= self._concurrency:
+            self._queue[session] = None
+            return
+        self._queue.pop(session, None)
+        drive = self._make(work)
+        if drive is None:
+            return
+        task = spawn(drive.run())
+        self._active[session] = (drive, task)
+        task.add_done_callback(lambda done: self._ended(session, done))
+
+    def _is_resting(self, session: str) -> bool:
+        failed = self._failures.get(session)
+        return failed is not None and failed[1] > asyncio.get_running_loop().time()
+
+    def _ended(self, session: str, task: asyncio.Task[None]) -> None:
+        self._active.pop(session, None)
+        error = None if task.cancelled() else task.exception()
+        if error is None:
+            self._failures.pop(session, None)
+        else:
+            self._failed(session, error)
+        if self._stopping:
+            return
+        while self._queue and len(self._active) < self._concurrency:
+            following = next(iter(self._queue))
+            del self._queue[following]
+            self._begin(following, following)
+        self._wake.set()
+
+    def _failed(self, session: str, error: BaseException) -> None:
+        """The store's trouble passes; a journal that does not fit its code stays as it is until somebody acts."""
+        if isinstance(error, StoreError):
+            count = self._failures.get(session, (0, 0.0))[0]
+            rest = RETRY[min(count, len(RETRY) - 1)]
+            self._failures[session] = (count + 1, asyncio.get_running_loop().time() + rest)
+            _log.warning("session %r is tried again in %s s: %s", session, rest, error)
+        elif isinstance(error, HoldfastError):
+            self._stuck[session] = error
+            _log.error("session %r is stuck: %s", session, error)
+        else:
+            self._stuck[session] = HoldfastError(f"the session {session!r} could not be driven: {error!r}")
+            _log.error("session %r is stuck", session, exc_info=error)
+
+    # ---- stopping ----
+
+    async def stop(self, grace: float) -> None:
+        """Let short work finish, then leave the rest where it is: whoever opens the store next goes on."""
+        self._stopping = True
+        self._queue.clear()
+        for drive, _ in self._active.values():
+            drive.stop()
+        tasks = [task for _, task in self._active.values()]
+        if tasks:
+            await asyncio.wait(tasks, timeout=grace)
+        for task in tasks:
+            task.cancel()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, *self._tasks, return_exceptions=True)

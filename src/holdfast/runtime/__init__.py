@@ -1,0 +1,22 @@
+"""The runtime: one open store with the agents that may run on it. The boundary that a host application talks to."""
+
+from __future__ import annotations
+
+from holdfast.runtime.invocation import Control, EmitRequest, Emitted, Subscription
+from holdfast.runtime.outcome import TurnOutcome
+from holdfast.runtime.runtime import Runtime, open, run
+from holdfast.runtime.session import Session
+from holdfast.runtime.turn import Turn
+
+__all__ = [
+    "Control",
+    "EmitRequest",
+    "Emitted",
+    "Runtime",
+    "Session",
+    "Subscription",
+    "Turn",
+    "TurnOutcome",
+    "open",
+    "run",
+]

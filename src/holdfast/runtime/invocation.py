@@ -1,0 +1,289 @@
+"""`emit` and `on`: starting work and reacting to it, without holding on to either."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import secrets
+from collections import deque
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final, Self, cast, get_args
+
+import msgspec
+
+from holdfast.agent import Agent, milliseconds
+from holdfast.bounds import check_int
+from holdfast.effects.canonical import digest
+from holdfast.errors import InvalidArgument, RuntimeStopped, StoreClosed
+from holdfast.events import EVENTS, Event
+from holdfast.names import check_id
+from holdfast.runtime.following import follow_session, session_cursor
+from holdfast.spawning import spawn
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable, Generator
+    from datetime import timedelta
+    from types import TracebackType
+
+    from holdfast.runtime.outcome import TurnOutcome
+    from holdfast.runtime.runtime import Runtime
+    from holdfast.runtime.turn import CancelStatus, Turn
+
+_log: Final = logging.getLogger("holdfast.on")
+
+MAX_ERRORS: Final = 100
+"""How many errors of its handler a subscription remembers."""
+AHEAD: Final = 64
+"""How many events wait for one session's handler at the most; then the subscription reads no further."""
+
+
+# ---- emit ------------------------------------------------------------------------------------------------------------
+
+
+class EmitRequest(msgspec.Struct, frozen=True):
+    """A request to an agent. The same `client_request_id` with the same content is the same request, always."""
+
+    agent: Any
+    """An Agent, or the name of one."""
+    input: str
+    session: str | None = None
+    client_request_id: str | None = None
+    metadata: dict[str, Any] | None = None
+
+
+class Control:
+    """Bounds for several emitted requests together: cancel them all, give each a timeout, run only so many at once."""
+
+    def __init__(self, *, timeout: timedelta | float | None = None, concurrency: int | None = None) -> None:
+        if timeout is not None:
+            milliseconds(timeout)
+        if concurrency is not None:
+            check_int("concurrency", concurrency, least=1)
+        self.timeout = timeout
+        self.cancelled = False
+        self._slots = None if concurrency is None else asyncio.Semaphore(concurrency)
+        self._running: set[Emitted] = set()
+
+    async def cancel(self, reason: str = "") -> None:
+        """Cancel all that was emitted with this control and has not ended; nothing new is accepted."""
+        self.cancelled = True
+        for emitted in list(self._running):
+            await emitted.cancel(reason)
+
+    async def enter(self) -> None:
+        """Wait until there is room."""
+        self._check()
+        if self._slots is not None:
+            await self._slots.acquire()
+            if self.cancelled:
+                self._slots.release()
+        self._check()
+
+    def _check(self) -> None:
+        if self.cancelled:
+            raise RuntimeStopped
+
+    def leave(self) -> None:
+        """Give the room back."""
+        if self._slots is not None:
+            self._slots.release()
+
+    def hold(self, emitted: Emitted) -> None:
+        """Watch over a request until it has ended."""
+        self._running.add(emitted)
+        spawn(self._until_ended(emitted))
+
+    async def _until_ended(self, emitted: Emitted) -> None:
+        try:
+            await emitted.outcome()
+        except Exception as error:  # noqa: BLE001  whoever awaits the request learns of it there
+            _log.debug("%r can't be followed: %s", emitted, error)
+        finally:
+            self._running.discard(emitted)
+            self.leave()
+
+
+class Emitted:
+    """The receipt of an emitted request: the turn that answers it. Await it for the outcome."""
+
+    def __init__(self, turn: Turn) -> None:
+        self._turn = turn
+        self.session = turn.session
+        self.turn = turn.id
+
+    def __repr__(self) -> str:
+        return f"Emitted({self.session!r}, {self.turn!r})"
+
+    def __await__(self) -> Generator[Any, None, TurnOutcome]:
+        return self._turn.outcome().__await__()
+
+    async def outcome(self, *, timeout: float | None = None) -> TurnOutcome:
+        """How the turn ended, as soon as it has."""
+        return await self._turn.outcome(timeout=timeout)
+
+    def events(self, after: int | str | None = None) -> AsyncIterator[Event]:
+        """What happens in the turn."""
+        return self._turn.events(after)
+
+    async def cancel(self, reason: str = "") -> CancelStatus:
+        """Ask for the turn to be stopped."""
+        return await self._turn.cancel(reason)
+
+
+async def emit(runtime: Runtime, request: EmitRequest, control: Control | None) -> Emitted:
+    """Accept a request; with a control that has no room, wait for room first."""
+    if not isinstance(request, EmitRequest):  # pyright: ignore[reportUnnecessaryIsInstance]  # callers may be untyped
+        raise InvalidArgument("request", request, "an EmitRequest")
+    if control is not None:
+        await control.enter()
+    try:
+        name = request.session or _session_of(request)
+        session = runtime.session(name, agent=request.agent)
+        timeout = None if control is None else control.timeout
+        key = None if request.client_request_id is None else check_id("client_request_id", request.client_request_id)
+        turn = await session.send(request.input, key=key, deadline=timeout, metadata=request.metadata)
+    except BaseException:
+        if control is not None:
+            control.leave()
+        raise
+    emitted = Emitted(turn)
+    if control is not None:
+        control.hold(emitted)
+    return emitted
+
+
+def _session_of(request: EmitRequest) -> str:
+    """A session of its own; the same one when the same request comes again."""
+    if request.client_request_id is None:
+        return f"emit-{secrets.token_hex(6)}"
+    agent = request.agent.name if isinstance(request.agent, Agent) else request.agent
+    return f"emit-{digest('emit', [agent, request.client_request_id])[:20]}"
+
+
+# ---- on --------------------------------------------------------------------------------------------------------------
+
+
+class Subscription:
+    """A handler that is called with events. Stop it, or use it as a context manager.
+
+    Its errors stay here: `errors` has the last ones with the events that caused them, `failures` counts them all, and
+    each is logged. They never reach the turn.
+    """
+
+    def __init__(  # noqa: PLR0913, PLR0917
+        self,
+        runtime: Runtime,
+        kind: Any,  # noqa: ANN401
+        handler: Callable[[Any], Awaitable[None] | None],
+        session: str | None,
+        after: int | str | None,
+        concurrency: int,
+    ) -> None:
+        self._kinds = _kinds(kind)
+        if not callable(handler):
+            raise InvalidArgument("handler", handler, "a function that takes an event")
+        self._handler = handler
+        self._events = _stream(runtime, session, after)
+        self._slots = asyncio.Semaphore(check_int("concurrency", concurrency, least=1))
+        self._queues: dict[str, asyncio.Queue[Event]] = {}
+        self._workers: set[asyncio.Task[None]] = set()
+        self._task: asyncio.Task[None] | None = None
+        self.errors: deque[tuple[Event, Exception]] = deque(maxlen=MAX_ERRORS)
+        self.failures = 0
+        self.handled = 0
+
+    def start(self, forget: Callable[[Subscription], None]) -> None:
+        """Begin to listen."""
+        self._task = spawn(self._listen())
+        self._task.add_done_callback(lambda _: forget(self))
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.stop()
+
+    @property
+    def finished(self) -> bool:
+        """Whether it has stopped, by itself (the runtime was closed) or because it was told to."""
+        return self._task is None or self._task.done()
+
+    async def stop(self) -> None:
+        """Call the handler no more. One that is running may finish."""
+        if self._task is None:
+            return
+        self._task.cancel()
+        with suppress(asyncio.CancelledError):
+            await self._task
+        for queue in self._queues.values():
+            while not queue.empty():
+                queue.get_nowait()
+        if self._workers:
+            await asyncio.wait(self._workers)
+
+    async def _listen(self) -> None:
+        with suppress(StoreClosed):
+            async for event in self._events:
+                if isinstance(event, self._kinds):
+                    await self._dispatch(event)
+
+    async def _dispatch(self, event: Event) -> None:
+        """Queue an event for its session; sessions go side by side, as many as are allowed."""
+        queue = self._queues.get(event.session)
+        if queue is None:
+            await self._slots.acquire()
+            queue = self._queues[event.session] = asyncio.Queue(AHEAD)
+            worker = spawn(self._work(event.session, queue))
+            self._workers.add(worker)
+            worker.add_done_callback(self._workers.discard)
+        await queue.put(event)
+
+    async def _work(self, session: str, queue: asyncio.Queue[Event]) -> None:
+        try:
+            while True:
+                await self._call(await queue.get())
+                if queue.empty():
+                    return
+        finally:
+            self._queues.pop(session, None)
+            self._slots.release()
+
+    async def _call(self, event: Event) -> None:
+        try:
+            called = self._handler(event)
+            if inspect.isawaitable(called):
+                await called
+        except Exception as error:
+            self.failures += 1
+            self.errors.append((event, error))
+            _log.exception("a handler of %s failed", type(event).__name__)
+        self.handled += 1
+
+
+def _kinds(kind: object) -> tuple[type, ...]:
+    """The event classes that were meant: one, a tuple or a union of them, or Any."""
+    if kind is Any:
+        return EVENTS
+    members = kind if isinstance(kind, tuple) else get_args(kind) or (kind,)
+    for member in cast("tuple[object, ...]", members):
+        if member not in EVENTS:
+            raise InvalidArgument("kind", member, "an event class of holdfast, or Any")
+    return cast("tuple[type, ...]", members)
+
+
+def _stream(runtime: Runtime, session: str | None, after: int | str | None) -> AsyncIterator[Event]:
+    if session is None:
+        return runtime.events(after)
+    check_id("session", session)
+    if after is not None:
+        return follow_session(runtime.store, runtime.watch, runtime.rings, session, session_cursor(after))
+    return _from_now(runtime, session)
+
+
+async def _from_now(runtime: Runtime, session: str) -> AsyncIterator[Event]:
+    async for event in runtime.events():
+        if event.session == session:
+            yield event

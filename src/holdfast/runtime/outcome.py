@@ -1,0 +1,103 @@
+"""How a turn ended, as the host application is told."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from holdfast.messages import Usage
+from holdfast.output import parse
+from holdfast.records import Admitted, Ended, EndStatus
+from holdfast.runtime.reading import read_records
+from holdfast.turns import Conversation, Ending, keys
+from holdfast.turns.ending import Blame
+from holdfast.turns.machine import answer_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from holdfast.agent import Agent
+    from holdfast.errors import HoldfastError
+    from holdfast.runtime.watch import Watch
+    from holdfast.store import Store
+
+
+class TurnOutcome(msgspec.Struct, frozen=True, kw_only=True):
+    """How a turn ended. `text` is the answer; `value` the same as the type that the agent's `output` asks for."""
+
+    session: str
+    turn: str
+    status: EndStatus
+    text: str = ""
+    value: Any = None
+    code: str = ""
+    """Why it did not complete, in one word."""
+    message: str = ""
+    """Why it did not complete, in a sentence."""
+    blame: Blame | None = None
+    """Who can act: the caller, the model, a tool, the code, or whoever set the limit."""
+    steps: int = 0
+    usage: Usage = Usage()
+    cost: float | None = None
+    """In US dollars; None where no price is known."""
+
+    @property
+    def ok(self) -> bool:
+        """Whether the turn completed."""
+        return self.status == "completed"
+
+
+class TurnReader:
+    """Reads a session's journal until a turn has ended. The turn is the one that input `number` entered."""
+
+    def __init__(self, store: Store, session: str, number: int, after: int) -> None:
+        self.session = session
+        self.run: str | None = None
+        """The turn, once it is known: an input that steers may enter another one than it would have begun."""
+        self._store = store
+        self._number = number
+        self._conversation = Conversation()
+        self._conversation.seq = after
+
+    async def read(self) -> Ending | None:
+        """What is there now: how the turn ended, or None when it has not."""
+        conversation = self._conversation
+        async for seq, record in read_records(self._store, self.session, after=conversation.seq):
+            conversation.add(seq, record)
+            if isinstance(record, Admitted) and record.input == self._number:
+                self.run = record.run
+            if isinstance(record, Ended) and record.run == self.run:
+                return conversation.endings[record.run]
+        return None
+
+    async def wait(self, watch: Watch, stuck: Callable[[str], HoldfastError | None]) -> Ending:
+        """How the turn ended, as soon as it has."""
+        while True:
+            version = self._store.version
+            ending = await self.read()
+            if ending is not None:
+                return ending
+            error = stuck(self.session)
+            if error is not None:
+                raise error
+            await watch.beyond(self.session, self._conversation.seq, version, ends=True)
+
+    def outcome(self, ending: Ending, agent: Agent | None) -> TurnOutcome:
+        """The ending, with the words of the answer and the value that they stand for."""
+        text = "" if ending.answer is None else answer_of(self._conversation.thread.messages, ending.answer)
+        value = None
+        if ending.typed:
+            value = parse(text) if agent is None or agent.output is None else agent.output.load(text)
+        return TurnOutcome(
+            session=self.session,
+            turn=self.run or keys.run_of(self._number),
+            status=ending.status,
+            text=text,
+            value=value,
+            code=ending.code,
+            message=ending.message,
+            blame=ending.blame,
+            steps=ending.steps,
+            usage=ending.usage,
+        )

@@ -1,0 +1,281 @@
+"""Opening a store with its agents: recovers what was interrupted, drives what has work, lets others watch."""
+
+from __future__ import annotations
+
+import secrets
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any, Final, Self
+
+import msgspec
+
+from holdfast.agent import Agent
+from holdfast.bounds import check_int
+from holdfast.engine import Embedded
+from holdfast.errors import (
+    AgentInvalid,
+    AgentUnknown,
+    InvalidArgument,
+    JournalMissing,
+    KeyConflict,
+    RuntimeStopped,
+)
+from holdfast.names import check_id
+from holdfast.runtime.driver import SessionDrive, Surround
+from holdfast.runtime.following import Cursor, Rings, follow_store, store_cursor
+from holdfast.runtime.invocation import Emitted, Subscription, emit
+from holdfast.runtime.session import Session
+from holdfast.runtime.watch import Watch
+from holdfast.store import open_store
+from holdfast.store.store import LEASE_MS, MIN_LEASE_MS, Store
+from holdfast.turns.conversation import Stop
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+    from pathlib import Path
+    from types import TracebackType
+
+    from holdfast.clock import Clock
+    from holdfast.errors import HoldfastError
+    from holdfast.events import Event
+    from holdfast.runtime.invocation import Control, EmitRequest
+    from holdfast.runtime.outcome import TurnOutcome
+    from holdfast.runtime.turn import CancelStatus
+    from holdfast.store.contract import Durability, Journal, Receipt, Settlement, StoreLimits, Wait, Work
+    from holdfast.turns.conversation import Said
+
+CONCURRENCY: Final = 256
+"""How many sessions one runtime drives at once."""
+GRACE: Final = 4.0
+"""How long work may go on when the runtime is closed, in seconds."""
+
+
+class Runtime:
+    """One open store with the agents that may run on it.
+
+    Use it as a context manager. Opening recovers whatever was interrupted and goes on with it; closing lets short work
+    finish, leaves the rest where it is, and takes less than five seconds. The store itself stays open.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        agents: Sequence[Agent],
+        *,
+        lease_ms: int = LEASE_MS,
+        concurrency: int = CONCURRENCY,
+        drive: bool = True,
+    ) -> None:
+        self.store = store
+        self.rings = Rings()
+        self.watch = Watch(store)
+        self.agents: dict[str, Agent] = {}
+        for agent in agents:
+            self.register(agent)
+        check_int("lease time", lease_ms, least=MIN_LEASE_MS)
+        check_int("concurrency", concurrency, least=1)
+        self._around = Surround(store, self.agents, self.watch, self.rings, lease_ms)
+        self._engine = Embedded(store, self._drive_of, concurrency) if drive else None
+        self._subscriptions: set[Subscription] = set()
+        self._closed = False
+        self._floor = 0
+
+    async def __aenter__(self) -> Self:
+        self._floor = await self.store.last_position()
+        if self._engine is not None:
+            self._engine.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self, *, grace: float = GRACE) -> None:
+        """Take nothing new, let short work finish within `grace` seconds, leave the rest to whoever opens next."""
+        if self._closed:
+            return
+        self._closed = True
+        if self._engine is not None:
+            await self._engine.stop(grace)
+        for subscription in list(self._subscriptions):
+            await subscription.stop()
+        await self.watch.close()
+
+    # ---- agents ----
+
+    def register(self, agent: Agent) -> Agent:
+        """Let `agent` run here."""
+        if not isinstance(agent, Agent):  # pyright: ignore[reportUnnecessaryIsInstance]  # callers may be untyped
+            raise InvalidArgument("agent", agent, "an Agent")
+        _ = agent.model  # a name that names no model is an error now, not at the first turn
+        if self.agents.setdefault(agent.name, agent) is not agent:
+            raise AgentInvalid(agent.name, "another agent has this name here; give one of them another name")
+        return agent
+
+    def _agent_name(self, agent: Agent | str) -> str:
+        if isinstance(agent, Agent):
+            return self.register(agent).name
+        check_id("agent", agent)
+        if agent not in self.agents:
+            raise AgentUnknown(agent, tuple(self.agents))
+        return agent
+
+    async def agent_of(self, session: str) -> Agent | None:
+        """The agent of a session, if it may run here."""
+        try:
+            line = await self.store.journal(session)
+        except JournalMissing:
+            return None
+        return self.agents.get(line.agent or "")
+
+    # ---- sessions ----
+
+    def session(self, id: str, *, agent: Agent | str | None = None) -> Session:
+        """The session with this id. Nothing is read or written yet; without `agent`, it must exist when it is used."""
+        return Session(self, id, None if agent is None else self._agent_name(agent))
+
+    async def sessions(
+        self, *, agent: str | None = None, status: Any = None, before: Journal | None = None, limit: int = 50
+    ) -> list[Journal]:
+        """Sessions, those that changed last first."""
+        return await self.store.journals(kind="session", agent=agent, status=status, before=before, limit=limit)
+
+    async def run(
+        self,
+        agent: Agent | str,
+        prompt: str,
+        *,
+        session: str | None = None,
+        key: str | None = None,
+        deadline: Any = None,
+    ) -> TurnOutcome:
+        """Ask and wait for the answer, in a session of its own unless one is named."""
+        name = f"run-{secrets.token_hex(6)}" if session is None else session
+        turn = await self.session(name, agent=agent).send(prompt, key=key, deadline=deadline)
+        return await turn.outcome()
+
+    async def accept(self, session: str, agent: str, said: Said, key: str | None) -> Receipt:
+        """Take an input in, durably, and see to it that it is driven."""
+        if self._closed:
+            raise RuntimeStopped
+        body = msgspec.to_builtins(said)
+        receipt = await self.store.accept_into(session, "session", agent, body, key=key)
+        if receipt.fresh and said.deadline_ms is not None:
+            name, due = f"deadline:t{receipt.input}", receipt.at + said.deadline_ms
+            await self.store.open_wait(session, name, deadline=due)
+        if self._engine is not None:
+            self._engine.poke(session)
+        return receipt
+
+    # ---- stopping and answering ----
+
+    async def request_stop(self, session: str, run: str, reason: str) -> CancelStatus:
+        """Ask for a turn to be cancelled; the first request counts."""
+        body = msgspec.to_builtins(Stop(run, reason))
+        try:
+            receipt = await self.store.accept(session, body, key=f"cancel:{run}")
+        except KeyConflict:
+            return "already_requested"
+        if self._engine is not None:
+            self._engine.poke(session)
+        return "requested" if receipt.fresh else "already_requested"
+
+    async def settle(self, session: str) -> None:
+        """Carry out what was asked of a session that nobody drives: stop what is to be stopped."""
+        await SessionDrive(self._around, session).run()
+
+    async def resolve(self, token: str, value: object) -> Settlement:
+        """Answer a wait. The first answer counts; everybody learns the same."""
+        settlement = await self.store.resolve(token, value)
+        if self._engine is not None:
+            self._engine.poke(settlement.wait.journal)
+        return settlement
+
+    async def waits(self, session: str) -> list[Wait]:
+        """What a session waits for."""
+        return [wait for wait in await self.store.waits(session) if wait.state == "open"]
+
+    def wait_token(self, session: str, name: str) -> str:
+        """What `resolve` needs to answer a wait of a session."""
+        return self.store.wait_token(session, name)
+
+    # ---- watching ----
+
+    async def events(self, after: int | str | None = None) -> AsyncIterator[Event]:
+        """What happens in all sessions, in the order of commit: from a cursor, or from now on (0: from the first)."""
+        if after is not None:
+            async for event in self.follow(store_cursor(after)):
+                yield event
+            return
+        since = self.store.clock.read().wall
+        async for event in self.follow(Cursor(self._floor)):
+            if event.at >= since:
+                yield event
+
+    def follow(self, after: Cursor) -> AsyncIterator[Event]:
+        """All events behind a cursor."""
+        return follow_store(self.store, self.watch, self.rings, after)
+
+    def on(
+        self,
+        kind: Any,  # noqa: ANN401  an event class, several, or Any
+        handler: Callable[[Any], Awaitable[None] | None],
+        *,
+        session: str | None = None,
+        after: int | str | None = None,
+        concurrency: int = 1,
+    ) -> Subscription:
+        """Call `handler` with each event of a kind: in order for each session, from a cursor or from now on."""
+        if self._closed:
+            raise RuntimeStopped
+        subscription = Subscription(self, kind, handler, session, after, concurrency)
+        self._subscriptions.add(subscription)
+        subscription.start(self._subscriptions.discard)
+        return subscription
+
+    async def emit(self, request: EmitRequest, *, control: Control | None = None) -> Emitted:
+        """Accept a request: the receipt names the turn at once; awaiting it gives the outcome."""
+        return await emit(self, request, control)
+
+    # ---- the engine ----
+
+    def _drive_of(self, work: Work | str) -> SessionDrive | None:
+        if isinstance(work, str):
+            return SessionDrive(self._around, work)
+        return SessionDrive(self._around, work.journal) if work.agent in self.agents else None
+
+    def stuck(self, session: str) -> HoldfastError | None:
+        """Why a session is not driven here, if it can't be."""
+        return None if self._engine is None else self._engine.stuck(session)
+
+    @property
+    def active(self) -> int:
+        """How many sessions are being driven here."""
+        return 0 if self._engine is None else self._engine.active
+
+
+@asynccontextmanager
+async def open(  # noqa: PLR0913
+    path: Path | str | None,
+    *,
+    agents: Sequence[Agent] = (),
+    durability: Durability = "power",
+    lease_ms: int = LEASE_MS,
+    concurrency: int = CONCURRENCY,
+    drive: bool = True,
+    limits: StoreLimits | None = None,
+    clock: Clock | None = None,
+) -> AsyncGenerator[Runtime]:
+    """Open the store at `path` (None: in memory) with the agents that may run on it, as an async context manager.
+
+    Whatever was interrupted goes on at once. `drive=False` only looks and accepts: another process does the work.
+    """
+    async with open_store(path, durability=durability, limits=limits, clock=clock) as store:
+        async with Runtime(store, agents, lease_ms=lease_ms, concurrency=concurrency, drive=drive) as runtime:
+            yield runtime
+
+
+async def run(agent: Agent, prompt: str, *, deadline: Any = None) -> TurnOutcome:  # noqa: ANN401
+    """Ask an agent once, on a store in memory: the same path as everywhere, and nothing stays."""
+    async with open(None, agents=[agent]) as runtime:
+        return await runtime.run(agent, prompt, deadline=deadline)

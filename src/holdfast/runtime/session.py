@@ -1,0 +1,146 @@
+"""A session, as a handle: a durable conversation with one agent, which the host application names."""
+
+from __future__ import annotations
+
+import secrets
+from typing import TYPE_CHECKING, Any, cast
+
+import msgspec
+
+from holdfast.agent import milliseconds
+from holdfast.errors import InvalidArgument, TurnUnknown
+from holdfast.messages import Message, Text, Usage
+from holdfast.names import check_id, check_text
+from holdfast.runtime.following import follow_session, session_cursor
+from holdfast.runtime.reading import read_conversation
+from holdfast.runtime.turn import Turn
+from holdfast.turns import keys
+from holdfast.turns.conversation import Said
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Sequence
+    from datetime import timedelta
+
+    from holdfast.events import Event
+    from holdfast.records import Status
+    from holdfast.runtime.runtime import Runtime
+    from holdfast.runtime.turn import CancelStatus
+    from holdfast.turns.conversation import Source
+
+
+class UsageLine(msgspec.Struct, frozen=True):
+    """What one model used in a session. `source` tells what it was asked for."""
+
+    model: str
+    source: Source
+    calls: int
+    usage: Usage
+
+
+class Session:
+    """A conversation. The handle is cheap and holds nothing: make one wherever it is needed."""
+
+    def __init__(self, runtime: Runtime, id: str, agent: str | None) -> None:
+        self.id = check_id("session", id)
+        self._runtime = runtime
+        self._agent = agent
+
+    def __repr__(self) -> str:
+        return f"Session({self.id!r})"
+
+    async def send(
+        self,
+        content: str | Text | Sequence[str | Text],
+        *,
+        key: str | None = None,
+        steer: bool = False,
+        deadline: timedelta | float | None = None,
+        metadata: dict[str, Any] | None = None,
+    ) -> Turn:
+        """Say something. When this returns it is accepted and durable, and will be answered whatever happens.
+
+        The same `key` with the same content gives the same turn. `steer` enters the turn that is running, at its next
+        safe point; if none is, it begins one like any other input. `deadline` bounds the turn, from now on.
+        """
+        said = Said(
+            parts=_parts(content),
+            steer=bool(steer),
+            deadline_ms=None if deadline is None else milliseconds(deadline),
+            metadata=metadata,
+        )
+        receipt = await self._runtime.accept(self.id, await self._named_agent(), said, key)
+        after = receipt.head if receipt.fresh and not steer else 0
+        return Turn(self._runtime, self.id, receipt.input, after)
+
+    async def _named_agent(self) -> str:
+        if self._agent is not None:
+            return self._agent
+        line = await self._runtime.store.journal(self.id)
+        if line.agent is None:
+            raise InvalidArgument("session", self.id, "the id of a session with an agent")
+        return line.agent
+
+    def turn(self, id: str) -> Turn:
+        """The turn with this id, whoever began it."""
+        number = keys.input_of(id) if isinstance(id, str) else None  # pyright: ignore[reportUnnecessaryIsInstance]
+        if number is None:
+            raise TurnUnknown(self.id, str(id))
+        return Turn(self._runtime, self.id, number)
+
+    async def status(self) -> Status:
+        """How the session stands: idle, running, waiting, or how its last turn ended."""
+        return (await self._runtime.store.journal(self.id)).status
+
+    async def cancel(self, reason: str = "") -> CancelStatus:
+        """Stop the turn that is under way; `too_late` when there is none."""
+        check_text("reason", reason)
+        conversation = await read_conversation(self._runtime.store, self.id)
+        if conversation.turn is None:
+            return "too_late"
+        return await self._runtime.request_stop(self.id, conversation.turn.run, reason)
+
+    async def history(self, *, at: int | None = None) -> list[Message]:
+        """What was said, oldest first, with the turn that is under way; `at` shows it as it was at a record."""
+        return list((await read_conversation(self._runtime.store, self.id, upto=at)).thread.messages)
+
+    async def usage(self) -> list[UsageLine]:
+        """What was used, by model and by what it was asked for."""
+        found = await read_conversation(self._runtime.store, self.id)
+        return [
+            UsageLine(model, source, found.calls[model, source], usage)
+            for (model, source), usage in sorted(found.usage.items(), key=lambda item: item[0])
+        ]
+
+    async def events(self, after: int | str = 0) -> AsyncIterator[Event]:
+        """What happens in this session, from its beginning or from a cursor, without an end."""
+        cursor = session_cursor(after)
+        runtime = self._runtime
+        async for event in follow_session(runtime.store, runtime.watch, runtime.rings, self.id, cursor):
+            yield event
+
+    async def fork(self, at: int | None = None, *, id: str | None = None) -> Session:
+        """Another session that begins where this one was at record `at`; nothing is copied, and this one stays.
+
+        A turn that was under way at that point does not go on in the fork: its open calls count as not begun.
+        """
+        line = await self._runtime.store.journal(self.id)
+        name = f"{self.id[:240]}~{secrets.token_hex(4)}" if id is None else check_id("session", id)
+        await self._runtime.store.fork(name, self.id, line.head if at is None else at)
+        return Session(self._runtime, name, line.agent)
+
+
+def _parts(content: object) -> tuple[Text, ...]:
+    given = [content] if isinstance(content, str | Text) else content
+    if not isinstance(given, list | tuple):
+        raise InvalidArgument("content", content, "text")
+    parts: list[Text] = []
+    for part in cast("Sequence[object]", given):
+        if isinstance(part, str):
+            parts.append(Text(part))
+        elif isinstance(part, Text):
+            parts.append(part)
+        else:
+            raise InvalidArgument("content", part, "text")
+    if not any(part.text.strip() for part in parts):
+        raise InvalidArgument("content", content, "text that is not empty")
+    return tuple(parts)

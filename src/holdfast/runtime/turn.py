@@ -1,0 +1,96 @@
+"""A turn, as a handle: addressable from any process, holding nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Literal
+
+from holdfast.errors import JournalMissing, TurnUnknown
+from holdfast.events import TERMINAL, InputAccepted
+from holdfast.names import check_text
+from holdfast.runtime.following import Cursor, follow_session, session_cursor
+from holdfast.runtime.outcome import TurnReader
+from holdfast.turns import keys
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from holdfast.events import Event
+    from holdfast.runtime.outcome import TurnOutcome
+    from holdfast.runtime.runtime import Runtime
+
+CancelStatus = Literal["requested", "already_requested", "too_late"]
+
+
+class Turn:
+    """The turn that answers one input of a session. What you do not ask of it costs nothing."""
+
+    def __init__(self, runtime: Runtime, session: str, number: int, after: int = 0) -> None:
+        self.session = session
+        self.id = keys.run_of(number)
+        """The turn that the input begins; one that steers may enter another turn instead."""
+        self._runtime = runtime
+        self._number = number
+        self._after = after
+
+    def __repr__(self) -> str:
+        return f"Turn({self.session!r}, {self.id!r})"
+
+    async def outcome(self, *, timeout: float | None = None) -> TurnOutcome:
+        """How the turn ended, as soon as it has. A `TimeoutError` after `timeout` seconds leaves the turn alone."""
+        reader = self._reader()
+        async with asyncio.timeout(timeout):
+            ending = await reader.wait(self._runtime.watch, self._runtime.stuck)
+        return reader.outcome(ending, await self._runtime.agent_of(self.session))
+
+    async def status(self) -> str:
+        """How it stands: queued, running, waiting, or how it ended."""
+        reader = self._reader()
+        ending = await reader.read()
+        if ending is not None:
+            return ending.status
+        if reader.run is None:
+            return "queued"
+        line = await self._runtime.store.journal(self.session)
+        return line.status
+
+    async def events(self, after: int | str | None = None) -> AsyncIterator[Event]:
+        """What happens in this turn, from its start or from a cursor, until it has ended."""
+        cursor = Cursor(self._after) if after is None else session_cursor(after)
+        run: str | None = None if after is None else await self._run()
+        runtime = self._runtime
+        held: list[Event] = []
+        async for event in follow_session(runtime.store, runtime.watch, runtime.rings, self.session, cursor):
+            if run is None:
+                held.append(event)
+                if not (isinstance(event, InputAccepted) and event.input == self._number):
+                    continue
+                run = event.turn
+                for earlier in held:
+                    if earlier.turn == run:
+                        yield earlier
+                held.clear()
+            elif event.turn in (run, None):
+                yield event
+            if event.turn == run and isinstance(event, TERMINAL):
+                return
+
+    async def cancel(self, reason: str = "") -> CancelStatus:
+        """Ask for the turn to be stopped, wherever it is. The first request counts; one after the end is too late."""
+        check_text("reason", reason)
+        reader = self._reader()
+        try:
+            ending = await reader.read()
+        except JournalMissing:
+            raise TurnUnknown(self.session, self.id) from None
+        if ending is not None:
+            return "too_late"
+        return await self._runtime.request_stop(self.session, reader.run or self.id, reason)
+
+    async def _run(self) -> str:
+        reader = self._reader()
+        await reader.read()
+        return reader.run or self.id
+
+    def _reader(self) -> TurnReader:
+        return TurnReader(self._runtime.store, self.session, self._number, self._after)

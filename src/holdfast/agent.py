@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import msgspec
 
@@ -15,7 +15,7 @@ from holdfast.messages import ModelRequest
 from holdfast.models import Model, model
 from holdfast.names import check_id
 from holdfast.output import Output
-from holdfast.tools import Tool, tool
+from holdfast.tools import AnyTool, Tool, tool
 from holdfast.turns.machine import Rules
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ class Agent:
         *,
         model: Model | str,
         instructions: str = "",
-        tools: Sequence[Tool | Callable[..., Any]] = (),
+        tools: Sequence[AnyTool | Callable[..., Any]] = (),
         output: Any = None,  # noqa: ANN401  a type or a schema
         limits: Limits | None = None,
     ) -> None:
@@ -80,7 +80,7 @@ class Agent:
             raise InvalidArgument("model", model, "a model, or a name such as 'provider:model'")
         self.instructions = instructions
         self.output = None if output is None else Output(output)
-        self.tools: dict[str, Tool] = _by_name(name, tools)
+        self.tools: dict[str, AnyTool] = _by_name(name, tools)
         self._model = model
 
     def __repr__(self) -> str:
@@ -134,10 +134,10 @@ def milliseconds(span: timedelta | float) -> int:
     return max(1, round(seconds * 1000))
 
 
-def _by_name(agent: str, tools: Sequence[Tool | Callable[..., Any]]) -> dict[str, Tool]:
-    found: dict[str, Tool] = {}
+def _by_name(agent: str, tools: Sequence[AnyTool | Callable[..., Any]]) -> dict[str, AnyTool]:
+    found: dict[str, AnyTool] = {}
     for given in tools:
-        made = given if isinstance(given, Tool) else tool(given)
+        made = cast("AnyTool", given) if isinstance(given, Tool) else tool(given)
         if found.setdefault(made.name, made) != made:
             raise AgentInvalid(agent, f"it has two tools called {made.name!r}; give one of them another name")
     return found

@@ -1,8 +1,8 @@
 """What observers see: one closed family of events.
 
-Most events are records of a journal seen from outside: they carry its sequence, come in its order, and can be read again
-at any time. The others are live: they show what happens between two records, and are gone when the turn is over. The
-`cursor` of any event is a place from which to go on.
+Most events are records of a journal seen from outside: they carry its sequence, come in its order, and can be read
+again at any time. The others are live: they show what happens between two records, and are gone when the turn is
+over. The `cursor` of any event is a place from which to go on.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from holdfast.records import (
 from holdfast.turns import keys
 from holdfast.turns.answers import result_of
 from holdfast.turns.conversation import Stop, checkpoint_of, ending_of, input_of
-from holdfast.turns.ending import Blame
+from holdfast.turns.ending import Blame  # noqa: TC001  msgspec reads the annotations
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

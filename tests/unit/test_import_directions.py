@@ -1,4 +1,4 @@
-"""Imports point one way: data <- pure decisions <- store <- driving <- testing, command line."""
+"""Imports point one way: data <- pure decisions <- store, models, tools <- runtime <- testing, command line."""
 
 from __future__ import annotations
 
@@ -11,10 +11,13 @@ PACKAGE = Path(__file__).parents[2] / "src" / "holdfast"
 
 # A module may import from its own layer and from those above it in this list, never from below.
 LAYERS: list[tuple[str, ...]] = [
-    ("errors", "bounds", "clock", "names", "crashpoints", "records"),
+    ("errors", "bounds", "clock", "names", "crashpoints", "records", "messages", "spawning"),
     ("effects",),
-    ("store",),
-    ("driving",),
+    ("turns", "events", "output"),
+    ("store", "models", "tools"),
+    ("driving", "agent"),
+    ("engine",),
+    ("runtime",),
     ("testing",),
     ("cli", "__main__"),
 ]
@@ -24,7 +27,8 @@ ALLOWED = {("errors", "effects")}
 PURE = [
     *("names.py", "records.py", "effects/canonical.py", "effects/envelope.py", "effects/divergence.py"),
     *("effects/replay.py", "effects/values.py", "store/contract.py", "store/decisions.py", "store/checksum.py"),
-    *("store/digests.py", "store/audit.py"),
+    *("store/digests.py", "store/audit.py", "messages.py", "events.py", "tools/results.py"),
+    *(f"turns/{name}.py" for name in ("machine", "thread", "keys", "answers", "ending", "conversation")),
 ]
 IMPURE_MODULES = {"asyncio", "time", "random", "os", "threading", "socket", "subprocess", "secrets", "apsw"}
 HEAVY = {"apsw", "msgspec", "pydantic", "typer", "asyncio"}

@@ -137,9 +137,11 @@ class SessionDrive:
         """Do what there is to do. Returns without having done anything when another process does it."""
         install(asyncio.get_running_loop())
         try:
-            async with claimed(self._store, self.session, self._around.lease_ms, self._last_seen) as lease:
-                async with renewed(self._store, lease) as lost:
-                    await self._drive(lease, lost)
+            async with (
+                claimed(self._store, self.session, self._around.lease_ms, self._last_seen) as lease,
+                renewed(self._store, lease) as lost,
+            ):
+                await self._drive(lease, lost)
         except (LeaseHeld, Stopping):
             return
         except Halted as halted:

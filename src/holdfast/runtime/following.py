@@ -29,10 +29,10 @@ _STORE: Final = re.compile(r"p(\d{1,18})(?:\.(\d{1,9}))?(~)?\Z", re.ASCII)
 
 
 class Cursor(NamedTuple):
-    """A place in a stream: the last record, how many of its events were seen, and the last live event behind it."""
+    """A place in a stream: the last record, the last of its events that was seen, and the last live event behind."""
 
     place: int
-    index: int = WHOLE
+    seen: int = WHOLE
     ring: str | None = None
     number: int = 0
 
@@ -132,9 +132,7 @@ class _Live:
 async def follow_session(store: Store, watch: Watch, rings: Rings, session: str, after: Cursor) -> AsyncIterator[Event]:
     """All events of a session behind a cursor: those that are there, then those to come, without an end."""
     live = _Live(session, rings, after)
-    seq, index = after.place, after.index
-    if index != WHOLE:
-        seq -= 1  # some events of this record were not seen yet
+    seq = after.place if after.seen == WHOLE else after.place - 1
     while True:
         version = store.version
         try:
@@ -142,12 +140,12 @@ async def follow_session(store: Store, watch: Watch, rings: Rings, session: str,
         except JournalMissing:
             entries = []
         for entry in entries:
-            for event in live.upto(entry.seq - 1):
+            for event in live.upto(seq):
                 yield event
-            for number, event in enumerate(await _events(store, session, entry.seq, entry.record, str(entry.seq))):
-                if entry.seq > after.place or number > index:
-                    yield event
             seq = entry.seq
+            found = await _events(store, session, seq, entry.record, str(seq))
+            for event in found if seq > after.place else found[after.seen + 1 :]:
+                yield event
         if entries:
             continue
         for event in live.upto(seq):
@@ -157,48 +155,57 @@ async def follow_session(store: Store, watch: Watch, rings: Rings, session: str,
 
 async def follow_store(store: Store, watch: Watch, rings: Rings, after: Cursor) -> AsyncIterator[Event]:
     """All events of all sessions behind a cursor, in the order of their commit, without an end."""
-    pos, index = after.place, after.index
-    shown = await store.heads([ring.session for ring in rings])
-    lives: dict[str, _Live] = {}
+    pos = after.place if after.seen == WHOLE else after.place - 1
+    lives = _Lives(rings, await store.heads([ring.session for ring in rings]))
     if after.ring is not None:
         yield Gap(session="", turn=None, at=0, seq=0, cursor=f"p{pos}", reason="live events may be missing here")
-    if index != WHOLE:
-        pos -= 1
     while True:
         version = store.version
         entries = await store.feed(after=pos)
         for entry in entries:
-            live = lives.get(entry.journal)
-            if live is None and rings.get(entry.journal) is not None:
-                live = lives[entry.journal] = _Live(entry.journal, rings, Cursor(entry.seq - 1))
-            if live is not None:
-                for event in live.upto(entry.seq - 1):
-                    yield _moved(event, pos)
-            if entry.record is not None:
-                place = f"p{entry.pos}"
-                for number, event in enumerate(await _events(store, entry.journal, entry.seq, entry.record, place)):
-                    if entry.pos > after.place or number > index:
-                        yield event
+            for event in lives.before(entry.journal, entry.seq):
+                yield _moved(event, pos)
             pos = entry.pos
-            shown[entry.journal] = entry.seq
+            if entry.record is None:
+                continue  # it can't be trusted; its session is stopped with a report
+            found = await _events(store, entry.journal, entry.seq, entry.record, f"p{pos}")
+            for event in found if pos > after.place else found[after.seen + 1 :]:
+                yield event
         if entries:
             continue
-        for ring in rings:
-            seq = shown.setdefault(ring.session, ring.base)
-            live = lives.get(ring.session)
-            if live is None:
-                live = lives[ring.session] = _Live(ring.session, rings, Cursor(seq))
-            for event in live.upto(seq):
-                yield _moved(event, pos)
-        _forget(rings, shown, lives)
+        for event in lives.rest():
+            yield _moved(event, pos)
         await watch.beyond(ANY, pos, version)
 
 
-def _forget(rings: Rings, shown: dict[str, int], lives: dict[str, _Live]) -> None:
-    """Keep nothing about sessions that are not driven here."""
-    for session in [name for name in shown if rings.get(name) is None]:
-        del shown[session]
-        lives.pop(session, None)
+class _Lives:
+    """One reader's places among the live events of all sessions that are driven here, and nothing about others."""
+
+    def __init__(self, rings: Rings, shown: dict[str, int]) -> None:
+        self._rings = rings
+        self._shown = shown
+        self._lives: dict[str, _Live] = {}
+
+    def before(self, session: str, seq: int) -> Iterator[LiveEvent]:
+        """Live events that come before a record, which is shown next."""
+        if self._rings.get(session) is not None or session in self._lives:
+            yield from self._of(session, seq - 1).upto(seq - 1)
+            self._shown[session] = seq
+
+    def rest(self) -> Iterator[LiveEvent]:
+        """Live events behind the last records."""
+        for ring in self._rings:
+            seq = self._shown.setdefault(ring.session, ring.base)
+            yield from self._of(ring.session, seq).upto(seq)
+        for session in [name for name in self._shown if self._rings.get(name) is None]:
+            del self._shown[session]
+            self._lives.pop(session, None)
+
+    def _of(self, session: str, since: int) -> _Live:
+        live = self._lives.get(session)
+        if live is None:
+            live = self._lives[session] = _Live(session, self._rings, Cursor(since))
+        return live
 
 
 def _moved(event: LiveEvent, pos: int) -> LiveEvent:

@@ -256,7 +256,7 @@ class Subscription:
             called = self._handler(event)
             if inspect.isawaitable(called):
                 await called
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001  it stays with the subscription
             self.failures += 1
             self.errors.append((event, error))
             _log.exception("a handler of %s failed", type(event).__name__)
@@ -267,11 +267,11 @@ def _kinds(kind: object) -> tuple[type, ...]:
     """The event classes that were meant: one, a tuple or a union of them, or Any."""
     if kind is Any:
         return EVENTS
-    members = kind if isinstance(kind, tuple) else get_args(kind) or (kind,)
-    for member in cast("tuple[object, ...]", members):
+    members = cast("tuple[Any, ...]", kind if isinstance(kind, tuple) else get_args(kind) or (kind,))
+    for member in members:
         if member not in EVENTS:
             raise InvalidArgument("kind", member, "an event class of holdfast, or Any")
-    return cast("tuple[type, ...]", members)
+    return members
 
 
 def _stream(runtime: Runtime, session: str | None, after: int | str | None) -> AsyncIterator[Event]:

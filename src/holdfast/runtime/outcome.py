@@ -11,7 +11,7 @@ from holdfast.output import parse
 from holdfast.records import Admitted, Ended, EndStatus
 from holdfast.runtime.reading import read_records
 from holdfast.turns import Conversation, Ending, keys
-from holdfast.turns.ending import Blame
+from holdfast.turns.ending import Blame  # noqa: TC001  msgspec reads the annotations
 from holdfast.turns.machine import answer_of
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import msgspec
 
@@ -24,7 +24,6 @@ from holdfast.effects.replay import Again, Answer, Begin, Decision, Repeat, Sett
 from holdfast.effects.scopes import Place, current
 from holdfast.effects.values import decode_value
 from holdfast.errors import (
-    Halted,
     InvariantBroken,
     ModelError,
     ReplayMismatch,
@@ -412,11 +411,10 @@ class TurnRun:
     async def _invoke(self, prepared: _Call) -> Outcome:
         tool, bound = prepared.tool, prepared.bound
         if tool is None or bound is None:
-            raise AssertionError(prepared)
+            message = f"{prepared.key!r} can't be performed"
+            raise InvariantBroken(message)
         context = Context(self, prepared.key, prepared.call.id, tool.name)
-        loop = asyncio.get_running_loop()
-        begun = loop.time()
-        ask = None if prepared.intended else prepared.ask
+        begun = asyncio.get_running_loop().time()
         token = current.set(Place(self.performer, prepared.key, inside=True))
         timer = asyncio.timeout(tool.timeout)
         crash_point("tool.before_run")
@@ -428,25 +426,25 @@ class TurnRun:
             task = asyncio.current_task()
             if task is None or task.cancelling():
                 raise
-            message = f"what it waited for was cancelled {error}".rstrip()
-            return self._failed(prepared, ErrorInfo("CancelledError", message), begun)
-        except TimeoutError as error:
-            if timer.expired() and tool.timeout is not None:
-                if tool.repeat is Repeat.NEVER:
-                    return Unknown(at=self.performer.now(), key=prepared.key)
-                return self._failed(prepared, timed_out(tool.name, tool.timeout, tool.repeat), begun)
-            return self._failed(prepared, raised(error), begun)
-        except (Halted, Suspended):
-            raise
+            info = ErrorInfo("CancelledError", f"what it waited for was cancelled {error}".rstrip())
+            return self._failed(prepared, info, begun)
         except BaseExceptionGroup as group:
             self._unwrap(group)
             return self._failed(prepared, raised(group), begun)
         except Exception as error:  # noqa: BLE001  whatever the tool raised is its outcome
             self.performer.check_halted()
+            if timer.expired() and isinstance(error, TimeoutError):
+                return self._timed_out(prepared, tool, begun)
             return self._failed(prepared, raised(error), begun)
         finally:
             current.reset(token)
-        return await self.performer.succeeded(prepared.key, ask, body, begun)
+        return await self.performer.succeeded(prepared.key, None if prepared.intended else prepared.ask, body, begun)
+
+    def _timed_out(self, prepared: _Call, tool: AnyTool, begun: float) -> Outcome:
+        """It was stopped. Of a call that must not be repeated, nobody can say whether it took effect."""
+        if tool.repeat is Repeat.NEVER:
+            return Unknown(at=self.performer.now(), key=prepared.key)
+        return self._failed(prepared, timed_out(tool.name, tool.timeout or 0, tool.repeat), begun)
 
     def _unwrap(self, group: BaseExceptionGroup[BaseException]) -> None:
         """A task group wraps what one of its tasks was left with."""
@@ -622,6 +620,6 @@ def _answer(name: str, outcome: Outcome) -> Any:  # noqa: ANN401  whatever someb
 def _leaves(group: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]:
     for error in group.exceptions:
         if isinstance(error, BaseExceptionGroup):
-            yield from _leaves(error)
+            yield from _leaves(cast("BaseExceptionGroup[BaseException]", error))
         else:
             yield error

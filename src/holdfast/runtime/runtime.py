@@ -31,12 +31,14 @@ from holdfast.turns.conversation import Stop
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+    from datetime import timedelta
     from pathlib import Path
     from types import TracebackType
 
     from holdfast.clock import Clock
     from holdfast.errors import HoldfastError
     from holdfast.events import Event
+    from holdfast.records import Status
     from holdfast.runtime.invocation import Control, EmitRequest
     from holdfast.runtime.outcome import TurnOutcome
     from holdfast.runtime.turn import CancelStatus
@@ -135,7 +137,7 @@ class Runtime:
         return Session(self, id, None if agent is None else self._agent_name(agent))
 
     async def sessions(
-        self, *, agent: str | None = None, status: Any = None, before: Journal | None = None, limit: int = 50
+        self, *, agent: str | None = None, status: Status | None = None, before: Journal | None = None, limit: int = 50
     ) -> list[Journal]:
         """Sessions, those that changed last first."""
         return await self.store.journals(kind="session", agent=agent, status=status, before=before, limit=limit)
@@ -147,7 +149,7 @@ class Runtime:
         *,
         session: str | None = None,
         key: str | None = None,
-        deadline: Any = None,
+        deadline: timedelta | float | None = None,
     ) -> TurnOutcome:
         """Ask and wait for the answer, in a session of its own unless one is named."""
         name = f"run-{secrets.token_hex(6)}" if session is None else session
@@ -270,12 +272,14 @@ async def open(  # noqa: PLR0913
 
     Whatever was interrupted goes on at once. `drive=False` only looks and accepts: another process does the work.
     """
-    async with open_store(path, durability=durability, limits=limits, clock=clock) as store:
-        async with Runtime(store, agents, lease_ms=lease_ms, concurrency=concurrency, drive=drive) as runtime:
-            yield runtime
+    async with (
+        open_store(path, durability=durability, limits=limits, clock=clock) as store,
+        Runtime(store, agents, lease_ms=lease_ms, concurrency=concurrency, drive=drive) as runtime,
+    ):
+        yield runtime
 
 
-async def run(agent: Agent, prompt: str, *, deadline: Any = None) -> TurnOutcome:  # noqa: ANN401
+async def run(agent: Agent, prompt: str, *, deadline: timedelta | float | None = None) -> TurnOutcome:
     """Ask an agent once, on a store in memory: the same path as everywhere, and nothing stays."""
     async with open(None, agents=[agent]) as runtime:
         return await runtime.run(agent, prompt, deadline=deadline)

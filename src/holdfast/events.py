@@ -38,7 +38,7 @@ from holdfast.records import (
 )
 from holdfast.turns import keys
 from holdfast.turns.answers import result_of
-from holdfast.turns.conversation import Stop, checkpoint_of, ending_of, input_of
+from holdfast.turns.conversation import Stop, checkpoint_of, deadline_wait, ending_of, input_of
 from holdfast.turns.ending import Blame  # noqa: TC001  msgspec reads the annotations
 
 if TYPE_CHECKING:
@@ -315,7 +315,8 @@ def _seen(record: Record) -> Iterator[_Seen]:
         case Admitted():
             yield from _admitted(record)
         case Parked():
-            yield TurnWaiting, record.run, {"waits": record.waits}
+            alarm = deadline_wait(record.run)
+            yield TurnWaiting, record.run, {"waits": tuple(name for name in record.waits if name != alarm)}
         case Ended():
             yield from _ended(record)
         case Intended() if record.ask.kind == "await_event":

@@ -11,7 +11,7 @@ import logging
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, Protocol
 
-from holdfast.errors import HoldfastError, StoreClosed, StoreError
+from holdfast.errors import HoldfastError, InvariantBroken, StoreClosed, StoreError
 from holdfast.spawning import spawn
 
 if TYPE_CHECKING:
@@ -51,9 +51,18 @@ class Drive(Protocol):
 class Embedded:
     """Drives the sessions of one store in this process."""
 
-    def __init__(self, store: Store, make: Callable[[Work | str], Drive | None], concurrency: int) -> None:
+    def __init__(
+        self,
+        store: Store,
+        make: Callable[[Work | str], Drive | None],
+        on_stuck: Callable[[str], None],
+        concurrency: int,
+    ) -> None:
+        self.position = 0
+        """A position that the store had reached at the last look."""
         self._store = store
         self._make = make
+        self._on_stuck = on_stuck
         self._concurrency = concurrency
         self._active: dict[str, tuple[Drive, asyncio.Task[None]]] = {}
         self._queue: dict[str, None] = {}
@@ -125,6 +134,7 @@ class Embedded:
         return min(waits)
 
     async def _look(self) -> None:
+        self.position = await self._store.last_position()
         await self._timers()
         self._foreign = False
         after = 0
@@ -203,12 +213,11 @@ class Embedded:
             rest = RETRY[min(count, len(RETRY) - 1)]
             self._failures[session] = (count + 1, asyncio.get_running_loop().time() + rest)
             _log.warning("session %r is tried again in %s s: %s", session, rest, error)
-        elif isinstance(error, HoldfastError):
-            self._stuck[session] = error
-            _log.error("session %r is stuck: %s", session, error)
-        else:
-            self._stuck[session] = HoldfastError(f"the session {session!r} could not be driven: {error!r}")
-            _log.error("session %r is stuck", session, exc_info=error)
+            return
+        broken = InvariantBroken(f"the session {session!r} could not be driven: {error!r}")
+        self._stuck[session] = error if isinstance(error, HoldfastError) else broken
+        _log.error("session %r is stuck: %s", session, error, exc_info=error)
+        self._on_stuck(session)
 
     # ---- stopping ----
 

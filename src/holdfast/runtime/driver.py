@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import asyncio
 import os
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, Literal
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from holdfast.crashpoints import crash_point
 from holdfast.driving import LeasedJournal, claimed, renewed
 from holdfast.effects.scopes import install
-from holdfast.errors import Halted, HeadConflict, HoldfastError, LeaseHeld
+from holdfast.errors import Halted, HeadConflict, HoldfastError, LeaseHeld, WaitUnknown
 from holdfast.messages import UserMessage
 from holdfast.records import Admitted, Ended, Record, Resumed, Started
 from holdfast.runtime.live import Ring
@@ -25,7 +26,7 @@ from holdfast.runtime.performing import Park, TurnRun
 from holdfast.runtime.reading import read_conversation, read_on
 from holdfast.spawning import spawn
 from holdfast.turns import Ending, OpenTurn, keys
-from holdfast.turns.conversation import Said, Stop, input_of
+from holdfast.turns.conversation import Said, Stop, deadline_wait, input_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -40,8 +41,6 @@ if TYPE_CHECKING:
 
 PATIENCE: Final = 0.5
 """How long a turn that is stopped may take to unwind, in seconds; what is left then is abandoned."""
-
-TurnResult = Literal["ended", "parked"]
 
 
 class Stopping(Exception):
@@ -82,10 +81,10 @@ class _Waiting:
 
 @dataclass(slots=True)
 class _Interruption:
-    """Why the running turn must stop, and the record that says so."""
+    """Why the running turn must stop, and who asked for it."""
 
     ending: Ending
-    before: list[Record] = field(default_factory=list[Record])
+    stop: _Waiting | None = None
 
 
 class SessionDrive:
@@ -99,6 +98,9 @@ class SessionDrive:
         self._news = True
         self._stopping = False
         self._inbox: list[_Waiting] = []
+        self._taken: set[int] = set()
+        """Inputs that entered the journal here; their record may not be durable yet."""
+        self._reading = asyncio.Lock()
         self._seen: int | None = None
         self._wakes = 0
         self._turn: TurnRun | None = None
@@ -188,11 +190,18 @@ class SessionDrive:
                 turn, resumed = await self._next(conversation)
             if turn is None or self._stopping:
                 return
-            result = await self._carry_on(turn, resumed)
+            await self._carry_on(turn, resumed)
             self._around.watch.ended(self.session)
-            await read_on(self._store, self.session, conversation)
-            if result == "parked" and not await self._settled(conversation.turn):
+            if not await self._goes_on(turn):
                 return
+            await read_on(self._store, self.session, conversation)
+
+    async def _goes_on(self, turn: OpenTurn) -> bool:
+        """Whether there is anything more to do, after a turn has ended or was parked."""
+        if turn.parked is not None:
+            return await self._settled(turn)
+        await self._look(None)
+        return bool(self._inbox) and not self._stopping
 
     async def _next(self, conversation: Conversation) -> tuple[OpenTurn | None, list[Record]]:
         """The next turn: begun by the oldest input that waits, steering or not."""
@@ -211,6 +220,7 @@ class SessionDrive:
         found, said = waiting.input, waiting.said
         if not isinstance(said, Said):
             raise TypeError(said)
+        self._taken.add(found.input)
         now = self._ledger.now()
         message = UserMessage(f"{run}.i{found.input}", said.parts)
         if len(found.body) > self._ledger.inline_bytes:
@@ -240,13 +250,14 @@ class SessionDrive:
 
     async def _look(self, turn: OpenTurn | None) -> None:
         """Read the inbox, and act on what can't wait for its turn."""
-        self._news = False
-        self._seen = self._wakes
-        self._inbox = [_Waiting(found, input_of(found.body)) for found in await self._store.pending(self.session)]
-        running = turn.run if turn is not None else None
-        await self._stop_queued(running)
-        self._stop_running(turn)
-        self._set_alarm(turn)
+        async with self._reading:
+            self._news = False
+            self._seen = self._wakes
+            pending = await self._store.pending(self.session)
+            self._inbox = [_Waiting(found, input_of(found.body)) for found in pending if found.input not in self._taken]
+            self._stop_running(turn)
+            await self._stop_queued(turn.run if turn is not None else None)
+            self._set_alarm(turn)
 
     async def _look_while_working(self) -> None:
         await self._look(self._open)
@@ -290,6 +301,7 @@ class SessionDrive:
 
     def _stop_record(self, stop: _Waiting) -> Admitted:
         found = stop.input
+        self._taken.add(found.input)
         return Admitted(at=self._ledger.now(), input=found.input, key=found.key, body=msgspec.Raw(found.body))
 
     def _stop_running(self, turn: OpenTurn | None) -> None:
@@ -298,7 +310,7 @@ class SessionDrive:
             return
         for found in self._inbox:
             if isinstance(found.said, Stop) and found.said.cancel == turn.run:
-                self._interrupt(_Interruption(_cancel_ending(found.said.reason), [self._stop_record(found)]))
+                self._interrupt(_Interruption(_cancel_ending(found.said.reason), found))
                 return
         if turn.deadline is not None and turn.deadline <= self._ledger.now():
             self._interrupt(_Interruption(_deadline_ending()))
@@ -322,22 +334,33 @@ class SessionDrive:
 
     # ---- one turn ----
 
-    async def _carry_on(self, turn: OpenTurn, first: list[Record]) -> TurnResult:
-        """Go on with a turn until it ends or waits."""
+    async def _carry_on(self, turn: OpenTurn, first: list[Record]) -> None:
+        """Go on with a turn until it ends or waits; then `turn.parked` tells for what."""
+        turn.parked = None
         self._open = turn
         run = self._turn = TurnRun(self, self._agent, turn, self._ledger)
         run.performer.submit(first)
         try:
             if self._interruption is not None:
-                return await self._break_off(run, self._interruption)
-            self._set_alarm(turn)
-            return await self._work_on(run)
+                await self._break_off(run, self._interruption)
+            else:
+                self._set_alarm(turn)
+                await self._work_on(run)
+            if turn.parked is None:
+                await self._drop_waits(turn, run)
         finally:
             await run.performer.close("ended")
             self._turn, self._open, self._interruption = None, None, None
             self._interrupted = asyncio.get_running_loop().create_future()
 
-    async def _work_on(self, run: TurnRun) -> TurnResult:
+    async def _drop_waits(self, turn: OpenTurn, run: TurnRun) -> None:
+        """Nobody needs the answers any more that this turn was waiting for, nor its alarm."""
+        names = [*run.waits, *(() if turn.deadline is None else (deadline_wait(turn.run),))]
+        for name in names:
+            with suppress(WaitUnknown):
+                await self._store.cancel_wait(self.session, name)
+
+    async def _work_on(self, run: TurnRun) -> None:
         work = self._work = spawn(run.finish())
         if self._news:
             self.notify()
@@ -348,10 +371,12 @@ class SessionDrive:
                 await _unwound(work)
                 run.performer.check_halted()
                 if not work.done() or work.cancelled():
-                    return await self._break_off(run, self._interruption)
+                    await self._break_off(run, self._interruption)
+                    return
             ending = _ending(run, work)
         except Park as park:
-            return await self._park(run, park.waits)
+            await self._park(run, park.waits)
+            return
         except asyncio.CancelledError:
             # The drive itself is cancelled: nothing is recorded, and whoever drives next goes on.
             run.performer.refuse()
@@ -361,23 +386,23 @@ class SessionDrive:
         finally:
             self._work = None
         await run.seal(ending)
-        return "ended"
 
-    async def _break_off(self, run: TurnRun, interruption: _Interruption) -> TurnResult:
+    async def _break_off(self, run: TurnRun, interruption: _Interruption) -> None:
         """End the turn where it is. What was done stays done; what was under way is told as it is."""
+        asked: list[Record] = [] if interruption.stop is None else [self._stop_record(interruption.stop)]
         left = list(run.left_over())
         ending = msgspec.structs.replace(interruption.ending, **run.so_far())
-        await run.seal(ending, [*interruption.before, *left])
-        return "ended"
+        await run.seal(ending, [*asked, *left])
 
-    async def _park(self, run: TurnRun, waits: tuple[str, ...]) -> TurnResult:
+    async def _park(self, run: TurnRun, waits: tuple[str, ...]) -> None:
         if run.deadline is not None:
-            name = f"deadline:{run.run}"
+            name = deadline_wait(run.run)
             await self._store.open_wait(self.session, name, deadline=run.deadline)
             waits = (*waits, name)
-        run.park(waits)
+        parked = run.park(waits)
         await run.settle()
-        return "parked"
+        if self._open is not None:
+            self._open.parked = parked
 
     def _on_loss(self, lost: asyncio.Future[HoldfastError]) -> None:
         """Somebody else drives this session now."""

@@ -20,6 +20,7 @@ from holdfast.runtime.watch import ANY, Watch
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
 
+    from holdfast.clock import Clock
     from holdfast.records import Record
     from holdfast.store import Store
 
@@ -85,7 +86,8 @@ class Rings:
 class _Live:
     """One reader's place among the live events of one session."""
 
-    def __init__(self, session: str, rings: Rings, cursor: Cursor) -> None:
+    def __init__(self, session: str, rings: Rings, cursor: Cursor, clock: Clock) -> None:
+        self._clock = clock
         self._session = session
         self._rings = rings
         self._since = cursor.place
@@ -126,12 +128,14 @@ class _Live:
                 yield event
 
     def _gap(self, seq: int, reason: str) -> Gap:
-        return Gap(session=self._session, turn=None, at=0, seq=seq, cursor=str(seq), reason=reason)
+        return Gap(
+            session=self._session, turn=None, at=self._clock.read().wall, seq=seq, cursor=str(seq), reason=reason
+        )
 
 
 async def follow_session(store: Store, watch: Watch, rings: Rings, session: str, after: Cursor) -> AsyncIterator[Event]:
     """All events of a session behind a cursor: those that are there, then those to come, without an end."""
-    live = _Live(session, rings, after)
+    live = _Live(session, rings, after, store.clock)
     seq = after.place if after.seen == WHOLE else after.place - 1
     while True:
         version = store.version
@@ -156,9 +160,10 @@ async def follow_session(store: Store, watch: Watch, rings: Rings, session: str,
 async def follow_store(store: Store, watch: Watch, rings: Rings, after: Cursor) -> AsyncIterator[Event]:
     """All events of all sessions behind a cursor, in the order of their commit, without an end."""
     pos = after.place if after.seen == WHOLE else after.place - 1
-    lives = _Lives(rings, await store.heads([ring.session for ring in rings]))
+    lives = _Lives(rings, await store.heads([ring.session for ring in rings]), store.clock)
     if after.ring is not None:
-        yield Gap(session="", turn=None, at=0, seq=0, cursor=f"p{pos}", reason="live events may be missing here")
+        now = store.clock.read().wall
+        yield Gap(session="", turn=None, at=now, seq=0, cursor=f"p{pos}", reason="live events may be missing here")
     while True:
         version = store.version
         entries = await store.feed(after=pos)
@@ -181,7 +186,8 @@ async def follow_store(store: Store, watch: Watch, rings: Rings, after: Cursor) 
 class _Lives:
     """One reader's places among the live events of all sessions that are driven here, and nothing about others."""
 
-    def __init__(self, rings: Rings, shown: dict[str, int]) -> None:
+    def __init__(self, rings: Rings, shown: dict[str, int], clock: Clock) -> None:
+        self._clock = clock
         self._rings = rings
         self._shown = shown
         self._lives: dict[str, _Live] = {}
@@ -204,7 +210,7 @@ class _Lives:
     def _of(self, session: str, since: int) -> _Live:
         live = self._lives.get(session)
         if live is None:
-            live = self._lives[session] = _Live(session, self._rings, Cursor(since))
+            live = self._lives[session] = _Live(session, self._rings, Cursor(since), self._clock)
         return live
 
 

@@ -18,7 +18,7 @@ from holdfast.effects.canonical import digest
 from holdfast.errors import InvalidArgument, RuntimeStopped, StoreClosed
 from holdfast.events import EVENTS, Event
 from holdfast.names import check_id
-from holdfast.runtime.following import follow_session, session_cursor
+from holdfast.runtime.following import follow_session, session_cursor, store_cursor
 from holdfast.spawning import spawn
 
 if TYPE_CHECKING:
@@ -276,14 +276,19 @@ def _kinds(kind: object) -> tuple[type, ...]:
 
 def _stream(runtime: Runtime, session: str | None, after: int | str | None) -> AsyncIterator[Event]:
     if session is None:
-        return runtime.events(after)
+        return _from_now(runtime, None) if after is None else runtime.follow(store_cursor(after))
     check_id("session", session)
     if after is not None:
         return follow_session(runtime.store, runtime.watch, runtime.rings, session, session_cursor(after))
     return _from_now(runtime, session)
 
 
-async def _from_now(runtime: Runtime, session: str) -> AsyncIterator[Event]:
-    async for event in runtime.events():
-        if event.session == session:
-            yield event
+def _from_now(runtime: Runtime, session: str | None) -> AsyncIterator[Event]:
+    since, position = runtime.now()  # read before anything is awaited: nothing that comes next is missed
+
+    async def events() -> AsyncIterator[Event]:
+        async for event in runtime.from_now(since, position):
+            if session is None or event.session == session:
+                yield event
+
+    return events()

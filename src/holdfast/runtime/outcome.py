@@ -85,7 +85,7 @@ class TurnReader:
 
     def outcome(self, ending: Ending, agent: Agent | None) -> TurnOutcome:
         """The ending, with the words of the answer and the value that they stand for."""
-        text = "" if ending.answer is None else answer_of(self._conversation.thread.messages, ending.answer)
+        text = "" if ending.answer is None else answer_of(self._conversation.thread, ending.answer)
         value = None
         if ending.typed:
             value = parse(text) if agent is None or agent.output is None else agent.output.load(text)

@@ -174,10 +174,10 @@ class TurnRun:
     def so_far(self) -> dict[str, Any]:
         """How many steps the turn took, what it used, and the last words of an answer that was broken off."""
         counted = self._state or self._turn
-        answer = None
-        if self._partial is not None and self._partial[2]:
-            answer = self._partial[0].replace("/", ".").removesuffix(".model")
-        return {"steps": counted.steps, "usage": counted.usage, "answer": answer}
+        if self._partial is None or not self._partial[2]:
+            return {"steps": counted.steps, "usage": counted.usage}
+        answer = self._partial[0].replace("/", ".").removesuffix(".model")
+        return {"steps": counted.steps + 1, "usage": counted.usage, "answer": answer}
 
     async def finish(self) -> Ending:
         """Drive the turn to its end; answers how it ended. Raises `Park` when it has to wait for somebody."""
@@ -531,10 +531,18 @@ class TurnRun:
 
     # ---- how it ends ----
 
-    def park(self, waits: tuple[str, ...]) -> None:
+    @property
+    def waits(self) -> list[str]:
+        """Waits of this turn that nobody has answered."""
+        found = self.performer.past.effects.values()
+        return [one.intent.ask.target for one in found if one.intent and not one.outcome and _is_wait(one.intent.ask)]
+
+    def park(self, waits: tuple[str, ...]) -> Parked:
         """Record that the turn waits."""
         crash_point("turn.before_park")
-        self._submit([Parked(at=self.performer.now(), run=self.run, waits=waits)])
+        parked = Parked(at=self.performer.now(), run=self.run, waits=waits)
+        self._submit([parked])
+        return parked
 
     async def seal(self, ending: Ending, before: list[Record] | None = None) -> None:
         """Record how the turn ended; nothing is recorded in its name after that."""
@@ -606,6 +614,10 @@ def _groups(calls: list[_Call]) -> Iterator[list[_Call]]:
             group.append(call)
     if group:
         yield group
+
+
+def _is_wait(ask: Ask) -> bool:
+    return ask.kind == "await_event"
 
 
 def _answer(name: str, outcome: Outcome) -> Any:  # noqa: ANN401  whatever somebody outside answered

@@ -27,7 +27,8 @@ from holdfast.runtime.session import Session
 from holdfast.runtime.watch import Watch
 from holdfast.store import open_store
 from holdfast.store.store import LEASE_MS, MIN_LEASE_MS, Store
-from holdfast.turns.conversation import Stop
+from holdfast.turns.conversation import Stop, deadline_wait
+from holdfast.turns.keys import run_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
@@ -76,7 +77,7 @@ class Runtime:
         check_int("lease time", lease_ms, least=MIN_LEASE_MS)
         check_int("concurrency", concurrency, least=1)
         self._around = Surround(store, self.agents, self.watch, self.rings, lease_ms)
-        self._engine = Embedded(store, self._drive_of, concurrency) if drive else None
+        self._engine = Embedded(store, self._drive_of, self.watch.ended, concurrency) if drive else None
         self._subscriptions: set[Subscription] = set()
         self._closed = False
         self._floor = 0
@@ -163,8 +164,8 @@ class Runtime:
         body = msgspec.to_builtins(said)
         receipt = await self.store.accept_into(session, "session", agent, body, key=key)
         if receipt.fresh and said.deadline_ms is not None:
-            name, due = f"deadline:t{receipt.input}", receipt.at + said.deadline_ms
-            await self.store.open_wait(session, name, deadline=due)
+            name = deadline_wait(run_of(receipt.input))
+            await self.store.open_wait(session, name, deadline=receipt.at + said.deadline_ms)
         if self._engine is not None:
             self._engine.poke(session)
         return receipt
@@ -194,8 +195,9 @@ class Runtime:
         return settlement
 
     async def waits(self, session: str) -> list[Wait]:
-        """What a session waits for."""
-        return [wait for wait in await self.store.waits(session) if wait.state == "open"]
+        """What a session waits for somebody outside to answer."""
+        found = await self.store.waits(session)
+        return [wait for wait in found if wait.state == "open" and not wait.name.startswith(deadline_wait(""))]
 
     def wait_token(self, session: str, name: str) -> str:
         """What `resolve` needs to answer a wait of a session."""
@@ -209,10 +211,22 @@ class Runtime:
             async for event in self.follow(store_cursor(after)):
                 yield event
             return
-        since = self.store.clock.read().wall
-        async for event in self.follow(Cursor(self._floor)):
+        async for event in self.from_now(*self.now()):
+            yield event
+
+    async def from_now(self, since: int, position: int) -> AsyncIterator[Event]:
+        """All events since a moment, at which the store had come to `position` or beyond."""
+        async for event in self.follow(Cursor(position)):
             if event.at >= since:
                 yield event
+
+    def _position(self) -> int:
+        """A position that the store has reached; nobody who asks now misses what comes next."""
+        return self._floor if self._engine is None else max(self._floor, self._engine.position)
+
+    def now(self) -> tuple[int, int]:
+        """This moment, and a position that the store has reached."""
+        return self.store.clock.read().wall, self._position()
 
     def follow(self, after: Cursor) -> AsyncIterator[Event]:
         """All events behind a cursor."""

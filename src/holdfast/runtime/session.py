@@ -70,7 +70,7 @@ class Session:
         )
         receipt = await self._runtime.accept(self.id, await self._named_agent(), said, key)
         after = receipt.head if receipt.fresh and not steer else 0
-        return Turn(self._runtime, self.id, receipt.input, after)
+        return Turn(self._runtime, self.id, receipt.input, after, steers=bool(steer))
 
     async def _named_agent(self) -> str:
         if self._agent is not None:

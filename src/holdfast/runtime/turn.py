@@ -25,13 +25,14 @@ CancelStatus = Literal["requested", "already_requested", "too_late"]
 class Turn:
     """The turn that answers one input of a session. What you do not ask of it costs nothing."""
 
-    def __init__(self, runtime: Runtime, session: str, number: int, after: int = 0) -> None:
+    def __init__(self, runtime: Runtime, session: str, number: int, after: int = 0, *, steers: bool = False) -> None:
         self.session = session
         self.id = keys.run_of(number)
         """The turn that the input begins; one that steers may enter another turn instead."""
         self._runtime = runtime
         self._number = number
         self._after = after
+        self._steers = steers
 
     def __repr__(self) -> str:
         return f"Turn({self.session!r}, {self.id!r})"
@@ -57,21 +58,14 @@ class Turn:
     async def events(self, after: int | str | None = None) -> AsyncIterator[Event]:
         """What happens in this turn, from its start or from a cursor, until it has ended."""
         cursor = Cursor(self._after) if after is None else session_cursor(after)
-        run: str | None = None if after is None else await self._run()
+        run = None if self._steers and after is None else await self._run()
         runtime = self._runtime
-        held: list[Event] = []
         async for event in follow_session(runtime.store, runtime.watch, runtime.rings, self.session, cursor):
-            if run is None:
-                held.append(event)
-                if not (isinstance(event, InputAccepted) and event.input == self._number):
-                    continue
-                run = event.turn
-                for earlier in held:
-                    if earlier.turn == run:
-                        yield earlier
-                held.clear()
-            elif event.turn in (run, None):
-                yield event
+            if run is None and isinstance(event, InputAccepted) and event.input == self._number:
+                run = event.turn  # an input that steers is part of the turn from here on
+            if run is None or event.turn not in {run, None}:
+                continue
+            yield event
             if event.turn == run and isinstance(event, TERMINAL):
                 return
 
@@ -88,6 +82,8 @@ class Turn:
         return await self._runtime.request_stop(self.session, reader.run or self.id, reason)
 
     async def _run(self) -> str:
+        if not self._steers:
+            return self.id
         reader = self._reader()
         await reader.read()
         return reader.run or self.id

@@ -73,6 +73,11 @@ _said: Final = msgspec.json.Decoder(Said).decode
 _stop: Final = msgspec.json.Decoder(Stop).decode
 
 
+def deadline_wait(run: str) -> str:
+    """The name of the wait that wakes a turn when its time is up."""
+    return f"deadline:{run}"
+
+
 def input_of(body: bytes) -> Said | Stop:
     """What an accepted input is."""
     return _stop(body) if body.startswith(b'{"cancel"') else _said(body)

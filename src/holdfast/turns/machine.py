@@ -204,7 +204,7 @@ def _answered(state: TurnState, id: int, message: AssistantMessage) -> TurnState
         if state.empties >= MAX_EMPTY:
             return _finish(state, "failed", "empty_response", "the model gave no answer", "model")
         return _go_on(replace(state, empties=state.empties + 1), id, EMPTY)
-    answer = answer_of(state.thread.messages, message.id) or message.text
+    answer = answer_of(state.thread, message.id) or message.text
     complaint = state.rules.check(answer) if state.rules.check else None
     if complaint is None:
         return replace(state, awaited=Checkpoint(id + 1, "before_completion"))
@@ -228,16 +228,16 @@ def _after_tools(state: TurnState, message: AssistantMessage) -> bool:
     """An empty reply after the results of tools is how some models say that they are done."""
     if state.rules.check is not None:
         return False
-    said = [found for found in state.thread.messages[-2:] if found.id != message.id]
+    said = [found for found in state.thread.tail(2) if found.id != message.id]
     return bool(said) and type(said[-1]) is ToolMessage
 
 
-def answer_of(messages: tuple[object, ...], id: str) -> str:
+def answer_of(thread: Thread, id: str) -> str:
     """The words of the answer that ends with message `id`, joined with those that the output limit had cut off."""
     words: list[str] = []
     found = False
-    for message in reversed(messages):
-        if not found and getattr(message, "id", None) != id:
+    for message in thread.backwards():
+        if not found and message.id != id:
             continue
         if type(message) is AssistantMessage:
             if found and message.finish != "output_limit":

@@ -23,7 +23,7 @@ from holdfast.messages import UserMessage
 from holdfast.records import Admitted, Ended, Record, Resumed, Started
 from holdfast.runtime.live import Ring
 from holdfast.runtime.performing import Park, TurnRun
-from holdfast.runtime.reading import read_conversation, read_on
+from holdfast.runtime.reading import read_on, read_session
 from holdfast.spawning import spawn
 from holdfast.turns import Ending, OpenTurn, keys
 from holdfast.turns.conversation import Said, Stop, deadline_wait, input_of
@@ -165,11 +165,11 @@ class SessionDrive:
         self._around.watch.local.add(self.session)
         lost.add_done_callback(self._on_loss)
         try:
-            conversation = await read_conversation(self._store, self.session)
+            conversation, pending = await read_session(self._store, self.session, lease.head)
             if conversation.seq != lease.head:
                 raise HeadConflict(self.session, lease.head, conversation.seq)
             self._agent = self._around.agents.get(conversation.agent or "")
-            await self._serve(conversation)
+            await self._serve(conversation, pending)
         finally:
             if self._alarm is not None:
                 self._alarm.cancel()
@@ -178,9 +178,10 @@ class SessionDrive:
                 await asyncio.gather(self._looking, return_exceptions=True)
             self._around.rings.remove(self._ring)
 
-    async def _serve(self, conversation: Conversation) -> None:
+    async def _serve(self, conversation: Conversation, pending: list[Input] | None) -> None:
         while True:
-            await self._look(conversation.turn)
+            await self._look(conversation.turn, pending)
+            pending = None
             turn = conversation.turn
             if turn is not None:
                 if not await self._may_resume(turn):
@@ -200,7 +201,8 @@ class SessionDrive:
         """Whether there is anything more to do, after a turn has ended or was parked."""
         if turn.parked is not None:
             return await self._settled(turn)
-        await self._look(None)
+        if self._news:
+            await self._look(None)
         return bool(self._inbox) and not self._stopping
 
     async def _next(self, conversation: Conversation) -> tuple[OpenTurn | None, list[Record]]:
@@ -248,12 +250,12 @@ class SessionDrive:
 
     # ---- the inbox ----
 
-    async def _look(self, turn: OpenTurn | None) -> None:
+    async def _look(self, turn: OpenTurn | None, known: list[Input] | None = None) -> None:
         """Read the inbox, and act on what can't wait for its turn."""
         async with self._reading:
             self._news = False
             self._seen = self._wakes
-            pending = await self._store.pending(self.session)
+            pending = await self._store.pending(self.session) if known is None else known
             self._inbox = [_Waiting(found, input_of(found.body)) for found in pending if found.input not in self._taken]
             self._stop_running(turn)
             await self._stop_queued(turn.run if turn is not None else None)
@@ -416,10 +418,10 @@ class SessionDrive:
     # ---- what a turn needs ----
 
     def show(self, kind: type[LiveEvent], run: str, **fields: Any) -> None:  # noqa: ANN401
-        self._ring.publish(kind, run, self._ledger.head, **fields)
+        self._ring.publish(kind, run, self._ledger.head, fields)
 
-    async def steering(self, *, certain: bool) -> list[tuple[Admitted, UserMessage]]:
-        if self._news or certain:
+    async def steering(self) -> list[tuple[Admitted, UserMessage]]:
+        if self._news:
             await self._look(self._open)
             if self._interruption is not None:
                 await asyncio.get_running_loop().create_future()  # the turn is being stopped

@@ -27,6 +27,18 @@ MAX_MERGED: Final = 4_096
 """Deltas that nobody has read yet are joined, up to so many characters."""
 
 
+class _Item(msgspec.Struct):
+    """A live event that nobody may ever look at: the event itself is made when somebody does."""
+
+    number: int
+    wall: int
+    mono: int
+    kind: type[LiveEvent]
+    turn: str
+    seq: int
+    fields: dict[str, Any]
+
+
 class Ring:
     """The live events of one drive of one session, numbered from 1."""
 
@@ -41,57 +53,57 @@ class Ring:
         """The place of the newest event that is not here any more."""
         self._clock = clock
         self._touched = touched
-        self._items: deque[tuple[int, int, LiveEvent]] = deque()
+        self._items: deque[_Item] = deque()
         self._read = 0
 
     @property
     def first(self) -> int:
         """The number of the oldest event that is still here; one more than the newest when none is."""
-        return self._items[0][0] if self._items else self.last + 1
+        return self._items[0].number if self._items else self.last + 1
 
-    def publish(self, kind: type[LiveEvent], turn: str, seq: int, **fields: Any) -> None:  # noqa: ANN401
+    def publish(self, kind: type[LiveEvent], turn: str, seq: int, fields: dict[str, Any]) -> None:
         """Show an event to whoever watches. `seq` is the last record that was submitted before it."""
-        now = self._clock.read()
-        if kind is TextDelta or kind is ReasoningDelta:
-            merged = self._merged(kind, turn, seq, fields["text"])
-            if merged:
-                return
+        if (kind is TextDelta or kind is ReasoningDelta) and self._merged(kind, turn, seq, fields["text"]):
+            return
+        wall, mono, _ = self._clock.read()
         self.last += 1
-        cursor = f"{seq}~{self.id}.{self.last}"
-        event = kind(session=self.session, turn=turn, at=now.wall, seq=seq, cursor=cursor, **fields)
-        self._items.append((self.last, now.mono, event))
-        self._trim(now.mono)
+        self._items.append(_Item(self.last, wall, mono, kind, turn, seq, fields))
+        self._trim(mono)
         self._touched(self.session)
 
     def _merged(self, kind: type[LiveEvent], turn: str, seq: int, text: str) -> bool:
         """Join a delta with the one before, if nobody has read that yet."""
         if not self._items or self._read >= self.last:
             return False
-        number, at, event = self._items[-1]
-        if type(event) is not kind or not isinstance(event, TextDelta | ReasoningDelta):
+        item = self._items[-1]
+        if item.kind is not kind or (item.turn, item.seq) != (turn, seq):
             return False
-        if (event.turn, event.seq) != (turn, seq) or len(event.text) + len(text) > MAX_MERGED:
+        words: str = item.fields["text"]
+        if len(words) + len(text) > MAX_MERGED:
             return False
-        self._items[-1] = (number, at, msgspec.structs.replace(event, text=event.text + text))
+        item.fields = {"text": words + text}
         return True
 
     def _trim(self, now: int) -> None:
         items = self._items
-        while len(items) > MAX_EVENTS or (items and items[0][1] < now - MAX_AGE_MS):
-            self.lost = items.popleft()[2].seq
+        while len(items) > MAX_EVENTS or (items and items[0].mono < now - MAX_AGE_MS):
+            self.lost = items.popleft().seq
 
     def after(self, number: int, seq: int) -> list[LiveEvent]:
         """The events behind `number` that no record above `seq` comes before."""
         self._trim(self._clock.read().mono)
         found: list[LiveEvent] = []
-        for position, _, event in self._items:
-            if position <= number:
-                continue
-            if event.seq > seq:
+        for index in range(max(number + 1 - self.first, 0), len(self._items)):
+            item = self._items[index]
+            if item.seq > seq:
                 break
-            found.append(event)
-            self._read = max(self._read, position)
+            found.append(self._event(item))
+            self._read = max(self._read, item.number)
         return found
+
+    def _event(self, item: _Item) -> LiveEvent:
+        cursor = f"{item.seq}~{self.id}.{item.number}"
+        return item.kind(session=self.session, turn=item.turn, at=item.wall, seq=item.seq, cursor=cursor, **item.fields)
 
 
 def number_of(event: LiveEvent) -> int:

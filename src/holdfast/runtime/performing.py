@@ -92,8 +92,8 @@ class Surroundings(Protocol):
         """Show a live event to whoever watches."""
         ...
 
-    async def steering(self, *, certain: bool) -> list[tuple[Admitted, UserMessage]]:
-        """Inputs that want to enter the running turn now; `certain` looks even if nothing seems to have come."""
+    async def steering(self) -> list[tuple[Admitted, UserMessage]]:
+        """Inputs that want to enter the running turn now."""
         ...
 
     def boundary(self) -> None:
@@ -162,6 +162,8 @@ class TurnRun:
         self._open: dict[str, _Call] = {}
         """Calls that were intended or begun here and have no outcome yet."""
         self._settled: set[str] = set()
+        self._asked: set[str] = set()
+        self._answered: set[str] = set()
         self._partial: tuple[str, Ask, list[Text | Reasoning]] | None = None
 
     @property
@@ -486,7 +488,7 @@ class TurnRun:
                 return Inputs(tuple(self._turn.inputs[number] for number in entered.inputs))
         if effect.id < self._last or self._strict:
             return Inputs()
-        entering = await self._around.steering(certain=effect.moment == "before_completion")
+        entering = await self._around.steering()
         if entering or effect.note is not None:
             entered = Entered(tuple(record.input for record, _ in entering), effect.note)
             crash_point("turn.before_checkpoint")
@@ -516,7 +518,9 @@ class TurnRun:
         if wait.state == "open":
             if isinstance(decision, Begin):
                 self._submit([Intended(at=self.performer.now(), key=below, ask=ask)])
+            self._asked.add(known)
             raise Suspended(known)
+        self._answered.add(known)
         asked = ask if isinstance(decision, Begin) else None
         now = self.performer.now()
         outcome: Outcome
@@ -535,7 +539,8 @@ class TurnRun:
     def waits(self) -> list[str]:
         """Waits of this turn that nobody has answered."""
         found = self.performer.past.effects.values()
-        return [one.intent.ask.target for one in found if one.intent and not one.outcome and _is_wait(one.intent.ask)]
+        asked = {one.intent.ask.target for one in found if one.intent and not one.outcome and _is_wait(one.intent.ask)}
+        return sorted((asked | self._asked) - self._answered)
 
     def park(self, waits: tuple[str, ...]) -> Parked:
         """Record that the turn waits."""

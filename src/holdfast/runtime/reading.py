@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from holdfast.errors import BlobMissing
-from holdfast.records import Admitted, Done
+from holdfast.records import Admitted, Done, Opened
 from holdfast.turns import Conversation, keys
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from holdfast.records import Blob, Record
-    from holdfast.store import Store
+    from holdfast.store import Input, Store
 
 
 async def fetched(store: Store, record: Record) -> Record:
@@ -46,25 +46,38 @@ async def read_records(store: Store, journal: str, *, after: int = 0) -> AsyncIt
 
 async def read_conversation(store: Store, journal: str, *, upto: int | None = None) -> Conversation:
     """What was said in a session (until record `upto`), with all that was said before it was forked."""
-    lineage: list[tuple[str, int | None]] = []
-    name, end = journal, upto
-    while True:
-        lineage.append((name, end))
-        line = await store.journal(name)
-        if line.parent is None:
-            break
-        name, end = line.parent, line.parent_seq
     conversation = Conversation()
-    for depth, (name, end) in enumerate(reversed(lineage)):
-        if depth:
-            conversation.cut()
-            conversation.endings.clear()  # turns of the parent; their ids may come again
-        conversation.seq = 0
-        async for seq, record in read_records(store, name):
-            if end is not None and seq > end:
-                break
-            conversation.add(seq, record)
+    await _read(store, journal, upto, conversation)
     return conversation
+
+
+async def read_session(store: Store, journal: str, head: int) -> tuple[Conversation, list[Input]]:
+    """What was said in a session that ends at `head`, and what waits in its inbox."""
+    entries, pending = await store.read_with_inbox(journal)
+    conversation = Conversation()
+    opened = entries[0].record if entries else None
+    if isinstance(opened, Opened) and opened.parent is not None:
+        await _read(store, journal, head, conversation)
+        return conversation, pending
+    for entry in entries:
+        conversation.add(entry.seq, await fetched(store, entry.record))
+    if conversation.seq < head:
+        await read_on(store, journal, conversation)
+    return conversation, pending
+
+
+async def _read(store: Store, journal: str, upto: int | None, conversation: Conversation) -> None:
+    """Fold a journal, its ancestors first."""
+    line = await store.journal(journal)
+    if line.parent is not None:
+        await _read(store, line.parent, line.parent_seq, conversation)
+        conversation.cut()
+        conversation.endings.clear()  # turns of the parent; their ids may come again
+    conversation.seq = 0
+    async for seq, record in read_records(store, journal):
+        if upto is not None and seq > upto:
+            return
+        conversation.add(seq, record)
 
 
 async def read_on(store: Store, journal: str, conversation: Conversation) -> None:

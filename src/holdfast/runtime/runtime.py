@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
 import secrets
+import signal
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final, Self
 
@@ -48,6 +51,7 @@ if TYPE_CHECKING:
 
 CONCURRENCY: Final = 256
 """How many sessions one runtime drives at once."""
+_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 GRACE: Final = 4.0
 """How long work may go on when the runtime is closed, in seconds."""
 
@@ -103,6 +107,25 @@ class Runtime:
         for subscription in list(self._subscriptions):
             await subscription.stop()
         await self.watch.close()
+
+    async def serve(self) -> None:
+        """Work until the process is told to stop (SIGTERM or SIGINT): then close. A second signal leaves at once."""
+        loop = asyncio.get_running_loop()
+        told = asyncio.Event()
+
+        def on_signal() -> None:
+            if told.is_set():
+                os._exit(130)
+            told.set()
+
+        for number in _SIGNALS:
+            loop.add_signal_handler(number, on_signal)
+        try:
+            await told.wait()
+            await self.close()
+        finally:
+            for number in _SIGNALS:
+                loop.remove_signal_handler(number)
 
     # ---- agents ----
 

@@ -182,6 +182,14 @@ class Store:
         page = self._page(limit)
         return await self._guarded(journal, lambda reader: reader.records(journal, after, page))
 
+    async def read_with_inbox(self, journal: str) -> tuple[list[Entry], list[Input]]:
+        """The first page of a journal and of its inbox, in one go."""
+        check_id("journal id", journal)
+        page = self._backend.limits.page
+        return await self._guarded(
+            journal, lambda reader: (reader.records(journal, 0, page), reader.pending(journal, page))
+        )
+
     async def read_all(self, journal: str, *, after: int = 0) -> AsyncIterator[Entry]:
         """All records above `after`, page by page; nothing is held in the store between two pages."""
         while True:

@@ -6,8 +6,11 @@ the machine over the outcomes that are recorded. An outcome for another effect t
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
+
+import msgspec
+from msgspec.structs import replace
 
 from holdfast.errors import InvariantBroken
 from holdfast.messages import (
@@ -128,8 +131,7 @@ Response: TypeAlias = Replied | ModelFailed | Results | Inputs
 # ---- the machine -----------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class TurnState:
+class TurnState(msgspec.Struct, frozen=True):
     """Where a turn is. `awaited` is the effect whose outcome it needs next."""
 
     run: str
@@ -142,7 +144,7 @@ class TurnState:
     repairs: int = 0
     continuations: int = 0
     empties: int = 0
-    usage: Usage = field(default_factory=Usage)
+    usage: Usage = Usage()
 
 
 def start(run: str, rules: Rules, history: Thread, said: tuple[UserMessage, ...], position: int) -> TurnState:

@@ -28,13 +28,16 @@ if TYPE_CHECKING:
 class EffectContext:
     """What the code that performs an effect may use."""
 
-    __slots__ = ("_boundary", "idempotency_key", "key")
+    __slots__ = ("_boundary", "key")
 
     def __init__(self, boundary: Boundary, key: str) -> None:
         self._boundary = boundary
         self.key = key
-        self.idempotency_key = boundary.performer.idempotency_key(key)
+
+    @property
+    def idempotency_key(self) -> str:
         """The same for every attempt and every re-drive of this effect, and for no other effect of any store."""
+        return self._boundary.performer.idempotency_key(self.key)
 
     async def step(self, name: str, function: Callable[..., Any], *args: object, **options: Any) -> Any:  # noqa: ANN401
         """A sub-step that is recorded once, under a key that does not depend on the attempt."""

@@ -34,6 +34,10 @@ def canonical(value: object) -> bytes:
     return _encoder.encode(value)
 
 
+canonical_json: Final = _encoder.encode
+"""The canonical bytes of a value that was read from JSON, which therefore has a JSON form."""
+
+
 def digest(domain: str, value: object) -> str:
     """SHA-256 of `value` in canonical form, apart from all other domains."""
     return digest_of_bytes(domain, canonical(value))

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from holdfast.agent import Agent
     from holdfast.events import LiveEvent
     from holdfast.runtime.following import Rings
+    from holdfast.runtime.turnstile import Turnstile
     from holdfast.runtime.watch import Watch
     from holdfast.store import Store
     from holdfast.store.contract import Input, Lease, Wait
@@ -55,6 +56,7 @@ class Surround:
     agents: Mapping[str, Agent]
     watch: Watch
     rings: Rings
+    turnstile: Turnstile
     lease_ms: int
 
 
@@ -139,6 +141,7 @@ class SessionDrive:
         """Do what there is to do. Returns without having done anything when another process does it."""
         install(asyncio.get_running_loop())
         try:
+            await self._around.turnstile.enter()
             async with (
                 claimed(self._store, self.session, self._around.lease_ms, self._last_seen) as lease,
                 renewed(self._store, lease) as lost,
@@ -158,6 +161,7 @@ class SessionDrive:
 
     async def _drive(self, lease: Lease, lost: asyncio.Future[HoldfastError]) -> None:
         crash_point("drive.claimed")
+        await self._around.turnstile.enter()
         self._wakes = max(self._wakes, lease.wakes)
         self._ledger = LeasedJournal(self._store, lease, self._around.watch.touch)
         self._ring = Ring(self.session, lease.head, self._store.clock, self._around.watch.touch)
@@ -434,9 +438,10 @@ class SessionDrive:
             entering.append(await self._admit(found, run))
         return entering
 
-    def boundary(self) -> None:
+    async def boundary(self) -> None:
         if self._stopping:
             raise Stopping
+        await self._around.turnstile.enter()
 
     async def open_wait(self, name: str, deadline: int | None) -> Wait:
         wait = await self._store.open_wait(self.session, name, deadline=deadline)

@@ -16,7 +16,7 @@ import msgspec
 from holdfast import events
 from holdfast.agent import Agent, milliseconds
 from holdfast.crashpoints import crash_point
-from holdfast.effects.canonical import canonical, digest_of_bytes
+from holdfast.effects.canonical import canonical_json, digest_of_bytes
 from holdfast.effects.divergence import diverge
 from holdfast.effects.envelope import segment
 from holdfast.effects.performer import Performer
@@ -96,8 +96,8 @@ class Surroundings(Protocol):
         """Inputs that want to enter the running turn now."""
         ...
 
-    def boundary(self) -> None:
-        """A place between two effects: raises when the drive is being stopped."""
+    async def boundary(self) -> None:
+        """A place between two effects: others may go first, and the drive may be stopped here."""
         ...
 
     async def open_wait(self, name: str, deadline: int | None) -> Wait:
@@ -239,7 +239,7 @@ class TurnRun:
                 return ModelFailed("interrupted", "the model call was interrupted")
 
     async def _ask_model(self, effect: CallModel, key: str, ask: Ask) -> Outcome:
-        self._around.boundary()
+        await self._around.boundary()
         model = self._agent.model
         request = self._agent.request(effect.thread, effect.position)
         self._show(events.ContextBuilt, messages=len(request.messages))
@@ -300,7 +300,7 @@ class TurnRun:
             todo = [call for call in group if call.result is None]
             if not todo:
                 continue
-            self._around.boundary()
+            await self._around.boundary()
             await self._intend(todo)
             if len(todo) == 1:
                 await self._perform(todo[0])
@@ -315,7 +315,7 @@ class TurnRun:
         """What is to be done about a call. Nothing is done before all calls of the batch fit what is recorded."""
         tool = self._agent.tools.get(call.name)
         key = keys.call_key(self.run, number, ordinal, call.name)
-        content = digest_of_bytes("call", canonical([call.name, call.arguments]))
+        content = digest_of_bytes("call", canonical_json([call.name, call.arguments]))
         ask = Ask("tool_call", key.rpartition(".")[2], content)
         recorded = self.performer.recorded(key)
         intended = recorded is not None and recorded.intent is not None

@@ -27,6 +27,7 @@ from holdfast.runtime.driver import SessionDrive, Surround
 from holdfast.runtime.following import Cursor, Rings, follow_store, store_cursor
 from holdfast.runtime.invocation import Emitted, Subscription, emit
 from holdfast.runtime.session import Session
+from holdfast.runtime.turnstile import Turnstile
 from holdfast.runtime.watch import Watch
 from holdfast.store import open_store
 from holdfast.store.store import LEASE_MS, MIN_LEASE_MS, Store
@@ -80,7 +81,7 @@ class Runtime:
             self.register(agent)
         check_int("lease time", lease_ms, least=MIN_LEASE_MS)
         check_int("concurrency", concurrency, least=1)
-        self._around = Surround(store, self.agents, self.watch, self.rings, lease_ms)
+        self._around = Surround(store, self.agents, self.watch, self.rings, Turnstile(), lease_ms)
         self._engine = Embedded(store, self._drive_of, self.watch.ended, concurrency) if drive else None
         self._subscriptions: set[Subscription] = set()
         self._closed = False

@@ -1,0 +1,159 @@
+"""Checking that the turns of a session still fit their code: each is driven again from its records, nothing is done.
+
+A turn that was cancelled or ran into its deadline ends where its records end, and so does one that is under way.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
+
+from holdfast.driving import RecordedJournal
+from holdfast.effects.divergence import Divergence, diverge
+from holdfast.errors import Halted, HoldfastError, InvariantBroken, JournalConflict, ReplayMismatch, ReplayMiss
+from holdfast.records import Ended, EndStatus
+from holdfast.runtime.performing import Park, TurnRun
+from holdfast.runtime.reading import read_conversation, read_records
+from holdfast.turns import Conversation, Ending
+from holdfast.turns.conversation import ending_of
+
+if TYPE_CHECKING:
+    from holdfast.agent import Agent
+    from holdfast.events import LiveEvent
+    from holdfast.messages import UserMessage
+    from holdfast.records import Admitted
+    from holdfast.store import Store
+    from holdfast.store.contract import Wait
+    from holdfast.turns import OpenTurn
+
+Verdict = Literal["ok", "drift", "divergence"]
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """One place where a turn and its records differ."""
+
+    key: str
+    divergence: Divergence
+
+
+class TurnCheck(msgspec.Struct, frozen=True):
+    """How well a turn fits its records.
+
+    `drift`: a model would be asked something else today; what it had answered is kept. `divergence`: the turn would
+    take another way. `status` is how the turn ended, None while it is under way.
+    """
+
+    turn: str
+    verdict: Verdict
+    status: EndStatus | None = None
+    findings: tuple[Finding, ...] = ()
+
+
+async def check_turns(store: Store, session: str, agent: Agent) -> list[TurnCheck]:
+    """Drive all turns of a session again, from their records alone. Nothing is performed and nothing is written."""
+    line = await store.journal(session)
+    if line.agent != agent.name:
+        raise JournalConflict(session, f"a session of agent {line.agent!r}", f"one of {agent.name!r}")
+    conversation = await _before(store, line.parent, line.parent_seq)
+    checks: list[TurnCheck] = []
+    async for seq, record in read_records(store, session):
+        if isinstance(record, Ended):
+            turn = conversation.turn
+            if turn is not None and turn.run == record.run:
+                checks.append(await _check(store, session, agent, turn, ending_of(record)))
+            else:  # it was stopped before it began
+                checks.append(TurnCheck(record.run, "ok", record.status))
+        conversation.add(seq, record)
+    if conversation.turn is not None:
+        checks.append(await _check(store, session, agent, conversation.turn, None))
+    return checks
+
+
+async def _before(store: Store, parent: str | None, at: int) -> Conversation:
+    """What was said before the session began: nothing, unless it is a fork."""
+    if parent is None:
+        return Conversation()
+    conversation = await read_conversation(store, parent, upto=at)
+    conversation.cut()
+    conversation.endings.clear()
+    return conversation
+
+
+async def _check(store: Store, session: str, agent: Agent, turn: OpenTurn, recorded: Ending | None) -> TurnCheck:
+    run = TurnRun(_Nobody(session), agent, turn, RecordedJournal(store, session), strict=True)
+    status = None if recorded is None else recorded.status
+    try:
+        finding = _compare(turn.run, recorded, await _finish(run))
+    except Halted as halted:
+        finding = _halted(halted.reason, recorded)
+    finally:
+        await run.performer.close("ended")
+    if finding is not None:
+        return TurnCheck(turn.run, "divergence", status, (finding,))
+    drifts = tuple(Finding(drift.key, drift.divergence) for drift in run.performer.drifts)
+    return TurnCheck(turn.run, "drift" if drifts else "ok", status, drifts)
+
+
+async def _finish(run: TurnRun) -> Ending | None:
+    """How the turn ends when it is driven again; None when it would wait."""
+    try:
+        return await run.finish()
+    except Park:
+        return None
+    except HoldfastError:
+        raise
+    except Exception as error:  # noqa: BLE001  what the agent's own code raises is how such a turn ended
+        return Ending("failed", type(error).__name__, str(error)[:2_000], "code", **run.so_far())
+
+
+def _compare(turn: str, recorded: Ending | None, replayed: Ending | None) -> Finding | None:
+    if recorded is None or _broken_off(recorded):
+        return None
+    before, after = _told(recorded), None if replayed is None else _told(replayed)
+    return None if before == after else Finding(turn, diverge(before, after or {"status": "waiting"}))
+
+
+def _halted(reason: HoldfastError, recorded: Ending | None) -> Finding | None:
+    match reason:
+        case ReplayMismatch():
+            return Finding(reason.key, reason.divergence)
+        case ReplayMiss():
+            if recorded is None or _broken_off(recorded):
+                return None
+            return Finding(reason.key, diverge({"effect": None}, {"effect": reason.key}))
+        case _:
+            raise reason
+
+
+def _broken_off(ending: Ending) -> bool:
+    """Whether the turn was stopped from outside, wherever it was."""
+    return ending.status == "cancelled" or (ending.status, ending.code) == ("limit", "deadline")
+
+
+def _told(ending: Ending) -> dict[str, Any]:
+    return {"status": ending.status, "code": ending.code, "answer": ending.answer, "steps": ending.steps}
+
+
+class _Nobody:
+    """The surroundings of a turn that only looks at its records: nobody watches, nothing comes in, nothing waits."""
+
+    def __init__(self, session: str) -> None:
+        self.session = session
+
+    def show(self, kind: type[LiveEvent], run: str, **fields: Any) -> None:  # noqa: ANN401
+        """Nobody watches."""
+
+    async def steering(self) -> list[tuple[Admitted, UserMessage]]:
+        return []
+
+    def boundary(self) -> None:
+        """It may always go on: nothing is performed."""
+
+    async def open_wait(self, name: str, deadline: int | None) -> Wait:  # noqa: ARG002
+        message = f"a check must not open the wait {name!r}"
+        raise InvariantBroken(message)
+
+    def token(self, name: str) -> str:
+        message = f"a check must not give out the token of {name!r}"
+        raise InvariantBroken(message)

@@ -136,15 +136,24 @@ class Embedded:
     async def _look(self) -> None:
         self.position = await self._store.last_position()
         await self._timers()
+        await self._tell_active()
         self._foreign = False
         after = 0
-        while True:
+        while len(self._active) < self._concurrency:
             page = await self._store.work(after)
             for work in page:
                 self._consider(work)
-            if not page or len(page) < self._store.limits.page:
+            if len(page) < self._store.limits.page:
                 return
             after = page[-1].no
+
+    async def _tell_active(self) -> None:
+        """What came from other processes for sessions that are driven here."""
+        if self._active:
+            for session, wakes in (await self._store.wakes(list(self._active))).items():
+                found = self._active.get(session)
+                if found is not None:
+                    found[0].notify(wakes)
 
     async def _timers(self) -> None:
         """Expire what is due; whoever waits for it then has work."""
@@ -160,11 +169,7 @@ class Embedded:
 
     def _consider(self, work: Work) -> None:
         session = work.journal
-        found = self._active.get(session)
-        if found is not None:
-            found[0].notify(work.wakes)
-            return
-        if session in self._stuck or self._stopping:
+        if session in self._active or session in self._stuck or self._stopping:
             return
         if work.holder is not None and work.holder != self._store.owner and not self._store.owner_gone(work.holder):
             self._foreign = True

@@ -147,7 +147,7 @@ class _Nobody:
     async def steering(self) -> list[tuple[Admitted, UserMessage]]:
         return []
 
-    def boundary(self) -> None:
+    async def boundary(self) -> None:
         """It may always go on: nothing is performed."""
 
     async def open_wait(self, name: str, deadline: int | None) -> Wait:  # noqa: ARG002

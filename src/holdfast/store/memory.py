@@ -204,6 +204,9 @@ class MemoryDisk:
     def heads(self, journals: Sequence[str]) -> dict[str, int]:
         return {name: self._journals[name].head for name in journals if name in self._journals}
 
+    def wakes(self, journals: Sequence[str]) -> dict[str, int]:
+        return {name: self._journals[name].wakes for name in journals if name in self._journals}
+
     def work(self, after: int, limit: int, now: Instant) -> list[Work]:
         found = (row for row in self._journals.values() if row.no > after and has_work(row))
         return [as_work(row, now) for row in itertools.islice(found, limit)]

@@ -241,13 +241,13 @@ class Store:
 
     async def heads(self, journals: Sequence[str]) -> dict[str, int]:
         """Where each of these journals ends; those that do not exist are left out."""
-        if isinstance(journals, str):
-            raise InvalidArgument("journals", journals, "a list of journal ids")
-        try:
-            names = [check_id("journal id", journal) for journal in journals]
-        except TypeError:
-            raise InvalidArgument("journals", journals, "a list of journal ids") from None
+        names = _names(journals)
         return await self._backend.read(lambda reader: reader.heads(names))
+
+    async def wakes(self, journals: Sequence[str]) -> dict[str, int]:
+        """How often each of these journals was woken; those that do not exist are left out."""
+        names = _names(journals)
+        return await self._backend.read(lambda reader: reader.wakes(names))
 
     async def work(self, after: int = 0, limit: int | None = None) -> list[Work]:
         """Sessions that somebody should advance, also those that somebody does: `holder` tells.
@@ -471,6 +471,15 @@ def _opening(journal: str, kind: JournalKind, agent: str | None) -> OpenJournal:
     if agent is not None:
         check_id("agent", agent)
     return OpenJournal(journal, kind, agent)
+
+
+def _names(journals: Sequence[str]) -> list[str]:
+    if isinstance(journals, str):
+        raise InvalidArgument("journals", journals, "a list of journal ids")
+    try:
+        return [check_id("journal id", journal) for journal in journals]
+    except TypeError:
+        raise InvalidArgument("journals", journals, "a list of journal ids") from None
 
 
 def _lease(given: object) -> Lease:

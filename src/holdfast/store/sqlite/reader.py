@@ -105,11 +105,17 @@ class SqliteReader:
         return self._one("SELECT max(pos) FROM records", ()) or 0
 
     def heads(self, journals: Sequence[str]) -> dict[str, int]:
+        return self._numbers("head", journals)
+
+    def wakes(self, journals: Sequence[str]) -> dict[str, int]:
+        return self._numbers("wakes", journals)
+
+    def _numbers(self, column: str, journals: Sequence[str]) -> dict[str, int]:
         found: dict[str, int] = {}
         for first in range(0, len(journals), _HEADS_AT_ONCE):
             chosen = tuple(journals[first : first + _HEADS_AT_ONCE])
             places = ", ".join("?" * len(chosen))
-            found.update(self._db.execute(f"SELECT id, head FROM journals WHERE id IN ({places})", chosen))  # noqa: S608
+            found.update(self._db.execute(f"SELECT id, {column} FROM journals WHERE id IN ({places})", chosen))  # noqa: S608
         return found
 
     def work(self, after: int, limit: int, now: Instant) -> list[Work]:

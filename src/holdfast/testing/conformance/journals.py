@@ -204,10 +204,32 @@ async def the_heads_of_many_journals_are_found_and_missing_ones_left_out(stores:
 
 
 @case
+async def the_wakes_of_many_journals_are_found_and_missing_ones_left_out(stores: Stores) -> None:
+    async with stores.open(ManualClock()) as store:
+        await store.open_journal("a")
+        await store.open_journal("b")
+        await store.accept("b", "hello")
+        await store.accept("b", "again")
+        assert await store.wakes(["a", "b", "ghost"]) == {"a": 0, "b": 2}
+
+
+@case
+async def a_journal_and_its_inbox_are_read_in_one_go(stores: Stores) -> None:
+    async with stores.open(ManualClock()) as store:
+        await store.open_journal("a")
+        await append_here(store, await store.claim("a"), step("x"))
+        await store.accept("a", "hello", key="k")
+        entries, waiting = await store.read_with_inbox("a")
+        assert entries == await store.read("a")
+        assert waiting == await store.pending("a")
+
+
+@case
 async def a_text_is_no_list_of_journals(stores: Stores) -> None:
     async with stores.open(ManualClock()) as store:
         await store.open_journal("a")
         await refusal(InvalidArgument, store.heads("a"))
+        await refusal(InvalidArgument, store.wakes("a"))
 
 
 @case

@@ -150,6 +150,7 @@ ON_A_JOURNAL: Final[dict[str, Call]] = {
     "read": lambda store, lease: store.read(lease.journal),
     "tail": lambda store, lease: store.tail(lease.journal),
     "pending": lambda store, lease: store.pending(lease.journal),
+    "read_with_inbox": lambda store, lease: store.read_with_inbox(lease.journal),
     "wait": lambda store, lease: store.wait(lease.journal, "w"),
     "waits": lambda store, lease: store.waits(lease.journal),
 }
@@ -159,6 +160,7 @@ ON_THE_STORE: Final[dict[str, Call]] = {
     "open_journal": lambda store, lease: store.open_journal(f"{lease.journal}-new"),
     "accept_into": lambda store, lease: store.accept_into(f"{lease.journal}-made", "session", None, "hello", key="k"),
     "heads": lambda store, lease: store.heads([lease.journal]),
+    "wakes": lambda store, lease: store.wakes([lease.journal]),
     "work": lambda store, _: store.work(),
     "put_blob": lambda store, lease: store.put_blob(lease.journal.encode()),
     "collect_blobs": lambda store, _: store.collect_blobs(),

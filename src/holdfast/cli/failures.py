@@ -1,0 +1,89 @@
+"""What can be wrong with a call of the command line, and the exit code that any error stands for."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from holdfast.errors import HoldfastError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+FAILED: Final = 1
+USAGE: Final = 2
+WAITING: Final = 3
+CANCELLED: Final = 4
+LIMIT: Final = 5
+INTERRUPTED: Final = 130
+TERMINATED: Final = 143
+
+EXITS: Final = {"completed": 0, "failed": FAILED, "cancelled": CANCELLED, "limit": LIMIT}
+"""The exit code for how a turn ended."""
+_CANDIDATES: Final = 8
+
+
+class CallInvalid(UsageError):
+    """Options or arguments that do not go together."""
+
+
+class StoreMissing(UsageError):
+    """There is no store where one was looked for."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(f"there is no store at {path}; name one with --store PATH or HOLDFAST_STORE")
+        self.path = path
+
+
+class AgentNotFound(UsageError):
+    """The reference leads to no agent."""
+
+    def __init__(self, reference: str, reason: str) -> None:
+        super().__init__(f"{reference!r} names no agent: {reason}")
+        self.reference = reference
+        self.reason = reason
+
+
+class AgentBroken(UsageError):
+    """The module of the agent can't be loaded."""
+
+    def __init__(self, reference: str, error: BaseException, place: str) -> None:
+        said = " ".join(str(error).split())
+        super().__init__(f"{reference!r} can't be loaded: {type(error).__name__}: {said}{place}")
+        self.reference = reference
+        self.error = error
+
+
+class SessionUnknown(UsageError):
+    """No session has an id that begins like this."""
+
+    def __init__(self, given: str) -> None:
+        super().__init__(f"no session is called {given!r}, nor begins so; 'holdfast ps -a' lists them all")
+        self.given = given
+
+
+class SessionAmbiguous(UsageError):
+    """Several sessions have ids that begin like this."""
+
+    def __init__(self, given: str, candidates: Sequence[str]) -> None:
+        shown = ", ".join(candidates[:_CANDIDATES])
+        more = f" and {len(candidates) - _CANDIDATES:,} more" if len(candidates) > _CANDIDATES else ""
+        super().__init__(f"{given!r} may be any of {shown}{more}; give more of the id")
+        self.given = given
+        self.candidates = tuple(candidates)
+
+
+class WaitNotOpen(UsageError):
+    """The session does not wait for this."""
+
+    def __init__(self, session: str, name: str, names: Sequence[str]) -> None:
+        choice = f"it waits for {', '.join(names)}" if names else "it waits for nothing"
+        super().__init__(f"{session!r} does not wait for {name!r}: {choice}")
+        self.session = session
+        self.name = name
+        self.names = tuple(names)
+
+
+def exit_code(error: HoldfastError) -> int:
+    """2 where the caller can act, 1 otherwise."""
+    return USAGE if isinstance(error, UsageError) else FAILED

@@ -1,0 +1,149 @@
+"""Finding sessions from the shell: by any unambiguous beginning of their id, in a store that must be there."""
+
+from __future__ import annotations
+
+import secrets
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, NamedTuple
+
+from holdfast.cli.failures import CallInvalid, SessionAmbiguous, SessionUnknown, StoreMissing
+from holdfast.errors import JournalMissing
+from holdfast.records import Admitted
+from holdfast.runtime.reading import read_conversation, read_records
+from holdfast.runtime.runtime import Runtime
+from holdfast.store import open_store
+from holdfast.turns import keys
+from holdfast.turns.conversation import Said, deadline_wait, input_of
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Iterator
+    from pathlib import Path
+
+    from holdfast.store import Journal, Store
+
+
+class Target(NamedTuple):
+    """A session, or one turn of it."""
+
+    line: Journal
+    turn: str | None
+
+    @property
+    def id(self) -> str:
+        """The id of the session."""
+        return self.line.id
+
+
+@asynccontextmanager
+async def looking(path: Path) -> AsyncGenerator[Runtime]:
+    """The store as it is, to look and to ask: nothing is driven here, and no file is made."""
+    if not path.exists():
+        raise StoreMissing(path)
+    async with open_store(path) as store, Runtime(store, (), drive=False) as runtime:
+        yield runtime
+
+
+async def find(store: Store, given: str) -> Target:
+    """What `given` names: a session, or `session/t3`; the id may be cut short where that is unambiguous."""
+    splits = list(_splits(given))
+    for id, turn in splits:
+        try:
+            return Target(await store.journal(id), turn)
+        except JournalMissing:
+            continue
+    lines = await all_sessions(store)
+    for id, turn in splits:
+        found = [line for line in lines if line.id.startswith(id)]
+        if len(found) > 1:
+            raise SessionAmbiguous(id, [line.id for line in found])
+        if found:
+            return Target(found[0], turn)
+    raise SessionUnknown(given)
+
+
+async def find_session(store: Store, given: str) -> Journal:
+    """The session that `given` names; a turn can't be meant."""
+    found = await find(store, given)
+    if found.turn is not None:
+        message = f"{given!r} names a turn; the id of a session is wanted: {found.id}"
+        raise CallInvalid(message)
+    return found.line
+
+
+def _splits(given: str) -> Iterator[tuple[str, str | None]]:
+    yield given, None
+    head, slash, last = given.rpartition("/")
+    if slash and keys.input_of(last) is not None:
+        yield head, last
+
+
+async def all_sessions(store: Store) -> list[Journal]:
+    """Every session, those that changed last first."""
+    lines: list[Journal] = []
+    while True:
+        page = await store.journals(kind="session", before=lines[-1] if lines else None, limit=store.limits.page)
+        lines += page
+        if len(page) < store.limits.page:
+            return lines
+
+
+async def new_id(store: Store) -> str:
+    """An id that no session has: short, because people type it."""
+    while True:
+        id = secrets.token_hex(4)
+        try:
+            await store.journal(id)
+        except JournalMissing:
+            return id
+
+
+async def recorded_agent(store: Store, line: Journal) -> str | None:
+    """The reference of the agent that the last input from the shell named; in a fork, perhaps before it began."""
+    found: str | None = None
+    async for _, record in read_records(store, line.id):
+        if isinstance(record, Admitted):
+            found = _reference(bytes(record.body)) or found
+    for waiting in await store.pending(line.id):
+        found = _reference(waiting.body) or found
+    if found is None and line.parent is not None:
+        return await recorded_agent(store, await store.journal(line.parent))
+    return found
+
+
+def _reference(body: bytes) -> str | None:
+    said = input_of(body)
+    agent: object = said.metadata.get("agent") if isinstance(said, Said) and said.metadata else None
+    return agent if isinstance(agent, str) else None
+
+
+async def last_turn(store: Store, session: str) -> str | None:
+    """The turn that is left to do last: of what waits in the inbox, or the one under way; None when all is done."""
+    queued = [found.input for found in await store.pending(session) if isinstance(input_of(found.body), Said)]
+    if queued:
+        return keys.run_of(max(queued))
+    turn = (await read_conversation(store, session)).turn
+    return None if turn is None else turn.run
+
+
+async def open_waits(store: Store, session: str) -> tuple[str, ...]:
+    """What a session waits for that only somebody outside can give; empty when it runs, or is about to go on."""
+    line = await store.journal(session)
+    if line.status != "waiting":
+        return ()
+    turn = (await read_conversation(store, session)).turn
+    if turn is None or turn.parked is None:
+        return ()
+    now = store.clock.read().wall
+    names: list[str] = []
+    for name in turn.parked.waits:
+        wait = await store.wait(session, name)
+        if wait is None or wait.state != "open" or (wait.deadline is not None and wait.deadline <= now):
+            return ()
+        if name != deadline_wait(turn.run):
+            names.append(name)
+    return tuple(names)
+
+
+def wait_label(name: str) -> str:
+    """The tool's own name for a wait, without the place where it was asked."""
+    return name.rpartition("/")[2]

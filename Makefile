@@ -9,7 +9,7 @@ READY  := $(VENV)/.ready
 .PHONY: help demo test check bench torture format clean
 
 help:
-	@echo "make demo      see the promise: a worker is killed again and again, and loses nothing"
+	@echo "make demo      see the promise: an agent is killed three times, and does nothing twice"
 	@echo "make test      all quick tests (under five minutes on two cores)"
 	@echo "make check     lint, format, types, import directions"
 	@echo "make bench     the speed bars, as ratios against raw SQLite in the same run"
@@ -20,7 +20,7 @@ $(READY): pyproject.toml constraints.txt scripts/setup
 	@touch $@
 
 demo: $(READY)
-	@$(BIN)/python examples/kill_the_worker.py
+	@$(BIN)/python examples/shop.py $(ARGS)
 
 test: $(READY)
 	@scripts/system-packages

@@ -6,11 +6,12 @@ import asyncio
 import threading
 import time
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import apsw
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterable, Sequence
     from pathlib import Path
 
 TABLES = {
@@ -20,11 +21,19 @@ TABLES = {
 }
 INSERT = "INSERT INTO t VALUES (?, ?, ?)"
 
+Row: TypeAlias = tuple[str, int, bytes]
+Written: TypeAlias = "Sequence[tuple[Callable[[], Awaitable[object]], Row]]"
+"""What a hand-written session does: pieces of work, each with the row that it leaves behind."""
 
-def connect(path: Path, table: str) -> Any:
+
+def fresh(path: Path) -> Path:
     for suffix in ("", "-wal", "-shm"):
         path.with_name(path.name + suffix).unlink(missing_ok=True)
-    db: Any = apsw.Connection(str(path))
+    return path
+
+
+def connect(path: Path, table: str) -> Any:
+    db: Any = apsw.Connection(str(fresh(path)))
     db.execute("PRAGMA journal_mode = WAL")
     db.execute("PRAGMA synchronous = FULL")
     db.execute(TABLES[table])
@@ -33,15 +42,20 @@ def connect(path: Path, table: str) -> Any:
 
 def single_commits(path: Path, body: bytes, count: int, table: str = "keyed") -> float:
     """Rows per second, each in a transaction of its own."""
+    return count / commit_each(path, (("journal-0", seq, body) for seq in range(count)), table)
+
+
+def commit_each(path: Path, rows: Iterable[Row], table: str) -> float:
+    """How long it takes to commit each of these rows by itself, in seconds."""
     db = connect(path, table)
     begun = time.perf_counter()
-    for seq in range(count):
+    for row in rows:
         db.execute("BEGIN IMMEDIATE")
-        db.execute(INSERT, ("journal-0", seq, body))
+        db.execute(INSERT, row)
         db.execute("COMMIT")
     taken = time.perf_counter() - begun
     db.close()
-    return count / taken
+    return taken
 
 
 def group_commits(path: Path, body: bytes, producers: int, each: int, table: str) -> float:
@@ -86,3 +100,41 @@ async def _group_commits(db: Any, body: bytes, producers: int, each: int) -> flo
     thread.join()
     db.close()
     return producers * each / taken
+
+
+def work_and_commit(path: Path, sessions: Sequence[Written]) -> float:
+    """Seconds for hand-written sessions, all at once, with one thread that commits their rows.
+
+    Every row is a transaction of its own, and is durable before the next piece of work begins.
+    """
+    return asyncio.run(_work_and_commit(connect(path, "keyed"), sessions))
+
+
+async def _work_and_commit(db: Any, sessions: Sequence[Written]) -> float:
+    loop = asyncio.get_running_loop()
+    queue: SimpleQueue[Any] = SimpleQueue()
+
+    def write() -> None:
+        while (item := queue.get()) is not None:
+            row, waiter = item
+            db.execute("BEGIN IMMEDIATE")
+            db.execute(INSERT, row)
+            db.execute("COMMIT")
+            loop.call_soon_threadsafe(waiter.set_result, None)
+
+    async def go(session: Written) -> None:
+        for work, row in session:
+            await work()
+            waiter: asyncio.Future[None] = loop.create_future()
+            queue.put((row, waiter))
+            await waiter
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    begun = time.perf_counter()
+    await asyncio.gather(*[go(session) for session in sessions])
+    taken = time.perf_counter() - begun
+    queue.put(None)
+    thread.join()
+    db.close()
+    return taken

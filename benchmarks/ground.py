@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import apsw
 import msgspec
 from bars import Bar, median_of
-from baselines import group_commits, single_commits
+from baselines import fresh, group_commits, single_commits
 
 import holdfast as hf
 from holdfast import records
@@ -41,12 +41,6 @@ def record(number: int) -> Done:
 
 
 BODY = records.encode(record(1_000))
-
-
-def fresh(path: Path) -> Path:
-    for suffix in ("", "-wal", "-shm"):
-        path.with_name(path.name + suffix).unlink(missing_ok=True)
-    return path
 
 
 def run(main: Callable[[], Coroutine[Any, Any, float]]) -> float:

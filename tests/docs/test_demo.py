@@ -6,16 +6,43 @@ import subprocess
 import sys
 from pathlib import Path
 
-DEMO = Path(__file__).parents[2] / "examples" / "kill_the_worker.py"
+import pytest
+
+DEMO = Path(__file__).parents[2] / "examples" / "shop.py"
+WIDTH = 100
 
 
-def test_the_demo_kills_its_worker_and_finds_every_effect_exactly_once() -> None:
-    arguments = ["--orders", "10", "--kills", "3", "--seed", "4711"]
-    done = subprocess.run(
-        [sys.executable, str(DEMO), *arguments], capture_output=True, text=True, check=False, timeout=100
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.count("killed with SIGKILL") == 3
-    assert "30 effects by" in done.stdout
-    assert "0 lost, 0 done twice" in done.stdout
-    assert "Every effect exactly once." in done.stdout
+def _demo(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(DEMO), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=100)
+
+
+@pytest.fixture(scope="module")
+def shown() -> subprocess.CompletedProcess[str]:
+    return _demo("--seed", "2")
+
+
+def test_the_demo_kills_its_agent_three_times(shown: subprocess.CompletedProcess[str]) -> None:
+    assert shown.stdout.count("SIGKILL") == 3, shown.stdout + shown.stderr
+
+
+def test_the_demo_finds_every_side_effect_exactly_once(shown: subprocess.CompletedProcess[str]) -> None:
+    assert shown.returncode == 0, shown.stdout + shown.stderr
+    assert "6 side effects by 4 processes" in shown.stdout
+    assert shown.stdout.endswith("Every side effect exactly once.\n")
+
+
+def test_the_demo_prints_what_every_process_did(shown: subprocess.CompletedProcess[str]) -> None:
+    for process, following in ("AB", "BC", "CD"):
+        assert f"{process} was killed; {following} goes on from here" in shown.stdout
+
+
+def test_the_demo_fits_a_terminal_of_100_columns(shown: subprocess.CompletedProcess[str]) -> None:
+    assert [line for line in shown.stdout.splitlines() if len(line) > WIDTH] == []
+
+
+def test_a_model_that_nobody_knows_is_named_in_one_line() -> None:
+    done = _demo("--model", "nobody:home")
+    assert done.returncode == 2
+    assert len(done.stderr.splitlines()) == 1
+    assert done.stderr.startswith("ModelUnknown: 'nobody:home'")

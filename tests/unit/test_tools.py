@@ -414,7 +414,11 @@ def test_a_generator_is_refused(function: Callable[..., Any]) -> None:
         tool(name="numbers")(function)
 
 
-@pytest.mark.parametrize("function", [3, Plain, Plain(), functools.partial(add.function, b=1), len], ids=repr)
+@pytest.mark.parametrize(
+    "function",
+    [3, Plain, Plain(), functools.partial(add.function, b=1), len],
+    ids=["number", "class", "object", "partial", "built-in"],
+)
 def test_what_is_not_a_function_is_refused(function: Any) -> None:
     with pytest.raises(ToolInvalid, match="a function is wanted"):
         tool(name="it")(function)

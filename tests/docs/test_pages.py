@@ -1,4 +1,4 @@
-"""Every example in the documentation runs."""
+"""Every example in the documentation runs, and prints what the page says."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 FENCE = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
+PRINTS = re.compile(r"# -> (.*)")
+COMMAND = re.compile(r"^ *holdfast (\w+)(.*)$", re.MULTILINE)
 
 
 def _examples() -> list[tuple[str, str]]:
@@ -22,18 +24,40 @@ def _examples() -> list[tuple[str, str]]:
     ]
 
 
+def _run(script: Path) -> list[str]:
+    done = subprocess.run([sys.executable, script.name], cwd=script.parent, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
 @pytest.mark.parametrize(("name", "code"), _examples(), ids=lambda value: value if len(value) < 40 else "")
-def test_a_documented_example_runs_as_it_stands(name: str, code: str, tmp_path: Path) -> None:
+def test_a_documented_example_runs_as_it_stands_and_again_on_the_same_store(
+    name: str, code: str, tmp_path: Path
+) -> None:
     script = tmp_path / "example.py"
     script.write_text(code, encoding="utf-8")
-    done = subprocess.run([sys.executable, str(script)], cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, f"{name}:\n{done.stderr}"
-    again = subprocess.run([sys.executable, str(script)], cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert again.returncode == 0, f"{name}, second run on the same store:\n{again.stderr}"
+    said = PRINTS.findall(code)
+    first, second = _run(script), _run(script)
+    if said:
+        assert first == said
+        assert second == said
 
 
 def test_there_are_examples() -> None:
     assert any(name.startswith("README") for name, _ in _examples())
+    assert sum(name.startswith("tutorial") for name, _ in _examples()) >= 12
+
+
+def _commands() -> list[str]:
+    pages = "\n".join(page.read_text(encoding="utf-8") for page in PAGES)
+    return sorted({found[0] for found in COMMAND.findall(pages)})
+
+
+@pytest.mark.parametrize("command", _commands())
+def test_a_documented_command_exists(command: str) -> None:
+    asked = [sys.executable, "-m", "holdfast", command, "--help"]
+    done = subprocess.run(asked, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 def test_every_test_file_that_the_promises_name_exists() -> None:

@@ -1,0 +1,471 @@
+"""The bars of turns and sessions: many at once, the loop alone, a long turn again, a long session, parked sessions.
+
+`python benchmarks/turns.py profile` shows where the time of the loop goes, `... profile crowd` that of many sessions.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import cProfile
+import gc
+import io
+import os
+import pstats
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import asynccontextmanager, nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import apsw
+from bars import Bar, best_of, median_of
+from baselines import Row, commit_each, fresh, work_and_commit
+
+import holdfast as hf
+from holdfast import records
+from holdfast.messages import ModelRequest
+from holdfast.store import StoreLimits
+from holdfast.testing import ScriptedModel, call, text
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Awaitable, Callable
+
+    from holdfast.testing.scripted import ScriptReply
+    from holdfast.tools import AnyTool
+
+ROUNDS = 5
+CROWD_ROUNDS = 3
+CROWD = 200
+STEPS = 5
+SHORT, LONG = 20, 100
+REDRIVEN = 2_500
+TURNS = 1_000
+WARM = 1_500
+PARKED_FEW, PARKED_MANY = 100, 10_000
+PARKED_AT_ONCE = 100
+
+
+# ---- the work --------------------------------------------------------------------------------------------------------
+
+
+@hf.tool(read_only=True)
+async def look(item: int) -> dict[str, int]:
+    """How many there are of an item."""
+    return {"item": item, "stock": 3}
+
+
+@hf.tool
+async def book(item: int) -> dict[str, int]:
+    """Book an item: never to be repeated."""
+    return {"item": item, "booked": 1}
+
+
+@hf.tool(read_only=True)
+async def approve(ctx: hf.Context) -> str:
+    """Wait for a person."""
+    return await ctx.wait("approval")
+
+
+def agent(tool: AnyTool, steps: int) -> hf.Agent:
+    """A model that asks for three calls of `tool` in each of its steps, then answers."""
+    work = [[call(tool, item=number) for number in range(3)] for _ in range(steps)]
+    model = ScriptedModel([*work, text("Done.")], keep=0)
+    return hf.Agent("bench", model=model, tools=[tool], limits=hf.Limits(steps=None))
+
+
+# ---- many sessions at once -------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Crowd:
+    """What was seen of many sessions at once, over all rounds."""
+
+    tool: AnyTool
+    rows: list[Row] = field(default_factory=list[Row])
+    lags: list[float] = field(default_factory=list[float])
+    collections: list[float] = field(default_factory=list[float])
+
+    async def run(self, path: Path, limits: StoreLimits | None = None, *, watched: bool = True) -> float:
+        """Durable steps per second."""
+        bench = agent(self.tool, STEPS)
+        async with hf.open(fresh(path), agents=[bench], limits=limits) as runtime:
+            names = [f"session-{number}" for number in range(CROWD)]
+            begun = time.perf_counter()
+            async with _lags(self.lags, self.collections) if watched else nullcontext():
+                outcomes = await asyncio.gather(*[runtime.run(bench, "Go.", session=name) for name in names])
+            taken = time.perf_counter() - begun
+        assert all(outcome.ok and outcome.steps == STEPS + 1 for outcome in outcomes)
+        return CROWD * STEPS / taken
+
+    def committed_together(self, path: Path) -> float:
+        speed = asyncio.run(self.run(path))
+        self.rows = _rows(path)
+        return speed
+
+    def committed_apart(self, path: Path) -> float:
+        """The same runtime, with one command in each transaction."""
+        return asyncio.run(self.run(path, StoreLimits(batch=1), watched=False))
+
+    def by_hand(self, path: Path) -> float:
+        """The same model, tools and records without a runtime, each record committed by itself."""
+        model = ScriptedModel([text("Done.")], keep=0)
+        request = ModelRequest(messages=(), position=0)
+        work: dict[str | None, Callable[[], Awaitable[object]]] = {
+            "model_call": lambda: model.respond(request),
+            "tool_call": lambda: self.tool(item=1),
+            None: _nothing,
+        }
+        sessions: dict[str, list[tuple[Callable[[], Awaitable[object]], Row]]] = {}
+        for row in self.rows:
+            ask = getattr(records.decode(row[2]), "ask", None)
+            sessions.setdefault(row[0], []).append((work[ask and ask.kind], row))
+        return CROWD * STEPS / work_and_commit(path, list(sessions.values()))
+
+    def bare(self, path: Path) -> float:
+        """The rows alone, one after the other in one thread: nobody works, nobody waits for an answer."""
+        return CROWD * STEPS / commit_each(path, self.rows, "keyed")
+
+
+async def _nothing() -> None:
+    pass
+
+
+@asynccontextmanager
+async def _lags(seen: list[float], collections: list[float]) -> AsyncGenerator[None]:
+    """How late the event loop is for somebody who wants 5 ms of sleep; and how long the garbage collector stops all.
+
+    In milliseconds.
+    """
+
+    async def doze() -> None:
+        while True:
+            begun = time.perf_counter()
+            await asyncio.sleep(0.005)
+            seen.append((time.perf_counter() - begun) * 1000 - 5)
+
+    def watch(phase: str, _: dict[str, int]) -> None:
+        now = time.perf_counter() * 1000
+        if phase == "start":
+            collections.append(-now)
+        else:
+            collections[-1] += now
+
+    gc.callbacks.append(watch)
+    task = asyncio.create_task(doze())
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        gc.callbacks.remove(watch)
+
+
+def _rows(path: Path) -> list[Row]:
+    db: Any = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)
+    query = "SELECT j.id, r.seq, r.body FROM records r JOIN journals j ON j.no = r.journal ORDER BY r.pos"
+    rows = db.execute(query).fetchall()
+    db.close()
+    return rows
+
+
+def _crowd(folder: Path, tool: AnyTool, what: str) -> list[Bar]:
+    crowd = Crowd(tool)
+    together, apart, by_hand, bare = median_of(
+        CROWD_ROUNDS,
+        lambda: crowd.committed_together(folder / "crowd.db"),
+        lambda: crowd.committed_apart(folder / "apart.db"),
+        lambda: crowd.by_hand(folder / "by-hand.db"),
+        lambda: crowd.bare(folder / "bare.db"),
+    )
+    lags = crowd.lags
+    each = f"{len(crowd.rows) / CROWD / STEPS:.1f} records a step"
+    collection = f"longest garbage collection {max(crowd.collections, default=0):.0f}"
+    return [
+        Bar(
+            f"{CROWD} sessions, {what}: group commit",
+            together / apart,
+            2,
+            "at least",
+            "x",
+            f"{together:,.0f} steps/s of {apart:,.0f}/s with one command in a transaction; {each}",
+        ),
+        Bar(
+            f"{CROWD} sessions, {what}: by hand",
+            together / by_hand,
+            1.5,
+            "at least",
+            "x",
+            f"of {by_hand:,.0f}/s without a runtime, each record committed alone; its rows, no work: {bare:,.0f}/s",
+        ),
+        Bar(
+            f"{CROWD} sessions, {what}: lag p99",
+            statistics.quantiles(lags, n=100)[-1],
+            50,
+            "at most",
+            "ms",
+            f"median {statistics.median(lags):.1f}, worst {max(lags):.0f} of {len(lags)}; {collection}",
+        ),
+    ]
+
+
+def crowds(folder: Path) -> list[Bar]:
+    return [*_crowd(folder, look, "3 reads"), *_crowd(folder, book, "3 writes")]
+
+
+# ---- the loop alone --------------------------------------------------------------------------------------------------
+
+
+async def _cpu(steps: int, path: Path | None, tool: AnyTool = look) -> float:
+    """CPU time of one step in milliseconds, all threads, from the input to the outcome."""
+    bench = agent(tool, steps)
+    async with hf.open(None if path is None else fresh(path), agents=[bench]) as runtime:
+        begun = time.process_time()
+        outcome = await runtime.run(bench, "Go.")
+        taken = time.process_time() - begun
+    assert outcome.ok
+    assert outcome.steps == steps + 1
+    return taken * 1000 / steps
+
+
+def loop_alone(folder: Path) -> list[Bar]:
+    path = folder / "loop.db"
+    short, long, once, stored_short, stored_long = best_of(
+        2 * ROUNDS,
+        lambda: asyncio.run(_cpu(SHORT, None)),
+        lambda: asyncio.run(_cpu(LONG, None)),
+        lambda: asyncio.run(_cpu(LONG, None, book)),
+        lambda: asyncio.run(_cpu(SHORT, path)),
+        lambda: asyncio.run(_cpu(LONG, path)),
+    )
+    stored = f"on SQLite FULL with its writer {stored_short:.2f} and {stored_long:.2f}"
+    detail = f"{short:.2f} at {SHORT} steps, {long:.2f} at {LONG}; tools done once {once:.2f}; {stored}"
+    return [
+        Bar("CPU of a step of 1 model and 3 tool calls", max(short, long), 0.6, "at most", "ms", detail),
+        Bar("CPU of a step at 100 steps, against 20", long / short, 1.3, "at most", "x", ""),
+    ]
+
+
+# ---- a long turn again -----------------------------------------------------------------------------------------------
+
+
+class Halting:
+    """Asks for three calls in each step, and waits for ever when it is asked for the last reply."""
+
+    def __init__(self, steps: int) -> None:
+        self.asked = asyncio.Event()
+        self._steps = steps
+
+    async def __call__(self, request: ModelRequest) -> ScriptReply:
+        if request.position == self._steps:
+            self.asked.set()
+            await asyncio.Event().wait()
+        return [call(look, item=number) for number in range(3)]
+
+
+async def _until_asked(path: Path) -> float:
+    """Seconds from opening until the model is asked for the reply that is not recorded."""
+    script = Halting(REDRIVEN)
+    model = ScriptedModel(script, keep=0)
+    bench = hf.Agent("bench", model=model, tools=[look], limits=hf.Limits(steps=None))
+    begun = time.perf_counter()
+    async with hf.open(path, agents=[bench], durability="process") as runtime:
+        await runtime.session("long", agent=bench).send("Go.", key="only")
+        await script.asked.wait()
+        taken = time.perf_counter() - begun
+        await runtime.close(grace=0)
+    return taken
+
+
+def redrive(folder: Path) -> list[Bar]:
+    path = fresh(folder / "redrive.db")
+    first = asyncio.run(_until_asked(path))
+    before = len(_rows(path))
+    (again,) = median_of(ROUNDS, lambda: asyncio.run(_until_asked(path)))
+    assert len(_rows(path)) == before + ROUNDS, "nothing but one `resumed` for each drive"
+    detail = f"{REDRIVEN * 4:,} effects; open until the model is asked; the first time {first:.1f} s"
+    return [Bar("re-driving a turn of 10,000 effects", again, 1.0, "at most", "s", detail)]
+
+
+# ---- a long session --------------------------------------------------------------------------------------------------
+
+
+def _call_then_answer(request: ModelRequest) -> ScriptReply:
+    return text("Done.") if (request.position or 0) % 2 else call(look, item=1)
+
+
+@dataclass
+class LongSession:
+    """What each turn of one session cost: bytes handed to the kernel, pages of the file, milliseconds."""
+
+    written: list[int] = field(default_factory=list[int])
+    pages: list[int] = field(default_factory=list[int])
+    ms: list[float] = field(default_factory=list[float])
+
+    async def run(self, path: Path) -> None:
+        bench = hf.Agent("bench", model=ScriptedModel(_call_then_answer, keep=0), tools=[look])
+        async with hf.open(fresh(path), agents=[bench], durability="process") as runtime:
+            db: Any = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)
+            for _ in range(TURNS):
+                wrote, begun = _wrote(), time.perf_counter()
+                assert (await runtime.run(bench, "Go on.", session="long")).ok
+                self.ms.append((time.perf_counter() - begun) * 1000)
+                self.written.append(_wrote() - wrote)
+                self.pages.append(db.execute("PRAGMA page_count").get)
+            db.close()
+
+
+def _wrote() -> int:
+    """Bytes that this process has handed to the kernel, in files of any kind."""
+    lines = Path("/proc/self/io").read_text(encoding="ascii").splitlines()
+    return int(dict(line.split(": ") for line in lines)["wchar"])
+
+
+def _bytes_per_turn(rows: list[Row]) -> list[int]:
+    """Bytes of the records that each turn appended."""
+    sizes: list[int] = []
+    for _, _, body in rows[1:]:
+        if b'"t":"started"' in body:
+            sizes.append(0)
+        sizes[-1] += len(body)
+    assert len(sizes) == TURNS
+    return sizes
+
+
+def long_session(folder: Path) -> list[Bar]:
+    session = LongSession()
+    asyncio.run(session.run(folder / "turns.db"))
+    sizes = _bytes_per_turn(_rows(folder / "turns.db"))
+    print(".", end="", file=sys.stderr, flush=True)
+    pages = (session.pages[109] - session.pages[9], session.pages[-1] - session.pages[-101])
+    written = (sum(session.written[10:110]) // 100, sum(session.written[-100:]) // 100)
+    ms = (statistics.median(session.ms[5:15]), statistics.median(session.ms[-10:]))
+    return [
+        Bar(
+            "bytes of turn 1,000, against turn 10",
+            sizes[-1] / sizes[9],
+            1.2,
+            "at most",
+            "x",
+            f"{sizes[-1]} of {sizes[9]}",
+        ),
+        Bar(
+            "file growth, last 100 turns against turns 10 on",
+            pages[1] / pages[0],
+            1.2,
+            "at most",
+            "x",
+            f"{pages[1]} of {pages[0]} pages; written to files per turn: {written[1]:,} of {written[0]:,} bytes; "
+            f"time of a turn: {ms[1]:.1f} of {ms[0]:.1f} ms",
+        ),
+    ]
+
+
+# ---- parked sessions -------------------------------------------------------------------------------------------------
+
+
+def _resident() -> float:
+    """Resident memory of this process in MB, after everything that can be collected was."""
+    gc.collect()
+    pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
+
+
+async def _park(path: Path) -> None:
+    """Prints resident memory and tasks with few and with many parked sessions: run in a process of its own.
+
+    Sessions that end come first, until SQLite's page caches have the size at which they stay.
+    """
+    bench = hf.Agent("bench", model=ScriptedModel([call(approve), text("Done.")], keep=0), tools=[approve])
+    plain = hf.Agent("plain", model=ScriptedModel([call(look, item=1), text("Done.")], keep=0), tools=[look])
+    async with hf.open(path, agents=[bench, plain], durability="process") as runtime:
+        await _send(runtime, plain, 0, WARM)
+        parked = 0
+        for until in (PARKED_FEW, PARKED_MANY):
+            await _send(runtime, bench, parked, until)
+            parked = until
+            print(_resident(), len(asyncio.all_tasks()))
+        assert await _count_waiting(runtime) == parked
+
+
+async def _send(runtime: hf.Runtime, to: hf.Agent, begin: int, end: int) -> None:
+    """Sessions from number `begin` to `end`, a hundred at once, each until nobody drives it any more."""
+    for first in range(begin, end, PARKED_AT_ONCE):
+        names = [f"{to.name}-{first + number}" for number in range(PARKED_AT_ONCE)]
+        await asyncio.gather(*[runtime.session(name, agent=to).send("Go.") for name in names])
+        while runtime.active:  # noqa: ASYNC110  the runtime has no event for it
+            await asyncio.sleep(0.005)
+
+
+async def _count_waiting(runtime: hf.Runtime) -> int:
+    count, last = 0, None
+    while page := await runtime.sessions(status="waiting", before=last, limit=1_000):
+        count, last = count + len(page), page[-1]
+    return count
+
+
+def parked(folder: Path) -> list[Bar]:
+    path = fresh(folder / "parked.db")
+    begun = time.perf_counter()
+    command = [sys.executable, __file__, "park", str(path)]
+    told = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()
+    taken = time.perf_counter() - begun
+    print(".", end="", file=sys.stderr, flush=True)
+    (few, few_tasks), (many, many_tasks) = (float(told[0]), int(told[1])), (float(told[2]), int(told[3]))
+    each = (many - few) * 1e6 / (PARKED_MANY - PARKED_FEW)
+    return [
+        Bar(
+            "10,000 parked sessions, memory over that of 100",
+            many - few,
+            5,
+            "at most",
+            "MB",
+            f"{many:.1f} MB after {few:.1f} MB: {each:.0f} bytes a session; parked in {taken:.0f} s",
+        ),
+        Bar(
+            "10,000 parked sessions, tasks over those of 100",
+            many_tasks - few_tasks,
+            0,
+            "at most",
+            "",
+            f"{many_tasks} after {few_tasks}",
+        ),
+    ]
+
+
+# ---- where the time goes ---------------------------------------------------------------------------------------------
+
+
+def profile(what: str = "loop", lines: int = 25) -> str:
+    """The functions that take the most time themselves, in the thread of the event loop."""
+    with tempfile.TemporaryDirectory(prefix=".bench-", dir=Path(__file__).parent) as name:
+        path = Path(name) / "profile.db"
+        work: dict[str, Callable[[], float]] = {
+            "loop": lambda: asyncio.run(_cpu(10 * LONG, None)),
+            "stored": lambda: asyncio.run(_cpu(10 * LONG, path)),
+            "crowd": lambda: asyncio.run(Crowd(look).run(path)),
+            "redrive": lambda: asyncio.run(_until_asked(path)),
+        }
+        if what not in work:
+            raise SystemExit(f"there is no profile of {what!r}; choose from {', '.join(work)}")
+        work[what]()  # imports, schemas, the file
+        profiler = cProfile.Profile()
+        profiler.runcall(work[what])
+    told = io.StringIO()
+    pstats.Stats(profiler, stream=told).strip_dirs().sort_stats("tottime").print_stats(lines)
+    return told.getvalue()
+
+
+if __name__ == "__main__":
+    match sys.argv[1:]:
+        case ["profile"]:
+            print(profile())
+        case ["profile", what]:
+            print(profile(what))
+        case ["park", where]:
+            asyncio.run(_park(Path(where)))
+        case _:
+            sys.exit("python benchmarks/turns.py profile [loop|stored|crowd|redrive]")

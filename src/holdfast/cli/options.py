@@ -1,0 +1,44 @@
+"""Options that several commands share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Final, TypeAlias
+
+import typer
+
+DEFAULT_STORE: Final = Path("holdfast.db")
+ENVIRONMENT: Final = "HOLDFAST_STORE"
+
+StoreOption: TypeAlias = Annotated[
+    Path, typer.Option("--store", "-s", envvar=ENVIRONMENT, metavar="PATH", help="The store file.")
+]
+IdArgument: TypeAlias = Annotated[
+    str, typer.Argument(metavar="ID", help="A session; the beginning of its id is enough.", show_default=False)
+]
+PlaceArgument: TypeAlias = Annotated[
+    str,
+    typer.Argument(
+        metavar="ID[/TURN]", help="A session, or one turn of it such as 9f3a/t2; cut ids are fine.", show_default=False
+    ),
+]
+AgentArgument: TypeAlias = Annotated[
+    str,
+    typer.Argument(
+        metavar="AGENT",
+        help="file.py:name or package.module:name; without a name where there is only one agent.",
+        show_default=False,
+    ),
+]
+AgentOption: TypeAlias = Annotated[
+    str | None,
+    typer.Option("--agent", metavar="AGENT", help="The agent, if not the one that the session was run with."),
+]
+SessionOption: TypeAlias = Annotated[
+    str | None, typer.Option("--session", "-S", metavar="ID", help="Continue this session; a cut id is fine.")
+]
+AsOption: TypeAlias = Annotated[
+    str | None,
+    typer.Option("--as", metavar="ID", help="The exact id of the session, which is made if there is none."),
+]
+JsonOption: TypeAlias = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]

@@ -1,0 +1,208 @@
+"""`holdfast run` and `holdfast resume`: ask an agent, or go on with what was asked."""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from holdfast.cli.failures import CallInvalid, StoreMissing
+from holdfast.cli.following import Follower, driving, hint
+from holdfast.cli.loading import load_agent
+from holdfast.cli.screen import Format, QuietScreen, screen_for
+from holdfast.cli.sessions import find, find_session, last_turn, looking, new_id, open_waits, recorded_agent
+from holdfast.cli.terminal import stderr, stdout
+from holdfast.errors import JournalConflict, JournalMissing
+from holdfast.names import check_id
+from holdfast.runtime.runtime import Runtime
+from holdfast.store import open_store
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from holdfast.agent import Agent
+    from holdfast.cli.following import Followed
+    from holdfast.cli.screen import Screen
+    from holdfast.cli.sessions import Target
+    from holdfast.runtime import Turn
+    from holdfast.store import Store
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A call of `holdfast run`."""
+
+    store: Path
+    agent: str
+    prompt: str
+    session: str | None
+    as_id: str | None
+    key: str | None
+    deadline: float | None
+    steer: bool
+    detach: bool
+    format: Format
+
+
+async def run(asked: Asked) -> int:
+    """Ask the agent and show the answer; answers the exit code."""
+    quiet_logs()
+    if asked.key is not None and asked.session is None and asked.as_id is None:
+        message = "--key is good within one session: name it with --session or --as"
+        raise CallInvalid(message)
+    agent = load_agent(asked.agent)
+    prompt = sys.stdin.read() if asked.prompt == "-" else asked.prompt
+    async with open_store(asked.store) as store:
+        session = await choose_session(store, asked.session, asked.as_id)
+    if asked.detach:
+        return await _detach(asked, agent, session, prompt)
+    async with driving(asked.store, agent, session) as runtime:
+        after = await _place(runtime.store, session, asked.key)
+        turn = await _send(runtime, asked, agent, session, prompt)
+        announce(session, turn.id)
+        return (await Follower(runtime, turn, screen_for(asked.format), asked.store).follow(after)).code
+
+
+async def choose_session(store: Store, session: str | None, as_id: str | None) -> str:
+    """The session that was meant: one that is there, one of this very name, or a new one."""
+    if session is not None and as_id is not None:
+        message = "--session continues a session, --as names one exactly: give one of them"
+        raise CallInvalid(message)
+    if session is not None:
+        return (await find_session(store, session)).id
+    return await new_id(store) if as_id is None else check_id("session", as_id)
+
+
+def announce(session: str, turn: str) -> None:
+    """On a terminal, say where the answer can be found again."""
+    err = stderr()
+    if err.live:
+        err.line(err.paint(f"session {session}, turn {turn}", "dim"))
+
+
+async def _place(store: Store, session: str, key: str | None) -> int:
+    """Behind which record the turn must be: the journal's end, unless it was asked before under this key."""
+    try:
+        line = await store.journal(session)
+    except JournalMissing:
+        return 0
+    known = key is not None and await store.find_input(session, check_id("input key", key)) is not None
+    return 0 if known else line.head
+
+
+async def _send(runtime: Runtime, asked: Asked, agent: Agent, session: str, prompt: str) -> Turn:
+    return await runtime.session(session, agent=agent).send(
+        prompt, key=asked.key, steer=asked.steer, deadline=asked.deadline, metadata={"agent": asked.agent}
+    )
+
+
+# ---- in the background -----------------------------------------------------------------------------------------------
+
+
+async def _detach(asked: Asked, agent: Agent, session: str, prompt: str) -> int:
+    async with open_store(asked.store) as store, Runtime(store, [agent], drive=False) as runtime:
+        turn = await _send(runtime, asked, agent, session, prompt)
+    pid = _start(asked.store, session, asked.agent)
+    if asked.format is Format.text:
+        stdout().line(f"{session}/{turn.id}")
+    else:
+        told = {"session": session, "turn": turn.id, "pid": pid}
+        stdout().line(msgspec.json.encode(told).decode())
+    err = stderr()
+    if err.live:
+        watch = hint(asked.store, "logs", "-f", session)
+        err.line(err.paint(f"process {pid} works on it; watch with: {watch}", "dim"))
+    return 0
+
+
+def _start(store: Path, session: str, agent: str) -> int:
+    """A process of its own, in a session of its own: it survives the terminal. What it prints goes to a log."""
+    command = [sys.executable, "-m", "holdfast", "resume", "--unattended", "--store", str(store), "--agent", agent]
+    log = os.open(store.with_name(f"{store.name}.log"), os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        started = subprocess.Popen(  # noqa: S603  our own program
+            [*command, "--", session], stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+        )
+    finally:
+        os.close(log)
+    started.returncode = 0  # nobody here waits for it
+    return started.pid
+
+
+# ---- going on --------------------------------------------------------------------------------------------------------
+
+
+async def resume(path: Path, given: str, agent: str | None, format: Format, *, unattended: bool, detach: bool) -> int:
+    """Go on with a session until it has nothing left to do, or waits for somebody."""
+    if not path.exists():
+        raise StoreMissing(path)
+    if unattended:
+        logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    else:
+        quiet_logs()
+    async with looking(path) as found:
+        target = await find(found.store, given)
+        reference = agent or await recorded_agent(found.store, target.line)
+        idle = await last_turn(found.store, target.id) is None
+    if idle:
+        stderr().line(f"{target.id} has nothing to do")
+        return 0
+    if reference is None:
+        message = f"{target.id} was not begun from the shell: name its agent with --agent file.py:name"
+        raise CallInvalid(message)
+    if detach:
+        load_agent(reference)  # what is wrong with it is told here, not in the log
+        pid = _start(path, target.id, reference)
+        stderr().line(f"process {pid} goes on with {target.id}")
+        return 0
+    screen = QuietScreen(stderr()) if unattended else screen_for(format)
+    return await _resume(path, target, load_agent(reference), screen, unattended=unattended)
+
+
+async def _resume(path: Path, target: Target, agent: Agent, screen: Screen, *, unattended: bool) -> int:
+    if target.line.agent != agent.name:
+        raise JournalConflict(target.id, f"a session of agent {target.line.agent!r}", f"one of {agent.name!r}")
+    code = 0
+    async with driving(path, agent, target.id) as runtime:
+        while (followed := await _next(runtime, target.id, screen, path)) is not None:
+            code = followed.code
+            if followed.left:
+                break
+            if followed.waits and not (unattended and await _answered(runtime.store, target.id)):
+                break
+    return code
+
+
+async def _next(runtime: Runtime, session: str, screen: Screen, path: Path) -> Followed | None:
+    """Follow the last turn that is left to do; None when there is none."""
+    store = runtime.store
+    head = (await store.journal(session)).head
+    turn = await last_turn(store, session)
+    if turn is None:
+        return None
+    queued = {found.input for found in await store.pending(session)}
+    handle = runtime.session(session).turn(turn)
+    entered = int(turn[1:]) not in queued
+    return await Follower(runtime, handle, screen, path).follow(head, turn if entered else None)
+
+
+async def _answered(store: Store, session: str) -> bool:
+    """Wait for what a timer will end, if one will; False when only a person can."""
+    while waits := await open_waits(store, session):
+        version = store.version
+        timers = [wait for wait in await store.waits(session) if wait.state == "open" and wait.deadline is not None]
+        if not timers:
+            return False
+        if waits == await open_waits(store, session):
+            await store.changed(version, 1.0)
+    return True
+
+
+def quiet_logs() -> None:
+    """What the runtime has to say to operators is told here in another way."""
+    logging.getLogger("holdfast").addHandler(logging.NullHandler())

@@ -1,0 +1,316 @@
+"""A deadline ends the turn wherever it is, within a second of its time; time in the queue counts."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import holdfast as hf
+from holdfast.messages import Message, ToolMessage
+from holdfast.testing import ScriptedModel, call, check, delayed, text
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+    from holdfast.testing.scripted import ScriptItem
+
+SOON = 5.0
+SHORT = 0.15
+A_SECOND = 1.0
+
+
+class Stage:
+    """Where the tools of a test wait, and what they were seen doing."""
+
+    def __init__(self) -> None:
+        self.reached = asyncio.Event()
+        self.go_on = asyncio.Event()
+        self.free = threading.Event()
+        self.done: list[str] = []
+        self.deadlines: list[datetime | None] = []
+        self.loop = asyncio.get_running_loop()
+
+    def tools(self) -> list[hf.Tool[..., Any]]:
+        @hf.tool(read_only=True)
+        async def reads(ctx: hf.Context) -> str:
+            self.deadlines.append(ctx.deadline)
+            self.reached.set()
+            await self.go_on.wait()
+            return "read"
+
+        @hf.tool
+        async def acts() -> str:
+            self.reached.set()
+            await self.go_on.wait()
+            self.done.append("acts")
+            return "acted"
+
+        @hf.tool(read_only=True)
+        def blocks() -> str:
+            self.loop.call_soon_threadsafe(self.reached.set)
+            self.free.wait(SOON)
+            return "unblocked"
+
+        @hf.tool(read_only=True)
+        def listens(ctx: hf.Context) -> str:
+            while not (ctx.cancelled or self.free.wait(0.01)):
+                pass
+            self.done.append("heard")
+            return "stopped"
+
+        @hf.tool
+        async def stubborn() -> str:
+            while not self.go_on.is_set():
+                try:
+                    await self.go_on.wait()
+                except asyncio.CancelledError:
+                    self.done.append("ignored")
+            return "at last"
+
+        @hf.tool
+        async def asks(ctx: hf.Context) -> str:
+            return str(await ctx.wait("approval"))
+
+        return [reads, acts, blocks, listens, stubborn, asks]
+
+
+@pytest.fixture
+async def stage() -> AsyncIterator[Stage]:
+    made = Stage()
+    yield made
+    made.free.set()
+    made.go_on.set()
+    await asyncio.sleep(0)  # what was abandoned may end
+
+
+def agent_of(stage: Stage, script: list[ScriptItem], **options: Any) -> hf.Agent:
+    return hf.Agent("agent", model=ScriptedModel(script), tools=stage.tools(), **options)
+
+
+def asked(agent: hf.Agent) -> list[hf.ModelRequest]:
+    """What the model was asked."""
+    model = agent.model
+    assert isinstance(model, ScriptedModel)
+    return model.requests
+
+
+def states(messages: list[Message]) -> list[str]:
+    return [result.state for message in messages if isinstance(message, ToolMessage) for result in message.results]
+
+
+async def ended_in_time(turn: hf.Turn, begun: float, deadline: float = SHORT) -> hf.TurnOutcome:
+    outcome = await turn.outcome(timeout=SOON)
+    took = time.monotonic() - begun
+    assert (outcome.status, outcome.code, outcome.blame) == ("limit", "deadline", "limit")
+    assert deadline - 0.05 <= took < deadline + A_SECOND
+    return outcome
+
+
+async def test_a_deadline_passes_while_the_model_thinks(stage: Stage) -> None:
+    agent = agent_of(stage, [delayed(60, text("late"))])
+    async with hf.open(None, agents=[agent]) as runtime:
+        begun = time.monotonic()
+        turn = await runtime.session("s", agent=agent).send("go", deadline=SHORT)
+        await ended_in_time(turn, begun)
+
+
+@pytest.mark.parametrize(
+    ("tool", "state"),
+    [("reads", "cancelled"), ("acts", "unknown"), ("blocks", "cancelled"), ("stubborn", "unknown")],
+)
+async def test_a_deadline_passes_while_a_tool_runs(stage: Stage, tool: str, state: str) -> None:
+    agent = agent_of(stage, [call(tool), text("next")])
+    async with hf.open(None, agents=[agent]) as runtime:
+        session = runtime.session("s", agent=agent)
+        begun = time.monotonic()
+        turn = await session.send("go", deadline=SHORT)
+        await ended_in_time(turn, begun)
+        assert states(await session.history()) == [state]
+        assert await check(runtime.store) == []
+
+
+async def test_a_deadline_passes_while_the_turn_waits_for_somebody(stage: Stage) -> None:
+    agent = agent_of(stage, [call("asks"), text("next")])
+    async with hf.open(None, agents=[agent]) as runtime:
+        session = runtime.session("s", agent=agent)
+        begun = time.monotonic()
+        turn = await session.send("go", deadline=SHORT)
+        await ended_in_time(turn, begun)
+        assert states(await session.history()) == ["cancelled"]
+
+
+async def test_a_deadline_passes_in_the_queue(stage: Stage) -> None:
+    agent = agent_of(stage, [call("acts"), text("Done.")])
+    async with hf.open(None, agents=[agent]) as runtime:
+        session = runtime.session("s", agent=agent)
+        first = await session.send("first")
+        await asyncio.wait_for(stage.reached.wait(), SOON)
+        begun = time.monotonic()
+        second = await session.send("second", deadline=SHORT)
+        await ended_in_time(second, begun)
+        stage.go_on.set()
+        assert (await first.outcome(timeout=SOON)).text == "Done."
+        assert len(asked(agent)) == 2
+
+
+async def test_a_deadline_passes_in_the_queue_behind_a_turn_that_waits(stage: Stage) -> None:
+    agent = agent_of(stage, [call("asks"), text("Done.")])
+    async with hf.open(None, agents=[agent]) as runtime:
+        session = runtime.session("s", agent=agent)
+        first = await session.send("first")
+        await _until_waiting(first)
+        begun = time.monotonic()
+        second = await session.send("second", deadline=SHORT)
+        await ended_in_time(second, begun)
+        assert await first.status() == "waiting"
+
+
+async def _until_waiting(turn: hf.Turn) -> None:
+    async with asyncio.timeout(SOON):
+        while await turn.status() != "waiting":
+            await asyncio.sleep(0.005)
+
+
+async def test_the_agents_own_deadline_passes_in_the_queue_behind_a_turn_that_waits(stage: Stage) -> None:
+    limits = hf.Limits(deadline=timedelta(seconds=SHORT))
+    agent = agent_of(stage, [call("asks"), text("Done.")], limits=limits)
+    async with hf.open(None, agents=[agent]) as runtime:
+        session = runtime.session("s", agent=agent)
+        first = await session.send("first", deadline=60)
+        await _until_waiting(first)
+        begun = time.monotonic()
+        second = await session.send("second")
+        await ended_in_time(second, begun)
+        assert await first.status() == "waiting"
+
+
+async def test_the_agents_own_deadline_holds_for_every_turn(stage: Stage) -> None:
+    agent = agent_of(stage, [call("reads")], limits=hf.Limits(deadline=timedelta(seconds=SHORT)))
+    async with hf.open(None, agents=[agent]) as runtime:
+        begun = time.monotonic()
+        await ended_in_time(await runtime.session("s", agent=agent).send("go"), begun)
+
+
+async def test_a_deadline_that_is_given_goes_before_the_agents_own(stage: Stage) -> None:
+    agent = agent_of(stage, [call("reads")], limits=hf.Limits(deadline=timedelta(hours=1)))
+    async with hf.open(None, agents=[agent]) as runtime:
+        begun = time.monotonic()
+        await ended_in_time(await runtime.session("s", agent=agent).send("go", deadline=SHORT), begun)
+
+
+async def test_a_tool_knows_the_deadline(stage: Stage) -> None:
+    agent = agent_of(stage, [call("reads")])
+    async with hf.open(None, agents=[agent]) as runtime:
+        sent = datetime.now(tz=UTC)
+        turn = await runtime.session("s", agent=agent).send("go", deadline=timedelta(seconds=SHORT))
+        await turn.outcome(timeout=SOON)
+        (known,) = stage.deadlines
+        assert known is not None
+        assert abs((known - sent).total_seconds() - SHORT) < 0.1
+
+
+async def test_a_tool_in_a_thread_can_see_that_its_turn_is_over(stage: Stage) -> None:
+    agent = agent_of(stage, [call("listens")])
+    async with hf.open(None, agents=[agent]) as runtime:
+        turn = await runtime.session("s", agent=agent).send("go", deadline=SHORT)
+        await turn.outcome(timeout=SOON)
+        async with asyncio.timeout(SOON):
+            while stage.done != ["heard"]:
+                await asyncio.sleep(0.005)
+
+
+async def test_a_deadline_that_passed_while_nothing_ran_ends_the_turn_without_a_model_call(
+    tmp_path: Path, stage: Stage
+) -> None:
+    agent = agent_of(stage, [text("late")])
+    async with hf.open(tmp_path / "s.db", agents=[agent], drive=False) as runtime:
+        turn = await runtime.session("s", agent=agent).send("go", deadline=0.05)
+        due = runtime.store.clock.read().wall + 50
+        async with asyncio.timeout(SOON):
+            while runtime.store.clock.read().wall <= due:
+                await asyncio.sleep(0.01)
+    async with hf.open(tmp_path / "s.db", agents=[agent]) as runtime:
+        outcome = await runtime.session("s").turn(turn.id).outcome(timeout=SOON)
+        assert (outcome.code, asked(agent)) == ("deadline", [])
+
+
+async def test_a_deadline_goes_on_to_count_after_a_restart(tmp_path: Path, stage: Stage) -> None:
+    agent = agent_of(stage, [call("reads"), text("Done.")])
+    async with hf.open(tmp_path / "s.db", agents=[agent]) as runtime:
+        begun = time.monotonic()
+        turn = await runtime.session("s", agent=agent).send("go", deadline=0.6)
+        await asyncio.wait_for(stage.reached.wait(), SOON)
+        await runtime.close(grace=0)
+    async with hf.open(tmp_path / "s.db", agents=[agent]) as runtime:
+        await ended_in_time(runtime.session("s").turn(turn.id), begun, 0.6)
+
+
+async def test_a_turn_that_was_in_time_is_not_touched_when_its_deadline_passes(stage: Stage) -> None:
+    agent = agent_of(stage, [text("Done."), call("reads"), text("Done again.")])
+    async with hf.open(None, agents=[agent]) as runtime:
+        session = runtime.session("s", agent=agent)
+        first = await session.send("go", deadline=SHORT)
+        assert (await first.outcome(timeout=SOON)).text == "Done."
+        due = runtime.store.clock.read().wall + round(SHORT * 1000) + 50
+        second = await session.send("more")
+        await asyncio.wait_for(stage.reached.wait(), SOON)
+        async with asyncio.timeout(SOON):
+            while runtime.store.clock.read().wall <= due:
+                await asyncio.sleep(0.01)
+        stage.go_on.set()
+        assert (await second.outcome(timeout=SOON)).text == "Done again."
+        assert (await first.outcome(timeout=SOON)).status == "completed"
+
+
+async def test_a_deadline_is_no_wait_that_somebody_could_answer(stage: Stage) -> None:
+    agent = agent_of(stage, [call("asks"), text("Done.")])
+    async with hf.open(None, agents=[agent]) as runtime:
+        turn = await runtime.session("s", agent=agent).send("go", deadline=60)
+        await _until_waiting(turn)
+        (wait,) = await runtime.waits("s")
+        await runtime.resolve(runtime.wait_token("s", wait.name), "yes")
+        assert (await turn.outcome(timeout=SOON)).text == "Done."
+
+
+async def test_nothing_is_waited_for_after_a_turn_that_was_in_time(stage: Stage) -> None:
+    agent = agent_of(stage, [text("Done.")])
+    async with hf.open(None, agents=[agent]) as runtime:
+        turn = await runtime.session("s", agent=agent).send("go", deadline=60)
+        await turn.outcome(timeout=SOON)
+        assert await runtime.waits("s") == []
+
+
+async def test_the_same_key_with_the_same_deadline_is_the_same_turn(stage: Stage) -> None:
+    agent = agent_of(stage, [text("Done.")])
+    async with hf.open(None, agents=[agent]) as runtime:
+        session = runtime.session("s", agent=agent)
+        turns = [await session.send("go", key="k", deadline=60) for _ in range(2)]
+        assert turns[0].id == turns[1].id
+
+
+@pytest.mark.parametrize(
+    "deadline", [0, -1, float("nan"), float("inf"), "5", True, b"", timedelta(0), timedelta(days=99_999)], ids=repr
+)
+async def test_a_deadline_that_can_not_be_meant_is_refused_and_nothing_is_accepted(stage: Stage, deadline: Any) -> None:
+    agent = agent_of(stage, [text("Done.")])
+    async with hf.open(None, agents=[agent]) as runtime:
+        with pytest.raises(hf.UsageError):
+            await runtime.session("s", agent=agent).send("go", deadline=deadline)
+        assert await runtime.sessions() == []
+
+
+async def test_waiting_for_an_outcome_with_a_timeout_leaves_the_turn_alone(stage: Stage) -> None:
+    agent = agent_of(stage, [call("acts"), text("Done.")])
+    async with hf.open(None, agents=[agent]) as runtime:
+        turn = await runtime.session("s", agent=agent).send("go")
+        await asyncio.wait_for(stage.reached.wait(), SOON)
+        with pytest.raises(TimeoutError):
+            await turn.outcome(timeout=0.05)
+        stage.go_on.set()
+        assert (await turn.outcome(timeout=SOON)).text == "Done."

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import msgspec
 
 from holdfast.bounds import check_int
+from holdfast.effects.canonical import check as check_json
 from holdfast.effects.canonical import digest
 from holdfast.errors import AgentInvalid, InvalidArgument
 from holdfast.messages import ModelRequest
@@ -71,13 +72,14 @@ class Agent:
         limits: Limits | None = None,
     ) -> None:
         self.name = check_id("agent", name)
-        self.limits = limits or Limits()
+        self.limits = Limits() if limits is None else limits
         if not isinstance(self.limits, Limits):  # pyright: ignore[reportUnnecessaryIsInstance]  # callers may be untyped
             raise InvalidArgument("limits", limits, "Limits")
         if type(instructions) is not str or len(instructions) > MAX_INSTRUCTIONS:
             raise AgentInvalid(name, f"its instructions are not text of at most {MAX_INSTRUCTIONS:,} characters")
         if not isinstance(model, (str, Model)):  # pyright: ignore[reportUnnecessaryIsInstance]  # callers may be untyped
             raise InvalidArgument("model", model, "a model, or a name such as 'provider:model'")
+        check_json(instructions)
         self.instructions = instructions
         self.output = None if output is None else Output(output)
         self.tools: dict[str, AnyTool] = _by_name(name, tools)
@@ -136,7 +138,11 @@ def milliseconds(span: timedelta | float) -> int:
 
 def _by_name(agent: str, tools: Sequence[AnyTool | Callable[..., Any]]) -> dict[str, AnyTool]:
     found: dict[str, AnyTool] = {}
+    if not isinstance(tools, list | tuple):
+        raise InvalidArgument("tools", tools, "a list of functions and tools")
     for given in tools:
+        if not callable(given):
+            raise InvalidArgument("tool", given, "a function or a tool")
         made = cast("AnyTool", given) if isinstance(given, Tool) else tool(given)
         if found.setdefault(made.name, made) != made:
             raise AgentInvalid(agent, f"it has two tools called {made.name!r}; give one of them another name")

@@ -299,6 +299,14 @@ class CursorInvalid(UsageError):
         self.reason = reason
 
 
+class ControlCancelled(UsageError):
+    """The control was cancelled; nothing more is accepted under it."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"this control was cancelled{f': {reason}' if reason else ''}; make another one")
+        self.reason = reason
+
+
 class RuntimeStopped(UsageError):
     """The runtime is being closed and takes nothing new."""
 

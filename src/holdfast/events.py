@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, get_args
 import msgspec
 
 from holdfast.messages import (
-    AssistantMessage,
     Message,
     ResultState,
     Text,
@@ -37,7 +36,7 @@ from holdfast.records import (
     Unknown,
 )
 from holdfast.turns import keys
-from holdfast.turns.answers import result_of
+from holdfast.turns.answers import result_of, said_in
 from holdfast.turns.conversation import Stop, checkpoint_of, deadline_wait, ending_of, input_of
 from holdfast.turns.ending import Blame  # noqa: TC001  msgspec reads the annotations
 
@@ -286,14 +285,14 @@ def encode(event: Event) -> bytes:
 # ---- from records to events ------------------------------------------------------------------------------------------
 
 
-def events_of(session: str, seq: int, record: Record, place: str) -> list[Event]:
+def events_of(session: str, seq: int, record: Record, place: str, tag: str) -> list[Event]:
     """What observers see of a record. Large values must have been fetched before.
 
-    `place` is the place of the record in the stream; the cursor of its n-th event is ``place.n``.
+    `place` is the place of the record in the stream that `tag` names; the cursor of its n-th event is ``place.n@tag``.
     """
     found: list[Event] = []
     for kind, turn, fields in _seen(record):
-        cursor = f"{place}.{len(found)}"
+        cursor = f"{place}.{len(found)}@{tag}"
         found.append(kind(session=session, turn=turn, at=record.at, seq=seq, cursor=cursor, **fields))
     return found
 
@@ -360,7 +359,7 @@ def _outcome(record: Outcome) -> Iterator[_Seen]:
 
 def _reply(key: EffectKey, record: Done) -> Iterator[_Seen]:
     reply = decode_reply(bytes(record.value))
-    message = AssistantMessage(f"{key.run}.{key.number}", reply.parts, reply.finish)
+    message = said_in(reply, f"{key.run}.{key.number}")
     for number, call in enumerate(reply.calls, 1):
         yield (
             ToolCallCompleted,
@@ -372,7 +371,7 @@ def _reply(key: EffectKey, record: Done) -> Iterator[_Seen]:
                 "arguments": call.arguments,
             },
         )
-    if reply.parts:
+    if message.parts:
         yield MessageCommitted, key.run, {"message": message, "ms": record.ms}
     yield UsageRecorded, key.run, {"model": reply.model, "usage": reply.usage}
 

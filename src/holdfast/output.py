@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 _FENCE: Final = re.compile(r"\A\s*```(?:json)?\s*\n(.*?)\n?\s*```\s*\Z", re.DOTALL)
 _SHOWN: Final = 5
+_LONGEST: Final = 300
 _decode: Final[Callable[[str], Any]] = msgspec.json.Decoder().decode
 
 
@@ -34,28 +35,37 @@ class Output:
     def complaint(self, text: str) -> str | None:
         """What is wrong with an answer, as the model is told; None when it has the right shape."""
         try:
-            value = parse(text)
+            parse(text)
         except ValueError as error:
             return f"Your answer must be JSON and nothing else, but it can't be read: {error}. Answer again."
-        problems = self._check(value)
+        problems = self._check(bare(text))
         if not problems:
             return None
         more = f"\n- and {len(problems) - _SHOWN} more" if len(problems) > _SHOWN else ""
-        shown = "".join(f"\n- {problem}" for problem in problems[:_SHOWN])
+        shown = "".join(f"\n- {_cut(problem)}" for problem in problems[:_SHOWN])
         return f"Your answer does not have the shape that was asked for:{shown}{more}\nAnswer again, with JSON alone."
 
     def load(self, text: str) -> Any:  # noqa: ANN401  a value of the wanted type
         """The value that an answer of the right shape stands for."""
-        return self._load(parse(text))
+        return self._load(bare(text))
 
 
 def parse(text: str) -> Any:  # noqa: ANN401  any JSON value
     """The JSON value of an answer, also when it stands between code fences; `ValueError` when there is none."""
+    return _decode(bare(text))
+
+
+def bare(text: str) -> str:
+    """An answer without the code fences around it."""
     fenced = _FENCE.match(text)
-    return _decode(fenced.group(1) if fenced else text)
+    return fenced.group(1) if fenced else text
 
 
-def _by_schema(schema: dict[str, Any]) -> tuple[Callable[[Any], list[str]], Callable[[Any], Any]]:
+def _cut(problem: str) -> str:
+    return problem if len(problem) <= _LONGEST else f"{problem[:_LONGEST]}..."
+
+
+def _by_schema(schema: dict[str, Any]) -> tuple[Callable[[str], list[str]], Callable[[str], Any]]:
     try:
         import jsonschema_rs  # noqa: PLC0415  an extra
     except ImportError:
@@ -66,13 +76,13 @@ def _by_schema(schema: dict[str, Any]) -> tuple[Callable[[Any], list[str]], Call
     except (ValueError, TypeError) as error:
         raise InvalidArgument("output", schema, f"a JSON schema ({str(error).splitlines()[0]})") from error
 
-    def check(value: Any) -> list[str]:  # noqa: ANN401
-        return [_problem(error.instance_path, error.message) for error in validator.iter_errors(value)]
+    def check(text: str) -> list[str]:
+        return [_problem(error.instance_path, error.message) for error in validator.iter_errors(_decode(text))]
 
-    return check, lambda value: value
+    return check, _decode
 
 
-def _by_type(wanted: Any) -> tuple[str, dict[str, Any], Callable[[Any], list[str]], Callable[[Any], Any]]:  # noqa: ANN401
+def _by_type(wanted: Any) -> tuple[str, dict[str, Any], Callable[[str], list[str]], Callable[[str], Any]]:  # noqa: ANN401
     from pydantic import PydanticUserError, TypeAdapter, ValidationError  # noqa: PLC0415  only where it is needed
 
     try:
@@ -82,15 +92,18 @@ def _by_type(wanted: Any) -> tuple[str, dict[str, Any], Callable[[Any], list[str
         reason = str(error).splitlines()[0]
         raise InvalidArgument("output", wanted, f"a type that has a JSON schema ({reason})") from error
 
-    def check(value: Any) -> list[str]:  # noqa: ANN401
+    def load(text: str) -> Any:  # noqa: ANN401
+        return adapter.validate_json(text, by_alias=True, by_name=True)
+
+    def check(text: str) -> list[str]:
         try:
-            adapter.validate_python(value, by_alias=True, by_name=True)
+            load(text)
         except ValidationError as error:
             return [_problem(list(found["loc"]), found["msg"]) for found in error.errors(include_url=False)]
         return []
 
     name = str(schema.get("title") or getattr(wanted, "__name__", "answer"))
-    return name, schema, check, lambda value: adapter.validate_python(value, by_alias=True, by_name=True)
+    return name, schema, check, load
 
 
 def _problem(path: list[Any], message: str) -> str:

@@ -149,6 +149,22 @@ async def _taken_up(shop: Shop, agent: str, one: Worker, two: Worker) -> tuple[h
     return (turn, one, two) if shop.marks()[0].pid == one.pid else (turn, two, one)
 
 
+async def _stop(shop: Shop, worker: Worker) -> float:
+    """Stop a process, not in the middle of a commit: there it would hold the lock of the file. Answers when."""
+    for attempt in range(50):
+        worker.signal(signal.SIGSTOP)
+        await _until(lambda: worker.state() == "T", "it is stopped")
+        stopped = time.monotonic()
+        probe = asyncio.ensure_future(shop.runtime.store.open_journal(f"probe-{attempt}"))
+        done, _ = await asyncio.wait([probe], timeout=0.5)
+        if done:
+            return stopped
+        worker.signal(signal.SIGCONT)
+        await probe
+    message = "it was always stopped in the middle of a commit"
+    raise AssertionError(message)
+
+
 async def test_two_processes_share_the_work_and_nothing_is_done_twice(shop: Shop) -> None:
     with (
         Worker(shop.database, concurrency=3, pause=0.01) as one,
@@ -214,8 +230,7 @@ async def test_a_process_that_was_killed_right_after_it_claimed_a_session_is_rep
 async def test_a_stopped_process_keeps_its_lease_until_it_expires(shop: Shop) -> None:
     with Worker(shop.database, lease_ms=1_500) as one, Worker(shop.database, lease_ms=1_500) as two:
         _, holder, other = await _taken_up(shop, "held", one, two)
-        stopped = time.monotonic()
-        holder.signal(signal.SIGSTOP)
+        stopped = await _stop(shop, holder)
         taken = await shop.marked("hold", other.pid)
     # The lease was renewed at most a third of its time before; leases are looked at four times a second.
     assert 0.95 < taken.at - stopped < 3
@@ -224,8 +239,7 @@ async def test_a_stopped_process_keeps_its_lease_until_it_expires(shop: Shop) ->
 async def _overtaken(shop: Shop, one: Worker, two: Worker) -> tuple[hf.Turn, Worker, Worker]:
     """A turn that one process began and another one finished while the first was stopped."""
     turn, stopped, other = await _taken_up(shop, "held", one, two)
-    stopped.signal(signal.SIGSTOP)
-    await _until(lambda: stopped.state() == "T", "it is stopped")
+    await _stop(shop, stopped)
     await shop.marked("hold", other.pid)
     shop.open_gate()
     assert (await turn.outcome(timeout=10)).text == "done"

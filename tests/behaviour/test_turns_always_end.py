@@ -18,6 +18,11 @@ if TYPE_CHECKING:
 SOON = 5.0
 
 
+def shown(value: object) -> str:
+    """A value in the name of a test."""
+    return ascii(value)[:24]
+
+
 class Odd(BaseException):
     """Not an `Exception`: what some libraries use for control flow."""
 
@@ -132,9 +137,7 @@ async def test_a_model_that_raises_no_exception_but_something_odd_fails_the_turn
     assert outcome.status == "failed"
 
 
-@pytest.mark.parametrize(
-    "how", ["error", "unshowable", "group", "odd group", "exit", "cancelled", "stop", "timeout"]
-)
+@pytest.mark.parametrize("how", ["error", "unshowable", "group", "odd group", "exit", "cancelled", "stop", "timeout"])
 async def test_a_tool_that_breaks_is_an_answer_to_the_model(how: str) -> None:
     outcome = await ending_of([call("breaks", how=how), text("Done."), text("next")])
     assert outcome.text == "Done."
@@ -177,7 +180,7 @@ async def test_arguments_that_have_no_json_form_do_not_strand_the_session(argume
 
 
 @pytest.mark.parametrize(
-    "name", ["", "../../etc/passwd", "a/b", "look ", "x" * 5_000, "\u202elook", "t1/2.tools", "\ud800", "\0"], ids=ascii
+    "name", ["", "../../etc/passwd", "a/b", "look ", "x" * 5_000, "\u202elook", "t1/2.tools", "\ud800", "\0"], ids=shown
 )
 async def test_a_tool_name_that_no_tool_can_have_is_an_answer_to_the_model(name: str) -> None:
     outcome = await ending_of([reply(ToolCall("c1", name, {})), text("Done."), text("next")])
@@ -204,7 +207,12 @@ async def test_an_agent_without_a_word_to_say_about_itself_still_answers() -> No
 
 @pytest.mark.parametrize("delay", range(0, 60, 3))
 async def test_a_turn_ends_once_whenever_the_cancel_comes(delay: int) -> None:
-    script = [call("look"), [call("look", what="a"), call("look", what="b")], call("breaks", how="error"), text("Done.")]
+    script = [
+        call("look"),
+        [call("look", what="a"), call("look", what="b")],
+        call("breaks", how="error"),
+        text("Done."),
+    ]
     agent = hf.Agent("agent", model=ScriptedModel(script), tools=TOOLS)
     async with hf.open(None, agents=[agent]) as runtime:
         session = runtime.session("s", agent=agent)

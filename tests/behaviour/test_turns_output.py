@@ -11,12 +11,13 @@ import pytest
 from pydantic import BaseModel, ConfigDict, Field
 
 import holdfast as hf
-from holdfast.messages import Message
 from holdfast.testing import ScriptedModel, call, reply, text
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
+
+    from holdfast.messages import Message
 
 SOON = 5.0
 
@@ -47,6 +48,7 @@ class Point:
     y: int = 0
 
 
+FENCES = ["```json\n{}\n```", "```\n{}\n```", "  ```json\n{}\n```  \n", "```json\n{}```", "\n{}\n"]
 SCHEMA: dict[str, Any] = {
     "title": "invoice",
     "type": "object",
@@ -113,7 +115,7 @@ async def test_without_an_output_there_is_no_value() -> None:
     assert (outcome.value, outcome.text, model.requests[0].output) == (None, '{"number": 7}', None)
 
 
-@pytest.mark.parametrize("fence", ["```json\n{}\n```", "```\n{}\n```", "  ```json\n{}\n```  \n", "```json\n{}```", "\n{}\n"])
+@pytest.mark.parametrize("fence", FENCES)
 async def test_fences_around_the_answer_do_no_harm(fence: str) -> None:
     outcome, _ = await run(Point, [text(fence.replace("{}", '{"x": 1}'))])
     assert outcome.value == Point(1)
@@ -229,8 +231,8 @@ async def test_a_refusal_of_a_shaped_answer_is_a_refusal_and_is_not_repaired() -
 
 @pytest.mark.parametrize(
     "output",
-    [5, "Nowhere", object(), lambda: None, {"type": "nonsense"}, {"$ref": "#/nowhere"}, [1], ...],
-    ids=["number", "text", "object", "function", "schema", "reference", "list", "ellipsis"],
+    [5, "Nowhere", object(), {"type": "nonsense"}, {"$ref": "#/nowhere"}, [1], ...],
+    ids=["number", "text", "object", "schema", "reference", "list", "ellipsis"],
 )
 def test_an_output_that_has_no_shape_is_refused_when_the_agent_is_made(output: Any) -> None:
     with pytest.raises(hf.UsageError):

@@ -84,7 +84,7 @@ def said_by_user(messages: list[Message] | tuple[Message, ...]) -> list[str]:
 
 async def until(condition: Callable[[], Awaitable[bool]]) -> None:
     async with asyncio.timeout(SOON):
-        while not await condition():
+        while not await condition():  # noqa: ASYNC110  what is awaited is in the store
             await asyncio.sleep(0.005)
 
 
@@ -300,7 +300,10 @@ async def test_one_that_comes_to_a_turn_with_no_step_left_is_answered_in_the_nex
         steering = await session.send("one more thing", steer=True)
         gate.go_on.set()
         outcomes = [await one.outcome(timeout=SOON) for one in (turn, steering)]
-        assert [(outcome.status, outcome.text) for outcome in outcomes] == [("completed", "answer"), ("completed", "next")]
+        assert [(outcome.status, outcome.text) for outcome in outcomes] == [
+            ("completed", "answer"),
+            ("completed", "next"),
+        ]
 
 
 async def test_one_that_comes_as_the_last_tool_step_is_used_up_is_answered_in_the_next(gate: Gate) -> None:

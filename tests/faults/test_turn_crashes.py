@@ -78,6 +78,7 @@ class Workers:
 
     def run(self, folder: Path, story: str, act: int, **environment: str) -> int:
         """The exit status of a worker: 0 when its act is over, -9 when it was killed."""
+        folder.mkdir(exist_ok=True)
         assert self._server.stdin is not None
         assert self._server.stdout is not None
         request = {"folder": str(folder), "story": story, "act": str(act), **environment}
@@ -133,8 +134,8 @@ class Told:
 
 async def tell(workers: Workers, case: Case, folder: Path) -> Told:
     """Play the story with its kills: whoever is killed is started again."""
-    folder.mkdir()
-    left, facts = list(case.kills), []
+    left = list(case.kills)
+    facts: list[Facts] = []
     for act in range(len(scenario.STORIES[case.story].acts)):
         while left and left[0].act <= act:
             status = workers.run(folder, case.story, act, HOLDFAST_CRASH_AT=left.pop(0).point)

@@ -12,7 +12,7 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import turn_scenario as scenario
 
@@ -52,10 +52,14 @@ class Facts:
     """How often each call reached the world, by its key."""
     asked: Counter[int]
     """How often the model was asked, by the place in the conversation."""
+    drafts: int
+    """How often the step before a wait was done."""
     told: tuple[tuple[str, str, str], ...]
 
     def outcomes(self) -> dict[str, Record]:
-        return {record.key: record for record in self.records if isinstance(record, Done | Failed | Unknown | Cancelled)}
+        return {
+            record.key: record for record in self.records if isinstance(record, Done | Failed | Unknown | Cancelled)
+        }
 
     def intents(self) -> set[str]:
         return {record.key for record in self.records if isinstance(record, Intended)}
@@ -85,6 +89,9 @@ class Facts:
         inner = {name for name in self.intents() if name.startswith(f"{key}/")}
         return bool(inner - {*self.outcomes()})
 
+    def drafted(self) -> bool:
+        return any(key.endswith("/draft") for key in self.outcomes())
+
 
 async def facts(store: Store, folder: Path) -> Facts:
     try:
@@ -97,6 +104,7 @@ async def facts(store: Store, folder: Path) -> Facts:
         frozenset(found.key for found in pending),
         Counter(attempt.key for attempt in World(folder / "world.log").attempts()),
         Counter(scenario.notes(folder / "model.log")),
+        len(scenario.notes(folder / "draft.log")),
         tuple((run, status, text) for run, status, text in scenario.notes(folder / "told.log")),
     )
 
@@ -104,11 +112,15 @@ async def facts(store: Store, folder: Path) -> Facts:
 async def at_the_kill(folder: Path) -> Facts:
     """What a killed process left. A copy is opened, so that the next process finds the files as they were."""
     with TemporaryDirectory() as copy:
-        for path in folder.glob("store.db*"):
-            if not path.name.endswith("-shm"):
-                shutil.copy(path, copy)
+        _copy_store(folder, copy)
         async with hf.open_store(Path(copy) / "store.db") as store:
             return await facts(store, folder)
+
+
+def _copy_store(folder: Path, to: str) -> None:
+    for path in folder.glob("store.db*"):
+        if not path.name.endswith("-shm"):  # made anew by whoever opens the file
+            shutil.copy(path, to)
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +177,7 @@ def laws(name: str, finish: Finish, kills: Sequence[Facts]) -> Iterator[str]:
     for number, kill in enumerate(kills, 1):
         yield from (f"kill {number}: {wrong}" for wrong in _nothing_recorded_was_lost_or_repeated(kill, finish))
         yield from (f"kill {number}: {wrong}" for wrong in _nothing_uncertain_was_repeated(kill, finish))
-    yield from _calls_made_once(finish, len(kills))
+    yield from _calls_made_once(finish, kills)
 
 
 def _one_ending(name: str, finish: Finish) -> Iterator[str]:
@@ -227,6 +239,8 @@ def _nothing_recorded_was_lost_or_repeated(kill: Facts, finish: Finish) -> Itera
     for tool, key in kill.calls().items():
         if key in kill.outcomes() and now.attempts[key] != kill.attempts[key]:
             yield f"{tool} had an outcome and ran again"
+    if kill.drafted() and now.drafts != kill.drafts:
+        yield "a step that was recorded was done again"
     for position in range(kill.replies()):
         if now.asked[position] != kill.asked[position]:
             yield f"the model's reply {position} was recorded, and asked for again"
@@ -241,18 +255,23 @@ def _nothing_uncertain_was_repeated(kill: Facts, finish: Finish) -> Iterator[str
         if key not in kill.intents():
             if kill.attempts[key]:
                 yield f"{tool} reached the world before its intent was recorded"
-        elif kind not in FINDS_OUT and not kill.left_waiting(key):
-            if states[tool] != "unknown" or now.attempts[key] != kill.attempts[key]:
-                yield f"{tool} was interrupted: it must be unknown and not run again, but it is {states[tool]}"
+            continue
+        if kind in FINDS_OUT or kill.left_waiting(key):
+            continue
+        if states[tool] != "unknown" or now.attempts[key] != kill.attempts[key]:
+            yield f"{tool} was interrupted: it must be unknown and not run again, but it is {states[tool]}"
 
 
-def _calls_made_once(finish: Finish, kills: int) -> Iterator[str]:
+def _calls_made_once(finish: Finish, kills: Sequence[Facts]) -> Iterator[str]:
     now, states, calls = finish.facts, finish.states(), finish.facts.calls()
-    if (made := now.asked.total()) > now.replies() + kills + (finish.status == "cancelled"):
-        yield f"the model was asked {made} times for {now.replies()} replies with {kills} kills"
+    for position, made in now.asked.items():
+        if made > 1 + sum(kill.replies() <= position for kill in kills):
+            yield f"the model was asked {made} times for reply {position}, more often than it was lost"
+    if now.drafts > 1 + sum(not kill.drafted() for kill in kills):
+        yield f"a step was done {now.drafts} times, more often than it was lost"
     for tool, state in states.items():
         attempts, kind = now.attempts[calls.get(tool, "")], scenario.TOOLS[tool]
-        if attempts > (1 if kind in ONCE else 1 + kills):
+        if attempts > (1 if kind in ONCE else 1 + len(kills)):
             yield f"{tool} ran {attempts} times"
         if state == "ok" and not attempts:
             yield f"{tool} is told as done, but it never ran"
@@ -268,7 +287,7 @@ def _calls_made_once(finish: Finish, kills: int) -> Iterator[str]:
 
 
 def read_table() -> dict[str, dict[str, frozenset[str]]]:
-    """For each crash point, what is allowed in each column. No entry: the column can't be concerned."""
+    """For each crash point, what is allowed in each column."""
     lines = [line for line in TABLE.read_text().splitlines() if line.startswith("|")]
     head, _, *rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
     return {
@@ -302,11 +321,18 @@ def row_of(name: str, act: int, point: str) -> str:
 def observed(name: str, finish: Finish) -> dict[str, str]:
     """What came of one case, by the columns of the table."""
     now, states, calls = finish.facts, finish.states(), finish.facts.calls()
-    seen = {"status": finish.status, "model": str(now.asked.total() - now.replies())}
+    seen = {
+        "ends": str([run for run, _ in now.endings()].count("t1")),
+        "pending": str(len(now.pending)),
+        "model": str(now.asked.total() - now.replies()),
+    }
+    if any(kind in WAITS for kind in scenario.STORIES[name].kinds):
+        seen["step"] = str(now.drafts)
     for tool, state in states.items():
         attempts, kind = now.attempts[calls.get(tool, "")], scenario.TOOLS[tool]
+        column = "withdrawn" if name == "withdraw" else kind
         shown = str(attempts) if state == "ok" else f"{attempts} {state}"
-        seen[kind] = max(seen.get(kind, ""), shown)
+        seen[column] = max(seen.get(column, ""), shown)
     return seen
 
 
@@ -315,10 +341,6 @@ def rulings(name: str, row: dict[str, frozenset[str]], finish: Finish) -> Iterat
     if finish.status == "cancelled" and name != "withdraw":
         return  # where the cancel came decides how far the turn got; the laws bound it
     for column, seen in observed(name, finish).items():
-        if column in row and seen not in row[column]:
-            yield f"{column}: the ruling is {' / '.join(sorted(row[column]))}, and it came to {seen}"
-
-
-def fields(found: Any) -> str:
-    """For a report."""
-    return "\n".join(f"  {line}" for line in found)
+        allowed = row.get(column, frozenset())
+        if seen not in allowed:
+            yield f"{column}: the ruling is {' / '.join(sorted(allowed)) or 'nothing'}, and it came to {seen}"

@@ -14,11 +14,11 @@ import sys
 import traceback
 from contextlib import suppress
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 import holdfast as hf
-import holdfast.store.sqlite.backend  # noqa: F401  imported here once, not in every child
 from holdfast.messages import TextChunk, ToolMessage, UserMessage
 from holdfast.testing import ScriptedModel, World, arm_from_environment, call, stream
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from holdfast.runtime.runtime import Runtime
     from holdfast.runtime.session import Session
     from holdfast.runtime.turn import Turn
-    from holdfast.testing.scripted import ScriptItem
+    from holdfast.testing.scripted import Chunked, ScriptItem
 
 SESSION: Final = "golden"
 ORDER: Final = "Order item 7, please."
@@ -101,7 +101,7 @@ class LoggedModel:
                     await asyncio.sleep(0)
 
 
-def closing(request: ModelRequest) -> ScriptItem:
+def closing(request: ModelRequest) -> Chunked:
     """The last words tell how every call ended and what was said meanwhile."""
     results = [result for message in request.messages if isinstance(message, ToolMessage) for result in message.results]
     calls = ", ".join(f"{result.name} {result.state}" for result in results)
@@ -109,8 +109,14 @@ def closing(request: ModelRequest) -> ScriptItem:
     return stream(f"{calls}. ", " ".join(said[1:]) or "Done.")
 
 
-def make_tools(world: World, moments: Moments) -> dict[str, Callable[..., Any]]:
+def make_tools(folder: Path, moments: Moments) -> dict[str, Callable[..., Any]]:
     """One tool of every kind, each of which leaves its trace in the world."""
+    world = World(folder / "world.log")
+
+    async def draft() -> str:
+        note(folder / "draft.log", "draft")
+        await asyncio.sleep(0)
+        return "draft"
 
     async def read(ctx: hf.Context) -> str:
         world.act(SESSION, ctx, hf.Repeat.FREE, ctx.tool)
@@ -141,6 +147,7 @@ def make_tools(world: World, moments: Moments) -> dict[str, Callable[..., Any]]:
 
     @hf.tool
     async def sign(ctx: hf.Context) -> str:
+        await ctx.step("draft", draft)
         by = await ctx.wait("signature")
         world.act(SESSION, ctx, hf.Repeat.NEVER, f"signed by {by}")
         await asyncio.sleep(0)
@@ -160,6 +167,7 @@ def make_tools(world: World, moments: Moments) -> dict[str, Callable[..., Any]]:
 
     @hf.tool(reconcile=shipped)
     async def publish(ctx: hf.Context, what: str) -> str:
+        await ctx.step("draft", draft)
         by = await ctx.wait("editor")
         world.act(SESSION, ctx, hf.Repeat.NEVER, f"publish {what} for {by}")
         await asyncio.sleep(0)
@@ -311,7 +319,7 @@ _ARGUMENTS: Final[dict[str, dict[str, Any]]] = {"pay": {"cents": 1_200}, "publis
 
 
 def make_agent(story: Story, folder: Path, moments: Moments) -> hf.Agent:
-    made = make_tools(World(folder / "world.log"), moments)
+    made = make_tools(folder, moments)
     calls = [call(name, **_ARGUMENTS.get(name, {})) for name in story.tools]
     script: list[ScriptItem] = [[stream("Let me ", "see."), *calls], closing, closing]
     tools = [made[name] for name in story.tools]
@@ -345,7 +353,8 @@ def _child(request: dict[str, str]) -> int:
 def serve() -> None:
     """Fork a child for each request; this process itself stays without threads."""
     for name in hf.__all__:
-        getattr(hf, name)  # imported here once, not in every child
+        getattr(hf, name)  # what is imported here is not imported by every child
+    import_module("holdfast.store.sqlite.backend")
     for story in STORIES.values():
         make_agent(story, Path(), Moments())
     for line in sys.stdin:

@@ -2,22 +2,65 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import sys
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from holdfast import __version__
-from holdfast.cli import doctor
+from holdfast.cli import commands, doctor
+from holdfast.cli.failures import FAILED, INTERRUPTED, exit_code
+from holdfast.errors import HoldfastError
+
+
+class Commands(TyperGroup):
+    """All commands. An error is one line, never a traceback."""
+
+    def invoke(self, ctx: Any) -> Any:  # noqa: ANN401  typer does not name the type
+        try:
+            return super().invoke(ctx)
+        except HoldfastError as error:
+            _tell(str(error))
+            raise typer.Exit(exit_code(error)) from error
+        except KeyboardInterrupt:
+            raise typer.Exit(INTERRUPTED) from None
+        except BrokenPipeError:
+            # Whoever read our output has gone; there is nobody to tell.
+            sys.stdout = None
+            raise typer.Exit(FAILED) from None
+        except OSError as error:
+            _tell(str(error))
+            raise typer.Exit(FAILED) from error
+
+
+def _tell(message: str) -> None:
+    typer.echo(f"holdfast: {' '.join(message.split())}", err=True)
+
 
 app = typer.Typer(
     name="holdfast",
+    cls=Commands,
     no_args_is_help=True,
     invoke_without_command=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-app.command("doctor")(doctor.doctor)
+for _command in (
+    commands.run,
+    commands.chat,
+    commands.ps,
+    commands.show,
+    commands.logs,
+    commands.resume,
+    commands.cancel,
+    commands.resolve,
+    commands.fork,
+    commands.replay,
+    doctor.doctor,
+):
+    app.command(_command.__name__)(_command)
 
 
 def _version(*, wanted: bool) -> None:
@@ -31,7 +74,11 @@ def options(
     *,
     version: Annotated[bool, typer.Option("--version", help="Show the version and exit.", is_eager=True)] = False,
 ) -> None:
-    """A runtime for agents that can't lose their place."""
+    """A runtime for agents that can't lose their place.
+
+    All commands work on one store file: --store PATH, or HOLDFAST_STORE, or holdfast.db in this folder. They may be
+    used while other processes work on the same file.
+    """
     _version(wanted=version)
 
 

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
+from holdfast.cli.failures import StoreMissing
+from holdfast.cli.options import DEFAULT_STORE, StoreOption
 from holdfast.clock import SystemClock
 from holdfast.errors import HoldfastError
 
@@ -17,8 +19,11 @@ if TYPE_CHECKING:
 
 
 def doctor(
-    store: Annotated[Path, typer.Argument(help="The store file.", show_default=False)],
+    store: Annotated[
+        Path | None, typer.Argument(help="The store file, if not the one of --store.", show_default=False)
+    ] = None,
     *,
+    usual: StoreOption = DEFAULT_STORE,
     as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
 ) -> None:
     """Examine a store: versions, counts, leases, quarantined journals, every checksum.
@@ -27,6 +32,10 @@ def doctor(
     """
     from holdfast.store.sqlite.health import examine  # noqa: PLC0415  apsw only when it is needed
 
+    if store is None:
+        store = usual
+        if not store.exists():
+            raise StoreMissing(store)
     progress = _Progress()
     try:
         health = examine(store, progress)

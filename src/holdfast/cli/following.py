@@ -7,7 +7,6 @@ import os
 import shlex
 import signal
 import sys
-from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Self
 
@@ -18,11 +17,9 @@ from holdfast.events import TERMINAL, InputAccepted, RunStarted, TurnWaiting
 from holdfast.runtime.driver import SessionDrive
 from holdfast.runtime.runtime import Runtime
 from holdfast.spawning import spawn
-from holdfast.store import open_store
 from holdfast.turns import keys
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
     from pathlib import Path
 
     from holdfast.agent import Agent
@@ -45,13 +42,6 @@ class OneSession(Runtime):
     def _drive_of(self, work: Work | str) -> SessionDrive | None:
         name = work if isinstance(work, str) else work.journal
         return SessionDrive(self._around, name) if name == self._session else None
-
-
-@asynccontextmanager
-async def driving(path: Path, agent: Agent, session: str) -> AsyncGenerator[OneSession]:
-    """The store, with one session that is driven here."""
-    async with open_store(path) as store, OneSession(store, agent, session) as runtime:
-        yield runtime
 
 
 @dataclass(slots=True)

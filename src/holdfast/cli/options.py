@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Final, TypeAlias
 
@@ -9,6 +10,25 @@ import typer
 
 DEFAULT_STORE: Final = Path("holdfast.db")
 ENVIRONMENT: Final = "HOLDFAST_STORE"
+
+
+class Format(StrEnum):
+    """How a turn is shown."""
+
+    text = "text"
+    json = "json"
+    events = "events"
+
+
+FormatOption: TypeAlias = Annotated[
+    Format,
+    typer.Option(
+        "--output",
+        "-o",
+        help="text: the answer (as it comes, on a terminal); json: the outcome as one object; "
+        "events: one JSON object to a line, as they come.",
+    ),
+]
 
 StoreOption: TypeAlias = Annotated[
     Path, typer.Option("--store", "-s", envvar=ENVIRONMENT, metavar="PATH", help="The store file.")

@@ -6,16 +6,27 @@ import logging
 import os
 import subprocess
 import sys
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from holdfast.cli.failures import CallInvalid, StoreMissing
-from holdfast.cli.following import Follower, driving, hint
+from holdfast.cli.failures import CallInvalid
+from holdfast.cli.following import Follower, OneSession, hint
 from holdfast.cli.loading import load_agent
-from holdfast.cli.screen import Format, QuietScreen, screen_for
-from holdfast.cli.sessions import find, find_session, last_turn, looking, new_id, open_waits, recorded_agent
+from holdfast.cli.options import Format
+from holdfast.cli.screen import QuietScreen, screen_for
+from holdfast.cli.sessions import (
+    find,
+    find_session,
+    last_turn,
+    looking,
+    new_id,
+    open_waits,
+    recorded_agent,
+    require_store,
+)
 from holdfast.cli.terminal import stderr, stdout
 from holdfast.errors import JournalConflict, JournalMissing
 from holdfast.names import check_id
@@ -23,6 +34,7 @@ from holdfast.runtime.runtime import Runtime
 from holdfast.store import open_store
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
     from pathlib import Path
 
     from holdfast.agent import Agent
@@ -57,15 +69,24 @@ async def run(asked: Asked) -> int:
         raise CallInvalid(message)
     agent = load_agent(asked.agent)
     prompt = sys.stdin.read() if asked.prompt == "-" else asked.prompt
-    async with open_store(asked.store) as store:
+    async with opened(asked.store, asked.session) as store:
         session = await choose_session(store, asked.session, asked.as_id)
-    if asked.detach:
-        return await _detach(asked, agent, session, prompt)
-    async with driving(asked.store, agent, session) as runtime:
-        after = await _place(runtime.store, session, asked.key)
-        turn = await _send(runtime, asked, agent, session, prompt)
-        announce(session, turn.id)
-        return (await Follower(runtime, turn, screen_for(asked.format), asked.store).follow(after)).code
+        if asked.detach:
+            return await _detach(store, asked, agent, session, prompt)
+        async with OneSession(store, agent, session) as runtime:
+            after = await _place(store, session, asked.key)
+            turn = await _send(runtime, asked, agent, session, prompt)
+            announce(session, turn.id)
+            return (await Follower(runtime, turn, screen_for(asked.format), asked.store).follow(after)).code
+
+
+@asynccontextmanager
+async def opened(path: Path, session: str | None) -> AsyncGenerator[Store]:
+    """The store, which is made if there is none; but a session to go on with can only be in one that is there."""
+    if session is not None:
+        require_store(path)
+    async with open_store(path) as store:
+        yield store
 
 
 async def choose_session(store: Store, session: str | None, as_id: str | None) -> str:
@@ -78,11 +99,11 @@ async def choose_session(store: Store, session: str | None, as_id: str | None) -
     return await new_id(store) if as_id is None else check_id("session", as_id)
 
 
-def announce(session: str, turn: str) -> None:
+def announce(session: str, turn: str | None = None) -> None:
     """On a terminal, say where the answer can be found again."""
     err = stderr()
     if err.live:
-        err.line(err.paint(f"session {session}, turn {turn}", "dim"))
+        err.line(err.paint(f"session {session}, {turn or '/help'}", "dim"))
 
 
 async def _place(store: Store, session: str, key: str | None) -> int:
@@ -104,8 +125,8 @@ async def _send(runtime: Runtime, asked: Asked, agent: Agent, session: str, prom
 # ---- in the background -----------------------------------------------------------------------------------------------
 
 
-async def _detach(asked: Asked, agent: Agent, session: str, prompt: str) -> int:
-    async with open_store(asked.store) as store, Runtime(store, [agent], drive=False) as runtime:
+async def _detach(store: Store, asked: Asked, agent: Agent, session: str, prompt: str) -> int:
+    async with Runtime(store, [agent], drive=False) as runtime:
         turn = await _send(runtime, asked, agent, session, prompt)
     pid = _start(asked.store, session, asked.agent)
     if asked.format is Format.text:
@@ -137,10 +158,10 @@ def _start(store: Path, session: str, agent: str) -> int:
 # ---- going on --------------------------------------------------------------------------------------------------------
 
 
-async def resume(path: Path, given: str, agent: str | None, format: Format, *, unattended: bool, detach: bool) -> int:
+async def resume(  # noqa: PLR0913
+    path: Path, given: str, agent: str | None, format: Format, *, unattended: bool, detach: bool
+) -> int:
     """Go on with a session until it has nothing left to do, or waits for somebody."""
-    if not path.exists():
-        raise StoreMissing(path)
     if unattended:
         logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     else:
@@ -168,7 +189,7 @@ async def _resume(path: Path, target: Target, agent: Agent, screen: Screen, *, u
     if target.line.agent != agent.name:
         raise JournalConflict(target.id, f"a session of agent {target.line.agent!r}", f"one of {agent.name!r}")
     code = 0
-    async with driving(path, agent, target.id) as runtime:
+    async with open_store(path) as store, OneSession(store, agent, target.id) as runtime:
         while (followed := await _next(runtime, target.id, screen, path)) is not None:
             code = followed.code
             if followed.left:

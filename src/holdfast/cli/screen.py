@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
 from holdfast import events
+from holdfast.cli.options import Format
 from holdfast.cli.sessions import wait_label
 from holdfast.cli.terminal import duration, one_line, stderr, stdout
 from holdfast.messages import AssistantMessage
@@ -17,14 +17,6 @@ if TYPE_CHECKING:
     from holdfast.cli.terminal import Terminal
     from holdfast.events import Event
     from holdfast.runtime import TurnOutcome
-
-
-class Format(StrEnum):
-    """How a turn is shown."""
-
-    text = "text"
-    json = "json"
-    events = "events"
 
 
 class Screen(Protocol):
@@ -115,6 +107,9 @@ class TextScreen:
 
     def _begin_anew(self) -> None:
         self._said = ""
+        self._end_line()
+
+    def _end_line(self) -> None:
         if self._midline:
             self._out.write("\n")
             self._midline = False
@@ -124,15 +119,16 @@ class TextScreen:
             self._out.line(outcome.text)
         self._begin_anew()
         if not outcome.ok:
-            why = ": ".join(part for part in (outcome.code, one_line(outcome.message, 500)) if part)
+            told = (outcome.code, one_line(outcome.message, 500))
+            why = ": ".join(part for part in told if part not in {"", outcome.status})
             said = self._err.status(outcome.status)
-            self._err.line(f"{said}: {why}" if why and why != outcome.status else said)
+            self._err.line(f"{said}: {why}" if why else said)
 
-    def waiting(self, session: str, turn: str, waits: tuple[str, ...]) -> None:
+    def waiting(self, session: str, turn: str, waits: tuple[str, ...]) -> None:  # noqa: ARG002  remarks say it
         self._begin_anew()
 
     def remark(self, text: str) -> None:
-        self._begin_anew()
+        self._end_line()
         self._err.line(self._err.paint(text, "dim"))
 
 

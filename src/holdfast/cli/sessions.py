@@ -34,11 +34,16 @@ class Target(NamedTuple):
         return self.line.id
 
 
+def require_store(path: Path) -> None:
+    """Refuse to go on where there is no store; none is made."""
+    if not path.exists():
+        raise StoreMissing(path)
+
+
 @asynccontextmanager
 async def looking(path: Path) -> AsyncGenerator[Runtime]:
     """The store as it is, to look and to ask: nothing is driven here, and no file is made."""
-    if not path.exists():
-        raise StoreMissing(path)
+    require_store(path)
     async with open_store(path) as store, Runtime(store, (), drive=False) as runtime:
         yield runtime
 

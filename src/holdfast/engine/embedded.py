@@ -11,7 +11,18 @@ import logging
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, Protocol
 
-from holdfast.errors import HoldfastError, InvariantBroken, StoreClosed, StoreError
+from holdfast.errors import (
+    CommitUnknown,
+    Fenced,
+    HeadConflict,
+    HoldfastError,
+    InvariantBroken,
+    StoreBusy,
+    StoreClosed,
+    StoreError,
+    StoreFailed,
+    StoreFull,
+)
 from holdfast.spawning import spawn
 
 if TYPE_CHECKING:
@@ -28,6 +39,8 @@ HOLDER_CHECK: Final = 0.25
 """Between two looks at the processes that hold leases, in seconds."""
 IDLE_CHECK: Final = 30.0
 """Between two looks when nothing happens, in seconds."""
+PASSING: Final = (StoreBusy, StoreFull, StoreFailed, CommitUnknown, Fenced, HeadConflict)
+"""Trouble that may be over at the next try."""
 RETRY: Final = (0.1, 0.5, 2.0, 10.0)
 """How long a session is left alone after the store failed it, in seconds."""
 
@@ -58,8 +71,6 @@ class Embedded:
         on_stuck: Callable[[str], None],
         concurrency: int,
     ) -> None:
-        self.position = 0
-        """A position that the store had reached at the last look."""
         self._store = store
         self._make = make
         self._on_stuck = on_stuck
@@ -88,6 +99,11 @@ class Embedded:
             found[0].notify()
         else:
             self._begin(session, session)
+
+    def retry(self, session: str) -> None:
+        """Try a session again that was stuck: somebody has asked for it to be stopped."""
+        self._stuck.pop(session, None)
+        self.poke(session)
 
     def stuck(self, session: str) -> HoldfastError | None:
         """Why a session is not driven here any more, until the store is opened again."""
@@ -128,13 +144,14 @@ class Embedded:
         if self._foreign:
             waits.append(HOLDER_CHECK)
         if self._due is not None:
-            waits.append(max(0.0, (self._due - self._store.clock.read().wall) / 1000))
+            # What is overdue could not be expired just now: that must not keep the engine busy.
+            left = (self._due - self._store.clock.read().wall) / 1000
+            waits.append(left if left > 0 else HOLDER_CHECK)
         now = asyncio.get_running_loop().time()
-        waits.extend(max(0.0, at - now) for _, at in self._failures.values())
+        waits.extend(at - now for _, at in self._failures.values() if at > now)
         return min(waits)
 
     async def _look(self) -> None:
-        self.position = await self._store.last_position()
         await self._timers()
         await self._tell_active()
         self._foreign = False
@@ -144,8 +161,15 @@ class Embedded:
             for work in page:
                 self._consider(work)
             if len(page) < self._store.limits.page:
-                return
+                break
             after = page[-1].no
+        self._forgive()
+
+    def _forgive(self) -> None:
+        """Forget failures of sessions that had their rest and have no more work."""
+        now = asyncio.get_running_loop().time()
+        for session in [name for name, (_, at) in self._failures.items() if at <= now and name not in self._active]:
+            del self._failures[session]
 
     async def _tell_active(self) -> None:
         """What came from other processes for sessions that are driven here."""
@@ -159,13 +183,13 @@ class Embedded:
         """Expire what is due; whoever waits for it then has work."""
         self._due = await self._store.next_due()
         while self._due is not None and self._due <= self._store.clock.read().wall:
-            due = await self._store.due()
-            for wait in due:
+            before = self._due
+            for wait in await self._store.due():
                 with suppress(HoldfastError):
                     await self._store.expire_wait(wait.journal, wait.name)
-            if not due:
-                return
             self._due = await self._store.next_due()
+            if self._due == before:
+                return
 
     def _consider(self, work: Work) -> None:
         session = work.journal
@@ -212,8 +236,8 @@ class Embedded:
         self._wake.set()
 
     def _failed(self, session: str, error: BaseException) -> None:
-        """The store's trouble passes; a journal that does not fit its code stays as it is until somebody acts."""
-        if isinstance(error, StoreError):
+        """The store's trouble passes; a journal that is damaged or does not fit its code stays as it is."""
+        if isinstance(error, PASSING):
             count = self._failures.get(session, (0, 0.0))[0]
             rest = RETRY[min(count, len(RETRY) - 1)]
             self._failures[session] = (count + 1, asyncio.get_running_loop().time() + rest)

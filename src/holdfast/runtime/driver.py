@@ -104,6 +104,7 @@ class SessionDrive:
         """Inputs that entered the journal here; their record may not be durable yet."""
         self._reading = asyncio.Lock()
         self._seen: int | None = None
+        self._finished = False
         self._wakes = 0
         self._turn: TurnRun | None = None
         self._work: asyncio.Task[Ending] | None = None
@@ -156,8 +157,8 @@ class SessionDrive:
             self._around.watch.ended(self.session)
 
     def _last_seen(self) -> int | None:
-        """Whoever knows the agent must still find what was left here."""
-        return None if self._agent is None else self._seen
+        """Whoever knows the agent, or opens the store next, must still find what was left here."""
+        return self._seen if self._finished and self._agent is not None else None
 
     async def _drive(self, lease: Lease, lost: asyncio.Future[HoldfastError]) -> None:
         crash_point("drive.claimed")
@@ -184,30 +185,42 @@ class SessionDrive:
 
     async def _serve(self, conversation: Conversation, pending: list[Input] | None) -> None:
         while True:
-            await self._look(conversation.turn, pending)
+            await self._look(conversation.turn, pending if pending and len(pending) < self._store.limits.page else None)
             pending = None
             turn = conversation.turn
             if turn is not None:
                 if not await self._may_resume(turn):
-                    return
+                    return await self._rest()
                 resumed: list[Record] = [Resumed(at=self._ledger.now(), run=turn.run, by=_me())]
             else:
                 turn, resumed = await self._next(conversation)
-            if turn is None or self._stopping:
-                return
+            if self._stopping:
+                return None
+            if turn is None:
+                return await self._rest()
             await self._carry_on(turn, resumed)
             self._around.watch.ended(self.session)
             if not await self._goes_on(turn):
-                return
+                return await self._rest()
             await read_on(self._store, self.session, conversation)
+
+    async def _rest(self) -> None:
+        """Nothing more to do for now. Inputs that are left wait behind a parked turn; their deadlines still count."""
+        if self._stopping:
+            return
+        for found in self._inbox:
+            due = found.deadline(self._agent)
+            if due is not None:
+                await self._store.open_wait(self.session, deadline_wait(found.run), deadline=due)
+        self._finished = True
 
     async def _goes_on(self, turn: OpenTurn) -> bool:
         """Whether there is anything more to do, after a turn has ended or was parked."""
-        if turn.parked is not None:
-            return await self._settled(turn)
         if self._news:
-            await self._look(None)
-        return bool(self._inbox) and not self._stopping
+            await self._look(None if turn.parked is None else turn)
+        if turn.parked is not None:
+            return self._interruption is not None or await self._settled(turn)
+        return bool(self._inbox)
 
     async def _next(self, conversation: Conversation) -> tuple[OpenTurn | None, list[Record]]:
         """The next turn: begun by the oldest input that waits, steering or not."""
@@ -259,11 +272,20 @@ class SessionDrive:
         async with self._reading:
             self._news = False
             self._seen = self._wakes
-            pending = await self._store.pending(self.session) if known is None else known
+            pending = await self._pending() if known is None else known
             self._inbox = [_Waiting(found, input_of(found.body)) for found in pending if found.input not in self._taken]
             self._stop_running(turn)
             await self._stop_queued(turn.run if turn is not None else None)
             self._set_alarm(turn)
+
+    async def _pending(self) -> list[Input]:
+        """All that waits: a request to stop may stand behind a thousand others."""
+        found: list[Input] = []
+        while page := await self._store.pending(self.session, after=found[-1].input if found else 0):
+            found += page
+            if len(page) < self._store.limits.page:
+                break
+        return found
 
     async def _look_while_working(self) -> None:
         await self._look(self._open)
@@ -376,9 +398,8 @@ class SessionDrive:
                 run.stopped = True
                 await _unwound(work)
                 run.performer.check_halted()
-                if not work.done() or work.cancelled():
-                    await self._break_off(run, self._interruption)
-                    return
+                await self._break_off(run, self._interruption)
+                return
             ending = _ending(run, work)
         except Park as park:
             await self._park(run, park.waits)

@@ -7,26 +7,32 @@ event next; whoever has not, shows the records first. So the order is the same f
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Final, NamedTuple
+from collections import deque
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 import msgspec
 
 from holdfast.errors import CursorInvalid, JournalMissing
 from holdfast.events import Event, Gap, LiveEvent, events_of
-from holdfast.runtime.live import Ring, number_of
+from holdfast.runtime.live import Ring, tag_of
 from holdfast.runtime.reading import fetched
 from holdfast.runtime.watch import ANY, Watch
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
+    from collections.abc import AsyncIterator, Generator, Iterator
 
     from holdfast.clock import Clock
-    from holdfast.records import Record
     from holdfast.store import Store
 
-WHOLE: Final = -1
-_SESSION: Final = re.compile(r"(\d{1,18})(?:\.(\d{1,9}))?(?:~([0-9a-f]{8})\.(\d{1,18}))?\Z", re.ASCII)
-_STORE: Final = re.compile(r"p(\d{1,18})(?:\.(\d{1,9}))?(~)?\Z", re.ASCII)
+WHOLE: Final = 1 << 30
+"""All events of a record were seen."""
+MAX_RINGS: Final = 4
+"""Drives of one session whose live events a slow reader still gets."""
+MAX_SESSIONS: Final = 1_024
+"""Sessions whose live events a slow reader still gets."""
+_SESSION: Final = re.compile(r"(\d{1,18})(?:\.(\d{1,9}))?(?:~([0-9a-f]{8})\.(\d{1,18}))?@([0-9a-f]{8})\Z", re.ASCII)
+_STORE: Final = re.compile(r"p(\d{1,18})(?:\.(\d{1,9}))?(?:~([0-9a-f]{8})\.(\d{1,18}))?@([0-9a-f]{8})\Z", re.ASCII)
 
 
 class Cursor(NamedTuple):
@@ -38,188 +44,267 @@ class Cursor(NamedTuple):
     number: int = 0
 
 
-def session_cursor(given: object) -> Cursor:
+def session_cursor(given: object, session: str) -> Cursor:
     """The cursor of an event of a session; a number is the sequence of a record."""
-    if type(given) is int and given >= 0:
-        return Cursor(given)
-    found = _SESSION.match(given) if type(given) is str else None
-    if found is None:
-        raise CursorInvalid(given, "it is no cursor of a session")
-    place, index, ring, number = found.groups()
-    return Cursor(int(place), WHOLE if index is None else int(index), ring, int(number or 0))
+    return _cursor(given, _SESSION, tag_of(session), "session")
 
 
-def store_cursor(given: object) -> Cursor:
+def store_cursor(given: object, store: Store) -> Cursor:
     """The cursor of an event of a runtime; a number is a position in the store."""
-    if type(given) is int and given >= 0:
+    return _cursor(given, _STORE, tag_of(store.id), "runtime")
+
+
+def _cursor(given: object, form: re.Pattern[str], tag: str, what: str) -> Cursor:
+    if type(given) is int and 0 <= given < 1 << 62:
         return Cursor(given)
-    found = _STORE.match(given) if type(given) is str else None
+    found = form.match(given) if type(given) is str else None
     if found is None:
-        raise CursorInvalid(given, "it is no cursor of a runtime")
-    place, index, live = found.groups()
-    return Cursor(int(place), WHOLE if index is None else int(index), live)
+        raise CursorInvalid(given, f"it is no cursor of a {what}")
+    place, seen, ring, number, whose = found.groups()
+    if whose != tag:
+        raise CursorInvalid(given, f"it comes from another {what}")
+    return Cursor(int(place), WHOLE if seen is None else int(seen), ring, int(number or 0))
 
 
 class Rings:
-    """The rings of the sessions that are driven here."""
+    """The rings of the sessions that are driven here, and who reads them."""
 
     def __init__(self) -> None:
         self._rings: dict[str, Ring] = {}
+        self._readers: dict[str, list[_Reader]] = {}
 
     def get(self, session: str) -> Ring | None:
         """The ring of a session that is driven here."""
         return self._rings.get(session)
 
     def add(self, ring: Ring) -> None:
-        """A drive begins."""
+        """A drive begins; whoever watches gets its ring, and keeps it until it was read."""
         self._rings[ring.session] = ring
+        for name in (ring.session, ANY):
+            for reader in self._readers.get(name, ()):
+                reader.offer(ring)
 
     def remove(self, ring: Ring) -> None:
-        """A drive is over. Whoever still reads the ring keeps it."""
+        """A drive is over."""
+        ring.closed = True
         if self._rings.get(ring.session) is ring:
             del self._rings[ring.session]
 
     def __iter__(self) -> Iterator[Ring]:
         return iter(list(self._rings.values()))
 
+    @contextmanager
+    def read_by(self, reader: _Reader, session: str) -> Generator[None]:
+        """Offer new rings to a reader, as long as it reads."""
+        readers = self._readers.setdefault(session, [])
+        readers.append(reader)
+        try:
+            yield
+        finally:
+            readers.remove(reader)
+            if not readers and self._readers.get(session) is readers:
+                del self._readers[session]
+
+
+class _Reader(Protocol):
+    def offer(self, ring: Ring) -> None: ...
+
 
 class _Live:
     """One reader's place among the live events of one session."""
 
-    def __init__(self, session: str, rings: Rings, cursor: Cursor, clock: Clock) -> None:
-        self._clock = clock
+    def __init__(self, session: str, since: int, clock: Clock) -> None:
         self._session = session
-        self._rings = rings
-        self._since = cursor.place
-        self._ring = rings.get(session)
+        self._since = since
+        self._clock = clock
+        self._rings: deque[Ring] = deque()
         self._number = 0
-        self._missing = False
-        if cursor.ring is not None:
-            self._resume(cursor)
+        self._missing: str | None = None
 
-    def _resume(self, cursor: Cursor) -> None:
-        ring = self._ring
+    def offer(self, ring: Ring) -> None:
+        """A drive begins."""
+        self._rings.append(ring)
+        if len(self._rings) > MAX_RINGS:
+            self._rings.popleft()
+            self._number = 0
+            self._missing = "the reader was slower than the turns"
+
+    def resume(self, cursor: Cursor) -> None:
+        """Go on behind a live event, if it and those behind it are still here."""
+        ring = self._rings[0] if self._rings else None
         if ring is None or ring.id != cursor.ring or ring.first > cursor.number + 1:
-            self._missing = True
+            self._missing = "the live events behind this cursor are not here any more"
         else:
             self._number = cursor.number
 
+    def skip(self) -> None:
+        """Go on behind what is there now."""
+        if self._rings and self._rings[-1].last:
+            self._number = self._rings[-1].last
+            self._missing = "live events of other sessions may have come before"
+
     def upto(self, seq: int) -> Iterator[LiveEvent]:
         """Live events that come before the record behind `seq`."""
-        if self._missing:
-            self._missing = False
-            yield self._gap(seq, "the live events behind this cursor are not here any more")
-        while True:
-            ring = self._ring
-            if ring is not None:
-                yield from self._of(ring, seq)
-            newest = self._rings.get(self._session)
-            if newest is ring or newest is None:
+        if self._missing is not None:
+            yield self._gap(seq, self._missing)
+            self._missing = None
+        while self._rings:
+            ring = self._rings[0]
+            yield from self._of(ring, seq)
+            if not ring.closed or self._number < ring.last:
                 return
-            self._ring, self._number = newest, 0
+            self._rings.popleft()
+            self._number = 0
 
     def _of(self, ring: Ring, seq: int) -> Iterator[LiveEvent]:
-        if ring.first > self._number + 1 and ring.lost >= self._since:
-            yield self._gap(seq, "the reader was slower than the live events")
-        self._number = max(self._number, ring.first - 1)
-        for event in ring.after(self._number, seq):
-            self._number = number_of(event)
+        while True:
+            ring.trim()
+            if ring.first > self._number + 1:
+                self._number = ring.first - 1
+                if ring.lost >= self._since:
+                    yield self._gap(seq, "the reader was slower than the live events")
+            found = ring.next(self._number, seq)
+            if found is None:
+                return
+            self._number, event = found
             if event.seq >= self._since:
                 yield event
 
     def _gap(self, seq: int, reason: str) -> Gap:
-        return Gap(
-            session=self._session, turn=None, at=self._clock.read().wall, seq=seq, cursor=str(seq), reason=reason
-        )
+        cursor = f"{seq}@{tag_of(self._session)}"
+        return Gap(session=self._session, turn=None, at=self._clock.read().wall, seq=seq, cursor=cursor, reason=reason)
+
+    @property
+    def done(self) -> bool:
+        """Whether nothing is left to read and nothing can come."""
+        return not self._rings and self._missing is None
 
 
 async def follow_session(store: Store, watch: Watch, rings: Rings, session: str, after: Cursor) -> AsyncIterator[Event]:
     """All events of a session behind a cursor: those that are there, then those to come, without an end."""
-    live = _Live(session, rings, after, store.clock)
-    seq = after.place if after.seen == WHOLE else after.place - 1
-    while True:
-        version = store.version
-        try:
-            entries = await store.read(session, after=seq)
-        except JournalMissing:
-            entries = []
-        for entry in entries:
+    head = (await store.heads([session])).get(session, 0)
+    if after.place > head:
+        raise CursorInvalid(after.place, f"the session has {head} records")
+    live = _Live(session, after.place, store.clock)
+    with rings.read_by(live, session):
+        ring = rings.get(session)
+        if ring is not None:
+            live.offer(ring)
+        if after.ring is not None:
+            live.resume(after)
+        seq = after.place if after.seen == WHOLE else after.place - 1
+        tag = tag_of(session)
+        while True:
+            version = store.version
+            try:
+                entries = await store.read(session, after=seq)
+            except JournalMissing:
+                entries = []
+            for entry in entries:
+                for event in live.upto(seq):
+                    yield event
+                seq = entry.seq
+                record = await fetched(store, entry.record)
+                found = events_of(session, seq, record, f"{seq}", tag)
+                for event in found if seq > after.place else found[after.seen + 1 :]:
+                    yield event
+            if entries:
+                continue
             for event in live.upto(seq):
                 yield event
-            seq = entry.seq
-            found = await _events(store, session, seq, entry.record, str(seq))
-            for event in found if seq > after.place else found[after.seen + 1 :]:
-                yield event
-        if entries:
-            continue
-        for event in live.upto(seq):
-            yield event
-        await watch.beyond(session, seq, version)
+            await watch.beyond(session, seq, version)
 
 
 async def follow_store(store: Store, watch: Watch, rings: Rings, after: Cursor) -> AsyncIterator[Event]:
     """All events of all sessions behind a cursor, in the order of their commit, without an end."""
-    pos = after.place if after.seen == WHOLE else after.place - 1
-    lives = _Lives(rings, await store.heads([ring.session for ring in rings]), store.clock)
-    if after.ring is not None:
-        now = store.clock.read().wall
-        yield Gap(session="", turn=None, at=now, seq=0, cursor=f"p{pos}", reason="live events may be missing here")
-    while True:
-        version = store.version
-        entries = await store.feed(after=pos)
-        for entry in entries:
-            for event in lives.before(entry.journal, entry.seq):
-                yield _moved(event, pos)
-            pos = entry.pos
-            if entry.record is None:
-                continue  # it can't be trusted; its session is stopped with a report
-            found = await _events(store, entry.journal, entry.seq, entry.record, f"p{pos}")
-            for event in found if pos > after.place else found[after.seen + 1 :]:
-                yield event
-        if entries:
-            continue
-        for event in lives.rest():
-            yield _moved(event, pos)
-        await watch.beyond(ANY, pos, version)
+    last = await store.last_position()
+    if after.place > last:
+        raise CursorInvalid(after.place, f"the store has come to {last}")
+    lives = _Lives(store.clock, await store.heads([ring.session for ring in rings]))
+    with rings.read_by(lives, ANY):
+        lives.begin(rings, after)
+        pos = after.place if after.seen == WHOLE else after.place - 1
+        tag = tag_of(store.id)
+        while True:
+            version = store.version
+            entries = await store.feed(after=pos)
+            for entry in entries:
+                for event in lives.before(entry.journal, entry.seq):
+                    yield _moved(event, pos, tag)
+                pos = entry.pos
+                if entry.record is None:
+                    continue  # it can't be trusted; its session is stopped with a report
+                record = await fetched(store, entry.record)
+                found = events_of(entry.journal, entry.seq, record, f"p{pos}", tag)
+                for event in found if pos > after.place else found[after.seen + 1 :]:
+                    yield event
+            if entries:
+                continue
+            for event in lives.rest():
+                yield _moved(event, pos, tag)
+            await watch.beyond(ANY, pos, version)
 
 
 class _Lives:
     """One reader's places among the live events of all sessions that are driven here, and nothing about others."""
 
-    def __init__(self, rings: Rings, shown: dict[str, int], clock: Clock) -> None:
+    def __init__(self, clock: Clock, heads: dict[str, int]) -> None:
         self._clock = clock
-        self._rings = rings
-        self._shown = shown
+        self._shown = heads
         self._lives: dict[str, _Live] = {}
+        self._missing: str | None = None
+
+    def begin(self, rings: Rings, after: Cursor) -> None:
+        """Take up the rings that are there: from the beginning, or behind the live event of a cursor."""
+        found = False
+        for ring in rings:
+            self.offer(ring)
+            if after.ring is None:
+                continue
+            live = self._lives[ring.session]
+            if ring.id == after.ring:
+                found = True
+                live.resume(after)
+            else:
+                live.skip()
+        if after.ring is not None and not found:
+            self._missing = "the live events behind this cursor are not here any more"
+
+    def offer(self, ring: Ring) -> None:
+        """A drive begins."""
+        session = ring.session
+        if session not in self._lives:
+            if len(self._lives) >= MAX_SESSIONS:
+                self._missing = "the reader was slower than the turns"
+                return
+            since = self._shown.setdefault(session, ring.base)
+            self._lives[session] = _Live(session, since, self._clock)
+        self._lives[session].offer(ring)
 
     def before(self, session: str, seq: int) -> Iterator[LiveEvent]:
         """Live events that come before a record, which is shown next."""
-        if self._rings.get(session) is not None or session in self._lives:
-            yield from self._of(session, seq - 1).upto(seq - 1)
+        yield from self._gap()
+        live = self._lives.get(session)
+        if live is not None:
+            yield from live.upto(seq - 1)
             self._shown[session] = seq
 
     def rest(self) -> Iterator[LiveEvent]:
-        """Live events behind the last records."""
-        for ring in self._rings:
-            seq = self._shown.setdefault(ring.session, ring.base)
-            yield from self._of(ring.session, seq).upto(seq)
-        for session in [name for name in self._shown if self._rings.get(name) is None]:
-            del self._shown[session]
-            self._lives.pop(session, None)
+        """Live events behind the last records. Sessions of which nothing can come any more are forgotten."""
+        yield from self._gap()
+        for session, live in list(self._lives.items()):
+            yield from live.upto(self._shown[session])
+            if live.done:
+                del self._lives[session], self._shown[session]
 
-    def _of(self, session: str, since: int) -> _Live:
-        live = self._lives.get(session)
-        if live is None:
-            live = self._lives[session] = _Live(session, self._rings, Cursor(since), self._clock)
-        return live
-
-
-def _moved(event: LiveEvent, pos: int) -> LiveEvent:
-    """A live event in the stream of a runtime: one can go on behind the last record before it."""
-    return msgspec.structs.replace(event, cursor=f"p{pos}~")
+    def _gap(self) -> Iterator[LiveEvent]:
+        if self._missing is not None:
+            now = self._clock.read().wall
+            yield Gap(session="", turn=None, at=now, seq=0, cursor="", reason=self._missing)
+            self._missing = None
 
 
-async def _events(store: Store, session: str, seq: int, record: Record, place: str) -> list[Event]:
-    if getattr(record, "blob", None) is not None:
-        record = await fetched(store, record)
-    return events_of(session, seq, record, place)
+def _moved(event: LiveEvent, pos: int, tag: str) -> LiveEvent:
+    """A live event in the stream of a runtime, with a cursor of that stream."""
+    _, tilde, live = event.cursor.partition("@")[0].partition("~")
+    return msgspec.structs.replace(event, cursor=f"p{pos}{tilde}{live}@{tag}")

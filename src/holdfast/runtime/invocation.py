@@ -15,10 +15,10 @@ import msgspec
 from holdfast.agent import Agent, milliseconds
 from holdfast.bounds import check_int
 from holdfast.effects.canonical import digest
-from holdfast.errors import InvalidArgument, RuntimeStopped, StoreClosed
+from holdfast.errors import ControlCancelled, InvalidArgument, StoreClosed
 from holdfast.events import EVENTS, Event
 from holdfast.names import check_id
-from holdfast.runtime.following import follow_session, session_cursor, store_cursor
+from holdfast.runtime.following import follow_session, session_cursor
 from holdfast.spawning import spawn
 
 if TYPE_CHECKING:
@@ -34,6 +34,8 @@ _log: Final = logging.getLogger("holdfast.on")
 
 MAX_ERRORS: Final = 100
 """How many errors of its handler a subscription remembers."""
+STOP_WAIT: Final = 1.0
+"""How long a handler that runs may take to finish when its subscription is stopped, in seconds."""
 AHEAD: Final = 64
 """How many events wait for one session's handler at the most; then the subscription reads no further."""
 
@@ -62,12 +64,14 @@ class Control:
             check_int("concurrency", concurrency, least=1)
         self.timeout = timeout
         self.cancelled = False
+        self._reason = ""
         self._slots = None if concurrency is None else asyncio.Semaphore(concurrency)
         self._running: set[Emitted] = set()
 
     async def cancel(self, reason: str = "") -> None:
         """Cancel all that was emitted with this control and has not ended; nothing new is accepted."""
         self.cancelled = True
+        self._reason = reason
         for emitted in list(self._running):
             await emitted.cancel(reason)
 
@@ -82,17 +86,19 @@ class Control:
 
     def _check(self) -> None:
         if self.cancelled:
-            raise RuntimeStopped
+            raise ControlCancelled(self._reason)
 
     def leave(self) -> None:
         """Give the room back."""
         if self._slots is not None:
             self._slots.release()
 
-    def hold(self, emitted: Emitted) -> None:
+    async def hold(self, emitted: Emitted) -> None:
         """Watch over a request until it has ended."""
         self._running.add(emitted)
         spawn(self._until_ended(emitted))
+        if self.cancelled:  # it was while the request was being accepted
+            await emitted.cancel(self._reason)
 
     async def _until_ended(self, emitted: Emitted) -> None:
         try:
@@ -138,7 +144,7 @@ async def emit(runtime: Runtime, request: EmitRequest, control: Control | None) 
     if control is not None:
         await control.enter()
     try:
-        name = request.session or _session_of(request)
+        name = _session_of(request) if request.session is None else request.session
         session = runtime.session(name, agent=request.agent)
         timeout = None if control is None else control.timeout
         key = None if request.client_request_id is None else check_id("client_request_id", request.client_request_id)
@@ -149,7 +155,7 @@ async def emit(runtime: Runtime, request: EmitRequest, control: Control | None) 
         raise
     emitted = Emitted(turn)
     if control is not None:
-        control.hold(emitted)
+        await control.hold(emitted)
     return emitted
 
 
@@ -189,7 +195,7 @@ class Subscription:
         self._queues: dict[str, asyncio.Queue[Event]] = {}
         self._workers: set[asyncio.Task[None]] = set()
         self._task: asyncio.Task[None] | None = None
-        self.errors: deque[tuple[Event, Exception]] = deque(maxlen=MAX_ERRORS)
+        self.errors: deque[tuple[Event, BaseException]] = deque(maxlen=MAX_ERRORS)
         self.failures = 0
         self.handled = 0
 
@@ -221,8 +227,11 @@ class Subscription:
         for queue in self._queues.values():
             while not queue.empty():
                 queue.get_nowait()
-        if self._workers:
-            await asyncio.wait(self._workers)
+        workers = self._workers - {asyncio.current_task()}  # a handler may stop its own subscription
+        if workers:
+            _, left = await asyncio.wait(workers, timeout=STOP_WAIT)
+            for worker in left:
+                worker.cancel()
 
     async def _listen(self) -> None:
         with suppress(StoreClosed):
@@ -256,7 +265,10 @@ class Subscription:
             called = self._handler(event)
             if inspect.isawaitable(called):
                 await called
-        except Exception as error:  # noqa: BLE001  it stays with the subscription
+        except (Exception, asyncio.CancelledError) as error:
+            task = asyncio.current_task()
+            if isinstance(error, asyncio.CancelledError) and (task is None or task.cancelling()):
+                raise
             self.failures += 1
             self.errors.append((event, error))
             _log.exception("a handler of %s failed", type(event).__name__)
@@ -267,6 +279,8 @@ def _kinds(kind: object) -> tuple[type, ...]:
     """The event classes that were meant: one, a tuple or a union of them, or Any."""
     if kind is Any:
         return EVENTS
+    if kind == ():
+        raise InvalidArgument("kind", kind, "an event class of holdfast, or Any")
     members = cast("tuple[Any, ...]", kind if isinstance(kind, tuple) else get_args(kind) or (kind,))
     for member in members:
         if member not in EVENTS:
@@ -276,19 +290,16 @@ def _kinds(kind: object) -> tuple[type, ...]:
 
 def _stream(runtime: Runtime, session: str | None, after: int | str | None) -> AsyncIterator[Event]:
     if session is None:
-        return _from_now(runtime, None) if after is None else runtime.follow(store_cursor(after))
+        return runtime.events(after)
     check_id("session", session)
+    if isinstance(after, str) and after.startswith("p"):
+        return _of_session(runtime.events(after), session)  # a cursor of an event that came "from now on"
     if after is not None:
-        return follow_session(runtime.store, runtime.watch, runtime.rings, session, session_cursor(after))
-    return _from_now(runtime, session)
+        return follow_session(runtime.store, runtime.watch, runtime.rings, session, session_cursor(after, session))
+    return _of_session(runtime.events(), session)
 
 
-def _from_now(runtime: Runtime, session: str | None) -> AsyncIterator[Event]:
-    since, position = runtime.now()  # read before anything is awaited: nothing that comes next is missed
-
-    async def events() -> AsyncIterator[Event]:
-        async for event in runtime.from_now(since, position):
-            if session is None or event.session == session:
-                yield event
-
-    return events()
+async def _of_session(events: AsyncIterator[Event], session: str) -> AsyncIterator[Event]:
+    async for event in events:
+        if event.session == session:
+            yield event

@@ -9,6 +9,7 @@ from __future__ import annotations
 import secrets
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final
+from zlib import crc32
 
 import msgspec
 
@@ -45,8 +46,11 @@ class Ring:
     def __init__(self, session: str, base: int, clock: Clock, touched: Callable[[str], None]) -> None:
         self.id = secrets.token_hex(4)
         self.session = session
+        self.tag = tag_of(session)
         self.base = base
         """Where the journal ended when the drive began."""
+        self.closed = False
+        """The drive is over: nothing more comes."""
         self.last = 0
         """The number of the newest event."""
         self.lost = -1
@@ -75,6 +79,9 @@ class Ring:
         """Join a delta with the one before, if nobody has read that yet."""
         if not self._items or self._read >= self.last:
             return False
+        self.trim()
+        if not self._items:
+            return False
         item = self._items[-1]
         if item.kind is not kind or (item.turn, item.seq) != (turn, seq):
             return False
@@ -89,23 +96,24 @@ class Ring:
         while len(items) > MAX_EVENTS or (items and items[0].mono < now - MAX_AGE_MS):
             self.lost = items.popleft().seq
 
-    def after(self, number: int, seq: int) -> list[LiveEvent]:
-        """The events behind `number` that no record above `seq` comes before."""
+    def trim(self) -> None:
+        """Let go of what is too old."""
         self._trim(self._clock.read().mono)
-        found: list[LiveEvent] = []
-        for index in range(max(number + 1 - self.first, 0), len(self._items)):
-            item = self._items[index]
-            if item.seq > seq:
-                break
-            found.append(self._event(item))
-            self._read = max(self._read, item.number)
-        return found
+
+    def next(self, number: int, seq: int) -> tuple[int, LiveEvent] | None:
+        """The event behind `number`, with its number, unless a record above `seq` comes before it."""
+        index = max(number + 1 - self.first, 0)
+        if index >= len(self._items) or self._items[index].seq > seq:
+            return None
+        item = self._items[index]
+        self._read = max(self._read, item.number)
+        return item.number, self._event(item)
 
     def _event(self, item: _Item) -> LiveEvent:
-        cursor = f"{item.seq}~{self.id}.{item.number}"
+        cursor = f"{item.seq}~{self.id}.{item.number}@{self.tag}"
         return item.kind(session=self.session, turn=item.turn, at=item.wall, seq=item.seq, cursor=cursor, **item.fields)
 
 
-def number_of(event: LiveEvent) -> int:
-    """The number of a live event in its ring."""
-    return int(event.cursor.rpartition(".")[2])
+def tag_of(name: str) -> str:
+    """What tells the cursors of one session from those of another."""
+    return f"{crc32(name.encode()):08x}"

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from holdfast.errors import JournalMissing, TurnUnknown
 from holdfast.messages import Usage
 from holdfast.output import parse
 from holdfast.records import Admitted, Ended, EndStatus
@@ -51,17 +52,20 @@ class TurnOutcome(msgspec.Struct, frozen=True, kw_only=True):
 class TurnReader:
     """Reads a session's journal until a turn has ended. The turn is the one that input `number` entered."""
 
-    def __init__(self, store: Store, session: str, number: int, after: int) -> None:
+    def __init__(self, store: Store, session: str, number: int, after: int, *, known: bool) -> None:
         self.session = session
         self.run: str | None = None
         """The turn, once it is known: an input that steers may enter another one than it would have begun."""
         self._store = store
         self._number = number
+        self._known = known
         self._conversation = Conversation()
         self._conversation.seq = after
 
     async def read(self) -> Ending | None:
         """What is there now: how the turn ended, or None when it has not."""
+        if not self._known:
+            await self._check()
         conversation = self._conversation
         async for seq, record in read_records(self._store, self.session, after=conversation.seq):
             conversation.add(seq, record)
@@ -70,6 +74,23 @@ class TurnReader:
             if isinstance(record, Ended) and record.run == self.run:
                 return conversation.endings[record.run]
         return None
+
+    async def _check(self) -> None:
+        """There is a turn for every input that was accepted, and no other."""
+        try:
+            last = await self._store.last_input(self.session)
+        except JournalMissing:
+            last = 0
+        if not 1 <= self._number <= last:
+            raise TurnUnknown(self.session, keys.run_of(self._number))
+        self._known = True
+
+    async def ended_at(self) -> tuple[int, int] | None:
+        """The place of the turn's last event, once it has ended: its terminal record, and the event's number there."""
+        ending = await self.read()
+        if ending is None:
+            return None
+        return self._conversation.seq, 1 if ending.code == "no_progress" else 0
 
     async def wait(self, watch: Watch, stuck: Callable[[str], HoldfastError | None]) -> Ending:
         """How the turn ended, as soon as it has."""
@@ -88,7 +109,7 @@ class TurnReader:
         text = "" if ending.answer is None else answer_of(self._conversation.thread, ending.answer)
         value = None
         if ending.typed:
-            value = parse(text) if agent is None or agent.output is None else agent.output.load(text)
+            value = _value(text, agent)
         return TurnOutcome(
             session=self.session,
             turn=self.run or keys.run_of(self._number),
@@ -101,3 +122,10 @@ class TurnReader:
             steps=ending.steps,
             usage=ending.usage,
         )
+
+
+def _value(text: str, agent: Agent | None) -> Any:  # noqa: ANN401  whatever type was asked for
+    """The value of a typed answer; plain JSON where the agent is not here, or asks for another shape by now."""
+    if agent is not None and agent.output is not None and agent.output.complaint(text) is None:
+        return agent.output.load(text)
+    return parse(text)

@@ -24,6 +24,7 @@ from holdfast.effects.replay import Again, Answer, Begin, Decision, Repeat, Sett
 from holdfast.effects.scopes import Place, current
 from holdfast.effects.values import decode_value
 from holdfast.errors import (
+    Halted,
     InvariantBroken,
     ModelError,
     ReplayMismatch,
@@ -186,6 +187,8 @@ class TurnRun:
         turn = self._turn
         state = start(turn.run, self._agent.rules, turn.before, turn.said, turn.position)
         while True:
+            if self.stopped:  # a tool may have swallowed the cancellation; the turn goes no further
+                raise asyncio.CancelledError
             effect = poll(state)
             match effect:
                 case Finish(ending=ending):
@@ -253,8 +256,12 @@ class TurnRun:
             info = ErrorInfo(error.kind, error.message)
             ms = round((loop.time() - begun) * 1000)
             outcome: Outcome = Failed(at=self.performer.now(), key=key, ask=ask, error=info, ms=ms)
-        except Exception as error:  # noqa: BLE001  a model that breaks fails the turn, not the process
-            outcome = self.performer.failed(key, ask, error, begun)
+        except BaseException as error:
+            if _passes(error):
+                raise
+            self._partial = None
+            broken = error if isinstance(error, Exception) else RuntimeError(f"{type(error).__name__}: {error}")
+            outcome = self.performer.failed(key, ask, broken, begun)
         else:
             crash_point("model.after_reply")
             outcome = await self.performer.succeeded(key, ask, encode(reply), begun)
@@ -300,6 +307,8 @@ class TurnRun:
             todo = [call for call in group if call.result is None]
             if not todo:
                 continue
+            if self.stopped:
+                raise asyncio.CancelledError
             await self._around.boundary()
             await self._intend(todo)
             if len(todo) == 1:
@@ -424,17 +433,16 @@ class TurnRun:
             async with timer:
                 body = await tool.run(bound, context)
             crash_point("tool.after_run")
-        except asyncio.CancelledError as error:
-            task = asyncio.current_task()
-            if task is None or task.cancelling():
-                raise
-            info = ErrorInfo("CancelledError", f"what it waited for was cancelled {error}".rstrip())
-            return self._failed(prepared, info, begun)
         except BaseExceptionGroup as group:
             self._unwrap(group)
             return self._failed(prepared, raised(group), begun)
-        except Exception as error:  # noqa: BLE001  whatever the tool raised is its outcome
+        except BaseException as error:
+            if _passes(error):
+                raise
             self.performer.check_halted()
+            if isinstance(error, asyncio.CancelledError):
+                info = ErrorInfo("CancelledError", f"what it waited for was cancelled {error}".rstrip())
+                return self._failed(prepared, info, begun)
             if timer.expired() and isinstance(error, TimeoutError):
                 return self._timed_out(prepared, tool, begun)
             return self._failed(prepared, raised(error), begun)
@@ -619,6 +627,17 @@ def _groups(calls: list[_Call]) -> Iterator[list[_Call]]:
             group.append(call)
     if group:
         yield group
+
+
+def _passes(error: BaseException) -> bool:
+    """Whether an error is not about what was called: the turn is stopped, waits, or the process is to end.
+
+    A cancellation that nobody asked us for is: something that it awaited was cancelled.
+    """
+    if isinstance(error, asyncio.CancelledError):
+        task = asyncio.current_task()
+        return task is None or task.cancelling() > 0
+    return isinstance(error, Halted | Suspended | KeyboardInterrupt | GeneratorExit)
 
 
 def _is_wait(ask: Ask) -> bool:

@@ -18,6 +18,7 @@ from holdfast.errors import (
     AgentInvalid,
     AgentUnknown,
     InvalidArgument,
+    InvalidId,
     JournalMissing,
     KeyConflict,
     RuntimeStopped,
@@ -32,7 +33,6 @@ from holdfast.runtime.watch import Watch
 from holdfast.store import open_store
 from holdfast.store.store import LEASE_MS, MIN_LEASE_MS, Store
 from holdfast.turns.conversation import Stop, deadline_wait
-from holdfast.turns.keys import run_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
@@ -52,6 +52,8 @@ if TYPE_CHECKING:
 
 CONCURRENCY: Final = 256
 """How many sessions one runtime drives at once."""
+RESERVED: Final = "holdfast/"
+"""What input keys of Holdfast itself begin with."""
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 GRACE: Final = 4.0
 """How long work may go on when the runtime is closed, in seconds."""
@@ -77,6 +79,8 @@ class Runtime:
         self.rings = Rings()
         self.watch = Watch(store)
         self.agents: dict[str, Agent] = {}
+        if not isinstance(agents, list | tuple):
+            raise InvalidArgument("agents", agents, "a list of agents")
         for agent in agents:
             self.register(agent)
         check_int("lease time", lease_ms, least=MIN_LEASE_MS)
@@ -85,10 +89,8 @@ class Runtime:
         self._engine = Embedded(store, self._drive_of, self.watch.ended, concurrency) if drive else None
         self._subscriptions: set[Subscription] = set()
         self._closed = False
-        self._floor = 0
 
     async def __aenter__(self) -> Self:
-        self._floor = await self.store.last_position()
         if self._engine is not None:
             self._engine.start()
         return self
@@ -185,11 +187,10 @@ class Runtime:
         """Take an input in, durably, and see to it that it is driven."""
         if self._closed:
             raise RuntimeStopped
+        if key is not None and check_id("key", key).startswith(RESERVED):
+            raise InvalidId("key", key, f"keys that begin with {RESERVED!r} are Holdfast's own")
         body = msgspec.to_builtins(said)
         receipt = await self.store.accept_into(session, "session", agent, body, key=key)
-        if receipt.fresh and said.deadline_ms is not None:
-            name = deadline_wait(run_of(receipt.input))
-            await self.store.open_wait(session, name, deadline=receipt.at + said.deadline_ms)
         if self._engine is not None:
             self._engine.poke(session)
         return receipt
@@ -200,11 +201,11 @@ class Runtime:
         """Ask for a turn to be cancelled; the first request counts."""
         body = msgspec.to_builtins(Stop(run, reason))
         try:
-            receipt = await self.store.accept(session, body, key=f"cancel:{run}")
+            receipt = await self.store.accept(session, body, key=f"{RESERVED}cancel/{run}", urgent=True)
         except KeyConflict:
             return "already_requested"
         if self._engine is not None:
-            self._engine.poke(session)
+            self._engine.retry(session)
         return "requested" if receipt.fresh else "already_requested"
 
     async def settle(self, session: str) -> None:
@@ -229,32 +230,20 @@ class Runtime:
 
     # ---- watching ----
 
-    async def events(self, after: int | str | None = None) -> AsyncIterator[Event]:
+    def events(self, after: int | str | None = None) -> AsyncIterator[Event]:
         """What happens in all sessions, in the order of commit: from a cursor, or from now on (0: from the first)."""
-        if after is not None:
-            async for event in self.follow(store_cursor(after)):
-                yield event
-            return
-        async for event in self.from_now(*self.now()):
-            yield event
+        return self.follow(None if after is None else store_cursor(after, self.store))
 
-    async def from_now(self, since: int, position: int) -> AsyncIterator[Event]:
-        """All events since a moment, at which the store had come to `position` or beyond."""
-        async for event in self.follow(Cursor(position)):
-            if event.at >= since:
+    def follow(self, after: Cursor | None) -> AsyncIterator[Event]:
+        """All events behind a cursor, or behind what was asked of the store until now."""
+        mark = self.store.mark() if after is None else None
+
+        async def events() -> AsyncIterator[Event]:
+            start = after if mark is None else Cursor(await mark)
+            async for event in follow_store(self.store, self.watch, self.rings, start or Cursor(0)):
                 yield event
 
-    def _position(self) -> int:
-        """A position that the store has reached; nobody who asks now misses what comes next."""
-        return self._floor if self._engine is None else max(self._floor, self._engine.position)
-
-    def now(self) -> tuple[int, int]:
-        """This moment, and a position that the store has reached."""
-        return self.store.clock.read().wall, self._position()
-
-    def follow(self, after: Cursor) -> AsyncIterator[Event]:
-        """All events behind a cursor."""
-        return follow_store(self.store, self.watch, self.rings, after)
+        return events()
 
     def on(
         self,

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, cast
 import msgspec
 
 from holdfast.agent import milliseconds
+from holdfast.bounds import check_int
+from holdfast.effects.canonical import check as check_json
 from holdfast.errors import InvalidArgument, TurnUnknown
 from holdfast.messages import Message, Text, Usage
 from holdfast.names import check_id, check_text
@@ -62,6 +64,10 @@ class Session:
         The same `key` with the same content gives the same turn. `steer` enters the turn that is running, at its next
         safe point; if none is, it begins one like any other input. `deadline` bounds the turn, from now on.
         """
+        if metadata is not None:
+            if not isinstance(metadata, dict):  # pyright: ignore[reportUnnecessaryIsInstance]  # callers may be untyped
+                raise InvalidArgument("metadata", metadata, "a dictionary")
+            check_json(metadata)
         said = Said(
             parts=_parts(content),
             steer=bool(steer),
@@ -70,7 +76,7 @@ class Session:
         )
         receipt = await self._runtime.accept(self.id, await self._named_agent(), said, key)
         after = receipt.head if receipt.fresh and not steer else 0
-        return Turn(self._runtime, self.id, receipt.input, after, steers=bool(steer))
+        return Turn(self._runtime, self.id, receipt.input, after, steers=bool(steer), known=True)
 
     async def _named_agent(self) -> str:
         if self._agent is not None:
@@ -93,7 +99,7 @@ class Session:
 
     async def cancel(self, reason: str = "") -> CancelStatus:
         """Stop the turn that is under way; `too_late` when there is none."""
-        check_text("reason", reason)
+        reason = check_text("reason", reason)
         conversation = await read_conversation(self._runtime.store, self.id)
         if conversation.turn is None:
             return "too_late"
@@ -101,6 +107,8 @@ class Session:
 
     async def history(self, *, at: int | None = None) -> list[Message]:
         """What was said, oldest first, with the turn that is under way; `at` shows it as it was at a record."""
+        if at is not None:
+            check_int("record", at, least=1)
         return list((await read_conversation(self._runtime.store, self.id, upto=at)).thread.messages)
 
     async def usage(self) -> list[UsageLine]:
@@ -113,7 +121,7 @@ class Session:
 
     async def events(self, after: int | str = 0) -> AsyncIterator[Event]:
         """What happens in this session, from its beginning or from a cursor, without an end."""
-        cursor = session_cursor(after)
+        cursor = session_cursor(after, self.id)
         runtime = self._runtime
         async for event in follow_session(runtime.store, runtime.watch, runtime.rings, self.id, cursor):
             yield event
@@ -137,7 +145,7 @@ def _parts(content: object) -> tuple[Text, ...]:
     for part in cast("Sequence[object]", given):
         if isinstance(part, str):
             parts.append(Text(part))
-        elif isinstance(part, Text):
+        elif isinstance(part, Text) and type(part.text) is str:
             parts.append(part)
         else:
             raise InvalidArgument("content", part, "text")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Literal
 
-from holdfast.errors import JournalMissing, TurnUnknown
 from holdfast.events import TERMINAL, InputAccepted
 from holdfast.names import check_text
 from holdfast.runtime.following import Cursor, follow_session, session_cursor
@@ -25,7 +24,9 @@ CancelStatus = Literal["requested", "already_requested", "too_late"]
 class Turn:
     """The turn that answers one input of a session. What you do not ask of it costs nothing."""
 
-    def __init__(self, runtime: Runtime, session: str, number: int, after: int = 0, *, steers: bool = False) -> None:
+    def __init__(  # noqa: PLR0913
+        self, runtime: Runtime, session: str, number: int, after: int = 0, *, steers: bool = False, known: bool = False
+    ) -> None:
         self.session = session
         self.id = keys.run_of(number)
         """The turn that the input begins; one that steers may enter another turn instead."""
@@ -33,6 +34,7 @@ class Turn:
         self._number = number
         self._after = after
         self._steers = steers
+        self._known = known
 
     def __repr__(self) -> str:
         return f"Turn({self.session!r}, {self.id!r})"
@@ -57,7 +59,9 @@ class Turn:
 
     async def events(self, after: int | str | None = None) -> AsyncIterator[Event]:
         """What happens in this turn, from its start or from a cursor, until it has ended."""
-        cursor = Cursor(self._after) if after is None else session_cursor(after)
+        cursor = Cursor(self._after) if after is None else session_cursor(after, self.session)
+        if after is not None and await self._is_over(cursor):
+            return
         run = None if self._steers and after is None else await self._run()
         runtime = self._runtime
         async for event in follow_session(runtime.store, runtime.watch, runtime.rings, self.session, cursor):
@@ -69,14 +73,17 @@ class Turn:
             if event.turn == run and isinstance(event, TERMINAL):
                 return
 
+    async def _is_over(self, cursor: Cursor) -> bool:
+        """Whether nothing of this turn comes behind a cursor."""
+        reader = self._reader()
+        ended = await reader.ended_at()
+        return ended is not None and cursor >= Cursor(*ended)
+
     async def cancel(self, reason: str = "") -> CancelStatus:
         """Ask for the turn to be stopped, wherever it is. The first request counts; one after the end is too late."""
-        check_text("reason", reason)
+        reason = check_text("reason", reason)
         reader = self._reader()
-        try:
-            ending = await reader.read()
-        except JournalMissing:
-            raise TurnUnknown(self.session, self.id) from None
+        ending = await reader.read()
         if ending is not None:
             return "too_late"
         return await self._runtime.request_stop(self.session, reader.run or self.id, reason)
@@ -89,4 +96,4 @@ class Turn:
         return reader.run or self.id
 
     def _reader(self) -> TurnReader:
-        return TurnReader(self._runtime.store, self.session, self._number, self._after)
+        return TurnReader(self._runtime.store, self.session, self._number, self._after, known=self._known)

@@ -245,5 +245,9 @@ class _JournalAudit:
         row = self._row
         if not 0 <= row.seen <= row.wakes:
             self._report("wakes", row.head, f"{row.seen} wakes were attended to, but there were {row.wakes}")
+        if max(self._inputs, default=0) > row.inputs:
+            self._report(
+                "input", row.head, f"{row.inputs} inputs were counted, but there is number {max(self._inputs)}"
+            )
         if row.wakes < len(self._inputs):
             self._report("wakes", row.head, f"it was woken {row.wakes} times, but it has {len(self._inputs)} inputs")

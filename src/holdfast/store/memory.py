@@ -104,9 +104,6 @@ class MemoryDisk:
     def input_by_key(self, row: JournalRow, key: str) -> InputRow | None:
         return next((found for found in self._inputs[row.no].values() if found.key == key), None)
 
-    def last_input(self, row: JournalRow) -> int:
-        return len(self._inputs[row.no])
-
     def count_pending(self, row: JournalRow) -> int:
         return sum(found.pending for found in self._inputs[row.no].values())
 
@@ -215,8 +212,9 @@ class MemoryDisk:
         found = self.input_by_key(self._known(journal), key)
         return None if found is None else Receipt(journal, found.input, found.key, found.at, fresh=False)
 
-    def pending(self, journal: str, limit: int) -> list[Input]:
-        found = [row for row in self._inputs[self._known(journal).no].values() if row.pending]
+    def pending(self, journal: str, after: int, limit: int) -> list[Input]:
+        waiting = self._inputs[self._known(journal).no].values()
+        found = [row for row in waiting if row.pending and row.input > after]
         return [Input(row.input, row.key, row.body, row.at) for row in found[:limit]]
 
     def waits(self, journal: str, limit: int) -> list[Wait]:
@@ -224,13 +222,13 @@ class MemoryDisk:
         return [found[name] for name in sorted(found)[:limit]]
 
     def _open_waits(self) -> list[tuple[int, Wait]]:
-        waits = (wait for found in self._waits.values() for wait in found.values())
+        served = {row.id for row in self._journals.values() if row.quarantine is None}
+        waits = (wait for found in self._waits.values() for wait in found.values() if wait.journal in served)
         due = [(wait.deadline, wait) for wait in waits if wait.state == "open" and wait.deadline is not None]
         return sorted(due, key=lambda item: (item[0], item[1].journal, item[1].name))
 
     def due(self, now: int, limit: int) -> tuple[list[Wait], set[str]]:
-        served = {row.id for row in self._journals.values() if row.quarantine is None}
-        due = [wait for deadline, wait in self._open_waits() if deadline <= now and wait.journal in served]
+        due = [wait for deadline, wait in self._open_waits() if deadline <= now]
         return due[:limit], set()
 
     def next_due(self) -> int | None:

@@ -32,6 +32,7 @@ from holdfast.store.contract import (
     Journal,
     JournalFilter,
     Lease,
+    Mark,
     OpenJournal,
     OpenWait,
     Owner,
@@ -187,7 +188,7 @@ class Store:
         check_id("journal id", journal)
         page = self._backend.limits.page
         return await self._guarded(
-            journal, lambda reader: (reader.records(journal, 0, page), reader.pending(journal, page))
+            journal, lambda reader: (reader.records(journal, 0, page), reader.pending(journal, 0, page))
         )
 
     async def read_all(self, journal: str, *, after: int = 0) -> AsyncIterator[Entry]:
@@ -215,6 +216,12 @@ class Store:
     async def last_position(self) -> int:
         """The position of the newest record of the store."""
         return await self._backend.read(lambda reader: reader.last_position())
+
+    def mark(self) -> asyncio.Future[int]:
+        """The position of the newest record, behind all that was asked of the store before this call."""
+        future = self._backend.submit(Mark())
+        future.add_done_callback(lambda done: done.cancelled() or done.exception())  # nobody has to look at it
+        return future
 
     async def journals(
         self,
@@ -302,10 +309,13 @@ class Store:
 
     # ---- inbox ----
 
-    async def accept(self, journal: str, content: object, *, key: str | None = None) -> Receipt:
-        """Take an input in. The same key with the same content gives the same receipt, other content `KeyConflict`."""
+    async def accept(self, journal: str, content: object, *, key: str | None = None, urgent: bool = False) -> Receipt:
+        """Take an input in. The same key with the same content gives the same receipt, other content `KeyConflict`.
+
+        What is `urgent` (a request to stop, say) comes in also when the inbox is full.
+        """
         check_id("journal id", journal)
-        return await self._backend.submit(self._accept(journal, content, key, None))
+        return await self._backend.submit(self._accept(journal, content, key, None, urgent=bool(urgent)))
 
     async def accept_into(
         self, journal: str, kind: JournalKind, agent: str | None, content: object, *, key: str | None = None
@@ -314,7 +324,9 @@ class Store:
         opening = _opening(journal, kind, agent)
         return await self._backend.submit(self._accept(journal, content, key, opening))
 
-    def _accept(self, journal: str, content: object, key: str | None, opening: OpenJournal | None) -> Accept:
+    def _accept(
+        self, journal: str, content: object, key: str | None, opening: OpenJournal | None, *, urgent: bool = False
+    ) -> Accept:
         if key is None:
             key = f"auto-{secrets.token_hex(12)}"
         check_id("input key", key)
@@ -322,7 +334,7 @@ class Store:
         limit = self._backend.limits.input_bytes
         if len(body) > limit:
             raise PayloadTooLarge("the input", len(body), limit)
-        return Accept(journal, key, input_digest(body), body, opening)
+        return Accept(journal, key, input_digest(body), body, opening, urgent)
 
     async def find_input(self, journal: str, key: str) -> Receipt | None:
         """The receipt of the input that was accepted under `key`; None when there is none."""
@@ -330,11 +342,20 @@ class Store:
         check_id("input key", key)
         return await self._backend.read(lambda reader: reader.receipt(journal, key))
 
-    async def pending(self, journal: str, limit: int | None = None) -> list[Input]:
-        """Accepted inputs that are not in the journal yet, in the order of their acceptance."""
+    async def pending(self, journal: str, limit: int | None = None, *, after: int = 0) -> list[Input]:
+        """Accepted inputs above `after` that are not in the journal yet, in the order of their acceptance."""
         check_id("journal id", journal)
+        check_int("cursor", after)
         page = self._page(limit)
-        return await self._guarded(journal, lambda reader: reader.pending(journal, page))
+        return await self._guarded(journal, lambda reader: reader.pending(journal, after, page))
+
+    async def last_input(self, journal: str) -> int:
+        """The number of the newest input that was accepted; 0 when there was none."""
+        check_id("journal id", journal)
+        found = await self._backend.read(lambda reader: reader.row(journal))
+        if found is None:
+            raise JournalMissing(journal)
+        return found.inputs
 
     # ---- waits ----
 

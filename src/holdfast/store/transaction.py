@@ -23,6 +23,7 @@ from holdfast.store.contract import (
     Journal,
     JournalRow,
     Lease,
+    Mark,
     OpenJournal,
     OpenWait,
     PutBlob,
@@ -78,16 +79,17 @@ class Transaction:
         row = self._rows.journal(asked.journal)
         decisions.check_fork(parent, row, asked)
         if row is None:
-            row = self._add_journal(OpenJournal(asked.journal, parent.kind, parent.agent), parent.id, asked.at)
+            row = self._add_journal(OpenJournal(asked.journal, parent.kind, parent.agent), parent, asked.at)
         return as_journal(row)
 
-    def _add_journal(self, asked: OpenJournal, parent: str | None = None, parent_seq: int = 0) -> JournalRow:
+    def _add_journal(self, asked: OpenJournal, parent: JournalRow | None = None, parent_seq: int = 0) -> JournalRow:
         at = self._now.wall
         row = JournalRow(0, asked.journal, asked.kind, asked.agent, "idle", 1, at, at)
-        row.parent, row.parent_seq = parent, parent_seq
+        if parent is not None:
+            row.parent, row.parent_seq, row.inputs = parent.id, parent_seq, parent.inputs
         row = self._rows.add_journal(row)
         opened = Opened(
-            at=at, kind=asked.kind, format=records.FORMAT, agent=asked.agent, parent=parent, parent_seq=parent_seq
+            at=at, kind=asked.kind, format=records.FORMAT, agent=asked.agent, parent=row.parent, parent_seq=parent_seq
         )
         self._rows.add_records(row, 1, 0, (records.encode(opened),))
         return row
@@ -178,11 +180,12 @@ class Transaction:
         earlier = decisions.decide_accept(row, self._rows.input_by_key(row, asked.key), asked)
         if earlier is not None:
             return earlier
-        decisions.check_room(row, self._rows.count_pending(row), self._limits)
-        number = self._rows.last_input(row) + 1
-        self._rows.add_input(row, InputRow(number, asked.key, asked.digest, asked.body, self._now.wall))
+        if not asked.urgent:
+            decisions.check_room(row, self._rows.count_pending(row), self._limits)
+        row.inputs += 1
+        self._rows.add_input(row, InputRow(row.inputs, asked.key, asked.digest, asked.body, self._now.wall))
         self._wake(row)
-        return Receipt(row.id, number, asked.key, self._now.wall, head=row.head)
+        return Receipt(row.id, row.inputs, asked.key, self._now.wall, head=row.head)
 
     def open_wait(self, asked: OpenWait) -> Wait:
         row = self._row(asked.journal)
@@ -214,6 +217,9 @@ class Transaction:
         self._rows.save_journal(row)
         return self._rows.revoke_waits(row)
 
+    def mark(self, _: Mark) -> int:
+        return self._rows.last_position()
+
     def put_blob(self, asked: PutBlob) -> Blob:
         self._rows.put_blob(asked.digest, asked.body, self._now.wall)
         return Blob(asked.digest, len(asked.body))
@@ -239,6 +245,7 @@ _HANDLERS: Final[dict[type[Command[Any]], Callable[[Transaction, Any], Any]]] = 
     OpenWait: Transaction.open_wait,
     SettleWait: Transaction.settle_wait,
     RevokeWaits: Transaction.revoke_waits,
+    Mark: Transaction.mark,
     PutBlob: Transaction.put_blob,
     CollectBlobs: Transaction.collect_blobs,
     Quarantine: Transaction.quarantine,

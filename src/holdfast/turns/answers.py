@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from holdfast.messages import ToolCall, ToolResult
+from holdfast.messages import AssistantMessage, ModelReply, Text, ToolCall, ToolResult
 from holdfast.records import Cancelled, Done, EndStatus, Failed, Outcome, Unknown
 
 if TYPE_CHECKING:
@@ -40,9 +40,22 @@ def result_of(call: ToolCall, outcome: Outcome) -> ToolResult:
             said = error.message if error.kind in SAID_AS_IT_IS else f"{error.kind}: {error.message}".removesuffix(": ")
             return ToolResult(call.id, call.name, said, "error")
         case Unknown():
-            return ToolResult(call.id, call.name, UNKNOWN, "unknown")
+            return unknown(call)
         case Cancelled():
             return ToolResult(call.id, call.name, CANCELLED, "cancelled")
+
+
+def unknown(call: ToolCall) -> ToolResult:
+    """The result of a call that was begun, and of which nobody can say how it ended."""
+    return ToolResult(call.id, call.name, UNKNOWN, "unknown")
+
+
+def said_in(reply: ModelReply, id: str) -> AssistantMessage:
+    """A reply as a message of the conversation. Texts without a word are left out: providers refuse them."""
+    parts = reply.parts
+    if any(type(part) is Text and not part.text.strip() for part in parts):
+        parts = tuple(part for part in parts if type(part) is not Text or part.text.strip())
+    return AssistantMessage(id, parts, reply.finish)
 
 
 def skipped(call: ToolCall, status: EndStatus | None) -> ToolResult:

@@ -13,7 +13,6 @@ import msgspec
 
 from holdfast.errors import InvariantBroken
 from holdfast.messages import (
-    AssistantMessage,
     Attachment,
     InputPart,
     Text,
@@ -31,6 +30,7 @@ from holdfast.records import (
     Ended,
     EndStatus,
     Failed,
+    Intended,
     Opened,
     Outcome,
     Parked,
@@ -40,7 +40,7 @@ from holdfast.records import (
     Unknown,
 )
 from holdfast.turns import keys
-from holdfast.turns.answers import result_of, skipped
+from holdfast.turns.answers import result_of, said_in, skipped, unknown
 from holdfast.turns.ending import Ending, decode_ending
 from holdfast.turns.thread import Thread
 
@@ -102,6 +102,7 @@ class OpenTurn:
     batch: tuple[ToolCall, ...] = ()
     batch_id: int = 0
     results: dict[int, ToolResult] = field(default_factory=dict[int, ToolResult])
+    intended: set[int] = field(default_factory=set[int])
     steps: int = 0
     usage: Usage = field(default_factory=Usage)
     answer: str | None = None
@@ -143,6 +144,8 @@ class Conversation:
                     self.turn.parked = record if isinstance(record, Parked) else None
             case Done() | Failed() | Unknown() | Cancelled():
                 self._outcome(record)
+            case Intended():
+                self._intent(record)
             case _:
                 if self.turn is not None:
                     self.turn.records.append(record)
@@ -188,6 +191,15 @@ class Conversation:
             case _:
                 pass
 
+    def _intent(self, record: Intended) -> None:
+        turn = self.turn
+        if turn is None:
+            return
+        turn.records.append(record)
+        key = keys.parse(record.key)
+        if key is not None and not key.inner and key.name == "tools" and key.number == turn.batch_id:
+            turn.intended.add(key.call)
+
     def _reply(self, turn: OpenTurn, number: int, record: Done) -> None:
         reply = decode_reply(bytes(record.value))
         self.position += 1
@@ -196,11 +208,11 @@ class Conversation:
         name: tuple[str, Source] = (reply.model, "turn")
         self.usage[name] = self.usage.get(name, Usage()) + reply.usage
         self.calls[name] = self.calls.get(name, 0) + 1
-        if not reply.parts:
+        message = said_in(reply, f"{turn.run}.{number}")
+        if not message.parts:
             return
-        message = AssistantMessage(f"{turn.run}.{number}", reply.parts, reply.finish)
         self.thread = self.thread.add(message)
-        turn.batch, turn.batch_id, turn.results = message.calls, number + 1, {}
+        turn.batch, turn.batch_id, turn.results, turn.intended = message.calls, number + 1, {}, set()
 
     def _checkpoint(self, turn: OpenTurn, number: int, record: Done) -> None:
         note = checkpoint_of(record).note
@@ -232,8 +244,10 @@ class Conversation:
         if not turn.batch:
             return
         for number, call in enumerate(turn.batch, 1):
-            if number not in turn.results:
-                turn.results[number] = skipped(call, status)
+            if number in turn.results:
+                continue
+            begun = number in turn.intended
+            turn.results[number] = unknown(call) if begun else skipped(call, status)
         self._answer_all(turn)
 
 

@@ -29,7 +29,9 @@ def run_of(number: int) -> str:
 def input_of(run: str) -> int | None:
     """The number of the input that began `run`; None when this is not the id of a turn."""
     digits = run[1:]
-    return int(digits) if run[:1] == "t" and digits.isascii() and digits.isdigit() and digits[0] != "0" else None
+    if run[:1] != "t" or not digits.isascii() or not digits.isdigit() or digits[0] == "0" or len(digits) > 18:
+        return None
+    return int(digits)
 
 
 def effect_key(run: str, number: int, name: EffectName) -> str:

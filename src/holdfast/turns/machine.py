@@ -24,6 +24,7 @@ from holdfast.messages import (
     Usage,
     UserMessage,
 )
+from holdfast.turns.answers import said_in
 from holdfast.turns.ending import Blame, Ending
 
 if TYPE_CHECKING:
@@ -186,8 +187,8 @@ _STOPS: Final[dict[FinishReason, tuple[str, str]]] = {
 
 def _replied(state: TurnState, awaited: CallModel, reply: ModelReply) -> TurnState:
     state = replace(state, position=awaited.position + 1, steps=state.steps + 1, usage=state.usage + reply.usage)
-    message = AssistantMessage(f"{state.run}.{awaited.id}", reply.parts, reply.finish)
-    if reply.parts:
+    message = said_in(reply, f"{state.run}.{awaited.id}")
+    if message.parts:
         state = replace(state, thread=state.thread.add(message))
     if reply.finish in _STOPS:
         return _finish(state, "failed", *_STOPS[reply.finish], "model", message)
@@ -208,8 +209,17 @@ def _answered(state: TurnState, id: int, message: AssistantMessage) -> TurnState
         return _go_on(replace(state, empties=state.empties + 1), id, EMPTY)
     answer = answer_of(state.thread, message.id) or message.text
     complaint = state.rules.check(answer) if state.rules.check else None
-    if complaint is None:
-        return replace(state, awaited=Checkpoint(id + 1, "before_completion"))
+    return _complete(state, id, message) if complaint is None else _repair(state, id, message, complaint)
+
+
+def _complete(state: TurnState, id: int, message: AssistantMessage) -> TurnState:
+    """The answer is there. What came meanwhile may still enter, if there is a step left in which to answer it."""
+    if state.rules.steps is not None and state.steps >= state.rules.steps:
+        return _finish(state, "completed", "", "", None, message)
+    return replace(state, awaited=Checkpoint(id + 1, "before_completion"))
+
+
+def _repair(state: TurnState, id: int, message: AssistantMessage, complaint: str) -> TurnState:
     if state.repairs >= state.rules.repairs:
         return _finish(state, "failed", "invalid_output", complaint, "model", message)
     return _go_on(replace(state, repairs=state.repairs + 1), id, complaint)

@@ -126,11 +126,12 @@ class SqliteReader:
         found = self._one("SELECT input, key, at FROM inputs WHERE journal = ? AND key = ?", (no, key))
         return None if found is None else Receipt(journal, *found, fresh=False)
 
-    def pending(self, journal: str, limit: int) -> list[Input]:
+    def pending(self, journal: str, after: int, limit: int) -> list[Input]:
         no, _ = self._known(journal)
         rows = self._page(
-            f"SELECT {_INPUT_COLUMNS} FROM inputs WHERE journal = ? AND pending = 1 ORDER BY input LIMIT ?",  # noqa: S608
-            (no, limit),
+            f"SELECT {_INPUT_COLUMNS} FROM inputs"  # noqa: S608
+            " WHERE journal = ? AND pending = 1 AND input > ? ORDER BY input LIMIT ?",
+            (no, after, limit),
             3,
         )
         return [_sound_input(journal, input_row(row)) for row in rows]
@@ -167,7 +168,11 @@ class SqliteReader:
         return due, damaged
 
     def next_due(self) -> int | None:
-        return self._one("SELECT min(deadline) FROM waits WHERE state = 'open' AND deadline IS NOT NULL", ())
+        return self._one(
+            "SELECT w.deadline FROM waits w JOIN journals j ON j.no = w.journal"
+            " WHERE w.state = 'open' AND w.deadline IS NOT NULL AND j.quarantine IS NULL ORDER BY w.deadline LIMIT 1",
+            (),
+        )
 
     def blob(self, digest: str) -> bytes | None:
         body = self._one("SELECT body FROM blobs WHERE digest = ?", (digest,))

@@ -32,7 +32,7 @@ Evidence: TypeAlias = int | tuple[int, int, int, int]
 
 JOURNAL_COLUMNS: Final = (
     "no, id, kind, agent, status, head, created, updated, epoch, owner, expires, mono_expires, term, quarantine,"
-    " revoked, wakes, seen, parent, parent_seq"
+    " revoked, wakes, seen, parent, parent_seq, inputs"
 )
 _OWNER: Final = 9
 _REVOKED: Final = 14
@@ -82,8 +82,8 @@ class SqliteRows:
             self._db.executemany("UPDATE journals SET head = ? WHERE no = ?", heads)
             self._heads.clear()
         if self._woken:
-            woken = [(row.wakes, row.no) for row in self._woken.values()]
-            self._db.executemany("UPDATE journals SET wakes = ? WHERE no = ?", woken)
+            woken = [(row.wakes, row.inputs, row.no) for row in self._woken.values()]
+            self._db.executemany("UPDATE journals SET wakes = ?, inputs = ? WHERE no = ?", woken)
             self._woken.clear()
         for row in self._saved.values():
             self._write_journal(row)
@@ -115,6 +115,9 @@ class SqliteRows:
 
     # ---- journals ----
 
+    def last_position(self) -> int:
+        return (self._db.execute("SELECT max(pos) FROM records").get or 0) + len(self._records)
+
     def journal(self, journal: str) -> JournalRow | None:
         row = self._journals.get(journal)
         if row is None:
@@ -128,10 +131,10 @@ class SqliteRows:
     def add_journal(self, row: JournalRow) -> JournalRow:
         self._run(
             f"INSERT INTO journals ({JOURNAL_COLUMNS})"  # noqa: S608
-            " VALUES (NULL, ?, ?, ?, ?, ?, ?, ?, 0, NULL, 0, 0, 0, NULL, 0, 0, 0, ?, ?)",
+            " VALUES (NULL, ?, ?, ?, ?, ?, ?, ?, 0, NULL, 0, 0, 0, NULL, 0, 0, 0, ?, ?, ?)",
             (
                 *(row.id, row.kind, row.agent, row.status, row.head, row.created, row.updated),
-                *(row.parent, row.parent_seq),
+                *(row.parent, row.parent_seq, row.inputs),
             ),
         )
         row.no = self._db.last_insert_rowid()
@@ -152,11 +155,11 @@ class SqliteRows:
         owner = None if row.owner is None else msgspec.json.encode(row.owner).decode()
         self._db.execute(
             "UPDATE journals SET status = ?, head = ?, updated = ?, epoch = ?, owner = ?, expires = ?,"
-            " mono_expires = ?, term = ?, quarantine = ?, revoked = ?, wakes = ?, seen = ? WHERE no = ?",
+            " mono_expires = ?, term = ?, quarantine = ?, revoked = ?, wakes = ?, seen = ?, inputs = ? WHERE no = ?",
             (
                 *(row.status, row.head, row.updated, row.epoch, owner),
                 *(row.expires, row.mono_expires, row.term, row.quarantine, int(row.revoked)),
-                *(row.wakes, row.seen, row.no),
+                *(row.wakes, row.seen, row.inputs, row.no),
             ),
         )
 
@@ -172,9 +175,6 @@ class SqliteRows:
             "SELECT input, key, digest, body, at, pending FROM inputs WHERE journal = ? AND key = ?", (row.no, key)
         ).get
         return None if found is None else input_row(found)
-
-    def last_input(self, row: JournalRow) -> int:
-        return self._db.execute("SELECT max(input) FROM inputs WHERE journal = ?", (row.no,)).get or 0
 
     def count_pending(self, row: JournalRow) -> int:
         return self._db.execute("SELECT count(*) FROM inputs WHERE journal = ? AND pending = 1", (row.no,)).get

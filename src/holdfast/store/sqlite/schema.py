@@ -51,7 +51,8 @@ CREATE TABLE journals (
     wakes        INTEGER NOT NULL,
     seen         INTEGER NOT NULL,
     parent       TEXT,
-    parent_seq   INTEGER NOT NULL
+    parent_seq   INTEGER NOT NULL,
+    inputs       INTEGER NOT NULL -- accepted so far; in a fork they count on from those of the parent
 ) STRICT;
 CREATE INDEX journals_by_kind   ON journals (kind, updated, id);
 CREATE INDEX journals_by_status ON journals (status, updated, id);

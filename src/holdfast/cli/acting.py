@@ -1,0 +1,112 @@
+"""`holdfast cancel`, `resolve` and `fork`: acting on a session from outside, whoever drives it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from holdfast.cli.failures import FAILED, CallInvalid, WaitNotOpen
+from holdfast.cli.following import hint
+from holdfast.cli.listing import read_line
+from holdfast.cli.sessions import find, find_session, looking, wait_label
+from holdfast.cli.terminal import stderr, stdout
+from holdfast.errors import TurnUnknown
+from holdfast.runtime.reading import read_conversation
+from holdfast.turns import keys
+from holdfast.turns.conversation import Said, input_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from holdfast.cli.sessions import Target
+    from holdfast.runtime.runtime import Runtime
+
+_PATIENCE = 2.0
+"""How long `cancel` waits for the end, in seconds."""
+
+
+async def cancel(path: Path, given: str, reason: str) -> int:
+    """Cancel a turn; carried out here if nobody drives the session."""
+    out = stdout()
+    async with looking(path) as runtime:
+        target = await find(runtime.store, given)
+        name = await _turn_to_cancel(runtime, target)
+        if name is None:
+            out.line(f"too late: {target.id} has nothing to cancel ({target.line.status})")
+            return FAILED
+        turn = runtime.session(target.id).turn(name)
+        asked = await turn.cancel(reason)
+        if asked != "too_late":
+            await runtime.settle(target.id)
+        try:
+            outcome = await turn.outcome(timeout=_PATIENCE)
+        except TimeoutError:
+            line = await read_line(runtime.store, target.line)
+            who = f"process {line.pid}" if line.pid else "whoever opens the store next"
+            out.line(f"asked for: {who} has yet to stop {target.id}/{name}")
+            return FAILED
+    if outcome.status == "cancelled" and asked != "too_late":
+        out.line(f"cancelled {target.id}/{outcome.turn}")
+        return 0
+    out.line(f"too late: {target.id}/{outcome.turn} had ended ({outcome.status})")
+    return FAILED
+
+
+async def _turn_to_cancel(runtime: Runtime, target: Target) -> str | None:
+    """The turn that is meant: the one that was named, the open one, or the first that is queued."""
+    store = runtime.store
+    conversation = await read_conversation(store, target.id)
+    queued = [found.input for found in await store.pending(target.id) if isinstance(input_of(found.body), Said)]
+    if target.turn is not None:
+        known = target.turn in conversation.endings or keys.input_of(target.turn) in queued
+        if not known and (conversation.turn is None or conversation.turn.run != target.turn):
+            raise TurnUnknown(target.id, target.turn)
+        return target.turn
+    if conversation.turn is not None:
+        return conversation.turn.run
+    return keys.run_of(min(queued)) if queued else None
+
+
+async def resolve(path: Path, given: str, name: str, text: str) -> int:
+    """Answer a wait of a session with a JSON value."""
+    try:
+        value: Any = msgspec.json.decode(text)
+    except (msgspec.DecodeError, UnicodeError):
+        message = f"{text!r} is no JSON; quote it for the shell: true, 42, '\"words\"', '{{\"ok\": true}}'"
+        raise CallInvalid(message) from None
+    async with looking(path) as runtime:
+        session = (await find(runtime.store, given)).id
+        wait = await _named_wait(runtime, session, name)
+        settlement = await runtime.resolve(runtime.wait_token(session, wait), value)
+        line = await read_line(runtime.store, await runtime.store.journal(session))
+    if not settlement.won:
+        stderr().line(f"too late: {wait_label(wait)!r} was {settlement.wait.state} before")
+        return FAILED
+    stdout().line(f"answered {wait_label(wait)!r} of {session}")
+    if line.pid is None:
+        stderr().line(f"go on with: {hint(path, 'resume', session)}")
+    return 0
+
+
+async def _named_wait(runtime: Runtime, session: str, name: str) -> str:
+    """The wait with this name, or whose last part this is."""
+    names = [wait.name for wait in await runtime.waits(session)]
+    if name in names:
+        return name
+    found = [known for known in names if wait_label(known) == name]
+    if len(found) > 1:
+        message = f"{session!r} has several waits called {name!r}: {', '.join(found)}; give the whole name"
+        raise CallInvalid(message)
+    if not found:
+        raise WaitNotOpen(session, name, [wait_label(known) for known in names])
+    return found[0]
+
+
+async def fork(path: Path, given: str, at: int, as_id: str | None) -> int:
+    """Begin another session where this one was at a record; prints its id."""
+    async with looking(path) as runtime:
+        line = await find_session(runtime.store, given)
+        branch = await runtime.session(line.id).fork(at, id=as_id)
+    stdout().line(branch.id)
+    return 0

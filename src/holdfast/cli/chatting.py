@@ -1,0 +1,157 @@
+"""`holdfast chat`: a conversation on the terminal, or line by line from a pipe."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import sys
+from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING, Final
+
+from holdfast.cli.following import Follower, OneSession
+from holdfast.cli.loading import load_agent
+from holdfast.cli.running import announce, choose_session, opened, quiet_logs
+from holdfast.cli.screen import TextScreen
+from holdfast.cli.terminal import stderr, stdout
+from holdfast.cli.threads import ToolThreads
+from holdfast.errors import JournalMissing, UsageError
+from holdfast.messages import AssistantMessage, ToolMessage, UserMessage
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from holdfast.agent import Agent
+    from holdfast.messages import Message
+
+_HELP: Final = "/history shows what was said, /quit leaves (so does Ctrl-D); Ctrl-C stops an answer"
+_PAUSE: Final = 0.01
+
+
+class Talk:
+    """One conversation. The event loop runs only while an answer is on its way, so that lines can be edited."""
+
+    def __init__(self, path: Path, reference: str, agent: Agent) -> None:
+        self._path = path
+        self._reference = reference
+        self._agent = agent
+        self._stack = AsyncExitStack()
+        self._threads = ToolThreads()
+        self._runtime: OneSession
+        self.session = ""
+        self.code = 0
+        """How the last turn came out."""
+
+    async def begin(self, session: str | None, as_id: str | None) -> None:
+        """Open the store and the session."""
+        asyncio.get_running_loop().set_default_executor(self._threads)
+        store = await self._stack.enter_async_context(opened(self._path, session))
+        try:
+            self.session = await choose_session(store, session, as_id)
+            runtime = OneSession(store, self._agent, self.session)
+            self._runtime = await self._stack.enter_async_context(runtime)
+        except BaseException:
+            await self._stack.aclose()
+            raise
+
+    async def say(self, text: str) -> bool:
+        """One turn; False when the process was told to leave meanwhile."""
+        handle = self._runtime.session(self.session, agent=self._agent)
+        head = await self._head()
+        turn = await handle.send(text, metadata={"agent": self._reference})
+        screen = TextScreen(stdout(), stderr())
+        followed = await Follower(self._runtime, turn, screen, self._path).follow(head)
+        self.code = followed.code
+        while self._runtime.active and not followed.left:  # noqa: ASYNC110  no event tells
+            # The lease must be given back before the loop stands still.
+            await asyncio.sleep(_PAUSE)
+        return not followed.left
+
+    async def _head(self) -> int:
+        try:
+            return (await self._runtime.store.journal(self.session)).head
+        except JournalMissing:
+            return 0
+
+    async def history(self) -> list[str]:
+        """What was said, as lines."""
+        try:
+            said = await self._runtime.session(self.session).history()
+        except JournalMissing:
+            return []
+        return [line for message in said for line in _told(message)]
+
+    async def end(self) -> None:
+        """Let go of the store."""
+        await self._stack.aclose()
+        self._threads.leave(self.code)
+
+
+def chat(path: Path, reference: str, session: str | None, as_id: str | None) -> int:
+    """Talk to an agent until the end of the input."""
+    quiet_logs()
+    talk = Talk(path, reference, load_agent(reference))
+    with asyncio.Runner() as runner:
+        runner.run(talk.begin(session, as_id))
+        try:
+            announce(talk.session)
+            for line in _lines():
+                if not _heed(runner, talk, line):
+                    break
+        finally:
+            runner.run(talk.end())
+    return 0 if sys.stdin.isatty() else talk.code
+
+
+def _heed(runner: asyncio.Runner, talk: Talk, line: str) -> bool:
+    """Do what a line says; False when it is the last one."""
+    out, err = stdout(), stderr()
+    match line.strip():
+        case "":
+            return True
+        case "/quit" | "/exit":
+            return False
+        case "/help":
+            err.line(_HELP)
+        case "/history":
+            out.write("".join(f"{out.clean(text)}\n" for text in runner.run(talk.history())))
+        case word if word.startswith("/") and word[1:].isalpha():
+            err.line(f"there is no command {word}; {_HELP}")
+        case text:
+            try:
+                return runner.run(talk.say(text))
+            except UsageError as error:
+                if not sys.stdin.isatty():
+                    raise
+                err.line(f"{err.status('error')}: {error}")
+    return True
+
+
+def _lines() -> Iterator[str]:
+    """What is typed, with editing on a terminal; or what comes through the pipe."""
+    if not sys.stdin.isatty():
+        yield from sys.stdin
+        return
+    importlib.import_module("readline")  # makes input() a line editor
+    while True:
+        try:
+            yield input("> ")
+        except EOFError:
+            stderr().line()
+            return
+        except KeyboardInterrupt:
+            stderr().line("\n/quit leaves")
+
+
+def _told(message: Message) -> Iterator[str]:
+    match message:
+        case UserMessage():
+            yield f"{'you' if message.origin == 'user' else message.origin}: {message.text}"
+        case AssistantMessage():
+            if message.text:
+                yield f"agent: {message.text}"
+            for call in message.calls:
+                yield f"  -> {call.name}"
+        case ToolMessage():
+            for result in message.results:
+                yield f"  <- {result.name} {result.state}"

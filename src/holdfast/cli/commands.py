@@ -1,0 +1,212 @@
+"""The commands, as they are called. What they do is imported when one is called, so that `--help` is quick."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from holdfast.cli.options import (
+    DEFAULT_STORE,
+    AgentArgument,
+    AgentOption,
+    AsOption,
+    Format,
+    FormatOption,
+    IdArgument,
+    JsonOption,
+    PlaceArgument,
+    SessionOption,
+    StoreOption,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
+
+def _finish(work: Coroutine[None, None, int]) -> None:
+    import asyncio  # noqa: PLC0415
+
+    raise typer.Exit(asyncio.run(work))
+
+
+def run(  # noqa: PLR0913
+    agent: AgentArgument,
+    prompt: Annotated[str, typer.Argument(help="What to say; '-' reads it from standard input.", show_default=False)],
+    *,
+    session: SessionOption = None,
+    as_id: AsOption = None,
+    key: Annotated[
+        str | None,
+        typer.Option(metavar="KEY", help="The same key with the same prompt is the same turn, sent twice or not."),
+    ] = None,
+    output: FormatOption = Format.text,
+    detach: Annotated[
+        bool, typer.Option("--detach", "-d", help="Return at once; a process of its own does the work.")
+    ] = False,
+    steer: Annotated[bool, typer.Option("--steer", help="Enter the turn that is running, if one is.")] = False,
+    deadline: Annotated[
+        float | None, typer.Option(metavar="SECONDS", help="The turn must have ended by then, from now on.")
+    ] = None,
+    store: StoreOption = DEFAULT_STORE,
+) -> None:
+    """Ask an agent, and show its answer.
+
+    What was asked is in the store before anything is done about it. If this process is killed, 'holdfast resume' goes
+    on from the same step. Ctrl-C cancels the turn; pressed again, it leaves at once.
+
+    Exit codes: 0 completed, 1 failed, 2 wrong call, 3 waits for a person, 4 cancelled, 5 limit reached.
+    """
+    from holdfast.cli import running  # noqa: PLC0415
+    from holdfast.cli.threads import with_threads  # noqa: PLC0415
+
+    asked = running.Asked(
+        store=store,
+        agent=agent,
+        prompt=prompt,
+        session=session,
+        as_id=as_id,
+        key=key,
+        deadline=deadline,
+        steer=steer,
+        detach=detach,
+        format=output,
+    )
+    _finish(with_threads(running.run(asked)))
+
+
+def resume(  # noqa: PLR0913
+    id: PlaceArgument,
+    *,
+    agent: AgentOption = None,
+    output: FormatOption = Format.text,
+    detach: Annotated[
+        bool, typer.Option("--detach", "-d", help="Return at once; a process of its own does the work.")
+    ] = False,
+    unattended: Annotated[bool, typer.Option("--unattended", hidden=True)] = False,
+    store: StoreOption = DEFAULT_STORE,
+) -> None:
+    """Go on with a session that was interrupted, queued or answered, until it has nothing left to do.
+
+    Exit codes as for 'run', for the last turn.
+    """
+    from holdfast.cli import running  # noqa: PLC0415
+    from holdfast.cli.threads import with_threads  # noqa: PLC0415
+
+    _finish(with_threads(running.resume(store, id, agent, output, unattended=unattended, detach=detach)))
+
+
+def chat(
+    agent: AgentArgument,
+    *,
+    session: SessionOption = None,
+    as_id: AsOption = None,
+    store: StoreOption = DEFAULT_STORE,
+) -> None:
+    """Talk to an agent, line by line.
+
+    /history shows what was said, /quit leaves; Ctrl-C stops an answer. Lines may also come through a pipe.
+    """
+    from holdfast.cli import chatting  # noqa: PLC0415
+
+    raise typer.Exit(chatting.chat(store, agent, session, as_id))
+
+
+def ps(
+    *,
+    every: Annotated[bool, typer.Option("--all", "-a", help="All sessions, also those with nothing to do.")] = False,
+    as_json: JsonOption = False,
+    store: StoreOption = DEFAULT_STORE,
+) -> None:
+    """List the sessions that run or wait, those that changed last first.
+
+    'interrupted': it ran, and nobody works on it; 'holdfast resume ID' goes on. 'queued': nobody has begun.
+    """
+    from holdfast.cli import listing  # noqa: PLC0415
+
+    _finish(listing.ps(store, every=every, as_json=as_json))
+
+
+def show(
+    id: PlaceArgument,
+    *,
+    raw: Annotated[bool, typer.Option("--raw", help="The records themselves, one JSON object to a line.")] = False,
+    as_json: JsonOption = False,
+    store: StoreOption = DEFAULT_STORE,
+) -> None:
+    """Show what happened in a session: its turns, their steps, how long they took, and which process did them."""
+    from holdfast.cli import showing  # noqa: PLC0415
+
+    _finish(showing.show(store, id, raw=raw, as_json=as_json))
+
+
+def logs(
+    id: PlaceArgument,
+    *,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with what is to come, until Ctrl-C.")] = False,
+    since: Annotated[int, typer.Option(metavar="SEQ", min=0, help="Only what came after this record.")] = 0,
+    as_json: JsonOption = False,
+    store: StoreOption = DEFAULT_STORE,
+) -> None:
+    """Print the events of a session, one to a line."""
+    from holdfast.cli import eventlines  # noqa: PLC0415
+
+    _finish(eventlines.logs(store, id, follow=follow, since=since, as_json=as_json))
+
+
+def fork(
+    id: IdArgument,
+    *,
+    at: Annotated[int, typer.Option(metavar="SEQ", help="The last record that the new session shares.")],
+    as_id: Annotated[str | None, typer.Option("--as", metavar="ID", help="The id of the new session.")] = None,
+    store: StoreOption = DEFAULT_STORE,
+) -> None:
+    """Begin another session where this one was at a record; prints its id. This one stays as it is."""
+    from holdfast.cli import acting  # noqa: PLC0415
+
+    _finish(acting.fork(store, id, at, as_id))
+
+
+def cancel(
+    id: PlaceArgument,
+    *,
+    reason: Annotated[str, typer.Option(metavar="TEXT", help="Why; it is recorded.", show_default=False)] = "",
+    store: StoreOption = DEFAULT_STORE,
+) -> None:
+    """Cancel the turn that is under way, whoever works on it.
+
+    Exit code 0 when it was cancelled, 1 when that came too late.
+    """
+    from holdfast.cli import acting  # noqa: PLC0415
+
+    _finish(acting.cancel(store, id, reason))
+
+
+def resolve(
+    id: PlaceArgument,
+    wait: Annotated[str, typer.Argument(help="What the session waits for, as 'ps' shows it.", show_default=False)],
+    value: Annotated[str, typer.Argument(metavar="JSON", help="The answer.", show_default=False)],
+    *,
+    store: StoreOption = DEFAULT_STORE,
+) -> None:
+    """Answer what a session waits for. The first answer counts."""
+    from holdfast.cli import acting  # noqa: PLC0415
+
+    _finish(acting.resolve(store, id, wait, value))
+
+
+def replay(
+    id: PlaceArgument,
+    *,
+    check: Annotated[bool, typer.Option("--check", help="Compare what the code would do with the record.")] = False,
+    agent: AgentOption = None,
+    as_json: JsonOption = False,
+    store: StoreOption = DEFAULT_STORE,
+) -> None:
+    """Drive the turns of a session again from its records, without doing anything.
+
+    Exit code 1 when the code takes another way than the record; a prompt that has changed is only reported.
+    """
+    from holdfast.cli import replaying  # noqa: PLC0415
+
+    _finish(replaying.replay(store, id, agent, check=check, as_json=as_json))

@@ -1,0 +1,148 @@
+"""`holdfast ps`: which sessions run or wait, and who works on them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from holdfast.cli.sessions import all_sessions, looking, wait_label
+from holdfast.cli.terminal import duration, one_line, stdout, table
+from holdfast.turns.conversation import deadline_wait
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from holdfast.cli.terminal import Terminal
+    from holdfast.store import Journal, Store, Work
+
+_HEADINGS: Final = ["SESSION", "AGENT", "STATUS", "RECORDS", "CHANGED", "BY"]
+_WHOLE: Final = 24
+"""Ids up to this length are shown whole."""
+_ACTIVE: Final = frozenset(("running", "interrupted", "waiting", "queued", "quarantined"))
+
+
+class Line(msgspec.Struct, frozen=True):
+    """One session, as it stands."""
+
+    id: str
+    agent: str | None
+    status: str
+    """As in the journal; or `interrupted` (it ran, and nobody drives it), `queued` (nobody has begun), `quarantined`"""
+    records: int
+    created: int
+    updated: int
+    pid: int | None = None
+    """The process that drives it."""
+    waits: tuple[str, ...] = ()
+    queued: int = 0
+    """Inputs that wait for their turn."""
+
+
+async def ps(path: Path, *, every: bool, as_json: bool) -> int:
+    """List the sessions of a store, those that changed last first."""
+    async with looking(path) as runtime:
+        lines = await read_lines(runtime.store, every=every)
+        now = runtime.store.clock.read().wall
+    out = stdout()
+    if as_json:
+        out.line(msgspec.json.encode(lines).decode())
+    elif lines:
+        out.write("".join(f"{line}\n" for line in _rows(out, lines, now)))
+    else:
+        out.line("no sessions" if every else "nothing runs or waits ('holdfast ps -a' lists all sessions)")
+    return 0
+
+
+async def read_lines(store: Store, *, every: bool) -> list[Line]:
+    """All sessions, or those that run or wait."""
+    work = await _work(store)
+    lines: list[Line] = []
+    for line in await all_sessions(store):
+        found = work.get(line.id)
+        if every or found is not None or line.status in _ACTIVE or line.quarantine is not None:
+            lines.append(await _line(store, line, found))
+    return lines if every else [line for line in lines if line.status in _ACTIVE]
+
+
+async def _work(store: Store) -> dict[str, Work]:
+    found: dict[str, Work] = {}
+    after = 0
+    while page := await store.work(after):
+        found |= {work.journal: work for work in page}
+        after = page[-1].no
+    return found
+
+
+async def read_line(store: Store, line: Journal) -> Line:
+    """One session, as it stands."""
+    return await _line(store, line, (await _work(store)).get(line.id))
+
+
+async def _line(store: Store, line: Journal, work: Work | None) -> Line:
+    holder = None if work is None or work.holder is None or store.owner_gone(work.holder) else work.holder
+    trusted = line.quarantine is None
+    waits = await store.waits(line.id) if line.status == "waiting" and trusted else []
+    queued = len(await store.pending(line.id)) if work is not None and trusted else 0
+    return Line(
+        id=line.id,
+        agent=line.agent,
+        status=standing(line, held=holder is not None, queued=queued),
+        records=line.head,
+        created=line.created,
+        updated=line.updated,
+        pid=None if holder is None else holder.pid,
+        waits=tuple(
+            wait.name for wait in waits if wait.state == "open" and not wait.name.startswith(deadline_wait(""))
+        ),
+        queued=queued,
+    )
+
+
+def standing(line: Journal, *, held: bool, queued: int) -> str:
+    """How a session stands, in one word."""
+    if line.quarantine is not None:
+        return "quarantined"
+    if line.status == "running":
+        return "running" if held else "interrupted"
+    if line.status == "waiting" or not queued:
+        return line.status
+    return "running" if held else "queued"
+
+
+def _rows(out: Terminal, lines: list[Line], now: int) -> list[str]:
+    short = _short_ids([line.id for line in lines]) if out.live else {}
+    rows = [_HEADINGS]
+    painted = [[out.paint(word, "bold") for word in _HEADINGS]]
+    for line in lines:
+        row = [
+            short.get(line.id, line.id),
+            one_line(line.agent or "-", 24),
+            line.status,
+            f"{line.records:,}",
+            f"{duration(max(now - line.updated, 0))} ago",
+            _by(line),
+        ]
+        rows.append(row)
+        painted.append([row[0], row[1], out.status(row[2]), *row[3:]])
+    return table(rows, painted)
+
+
+def _by(line: Line) -> str:
+    parts = [] if line.pid is None else [f"pid {line.pid}"]
+    if line.waits:
+        parts.append(f"waits for {one_line(', '.join(map(wait_label, line.waits)), 40)}")
+    if line.queued and line.status != "queued":
+        parts.append(f"{line.queued} queued")
+    return ", ".join(parts) or "-"
+
+
+def _short_ids(ids: list[str]) -> dict[str, str]:
+    """Long ids, cut to where they can still be told apart."""
+    found: dict[str, str] = {}
+    for id in ids:
+        length = _WHOLE
+        while length < len(id) and sum(other.startswith(id[:length]) for other in ids) > 1:
+            length += 1
+        found[id] = id[:length]
+    return found

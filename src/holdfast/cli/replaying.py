@@ -1,0 +1,67 @@
+"""`holdfast replay --check`: do the recorded turns still fit the code?"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from holdfast.cli.failures import FAILED, CallInvalid
+from holdfast.cli.loading import load_agent
+from holdfast.cli.sessions import find, looking, recorded_agent
+from holdfast.cli.terminal import printable, stdout
+from holdfast.errors import TurnUnknown
+from holdfast.runtime.checking import check_turns
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from holdfast.cli.terminal import Terminal
+    from holdfast.runtime.checking import TurnCheck
+
+
+async def replay(path: Path, given: str, agent: str | None, *, check: bool, as_json: bool) -> int:
+    """Drive the turns of a session again from its records; exit code 1 when one takes another way."""
+    if not check:
+        message = "replay performs nothing and only checks: say so with --check"
+        raise CallInvalid(message)
+    async with looking(path) as runtime:
+        target = await find(runtime.store, given)
+        reference = agent or await recorded_agent(runtime.store, target.line)
+        if reference is None:
+            message = f"{target.id} was not begun from the shell: name its agent with --agent file.py:name"
+            raise CallInvalid(message)
+        checks = await check_turns(runtime.store, target.id, load_agent(reference))
+    if target.turn is not None:
+        checks = [found for found in checks if found.turn == target.turn]
+        if not checks:
+            raise TurnUnknown(target.id, target.turn)
+    out = stdout()
+    if as_json:
+        out.line(msgspec.json.encode(checks).decode())
+    else:
+        for found in checks:
+            out.write("".join(f"{text}\n" for text in _lines(out, found)))
+        if not checks:
+            out.line(f"{target.id} has no turns yet")
+    return FAILED if any(found.verdict == "divergence" for found in checks) else 0
+
+
+def _lines(out: Terminal, check: TurnCheck) -> list[str]:
+    said = {
+        "ok": "",
+        "drift": ": a prompt has changed; the recorded answer is kept",
+        "divergence": ": the code takes another way than the record",
+    }
+    lines = [f"{check.turn}  {out.status(check.verdict)} ({check.status or 'under way'}){said[check.verdict]}"]
+    for finding in check.findings:
+        lines.append(f"  {finding.key}")
+        for place in finding.divergence.first:
+            lines += [
+                out.paint(f"    - {place.path}: {printable(place.recorded)}", "red"),
+                out.paint(f"    + {place.path}: {printable(place.asked)}", "green"),
+            ]
+        more = finding.divergence.total - len(finding.divergence.first)
+        if more:
+            lines.append(f"    and {more:,} more")
+    return lines

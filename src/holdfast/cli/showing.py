@@ -1,0 +1,143 @@
+"""`holdfast show`: the timeline of a session, for people and for scripts."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from holdfast import records
+from holdfast.cli.failures import CallInvalid
+from holdfast.cli.listing import read_line
+from holdfast.cli.sessions import find, looking
+from holdfast.cli.terminal import duration, one_line, stdout, table
+from holdfast.cli.timeline import Step, TurnStory, tell
+from holdfast.errors import TurnUnknown
+from holdfast.runtime.reading import read_records
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from holdfast.cli.listing import Line
+    from holdfast.cli.sessions import Target
+    from holdfast.cli.terminal import Terminal
+    from holdfast.messages import Usage
+    from holdfast.records import Record
+    from holdfast.store import Journal
+
+
+async def show(path: Path, given: str, *, raw: bool, as_json: bool) -> int:
+    """Show what happened in a session, or in one turn of it."""
+    if raw and as_json:
+        message = "--raw prints the records, --json the timeline: give one of them"
+        raise CallInvalid(message)
+    async with looking(path) as runtime:
+        target = await find(runtime.store, given)
+        entries = [entry async for entry in read_records(runtime.store, target.id)]
+        line = await read_line(runtime.store, target.line)
+    out = stdout()
+    if raw:
+        out.write("".join(f"{_raw(seq, record)}\n" for seq, record in entries if _concerns(record, target.turn)))
+        return 0
+    turns = _chosen(target, tell(entries))
+    if as_json:
+        told = {"session": line, "parent": target.line.parent, "parent_seq": target.line.parent_seq, "turns": turns}
+        out.line(msgspec.json.encode(told).decode())
+        return 0
+    if target.turn is None:
+        out.line(_title(out, target.line, line))
+    for number, turn in enumerate(turns):
+        if number or target.turn is None:
+            out.line()
+        out.write("".join(f"{text}\n" for text in _story(out, turn, line)))
+    return 0
+
+
+def _chosen(target: Target, turns: list[TurnStory]) -> list[TurnStory]:
+    if target.turn is None:
+        return turns
+    found = [turn for turn in turns if turn.turn == target.turn]
+    if not found:
+        raise TurnUnknown(target.id, target.turn)
+    return found
+
+
+def _concerns(record: Record, turn: str | None) -> bool:
+    run: str | None = getattr(record, "run", None) or getattr(record, "key", "").partition("/")[0]
+    return turn is None or run == turn
+
+
+def _raw(seq: int, record: Record) -> str:
+    return msgspec.json.encode({"seq": seq, "record": msgspec.Raw(records.encode(record))}).decode()
+
+
+# ---- for people ------------------------------------------------------------------------------------------------------
+
+
+def _title(out: Terminal, journal: Journal, line: Line) -> str:
+    parts = [out.paint(line.id, "bold"), line.agent or "no agent", out.status(line.status), f"{line.records:,} records"]
+    if line.pid is not None:
+        parts.append(f"pid {line.pid}")
+    if line.queued:
+        parts.append(f"{line.queued} queued")
+    if journal.parent is not None:
+        parts.append(f"forked from {journal.parent} at {journal.parent_seq}")
+    if journal.quarantine is not None:
+        parts.append(one_line(journal.quarantine))
+    return ", ".join(parts)
+
+
+def _story(out: Terminal, turn: TurnStory, line: Line) -> list[str]:
+    status = turn.status or ("waiting" if line.status == "waiting" else line.status)
+    parts = [f"{out.paint(turn.turn, 'bold')}  {out.status(status)}"]
+    if turn.model_calls:
+        parts.append(f"{turn.model_calls} model call{'' if turn.model_calls == 1 else 's'}")
+        parts.append(_tokens(turn.usage))
+    if turn.ended is not None:
+        parts.append(duration(max(turn.ended - turn.begun, 0)))
+    lines = [", ".join(parts)]
+    if turn.steps:
+        rows = [_cells(step) for step in turn.steps]
+        painted = [
+            [out.paint(row[0], "dim"), row[1], out.status(step.state, row[2]), row[3], row[4], out.paint(row[5], "dim")]
+            for row, step in zip(rows, turn.steps, strict=True)
+        ]
+        lines += [f"  {text}" for text in table(rows, painted)]
+    if turn.status is not None and turn.status != "completed":
+        why = ": ".join(part for part in (turn.code, one_line(turn.message, 300)) if part not in {"", turn.status})
+        lines.append(f"  {out.status(turn.status)}{f': {why}' if why else ''}")
+    if turn.answer:
+        lines += [f"  | {text}" for text in out.clean(turn.answer).splitlines()]
+    return lines
+
+
+def _cells(step: Step) -> list[str]:
+    """Sequence, what, state, duration, details, process."""
+    took = duration(step.ms) if step.ms or step.kind in {"model", "tool"} else ""
+    return [f"{step.seq:>4}", step.kind, _subject(step), took, _details(step), step.by or ""]
+
+
+def _subject(step: Step) -> str:
+    match step.kind:
+        case "tool" | "wait":
+            return f"{one_line(step.name, 40)} {step.state}"
+        case "model":
+            return step.state
+        case _:
+            return step.state
+
+
+def _details(step: Step) -> str:
+    match step.kind:
+        case "model" if step.usage is not None:
+            wanted = f" -> {one_line(', '.join(step.calls), 60)}" if step.calls else ""
+            return f"{_tokens(step.usage)}{wanted}"
+        case "parked":
+            return f"until {one_line(', '.join(step.calls), 60)}"
+        case _:
+            return one_line(step.text, 60)
+
+
+def _tokens(usage: Usage) -> str:
+    cached = f" ({usage.cache_read:,} cached)" if usage.cache_read else ""
+    return f"{usage.input + usage.cache_read + usage.cache_write:,}{cached} + {usage.output:,} tokens"

@@ -1,0 +1,191 @@
+"""The story of a session, told from its records: its turns, their steps, and who did them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+import msgspec
+
+from holdfast.messages import ToolCall, Usage, decode_reply
+from holdfast.records import (
+    Admitted,
+    Cancelled,
+    Done,
+    Ended,
+    Failed,
+    Intended,
+    Outcome,
+    Parked,
+    Record,
+    Resumed,
+    Started,
+    Unknown,
+)
+from holdfast.turns import keys
+from holdfast.turns.answers import result_of
+from holdfast.turns.conversation import Stop, checkpoint_of, ending_of, input_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+StepKind: TypeAlias = Literal["input", "cancel", "model", "tool", "note", "wait", "parked", "resumed"]
+
+
+class Step(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One thing that happened in a turn."""
+
+    seq: int
+    at: int
+    kind: StepKind
+    name: str = ""
+    """The tool, the model or the wait."""
+    state: str = ""
+    """How it ended."""
+    ms: int = 0
+    text: str = ""
+    calls: tuple[str, ...] = ()
+    usage: Usage | None = None
+    by: str | None = None
+    """The process that did it."""
+
+
+class TurnStory(msgspec.Struct, kw_only=True):
+    """One turn. `status` is None while it has not ended."""
+
+    turn: str
+    begun: int
+    ended: int | None = None
+    status: str | None = None
+    code: str = ""
+    message: str = ""
+    model_calls: int = 0
+    usage: Usage = Usage()
+    answer: str = ""
+    steps: list[Step] = msgspec.field(default_factory=list[Step])
+
+
+def tell(entries: Iterable[tuple[int, Record]]) -> list[TurnStory]:
+    """The turns of a session in the order of their beginning. Large values must have been fetched before."""
+    teller = _Teller()
+    for seq, record in entries:
+        teller.add(seq, record)
+    return list(teller.turns.values())
+
+
+class _Teller:
+    def __init__(self) -> None:
+        self.turns: dict[str, TurnStory] = {}
+        self._by: str | None = None
+        self._replies: dict[str, str] = {}
+
+    def add(self, seq: int, record: Record) -> None:
+        match record:
+            case Started():
+                self._by = record.by
+                self._turn(record.run, record.at)
+            case Resumed():
+                self._by = record.by
+                self._step(record.run, Step(seq=seq, at=record.at, kind="resumed", by=record.by))
+            case Parked():
+                names = tuple(name.rpartition("/")[2] for name in record.waits)
+                self._step(record.run, Step(seq=seq, at=record.at, kind="parked", calls=names, by=self._by))
+            case Admitted():
+                self._admitted(seq, record)
+            case Ended():
+                self._ended(record)
+            case Intended() if record.ask.kind == "await_event":
+                self._wait(seq, record)
+            case Done() | Failed() | Unknown() | Cancelled():
+                self._outcome(seq, record)
+            case _:
+                pass
+
+    def _turn(self, run: str, at: int) -> TurnStory:
+        found = self.turns.get(run)
+        if found is None:
+            found = self.turns[run] = TurnStory(turn=run, begun=at)
+        return found
+
+    def _step(self, run: str, step: Step) -> None:
+        self._turn(run, step.at).steps.append(step)
+
+    def _admitted(self, seq: int, record: Admitted) -> None:
+        said = input_of(bytes(record.body))
+        if isinstance(said, Stop):
+            if said.cancel in self.turns:
+                self._step(said.cancel, Step(seq=seq, at=record.at, kind="cancel", text=said.reason))
+        elif record.run is not None:
+            words = "".join(getattr(part, "text", "") for part in said.parts)
+            state = "steers" if said.steer else ""
+            self._step(record.run, Step(seq=seq, at=record.at, kind="input", state=state, text=words))
+
+    def _wait(self, seq: int, record: Intended) -> None:
+        key = keys.parse(record.key)
+        if key is not None:
+            name = record.ask.target.rpartition("/")[2]
+            self._step(key.run, Step(seq=seq, at=record.at, kind="wait", name=name, state="asked", by=self._by))
+
+    def _outcome(self, seq: int, record: Outcome) -> None:
+        key = keys.parse(record.key)
+        if key is None:
+            return
+        if key.inner:
+            self._inner(seq, key.run, record)
+        elif key.name == "model":
+            self._model(seq, key, record)
+        elif key.name == "tools":
+            self._tool(seq, key.run, record)
+        elif key.name == "checkpoint" and isinstance(record, Done):
+            note = checkpoint_of(record).note
+            if note is not None:
+                self._step(key.run, Step(seq=seq, at=record.at, kind="note", text=note, by=self._by))
+
+    def _inner(self, seq: int, run: str, record: Outcome) -> None:
+        """What a tool did inside: only the answers it waited for are part of the story."""
+        name = record.key.rpartition("/")[2]
+        asked = any(step.kind == "wait" and step.name == name for step in self._turn(run, record.at).steps)
+        if asked:
+            state = "answered" if isinstance(record, Done) else "not answered"
+            text = bytes(record.value).decode() if isinstance(record, Done) and record.blob is None else ""
+            step = Step(seq=seq, at=record.at, kind="wait", name=name, state=state, text=text, by=self._by)
+            self._step(run, step)
+
+    def _model(self, seq: int, key: keys.EffectKey, record: Outcome) -> None:
+        if isinstance(record, Done):
+            reply = decode_reply(bytes(record.value))
+            self._replies[f"{key.run}.{key.number}"] = reply.text
+            turn = self._turn(key.run, record.at)
+            turn.model_calls += 1
+            turn.usage += reply.usage
+            step = Step(
+                seq=seq,
+                at=record.at,
+                kind="model",
+                name=reply.model,
+                state=reply.finish,
+                ms=record.ms,
+                text=reply.text,
+                calls=tuple(call.name for call in reply.calls),
+                usage=reply.usage,
+                by=self._by,
+            )
+        else:
+            text = f"{record.error.kind}: {record.error.message}" if isinstance(record, Failed) else ""
+            ms = record.ms if isinstance(record, Failed) else 0
+            step = Step(seq=seq, at=record.at, kind="model", state="failed", ms=ms, text=text, by=self._by)
+        self._step(key.run, step)
+
+    def _tool(self, seq: int, run: str, record: Outcome) -> None:
+        name = record.key.rpartition("/")[2].partition(".")[2]
+        result = result_of(ToolCall("", name, {}), record)
+        text = result.content if isinstance(result.content, str) else msgspec.json.encode(result.content).decode()
+        ms = record.ms if isinstance(record, Done | Failed) else 0
+        step = Step(seq=seq, at=record.at, kind="tool", name=name, state=result.state, ms=ms, text=text, by=self._by)
+        self._step(run, step)
+
+    def _ended(self, record: Ended) -> None:
+        turn = self._turn(record.run, record.at)
+        ending = ending_of(record)
+        turn.ended, turn.status = record.at, record.status
+        turn.code, turn.message = ending.code, ending.message
+        turn.answer = self._replies.get(ending.answer or "", "")

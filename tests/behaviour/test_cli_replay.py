@@ -1,0 +1,257 @@
+"""`holdfast replay --check`: recorded turns are driven again without doing anything, and a difference is shown."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+import holdfast as hf
+from holdfast.runtime.checking import check_turns
+from holdfast.testing import ScriptedModel, call, delayed, error, reply, text
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from holdfast.store import Store
+
+
+def holdfast(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    env = {key: value for key, value in os.environ.items() if key not in {"HOLDFAST_STORE", "NO_COLOR"}}
+    command = [sys.executable, "-m", "holdfast", *arguments]
+    return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, check=False, timeout=20)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    shutil.copy(Path(__file__).with_name("agents_for_cli.py"), tmp_path / "agents.py")
+    holdfast(tmp_path, "run", "agents.py:looks", "hello", "--as", "s")
+    return tmp_path
+
+
+def change(folder: Path, line: str) -> None:
+    with (folder / "agents.py").open("a", encoding="utf-8") as file:
+        file.write(f"\n{line}\n")
+
+
+# ---- the command -----------------------------------------------------------------------------------------------------
+
+
+def test_code_that_has_not_changed_is_ok(folder: Path) -> None:
+    done = holdfast(folder, "replay", "s", "--check")
+    assert (done.returncode, done.stdout) == (0, "t1  ok (completed)\n")
+
+
+def test_a_changed_prompt_is_drift_and_keeps_exit_code_0(folder: Path) -> None:
+    change(folder, "looks = hf.Agent('looks', model=looks.model, tools=[look], instructions='Be brief.')")
+    done = holdfast(folder, "replay", "s", "--check")
+    assert done.returncode == 0
+    assert "t1  drift (completed)" in done.stdout
+
+
+def test_a_changed_way_is_a_divergence_with_a_diff_and_exit_code_1(folder: Path) -> None:
+    change(folder, "looks = hf.Agent('looks', model=looks.model, tools=[look], limits=hf.Limits(steps=1))")
+    done = holdfast(folder, "replay", "s", "--check")
+    assert done.returncode == 1
+    assert "t1  divergence (completed)" in done.stdout
+    assert "    - effect: " in done.stdout
+    assert "    + effect: " in done.stdout
+
+
+def test_the_report_as_json_names_the_first_difference(folder: Path) -> None:
+    change(folder, "looks = hf.Agent('looks', model=looks.model, tools=[look], limits=hf.Limits(steps=1))")
+    (found,) = json.loads(holdfast(folder, "replay", "s", "--check", "--json").stdout)
+    assert found["verdict"] == "divergence"
+    assert found["findings"][0]["divergence"]["first"]
+
+
+def test_another_agent_may_be_named(folder: Path) -> None:
+    change(folder, "other = hf.Agent('looks', model=looks.model, tools=[look], instructions='Be brief.')")
+    assert "drift" in holdfast(folder, "replay", "s", "--check", "--agent", "agents.py:other").stdout
+
+
+def test_an_agent_of_another_name_is_refused(folder: Path) -> None:
+    assert holdfast(folder, "replay", "s", "--check", "--agent", "agents.py:echo").returncode == 2
+
+
+def test_nothing_is_written(folder: Path) -> None:
+    before = holdfast(folder, "show", "s", "--raw").stdout
+    holdfast(folder, "replay", "s", "--check")
+    assert holdfast(folder, "show", "s", "--raw").stdout == before
+
+
+def test_without_check_nothing_is_done(folder: Path) -> None:
+    assert holdfast(folder, "replay", "s").returncode == 2
+
+
+async def test_a_session_that_was_not_begun_from_the_shell_needs_the_agent(folder: Path) -> None:
+    echo = hf.Agent("echo", model=ScriptedModel([text("hi")]))
+    async with hf.open(folder / "holdfast.db", agents=[echo]) as runtime:
+        await runtime.run(echo, "hello", session="other")
+    done = holdfast(folder, "replay", "other", "--check")
+    assert done.returncode == 2
+    assert "--agent" in done.stderr
+
+
+# ---- the check -------------------------------------------------------------------------------------------------------
+
+
+@hf.tool(read_only=True)
+async def look(word: str) -> str:
+    """Look a word up."""
+    return word.upper()
+
+
+@hf.tool
+async def ask(ctx: hf.Context) -> str:
+    """Ask a person."""
+    return str(await ctx.wait("approval"))
+
+
+class Counted:
+    """A model that counts how often it is asked."""
+
+    name = "counted:model"
+
+    def __init__(self, model: ScriptedModel) -> None:
+        self._model = model
+        self.asked = 0
+
+    async def stream(self, request: hf.ModelRequest) -> AsyncIterator[object]:
+        self.asked += 1
+        async for event in self._model.stream(request):
+            yield event
+
+
+@pytest.fixture
+async def store() -> AsyncIterator[Store]:
+    async with hf.open_store(None) as store:
+        yield store
+
+
+def agent(*script: object, output: object = None, limits: hf.Limits | None = None) -> hf.Agent:
+    model = ScriptedModel(script)  # pyright: ignore[reportArgumentType]  # any item of a script
+    return hf.Agent("a", model=model, tools=[look, ask], output=output, limits=limits)
+
+
+@pytest.mark.parametrize(
+    ("made", "status"),
+    [
+        (agent([call("look", word="a"), call("look", word="b")], text("done")), "completed"),
+        (agent(call("nothing"), text("done")), "completed"),
+        (agent(error("no credit", kind="billing")), "failed"),
+        (agent(reply("no", finish="refusal")), "failed"),
+        (agent(call("look", word="a"), limits=hf.Limits(steps=1)), "limit"),
+        (agent(reply("one ", finish="output_limit"), text("two")), "completed"),
+        (agent(text("nonsense"), text("7"), output=int), "completed"),
+        (agent(text("nonsense"), output=int, limits=hf.Limits(repairs=0)), "failed"),
+        (agent(call("look", word="x" * 100_000), text("done")), "completed"),
+    ],
+    ids=["tools", "no such tool", "model error", "refusal", "steps", "cut off", "repaired", "not repaired", "large"],
+)
+async def test_a_turn_that_ended_by_itself_ends_the_same_way_again(store: Store, made: hf.Agent, status: str) -> None:
+    async with hf.Runtime(store, [made]) as runtime:
+        assert (await runtime.run(made, "hello", session="s")).status == status
+    (check,) = await check_turns(store, "s", made)
+    assert (check.verdict, check.status) == ("ok", status)
+
+
+async def test_every_turn_of_a_session_is_checked(store: Store) -> None:
+    made = agent(text("one"), text("two"), text("three"))
+    async with hf.Runtime(store, [made]) as runtime:
+        for _ in range(3):
+            await runtime.run(made, "hello", session="s")
+    assert [(check.turn, check.verdict) for check in await check_turns(store, "s", made)] == [
+        ("t1", "ok"),
+        ("t2", "ok"),
+        ("t3", "ok"),
+    ]
+
+
+async def test_a_turn_past_its_deadline_ends_where_its_records_end(store: Store) -> None:
+    made = agent(call("look", word="a"), delayed(60, text("late")))
+    async with hf.Runtime(store, [made]) as runtime:
+        assert (await runtime.run(made, "hello", session="s", deadline=0.2)).status == "limit"
+    (check,) = await check_turns(store, "s", made)
+    assert (check.verdict, check.status) == ("ok", "limit")
+
+
+async def test_a_cancelled_turn_ends_where_its_records_end(store: Store) -> None:
+    made = agent([call("look", word="a"), call("ask")], text("done"))
+    async with hf.Runtime(store, [made]) as runtime:
+        turn = await runtime.session("s", agent=made).send("hello")
+        async for event in turn.events():
+            if isinstance(event, hf.TurnWaiting):
+                break
+        await turn.cancel()
+        assert (await turn.outcome()).status == "cancelled"
+    (check,) = await check_turns(store, "s", made)
+    assert (check.verdict, check.status) == ("ok", "cancelled")
+
+
+async def test_a_turn_that_is_under_way_is_checked_as_far_as_it_came(store: Store) -> None:
+    made = agent(call("ask"), text("done"))
+    async with hf.Runtime(store, [made]) as runtime:
+        turn = await runtime.session("s", agent=made).send("hello")
+        async for event in turn.events():
+            if isinstance(event, hf.TurnWaiting):
+                break
+    (check,) = await check_turns(store, "s", made)
+    assert (check.verdict, check.status) == ("ok", None)
+
+
+async def test_a_queued_turn_that_was_cancelled_is_ok(store: Store) -> None:
+    made = agent(call("ask"), text("done"))
+    async with hf.Runtime(store, [made], drive=False) as runtime:
+        turn = await runtime.session("s", agent=made).send("hello")
+        await turn.cancel()
+        await runtime.settle("s")
+    (check,) = await check_turns(store, "s", made)
+    assert (check.verdict, check.status) == ("ok", "cancelled")
+
+
+async def test_a_fork_is_checked_after_what_was_said_before(store: Store) -> None:
+    made = agent(text("one"), text("two"))
+    async with hf.Runtime(store, [made]) as runtime:
+        await runtime.run(made, "hello", session="s")
+        branch = await runtime.session("s").fork()
+        await runtime.run(made, "again", session=branch.id)
+    (check,) = await check_turns(store, branch.id, made)
+    assert check.verdict == "ok"
+
+
+async def test_an_ending_that_would_be_another_one_is_a_divergence(store: Store) -> None:
+    made = agent(text("words"))
+    async with hf.Runtime(store, [made]) as runtime:
+        await runtime.run(made, "hello", session="s")
+    (check,) = await check_turns(store, "s", agent(text("words"), output=int, limits=hf.Limits(repairs=0)))
+    assert check.verdict == "divergence"
+    assert {found.path: (found.recorded, found.asked) for found in check.findings[0].divergence.first}["status"] == (
+        '"completed"',
+        '"failed"',
+    )
+
+
+async def test_an_effect_that_was_never_recorded_is_a_divergence(store: Store) -> None:
+    made = agent(text("words"))
+    async with hf.Runtime(store, [made]) as runtime:
+        await runtime.run(made, "hello", session="s")
+    (check,) = await check_turns(store, "s", agent(text("words"), output=int))
+    assert check.verdict == "divergence"
+    assert check.findings[0].key == "t1/3.model"
+
+
+async def test_a_check_asks_no_model(store: Store) -> None:
+    model = Counted(ScriptedModel([call("look", word="a"), text("done")]))
+    made = hf.Agent("a", model=model, tools=[look])  # pyright: ignore[reportArgumentType]  # its events are plain
+    async with hf.Runtime(store, [made]) as runtime:
+        await runtime.run(made, "hello", session="s")
+    asked = model.asked
+    await check_turns(store, "s", made)
+    assert model.asked == asked == 2

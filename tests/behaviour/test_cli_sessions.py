@@ -1,0 +1,392 @@
+"""The commands that look at sessions and act on them from outside: plain, scriptable, and clear when they refuse."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import holdfast as hf
+from holdfast.testing import ScriptedModel
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator
+
+PATIENCE = 20.0
+
+
+class Shell:
+    """A folder with agents and a store, and the command line in it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.started: list[subprocess.Popen[str]] = []
+        self.env = {key: value for key, value in os.environ.items() if key not in {"HOLDFAST_STORE", "NO_COLOR"}}
+
+    def __call__(self, *arguments: object, stdin: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "holdfast", *map(str, arguments)],
+            cwd=self.folder,
+            env={**self.env, **environment},
+            input=stdin,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=PATIENCE,
+        )
+
+    def start(self, *arguments: object) -> subprocess.Popen[str]:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "holdfast", *map(str, arguments)],
+            cwd=self.folder,
+            env=self.env,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self.started.append(process)
+        return process
+
+    def json(self, *arguments: object) -> Any:
+        return json.loads(self(*arguments, "--json").stdout)
+
+    def until(self, condition: Callable[[], object]) -> None:
+        end = time.monotonic() + PATIENCE
+        while not condition():
+            assert time.monotonic() < end, "it did not come"
+            time.sleep(0.02)
+
+    def begin_gated(self, session: str) -> subprocess.Popen[str]:
+        running = self.start("run", "agents.py:gated", "hello", "--as", session)
+        self.until((self.folder / "begun").exists)
+        return running
+
+
+@pytest.fixture
+def shell(tmp_path: Path) -> Generator[Shell]:
+    shutil.copy(Path(__file__).with_name("agents_for_cli.py"), tmp_path / "agents.py")
+    shell = Shell(tmp_path)
+    yield shell
+    for process in shell.started:
+        if process.poll() is None:
+            process.kill()
+        process.communicate()
+
+
+# ---- ps --------------------------------------------------------------------------------------------------------------
+
+
+def test_ps_shows_what_runs_or_waits_and_who_works_on_it(shell: Shell) -> None:
+    shell("run", "agents.py:echo", "hello", "--as", "done")
+    shell("run", "agents.py:asks", "hello", "--as", "waits")
+    running = shell.begin_gated("runs")
+    lines = {line["id"]: line for line in shell.json("ps")}
+    assert set(lines) == {"runs", "waits"}
+    assert (lines["runs"]["status"], lines["runs"]["pid"]) == ("running", running.pid)
+    assert lines["waits"]["waits"][0].endswith("/approval")
+
+
+def test_ps_with_all_lists_every_session_newest_first(shell: Shell) -> None:
+    for name in ("one", "two"):
+        shell("run", "agents.py:echo", "hello", "--as", name)
+    assert [line["id"] for line in shell.json("ps", "-a")] == ["two", "one"]
+
+
+def test_ps_as_text_is_a_plain_table(shell: Shell) -> None:
+    shell("run", "agents.py:asks", "hello", "--as", "s")
+    head, line = shell("ps").stdout.splitlines()
+    assert head.split() == ["SESSION", "AGENT", "STATUS", "RECORDS", "CHANGED", "BY"]
+    assert line.split()[:3] == ["s", "asks", "waiting"]
+    assert "waits for approval" in line
+
+
+def test_ps_says_that_nothing_runs(shell: Shell) -> None:
+    shell("run", "agents.py:echo", "hello")
+    assert "nothing runs or waits" in shell("ps").stdout
+
+
+async def test_an_input_that_nobody_has_begun_is_queued(shell: Shell) -> None:
+    echo = hf.Agent("echo", model=ScriptedModel([]))
+    async with hf.open(shell.folder / "holdfast.db", agents=[echo], drive=False) as runtime:
+        await runtime.session("s", agent=echo).send("hello")
+    assert [(line["id"], line["status"]) for line in shell.json("ps")] == [("s", "queued")]
+
+
+def test_the_store_may_be_named_by_the_environment(shell: Shell) -> None:
+    shell("run", "agents.py:echo", "hello", "--as", "s", HOLDFAST_STORE="other.db")
+    assert (shell.folder / "other.db").exists()
+    assert "s " in shell("ps", "-a", HOLDFAST_STORE="other.db").stdout
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["ps"],
+        ["show", "s"],
+        ["logs", "s"],
+        ["fork", "s", "--at", "1"],
+        ["cancel", "s"],
+        ["resolve", "s", "w", "1"],
+        ["replay", "s", "--check"],
+        ["resume", "s"],
+        ["doctor"],
+    ],
+    ids=lambda arguments: arguments[0],
+)
+def test_a_store_that_is_not_there_is_said_to_be_missing_and_is_not_made(shell: Shell, arguments: list[str]) -> None:
+    done = shell(*arguments)
+    assert done.returncode == 2
+    assert "there is no store at holdfast.db" in done.stderr
+    assert not (shell.folder / "holdfast.db").exists()
+
+
+def test_a_file_that_is_no_store_is_refused_in_one_line(shell: Shell) -> None:
+    (shell.folder / "holdfast.db").write_text("hello, I am a text file")
+    done = shell("ps")
+    assert done.returncode == 1
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_doctor_falls_back_to_the_usual_store(shell: Shell) -> None:
+    shell("run", "agents.py:echo", "hello")
+    assert "holdfast.db: healthy" in shell("doctor").stdout
+
+
+# ---- ids -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("command", [["show"], ["logs"], ["replay", "--check"]], ids=lambda command: command[0])
+def test_the_beginning_of_an_id_is_enough(shell: Shell, command: list[str]) -> None:
+    shell("run", "agents.py:echo", "hello", "--as", "customer-42")
+    assert shell(*command, "cus").returncode == 0
+
+
+@pytest.mark.parametrize(
+    "command",
+    [["show"], ["logs"], ["cancel"], ["fork", "--at", "1"], ["resume"], ["replay", "--check"]],
+    ids=lambda command: command[0],
+)
+def test_an_ambiguous_id_lists_the_candidates(shell: Shell, command: list[str]) -> None:
+    for name in ("customer-42", "customer-43"):
+        shell("run", "agents.py:echo", "hello", "--as", name)
+    done = shell(*command, "cust")
+    assert done.returncode == 2
+    assert "customer-42" in done.stderr
+    assert "customer-43" in done.stderr
+
+
+def test_a_whole_id_is_never_ambiguous(shell: Shell) -> None:
+    for name in ("order-1", "order-12"):
+        shell("run", "agents.py:echo", "hello", "--as", name)
+    assert shell("show", "order-1").stdout.startswith("order-1,")
+
+
+def test_an_unknown_id_says_what_to_do_next(shell: Shell) -> None:
+    shell("run", "agents.py:echo", "hello")
+    done = shell("show", "zzz")
+    assert done.returncode == 2
+    assert "holdfast ps -a" in done.stderr
+
+
+def test_a_session_id_with_a_slash_is_not_taken_for_a_turn(shell: Shell) -> None:
+    shell("run", "agents.py:echo", "hello", "--as", "team/t1")
+    assert shell("show", "team/t1").stdout.startswith("team/t1,")
+    assert shell("show", "team/t1/t1").stdout.startswith("t1 ")
+
+
+# ---- show, logs ------------------------------------------------------------------------------------------------------
+
+
+def test_show_tells_every_step_with_its_tool_state_and_process(shell: Shell) -> None:
+    shell("run", "agents.py:looks", "hello", "--as", "s")
+    shown = shell("show", "s").stdout
+    assert "look ok" in shown
+    assert "-> look, look" in shown
+    assert "pid " in shown
+    assert "| A and B." in shown
+    assert "\x1b" not in shown
+
+
+def test_show_as_json_has_durations_and_tokens(shell: Shell) -> None:
+    shell("run", "agents.py:looks", "hello", "--as", "s")
+    (turn,) = shell.json("show", "s")["turns"]
+    assert (turn["status"], turn["model_calls"], turn["answer"]) == ("completed", 2, "A and B.")
+    assert [step["kind"] for step in turn["steps"]] == ["input", "model", "tool", "tool", "model"]
+    assert all(step["usage"]["input"] for step in turn["steps"] if step["kind"] == "model")
+
+
+def test_show_of_one_turn_leaves_the_others_out(shell: Shell) -> None:
+    for words in ("one", "two"):
+        shell("run", "agents.py:echo", words, "--as", "s")
+    shown = shell("show", "s/t2").stdout
+    assert "you said two" in shown
+    assert "you said one" not in shown
+
+
+def test_show_of_a_turn_that_is_not_there_is_refused(shell: Shell) -> None:
+    shell("run", "agents.py:echo", "hello", "--as", "s")
+    done = shell("show", "s/t9")
+    assert (done.returncode, "no turn 't9'" in done.stderr) == (2, True)
+
+
+def test_show_raw_prints_the_records(shell: Shell) -> None:
+    shell("run", "agents.py:echo", "hello", "--as", "s")
+    lines = [json.loads(line) for line in shell("show", "s", "--raw").stdout.splitlines()]
+    assert [line["seq"] for line in lines] == list(range(1, len(lines) + 1))
+    assert [line["record"]["t"] for line in lines] == ["opened", "started", "admitted", "done", "ended"]
+
+
+def test_show_works_while_another_process_drives_the_session(shell: Shell) -> None:
+    running = shell.begin_gated("s")
+    shown = shell("show", "s").stdout
+    assert f"running, 4 records, pid {running.pid}" in shown
+
+
+def test_logs_prints_events_as_lines(shell: Shell) -> None:
+    shell("run", "agents.py:looks", "hello", "--as", "s")
+    lines = shell("logs", "s").stdout.splitlines()
+    assert "started by pid" in lines[0]
+    assert "user: hello" in lines[1]
+    assert "completed in 2 steps" in lines[-1]
+
+
+def test_logs_since_a_record_leaves_out_what_came_before(shell: Shell) -> None:
+    shell("run", "agents.py:echo", "hello", "--as", "s")
+    events = [json.loads(line) for line in shell("logs", "s", "--since", "3", "--json").stdout.splitlines()]
+    assert {event["seq"] for event in events} == {4, 5}
+
+
+def test_logs_follows_what_another_process_does_until_ctrl_c(shell: Shell) -> None:
+    shell("run", "agents.py:echo", "hello", "--as", "s")
+    following = shell.start("logs", "-f", "s")
+    assert following.stdout is not None
+    shell("run", "agents.py:echo", "again", "--session", "s")
+    while "you said again" not in following.stdout.readline():
+        pass
+    following.send_signal(signal.SIGINT)
+    _, err = following.communicate(timeout=PATIENCE)
+    assert (following.returncode, err) == (0, "")
+
+
+# ---- cancel, resolve, fork -------------------------------------------------------------------------------------------
+
+
+def test_cancel_stops_a_turn_that_nobody_drives(shell: Shell) -> None:
+    running = shell.begin_gated("s")
+    running.kill()
+    running.wait(PATIENCE)
+    done = shell("cancel", "s", "--reason", "enough")
+    assert (done.returncode, done.stdout) == (0, "cancelled s/t1\n")
+    assert shell.json("ps", "-a")[0]["status"] == "cancelled"
+    assert "enough" in shell("show", "s").stdout
+
+
+def test_cancel_stops_a_turn_that_waits_for_a_person(shell: Shell) -> None:
+    shell("run", "agents.py:asks", "hello", "--as", "s")
+    assert shell("cancel", "s").returncode == 0
+
+
+def test_cancel_stops_a_turn_that_is_queued_and_leaves_the_one_before(shell: Shell) -> None:
+    shell("run", "agents.py:asks", "hello", "--as", "s")
+    shell("run", "agents.py:asks", "and?", "--session", "s")
+    assert shell("cancel", "s/t2").stdout == "cancelled s/t2\n"
+    assert shell.json("ps")[0]["status"] == "waiting"
+
+
+def test_cancel_after_the_end_is_too_late(shell: Shell) -> None:
+    shell("run", "agents.py:echo", "hello", "--as", "s")
+    for place in ("s", "s/t1"):
+        done = shell("cancel", place)
+        assert (done.returncode, "too late" in done.stdout) == (1, True)
+
+
+def test_cancel_of_a_turn_that_is_not_there_is_refused(shell: Shell) -> None:
+    shell("run", "agents.py:echo", "hello", "--as", "s")
+    assert shell("cancel", "s/t9").returncode == 2
+
+
+def test_resolve_answers_once(shell: Shell) -> None:
+    shell("run", "agents.py:asks", "hello", "--as", "s")
+    assert shell("resolve", "s", "approval", "true").returncode == 0
+    assert shell("resolve", "s", "approval", "false").returncode == 2
+
+
+@pytest.mark.parametrize(("name", "value"), [("nothing", "true"), ("approval", "not json")])
+def test_resolve_refuses_what_it_can_not_mean(shell: Shell, name: str, value: str) -> None:
+    shell("run", "agents.py:asks", "hello", "--as", "s")
+    done = shell("resolve", "s", name, value)
+    assert done.returncode == 2
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_fork_prints_the_new_id_and_the_fork_goes_on_by_itself(shell: Shell) -> None:
+    shell("run", "agents.py:echo", "hello", "--as", "s")
+    assert shell("fork", "s", "--at", "5", "--as", "copy").stdout == "copy\n"
+    shell("run", "agents.py:echo", "again", "--session", "copy")
+    assert len(shell.json("show", "s")["turns"]) == 1
+    assert "forked from s at 5" in shell("show", "copy").stdout
+
+
+def test_fork_at_a_record_that_is_not_there_is_refused(shell: Shell) -> None:
+    shell("run", "agents.py:echo", "hello", "--as", "s")
+    assert shell("fork", "s", "--at", "99").returncode == 2
+
+
+# ---- chat ------------------------------------------------------------------------------------------------------------
+
+
+def test_chat_answers_lines_from_a_pipe(shell: Shell) -> None:
+    done = shell("chat", "agents.py:echo", stdin="one\n\ntwo\n")
+    assert (done.returncode, done.stdout) == (0, "you said one\nyou said two\n")
+
+
+def test_chat_goes_on_with_a_session(shell: Shell) -> None:
+    shell("run", "agents.py:echo", "before", "--as", "s")
+    done = shell("chat", "agents.py:echo", "--session", "s", stdin="/history\n/quit\nnever\n")
+    assert done.stdout == "you: before\nagent: you said before\n"
+
+
+def test_chat_refuses_a_command_that_it_does_not_know(shell: Shell) -> None:
+    done = shell("chat", "agents.py:echo", stdin="/nonsense\n/etc/hosts is a file\n")
+    assert "there is no command /nonsense" in done.stderr
+    assert done.stdout == "you said /etc/hosts is a file\n"
+
+
+def test_chat_through_a_pipe_ends_with_the_code_of_its_last_turn(shell: Shell) -> None:
+    assert shell("chat", "agents.py:fails", stdin="hello\n").returncode == 1
+
+
+def test_ctrl_c_in_a_chat_stops_the_answer_and_not_the_chat(shell: Shell) -> None:
+    leader, follower = pty.openpty()
+    command = [sys.executable, "-m", "holdfast", "chat", "agents.py:gated"]
+    env = {**shell.env, "TERM": "dumb"}
+    with subprocess.Popen(
+        command, cwd=shell.folder, env=env, stdin=follower, stdout=follower, stderr=follower, start_new_session=True
+    ) as process:
+        os.close(follower)
+        os.write(leader, b"hello\n")
+        shell.until((shell.folder / "begun").exists)
+        process.send_signal(signal.SIGINT)
+        seen = _read_until(leader, "cancelled")
+        os.write(leader, b"again\n")
+        seen += _read_until(leader, "Done.")  # the script's second answer
+        os.write(leader, b"/quit\n")
+        process.wait(PATIENCE)
+    os.close(leader)
+    assert process.returncode == 0
+
+
+def _read_until(leader: int, words: str) -> str:
+    seen = bytearray()
+    while words not in seen.decode(errors="replace"):
+        seen += os.read(leader, 4096)
+    return seen.decode(errors="replace")

@@ -446,6 +446,16 @@ def test_a_turn_whose_code_has_changed_is_not_waited_for(shell: Shell) -> None:
     assert "Traceback" not in done.stderr
 
 
+def test_what_nobody_has_thought_of_is_told_in_one_line(shell: Shell) -> None:
+    (shell.folder / "odd.py").write_text(
+        "from agents import typed\ndef load(text: str) -> object:\n    raise TypeError('odd')\ntyped.output.load = load\n"
+    )
+    done = shell("run", "odd.py", "hello")
+    assert done.returncode == 1
+    assert "unexpected TypeError: odd (odd.py, line 3)" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
 def test_the_help_names_every_command_and_is_quick(shell: Shell) -> None:
     heavy = ("pydantic", "apsw", "rich", "asyncio")
     code = f"import sys, holdfast.cli; print(*[name for name in {heavy} if name in sys.modules])"

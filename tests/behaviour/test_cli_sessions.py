@@ -79,7 +79,10 @@ def shell(tmp_path: Path) -> Generator[Shell]:
     for process in shell.started:
         if process.poll() is None:
             process.kill()
-        process.communicate()
+        process.wait()
+        for stream in (process.stdout, process.stderr):
+            if stream is not None:
+                stream.close()
 
 
 # ---- ps --------------------------------------------------------------------------------------------------------------
@@ -275,6 +278,19 @@ def test_logs_follows_what_another_process_does_until_ctrl_c(shell: Shell) -> No
     following.send_signal(signal.SIGINT)
     _, err = following.communicate(timeout=PATIENCE)
     assert (following.returncode, err) == (0, "")
+
+
+def test_a_reader_that_goes_away_is_no_error_worth_a_word(shell: Shell) -> None:
+    shell("run", "agents.py:looks", "hello", "--as", "s")
+    reading = shell.start("logs", "-f", "s")
+    assert reading.stdout is not None
+    assert reading.stderr is not None
+    reading.stdout.readline()
+    reading.stdout.close()
+    shell("run", "agents.py:echo", "hello", "--as", "other")
+    shell("run", "agents.py:looks", "again", "--session", "s")
+    reading.wait(PATIENCE)
+    assert reading.stderr.read() == ""
 
 
 # ---- cancel, resolve, fork -------------------------------------------------------------------------------------------

@@ -504,6 +504,14 @@ def test_a_call_that_was_never_begun_says_why(status: EndStatus) -> None:
     assert [result.state for result in last.results] == ["ok", "skipped"]
 
 
+def test_a_call_that_was_begun_and_has_no_outcome_at_the_end_is_unknown() -> None:
+    intended = Intended(at=0, key="t1/2.tools/1.find", ask=ASK)
+    pen = _open_turn(TWO_CALLS, intended, _ended("t1", Ending("cancelled")))
+    last = pen.conversation.thread.last
+    assert isinstance(last, ToolMessage)
+    assert [result.state for result in last.results] == ["unknown", "skipped"]
+
+
 def test_a_failed_model_call_counts_as_one_of_the_conversation() -> None:
     pen = _open_turn(Failed(at=0, key="t1/1.model", ask=ASK, error=ErrorInfo("overloaded", "")))
     assert pen.conversation.position == 1

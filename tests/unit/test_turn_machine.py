@@ -184,7 +184,8 @@ def test_effects_are_numbered_without_gaps() -> None:
 
 
 def test_messages_are_named_after_the_effects_that_made_them() -> None:
-    state = _after(_start(), _calls("a"), _results("ok"), Inputs((STEER,)), _text(""), Inputs(), _text("done"))
+    thought = _reply(Reasoning("hm"))
+    state = _after(_start(), _calls("a"), _results("ok"), Inputs((STEER,)), thought, Inputs(), _text("done"))
     assert [said.id for said in state.thread.messages] == ["t3.i3", "t3.1", "t3.2", "t3.i4", "t3.4", "t3.5", "t3.6"]
 
 
@@ -300,8 +301,9 @@ def test_too_many_empty_replies_fail_the_turn() -> None:
     assert (ending.status, ending.code, ending.blame) == ("failed", "empty_response", "model")
 
 
-def test_a_reply_without_parts_leaves_no_message() -> None:
-    state = _after(_start(), _reply(), Inputs())
+@pytest.mark.parametrize("reply", [_reply(), _text(""), _text(" \n")], ids=["no parts", "no words", "spaces"])
+def test_a_reply_without_words_leaves_no_message(reply: Replied) -> None:
+    state = _after(_start(), reply, Inputs())
     assert [said.id for said in state.thread.messages] == ["t3.i3", "t3.2"]
 
 
@@ -436,19 +438,24 @@ def replace_id(message: UserMessage, id: str) -> UserMessage:
     return UserMessage(id, message.parts)
 
 
-def test_a_turn_that_was_steered_again_and_again_ends_at_its_steps() -> None:
+def test_a_turn_that_was_steered_again_and_again_ends_with_its_last_step() -> None:
     state = _start(Rules(steps=3))
     for _ in range(2):
         state = _after(state, _text("done"), Inputs((STEER,)))
-    ending = _ending(_after(state, _text("done"), Inputs((STEER,))))
-    assert (ending.status, ending.code) == ("limit", "steps")
+    ending = _ending(_after(state, _text("done")))
+    assert (ending.status, ending.steps) == ("completed", 3)
 
 
 # ---- budgets ---------------------------------------------------------------------------------------------------------
 
 
 def test_the_last_step_may_be_the_answer() -> None:
-    assert _ending(_after(_start(Rules(steps=1)), _text("done"), Inputs())).status == "completed"
+    assert _ending(_after(_start(Rules(steps=1)), _text("done"))).status == "completed"
+
+
+def test_nothing_enters_where_no_step_is_left_to_answer_it() -> None:
+    assert isinstance(poll(_after(_start(Rules(steps=1)), _text("done"))), Finish)
+    assert isinstance(poll(_after(_start(Rules(steps=2)), _text("done"))), Checkpoint)
 
 
 def test_the_steps_are_used_up_right_after_the_results_of_tools() -> None:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from holdfast.cli.failures import explained
 from holdfast.cli.options import (
     DEFAULT_STORE,
     AgentArgument,
@@ -27,7 +28,9 @@ if TYPE_CHECKING:
 def _finish(work: Coroutine[None, None, int]) -> None:
     import asyncio  # noqa: PLC0415
 
-    raise typer.Exit(asyncio.run(work))
+    with explained():
+        code = asyncio.run(work)
+    raise typer.Exit(code)
 
 
 def run(  # noqa: PLR0913
@@ -109,7 +112,9 @@ def chat(
     """
     from holdfast.cli import chatting  # noqa: PLC0415
 
-    raise typer.Exit(chatting.chat(store, agent, session, as_id))
+    with explained():
+        code = chatting.chat(store, agent, session, as_id)
+    raise typer.Exit(code)
 
 
 def ps(

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import traceback
+from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from holdfast.errors import HoldfastError, UsageError
+from holdfast.errors import HoldfastError, InvariantBroken, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
+    from collections.abc import Generator, Sequence
 
 FAILED: Final = 1
 USAGE: Final = 2
@@ -82,6 +84,27 @@ class WaitNotOpen(UsageError):
         self.session = session
         self.name = name
         self.names = tuple(names)
+
+
+class CommandBroken(InvariantBroken):
+    """A command met something that it was not made for."""
+
+    def __init__(self, error: Exception) -> None:
+        frames = traceback.extract_tb(error.__traceback__)
+        place = f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
+        super().__init__(f"unexpected {type(error).__name__}: {error}{place}; please report it")
+        self.error = error
+
+
+@contextmanager
+def explained() -> Generator[None]:
+    """Whatever goes wrong inside is an error that can be told in one line."""
+    try:
+        yield
+    except (HoldfastError, OSError):
+        raise
+    except Exception as error:
+        raise CommandBroken(error) from error
 
 
 def exit_code(error: HoldfastError) -> int:

@@ -76,10 +76,10 @@ class Follower:
             try:
                 return await self._watch(pump, outcome)
             finally:
-                for task in (pump, outcome, self._cancelling):
-                    if task is not None:
-                        task.cancel()
-                await asyncio.gather(pump, outcome, return_exceptions=True)
+                tasks = [task for task in (pump, outcome, self._cancelling) if task is not None]
+                for task in tasks:
+                    task.cancel()
+                await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _watch(self, pump: asyncio.Task[tuple[str, ...]], outcome: asyncio.Task[TurnOutcome]) -> Followed:
         await asyncio.wait({pump, outcome, self._left}, return_when=asyncio.FIRST_COMPLETED)

@@ -100,6 +100,10 @@ class Embedded:
         else:
             self._begin(session, session)
 
+    def wake(self) -> None:
+        """Look again: there may be work now that was none before."""
+        self._wake.set()
+
     def retry(self, session: str) -> None:
         """Try a session again that was stuck: somebody has asked for it to be stopped."""
         self._stuck.pop(session, None)

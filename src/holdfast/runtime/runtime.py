@@ -79,6 +79,7 @@ class Runtime:
         self.rings = Rings()
         self.watch = Watch(store)
         self.agents: dict[str, Agent] = {}
+        self._engine: Embedded | None = None
         if not isinstance(agents, list | tuple):
             raise InvalidArgument("agents", agents, "a list of agents")
         for agent in agents:
@@ -137,7 +138,12 @@ class Runtime:
         if not isinstance(agent, Agent):  # pyright: ignore[reportUnnecessaryIsInstance]  # callers may be untyped
             raise InvalidArgument("agent", agent, "an Agent")
         _ = agent.model  # a name that names no model is an error now, not at the first turn
-        if self.agents.setdefault(agent.name, agent) is not agent:
+        known = self.agents.get(agent.name)
+        if known is None:
+            self.agents[agent.name] = agent
+            if self._engine is not None:
+                self._engine.wake()  # what was left alone until now can go on
+        elif known is not agent:
             raise AgentInvalid(agent.name, "another agent has this name here; give one of them another name")
         return agent
 

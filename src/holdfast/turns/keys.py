@@ -28,10 +28,7 @@ def run_of(number: int) -> str:
 
 def input_of(run: str) -> int | None:
     """The number of the input that began `run`; None when this is not the id of a turn."""
-    digits = run[1:]
-    if run[:1] != "t" or not digits.isascii() or not digits.isdigit() or digits[0] == "0" or len(digits) > 18:
-        return None
-    return int(digits)
+    return _number(run[1:]) if run[:1] == "t" and run[1:2] != "0" else None
 
 
 def effect_key(run: str, number: int, name: EffectName) -> str:
@@ -50,8 +47,11 @@ def parse(key: str) -> EffectKey | None:
     run, _, rest = key.partition("/")
     effect, _, below = rest.partition("/")
     number, dot, name = effect.partition(".")
-    if not dot or not number.isdigit():
+    if not dot or (counted := _number(number)) is None:
         return None
     call, _, inner = below.partition("/")
-    ordinal = call.partition(".")[0]
-    return EffectKey(run, int(number), name, int(ordinal) if ordinal.isdigit() else 0, bool(inner))
+    return EffectKey(run, counted, name, _number(call.partition(".")[0]) or 0, bool(inner))
+
+
+def _number(digits: str) -> int | None:
+    return int(digits) if len(digits) <= 18 and digits.isascii() and digits.isdigit() else None

@@ -302,8 +302,6 @@ def _admitted(state: TurnState, awaited: Checkpoint, messages: tuple[UserMessage
         answer = state.thread.last
         return _finish(state, "completed", "", "", None, answer if type(answer) is AssistantMessage else None)
     state = replace(state, thread=state.thread.add(*note, *messages))
-    if awaited.moment == "before_completion" and (stopped := _stopped(state)) is not None:
-        return stopped
     return replace(state, awaited=CallModel(awaited.id + 1, state.thread, state.position))
 
 

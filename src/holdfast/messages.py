@@ -25,13 +25,13 @@ that must not be repeated. `skipped`: it was never begun.
 Origin = Literal["user", "holdfast"]
 
 
-class Text(msgspec.Struct, frozen=True, tag="text"):
+class Text(msgspec.Struct, frozen=True, gc=False, tag="text"):
     """Words."""
 
     text: str
 
 
-class Reasoning(msgspec.Struct, frozen=True, omit_defaults=True, tag="reasoning"):
+class Reasoning(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag="reasoning"):
     """What the model thought. `replay` is the provider's own data, good for the route that made it."""
 
     text: str
@@ -39,13 +39,13 @@ class Reasoning(msgspec.Struct, frozen=True, omit_defaults=True, tag="reasoning"
     route: str | None = None
 
 
-class Refusal(msgspec.Struct, frozen=True, tag="refusal"):
+class Refusal(msgspec.Struct, frozen=True, gc=False, tag="refusal"):
     """The model declines, in its own words."""
 
     text: str
 
 
-class Attachment(msgspec.Struct, frozen=True, omit_defaults=True, tag="attachment"):
+class Attachment(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag="attachment"):
     """Bytes that are kept once in the store, under their digest."""
 
     digest: str
@@ -54,7 +54,7 @@ class Attachment(msgspec.Struct, frozen=True, omit_defaults=True, tag="attachmen
     name: str | None = None
 
 
-class ToolCall(msgspec.Struct, frozen=True, omit_defaults=True, tag="tool_call"):
+class ToolCall(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag="tool_call"):
     """The model asks for a tool. `id` is the provider's; `arguments` is None where what it sent was no JSON object."""
 
     id: str
@@ -65,7 +65,7 @@ class ToolCall(msgspec.Struct, frozen=True, omit_defaults=True, tag="tool_call")
     replay: Any = None
 
 
-class ToolResult(msgspec.Struct, frozen=True, omit_defaults=True, tag="tool_result"):
+class ToolResult(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag="tool_result"):
     """What a tool call came to. `content` is what the model reads: text or a JSON value."""
 
     call_id: str
@@ -78,7 +78,7 @@ Part: TypeAlias = Text | Reasoning | Refusal | ToolCall | Attachment
 InputPart: TypeAlias = Text | Attachment
 
 
-class UserMessage(msgspec.Struct, frozen=True, omit_defaults=True, tag="user"):
+class UserMessage(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag="user"):
     """What a person (or the host application) said, or what Holdfast tells the model in the same place."""
 
     id: str
@@ -91,7 +91,7 @@ class UserMessage(msgspec.Struct, frozen=True, omit_defaults=True, tag="user"):
         return text_of(self.parts)
 
 
-class AssistantMessage(msgspec.Struct, frozen=True, omit_defaults=True, tag="assistant"):
+class AssistantMessage(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag="assistant"):
     """What the model said."""
 
     id: str
@@ -109,7 +109,7 @@ class AssistantMessage(msgspec.Struct, frozen=True, omit_defaults=True, tag="ass
         return tuple(part for part in self.parts if type(part) is ToolCall)
 
 
-class ToolMessage(msgspec.Struct, frozen=True, tag="tool"):
+class ToolMessage(msgspec.Struct, frozen=True, gc=False, tag="tool"):
     """The results of all calls of the assistant message before it, in the order of the calls."""
 
     id: str
@@ -119,7 +119,7 @@ class ToolMessage(msgspec.Struct, frozen=True, tag="tool"):
 Message: TypeAlias = UserMessage | AssistantMessage | ToolMessage
 
 
-class Usage(msgspec.Struct, frozen=True, omit_defaults=True):
+class Usage(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """Tokens. `reasoning` is part of `output`; `cache_read` and `cache_write` are not part of `input`."""
 
     input: int = 0
@@ -143,7 +143,7 @@ class Usage(msgspec.Struct, frozen=True, omit_defaults=True):
         return self.input + self.cache_read + self.cache_write + self.output
 
 
-class ToolSpec(msgspec.Struct, frozen=True):
+class ToolSpec(msgspec.Struct, frozen=True, gc=False):
     """A tool as the model sees it."""
 
     name: str
@@ -151,14 +151,14 @@ class ToolSpec(msgspec.Struct, frozen=True):
     parameters: dict[str, Any]
 
 
-class OutputSpec(msgspec.Struct, frozen=True):
+class OutputSpec(msgspec.Struct, frozen=True, gc=False):
     """The shape that the final answer must have."""
 
     name: str
     schema: dict[str, Any]
 
 
-class ModelRequest(msgspec.Struct, frozen=True, kw_only=True):
+class ModelRequest(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """One question to a model. `position` counts the model calls of the conversation before this one."""
 
     messages: tuple[Message, ...]
@@ -168,7 +168,7 @@ class ModelRequest(msgspec.Struct, frozen=True, kw_only=True):
     position: int | None = None
 
 
-class ModelReply(msgspec.Struct, frozen=True, omit_defaults=True):
+class ModelReply(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """A whole answer, with what it cost and who gave it."""
 
     parts: tuple[Part, ...]
@@ -191,57 +191,57 @@ class ModelReply(msgspec.Struct, frozen=True, omit_defaults=True):
 # ---- the stream in which a reply arrives -----------------------------------------------------------------------------
 
 
-class StreamStart(msgspec.Struct, frozen=True):
+class StreamStart(msgspec.Struct, frozen=True, gc=False):
     """The provider has begun to answer."""
 
     model: str
 
 
-class TextChunk(msgspec.Struct, frozen=True):
+class TextChunk(msgspec.Struct, frozen=True, gc=False):
     """More words."""
 
     text: str
 
 
-class ReasoningChunk(msgspec.Struct, frozen=True):
+class ReasoningChunk(msgspec.Struct, frozen=True, gc=False):
     """More thoughts."""
 
     text: str
 
 
-class CallStart(msgspec.Struct, frozen=True):
+class CallStart(msgspec.Struct, frozen=True, gc=False):
     """The model begins to ask for a tool."""
 
     id: str
     name: str
 
 
-class CallChunk(msgspec.Struct, frozen=True):
+class CallChunk(msgspec.Struct, frozen=True, gc=False):
     """More of the arguments, as JSON text."""
 
     id: str
     arguments: str
 
 
-class CallEnd(msgspec.Struct, frozen=True):
+class CallEnd(msgspec.Struct, frozen=True, gc=False):
     """The call is whole."""
 
     call: ToolCall
 
 
-class StreamUsage(msgspec.Struct, frozen=True):
+class StreamUsage(msgspec.Struct, frozen=True, gc=False):
     """Tokens so far."""
 
     usage: Usage
 
 
-class StreamReset(msgspec.Struct, frozen=True):
+class StreamReset(msgspec.Struct, frozen=True, gc=False):
     """The attempt failed and another one begins: what came so far does not count."""
 
     reason: str
 
 
-class StreamEnd(msgspec.Struct, frozen=True):
+class StreamEnd(msgspec.Struct, frozen=True, gc=False):
     """The provider said that the reply is whole. A stream without this was cut off."""
 
     reply: ModelReply

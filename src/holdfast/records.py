@@ -44,14 +44,14 @@ JOURNAL_KINDS: Final[tuple[str, ...]] = get_args(JournalKind)
 STATUSES: Final[tuple[str, ...]] = get_args(Status)
 
 
-class Blob(msgspec.Struct, frozen=True):
+class Blob(msgspec.Struct, frozen=True, gc=False):
     """Bytes that are stored once, under their digest."""
 
     digest: str
     size: Number
 
 
-class Ask(msgspec.Struct, frozen=True, omit_defaults=True):
+class Ask(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """What was asked of the world: enough to compare with what is asked on replay.
 
     `body` is the canonical command. It is left out when it is large; then only the digest can be compared.
@@ -63,19 +63,19 @@ class Ask(msgspec.Struct, frozen=True, omit_defaults=True):
     body: msgspec.Raw = _ABSENT
 
 
-class ErrorInfo(msgspec.Struct, frozen=True):
+class ErrorInfo(msgspec.Struct, frozen=True, gc=False):
     """An error as data: the name of its type and its message. Never a traceback, never an object to revive."""
 
     kind: str
     message: str
 
 
-class _Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="t"):
+class _Record(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True, tag_field="t"):
     at: Number
     """Wall time in milliseconds."""
 
 
-class Opened(_Record, frozen=True, tag="opened"):
+class Opened(_Record, frozen=True, gc=False, tag="opened"):
     """The first record of every journal. `format` has no default: a default would be left out of the bytes.
 
     A fork begins after record `parent_seq` of the journal `parent`; nothing is copied.
@@ -88,7 +88,7 @@ class Opened(_Record, frozen=True, tag="opened"):
     parent_seq: Number = 0
 
 
-class Admitted(_Record, frozen=True, tag="admitted"):
+class Admitted(_Record, frozen=True, gc=False, tag="admitted"):
     """An accepted input entered the journal; `run` is the turn that it entered."""
 
     input: Number
@@ -98,7 +98,7 @@ class Admitted(_Record, frozen=True, tag="admitted"):
     run: str | None = None
 
 
-class Started(_Record, frozen=True, tag="started"):
+class Started(_Record, frozen=True, gc=False, tag="started"):
     """A run (a turn, a durable function) begins; `code` names the version of its code, `by` the process."""
 
     run: str
@@ -108,21 +108,21 @@ class Started(_Record, frozen=True, tag="started"):
     """When it must have ended, in wall milliseconds."""
 
 
-class Resumed(_Record, frozen=True, tag="resumed"):
+class Resumed(_Record, frozen=True, gc=False, tag="resumed"):
     """The process `by` goes on with a run that was interrupted or parked."""
 
     run: str
     by: str
 
 
-class Parked(_Record, frozen=True, tag="parked"):
+class Parked(_Record, frozen=True, gc=False, tag="parked"):
     """The run waits for something outside; nothing is kept in memory meanwhile."""
 
     run: str
     waits: tuple[str, ...] = ()
 
 
-class Ended(_Record, frozen=True, tag="ended"):
+class Ended(_Record, frozen=True, gc=False, tag="ended"):
     """The one terminal record of a run.
 
     `unstarted`: the run ended before it began (a queued turn that was cancelled, say). Another one may be under way, so
@@ -137,14 +137,14 @@ class Ended(_Record, frozen=True, tag="ended"):
     unstarted: bool = False
 
 
-class Intended(_Record, frozen=True, tag="intended"):
+class Intended(_Record, frozen=True, gc=False, tag="intended"):
     """An effect that is not safe to repeat is about to be performed."""
 
     key: str
     ask: Ask
 
 
-class Done(_Record, frozen=True, tag="done"):
+class Done(_Record, frozen=True, gc=False, tag="done"):
     """The effect succeeded. `ask` is here when no intent was recorded before."""
 
     key: str
@@ -155,7 +155,7 @@ class Done(_Record, frozen=True, tag="done"):
     """How long it took."""
 
 
-class Failed(_Record, frozen=True, tag="failed"):
+class Failed(_Record, frozen=True, gc=False, tag="failed"):
     """The effect ended in an error, which every replay raises again."""
 
     key: str
@@ -164,13 +164,13 @@ class Failed(_Record, frozen=True, tag="failed"):
     ms: Number = 0
 
 
-class Unknown(_Record, frozen=True, tag="unknown"):
+class Unknown(_Record, frozen=True, gc=False, tag="unknown"):
     """The effect was begun, has no outcome, must not be repeated, and nobody can say whether it took effect."""
 
     key: str
 
 
-class Cancelled(_Record, frozen=True, tag="cancelled"):
+class Cancelled(_Record, frozen=True, gc=False, tag="cancelled"):
     """The effect was stopped: it lost a race, or the code that asked for it was cancelled (a timeout, say).
 
     If it had been intended, nobody can say whether it took effect before. On replay the code is cancelled again by
@@ -182,7 +182,7 @@ class Cancelled(_Record, frozen=True, tag="cancelled"):
     ask: Ask | None = None
 
 
-class Grouped(_Record, frozen=True, tag="grouped"):
+class Grouped(_Record, frozen=True, gc=False, tag="grouped"):
     """Several effects at once. The order in which they settled is the order of their outcomes in the journal."""
 
     key: str

@@ -448,7 +448,7 @@ def test_a_turn_whose_code_has_changed_is_not_waited_for(shell: Shell) -> None:
 
 def test_what_nobody_has_thought_of_is_told_in_one_line(shell: Shell) -> None:
     (shell.folder / "odd.py").write_text(
-        "from agents import typed\ndef load(text: str) -> object:\n    raise TypeError('odd')\ntyped.output.load = load\n"
+        "from agents import typed\ndef load(text):\n    raise TypeError('odd')\ntyped.output.load = load\n"
     )
     done = shell("run", "odd.py", "hello")
     assert done.returncode == 1

@@ -8,7 +8,7 @@ import shlex
 import signal
 import sys
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from holdfast.cli.failures import EXITS, INTERRUPTED, TERMINATED, WAITING
 from holdfast.cli.options import DEFAULT_STORE, ENVIRONMENT
@@ -76,7 +76,9 @@ class Follower:
             try:
                 return await self._watch(pump, outcome)
             finally:
-                tasks = [task for task in (pump, outcome, self._cancelling) if task is not None]
+                tasks: list[asyncio.Task[Any]] = [
+                    task for task in (pump, outcome, self._cancelling) if task is not None
+                ]
                 for task in tasks:
                     task.cancel()
                 await asyncio.gather(*tasks, return_exceptions=True)

@@ -170,11 +170,12 @@ class SessionDrive:
         self._around.watch.local.add(self.session)
         lost.add_done_callback(self._on_loss)
         try:
+            self._news, seen = False, self._wakes  # whatever comes from here on may not be in what is read now
             conversation, pending = await read_session(self._store, self.session, lease.head)
             if conversation.seq != lease.head:
                 raise HeadConflict(self.session, lease.head, conversation.seq)
             self._agent = self._around.agents.get(conversation.agent or "")
-            await self._serve(conversation, pending)
+            await self._serve(conversation, pending, seen)
         finally:
             if self._alarm is not None:
                 self._alarm.cancel()
@@ -183,26 +184,32 @@ class SessionDrive:
                 await asyncio.gather(self._looking, return_exceptions=True)
             self._around.rings.remove(self._ring)
 
-    async def _serve(self, conversation: Conversation, pending: list[Input] | None) -> None:
+    async def _serve(self, conversation: Conversation, pending: list[Input] | None, seen: int) -> None:
+        await self._look(conversation.turn, pending, seen)
         while True:
-            await self._look(conversation.turn, pending if pending and len(pending) < self._store.limits.page else None)
-            pending = None
-            turn = conversation.turn
-            if turn is not None:
-                if not await self._may_resume(turn):
-                    return await self._rest()
-                resumed: list[Record] = [Resumed(at=self._ledger.now(), run=turn.run, by=_me())]
-            else:
-                turn, resumed = await self._next(conversation)
+            turn, first = await self._begin(conversation)
             if self._stopping:
-                return None
-            if turn is None:
-                return await self._rest()
-            await self._carry_on(turn, resumed)
-            self._around.watch.ended(self.session)
-            if not await self._goes_on(turn):
-                return await self._rest()
+                return
+            if turn is not None:
+                await self._carry_on(turn, first)
+                self._around.watch.ended(self.session)
+                more = await self._goes_on(turn)
+            else:
+                more = self._news
+            if not more:
+                await self._rest()
+                return
             await read_on(self._store, self.session, conversation)
+            await self._look(conversation.turn)
+
+    async def _begin(self, conversation: Conversation) -> tuple[OpenTurn | None, list[Record]]:
+        """The turn to go on with and the records that say so: the open one, or the next; none when it has to wait."""
+        turn = conversation.turn
+        if turn is None:
+            return await self._next(conversation)
+        if not await self._may_resume(turn):
+            return None, []
+        return turn, [Resumed(at=self._ledger.now(), run=turn.run, by=_me())]
 
     async def _rest(self) -> None:
         """Nothing more to do for now. Inputs that are left wait behind a parked turn; their deadlines still count."""
@@ -267,12 +274,14 @@ class SessionDrive:
 
     # ---- the inbox ----
 
-    async def _look(self, turn: OpenTurn | None, known: list[Input] | None = None) -> None:
-        """Read the inbox, and act on what can't wait for its turn."""
+    async def _look(self, turn: OpenTurn | None, known: list[Input] | None = None, seen: int = 0) -> None:
+        """Read the inbox, and act on what can't wait for its turn. `known` was read when `seen` wakes had come."""
         async with self._reading:
-            self._news = False
-            self._seen = self._wakes
-            pending = await self._pending() if known is None else known
+            if known is None or len(known) >= self._store.limits.page:
+                self._news, seen = False, self._wakes
+                known = await self._pending()
+            self._seen = seen
+            pending = known
             self._inbox = [_Waiting(found, input_of(found.body)) for found in pending if found.input not in self._taken]
             self._stop_running(turn)
             await self._stop_queued(turn.run if turn is not None else None)
@@ -374,19 +383,20 @@ class SessionDrive:
             else:
                 self._set_alarm(turn)
                 await self._work_on(run)
-            if turn.parked is None:
-                await self._drop_waits(turn, run)
         finally:
             await run.performer.close("ended")
             self._turn, self._open, self._interruption = None, None, None
             self._interrupted = asyncio.get_running_loop().create_future()
 
-    async def _drop_waits(self, turn: OpenTurn, run: TurnRun) -> None:
-        """Nobody needs the answers any more that this turn was waiting for, nor its alarm."""
-        names = [*run.waits, *(() if turn.deadline is None else (deadline_wait(turn.run),))]
-        for name in names:
-            with suppress(WaitUnknown):
-                await self._store.cancel_wait(self.session, name)
+    async def _end(self, run: TurnRun, ending: Ending, before: list[Record] | None = None) -> None:
+        """Seal the turn. Nobody needs the answers any more that it was waiting for, nor its alarm."""
+        if run.may_wait:
+            alarm, prefix = deadline_wait(run.run), f"{run.run}/"
+            for wait in await self._store.waits(self.session):
+                if wait.state == "open" and (wait.name == alarm or wait.name.startswith(prefix)):
+                    with suppress(WaitUnknown):
+                        await self._store.cancel_wait(self.session, wait.name)
+        await run.seal(ending, before)
 
     async def _work_on(self, run: TurnRun) -> None:
         work = self._work = spawn(run.finish())
@@ -412,14 +422,14 @@ class SessionDrive:
             raise
         finally:
             self._work = None
-        await run.seal(ending)
+        await self._end(run, ending)
 
     async def _break_off(self, run: TurnRun, interruption: _Interruption) -> None:
         """End the turn where it is. What was done stays done; what was under way is told as it is."""
         asked: list[Record] = [] if interruption.stop is None else [self._stop_record(interruption.stop)]
         left = list(run.left_over())
         ending = msgspec.structs.replace(interruption.ending, **run.so_far())
-        await run.seal(ending, [*asked, *left])
+        await self._end(run, ending, [*asked, *left])
 
     async def _park(self, run: TurnRun, waits: tuple[str, ...]) -> None:
         if run.deadline is not None:

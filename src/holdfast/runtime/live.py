@@ -28,7 +28,7 @@ MAX_MERGED: Final = 4_096
 """Deltas that nobody has read yet are joined, up to so many characters."""
 
 
-class _Item(msgspec.Struct):
+class _Item(msgspec.Struct, gc=False):
     """A live event that nobody may ever look at: the event itself is made when somebody does."""
 
     number: int

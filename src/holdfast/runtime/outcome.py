@@ -10,7 +10,7 @@ from holdfast.errors import JournalMissing, TurnUnknown
 from holdfast.messages import Usage
 from holdfast.output import parse
 from holdfast.records import Admitted, Ended, EndStatus
-from holdfast.runtime.reading import read_records
+from holdfast.runtime.reading import read_page
 from holdfast.turns import Conversation, Ending, keys
 from holdfast.turns.ending import Blame  # noqa: TC001  msgspec reads the annotations
 from holdfast.turns.machine import answer_of
@@ -67,12 +67,13 @@ class TurnReader:
         if not self._known:
             await self._check()
         conversation = self._conversation
-        async for seq, record in read_records(self._store, self.session, after=conversation.seq):
-            conversation.add(seq, record)
-            if isinstance(record, Admitted) and record.input == self._number:
-                self.run = record.run
-            if isinstance(record, Ended) and record.run == self.run:
-                return conversation.endings[record.run]
+        while page := await read_page(self._store, self.session, conversation.seq):
+            for seq, record in page:
+                conversation.add(seq, record)
+                if isinstance(record, Admitted) and record.input == self._number:
+                    self.run = record.run
+                if isinstance(record, Ended) and record.run == self.run:
+                    return conversation.endings[record.run]
         return None
 
     async def _check(self) -> None:

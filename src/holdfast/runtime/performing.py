@@ -74,10 +74,11 @@ from holdfast.turns.answers import result_of
 from holdfast.turns.conversation import Entered, checkpoint_of
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Iterator
+    from collections.abc import Awaitable, Callable, Iterator
     from datetime import timedelta
 
     from holdfast.effects.performer import Ledger
+    from holdfast.messages import ModelRequest, StreamEvent
     from holdfast.records import Outcome, Record
     from holdfast.store.contract import Wait
     from holdfast.tools.definition import AnyTool
@@ -163,8 +164,7 @@ class TurnRun:
         self._open: dict[str, _Call] = {}
         """Calls that were intended or begun here and have no outcome yet."""
         self._settled: set[str] = set()
-        self._asked: set[str] = set()
-        self._answered: set[str] = set()
+        self._waited = False
         self._partial: tuple[str, Ask, list[Text | Reasoning]] | None = None
 
     @property
@@ -271,32 +271,41 @@ class TurnRun:
         self._submit([outcome])
         return outcome
 
-    async def _stream(self, key: str, ask: Ask, request: Any) -> ModelReply:  # noqa: ANN401
+    async def _stream(self, key: str, ask: Ask, request: ModelRequest) -> ModelReply:
         model = self._agent.model
         said: list[Text | Reasoning] = []
         self._partial = (key, ask, said)
-        async for event in model.stream(request):
-            match event:
-                case TextChunk(text=text):
-                    said.append(Text(text))
-                    self._show(events.TextDelta, text=text)
-                    crash_point("model.mid_stream")
-                case ReasoningChunk(text=text):
-                    self._show(events.ReasoningDelta, text=text)
-                case CallStart():
-                    self._show(events.ToolCallStarted, call_id=event.id, tool=event.name)
-                case CallChunk():
-                    self._show(events.ToolCallDelta, call_id=event.id, arguments=event.arguments)
-                case StreamReset(reason=reason):
-                    said.clear()
-                    self._show(events.AttemptReset, reason=reason)
-                case StreamEnd(reply=reply):
+        stream = model.stream(request)
+        try:
+            async for event in stream:
+                if isinstance(event, StreamEnd):
                     self._partial = None
+                    reply = event.reply
                     return reply if reply.model else msgspec.structs.replace(reply, model=model.name)
-                case _:
-                    pass
+                self._streamed(event, said)
+        finally:
+            await _closed(stream)
         self._partial = None
         raise StreamCut(model.name)
+
+    def _streamed(self, event: StreamEvent, said: list[Text | Reasoning]) -> None:
+        """Show a piece of the reply."""
+        match event:
+            case TextChunk(text=text):
+                said.append(Text(text))
+                self._show(events.TextDelta, text=text)
+                crash_point("model.mid_stream")
+            case ReasoningChunk(text=text):
+                self._show(events.ReasoningDelta, text=text)
+            case CallStart():
+                self._show(events.ToolCallStarted, call_id=event.id, tool=event.name)
+            case CallChunk():
+                self._show(events.ToolCallDelta, call_id=event.id, arguments=event.arguments)
+            case StreamReset(reason=reason):
+                said.clear()
+                self._show(events.AttemptReset, reason=reason)
+            case _:
+                pass
 
     # ---- tools ----
 
@@ -393,25 +402,26 @@ class TurnRun:
 
     async def _perform(self, prepared: _Call) -> None:
         """One call, to its outcome; or to the wait at which it was left."""
-        outcome: Outcome
-        if isinstance(prepared.decision, SettleUnknown):
-            outcome = await self._reconcile(prepared)
-        elif prepared.refused is not None:
-            outcome = self._failed(prepared, prepared.refused, 0)
-        else:
-            self._show(events.ToolExecutionStarted, call=self._name(prepared), tool=prepared.call.name)
-            self._open[prepared.key] = prepared
-            prepared.begun = True
-            try:
-                outcome = await self._invoke(prepared)
-            except Suspended as suspended:
-                prepared.wait = suspended.wait
-                return
+        try:
+            outcome = await self._outcome(prepared)
+        except Suspended as suspended:
+            prepared.wait = suspended.wait
+            return
         crash_point("tool.before_outcome")
         self._submit([outcome])
         self._open.pop(prepared.key, None)
         self._settled.add(prepared.key)
         prepared.result = await self._result(prepared.call, outcome)
+
+    async def _outcome(self, prepared: _Call) -> Outcome:
+        if isinstance(prepared.decision, SettleUnknown):
+            return await self._reconcile(prepared)
+        if prepared.refused is not None:
+            return self._failed(prepared, prepared.refused, 0)
+        self._show(events.ToolExecutionStarted, call=self._name(prepared), tool=prepared.call.name)
+        self._open[prepared.key] = prepared
+        prepared.begun = True
+        return await self._invoke(prepared)
 
     async def _result(self, call: ToolCall, outcome: Outcome) -> ToolResult:
         if isinstance(outcome, Done) and outcome.blob is not None:
@@ -479,7 +489,7 @@ class TurnRun:
             body = await tool.find_out(bound, context)
         except NotDone:
             prepared.decision = Again()
-            return await self._invoke(prepared)
+            return await self._outcome(prepared)
         except Exception:  # noqa: BLE001  it could not find out
             return Unknown(at=self.performer.now(), key=prepared.key)
         return await self.performer.succeeded(prepared.key, None, body, begun)
@@ -522,13 +532,12 @@ class TurnRun:
         if isinstance(decision, Answer):
             return _answer(name, decision.outcome)
         deadline = None if timeout is None else self.performer.now() + milliseconds(timeout)
+        self._waited = True
         wait = await self._around.open_wait(known, deadline)
         if wait.state == "open":
             if isinstance(decision, Begin):
                 self._submit([Intended(at=self.performer.now(), key=below, ask=ask)])
-            self._asked.add(known)
             raise Suspended(known)
-        self._answered.add(known)
         asked = ask if isinstance(decision, Begin) else None
         now = self.performer.now()
         outcome: Outcome
@@ -544,11 +553,9 @@ class TurnRun:
     # ---- how it ends ----
 
     @property
-    def waits(self) -> list[str]:
-        """Waits of this turn that nobody has answered."""
-        found = self.performer.past.effects.values()
-        asked = {one.intent.ask.target for one in found if one.intent and not one.outcome and _is_wait(one.intent.ask)}
-        return sorted((asked | self._asked) - self._answered)
+    def may_wait(self) -> bool:
+        """Whether there may be waits of this turn in the store."""
+        return self._waited or self.deadline is not None or bool(self._turn.records)
 
     def park(self, waits: tuple[str, ...]) -> Parked:
         """Record that the turn waits."""
@@ -629,6 +636,13 @@ def _groups(calls: list[_Call]) -> Iterator[list[_Call]]:
         yield group
 
 
+async def _closed(stream: object) -> None:
+    """Let go of a stream at once, wherever it is."""
+    close: Callable[[], Awaitable[None]] | None = getattr(stream, "aclose", None)
+    if close is not None:
+        await close()
+
+
 def _passes(error: BaseException) -> bool:
     """Whether an error is not about what was called: the turn is stopped, waits, or the process is to end.
 
@@ -638,10 +652,6 @@ def _passes(error: BaseException) -> bool:
         task = asyncio.current_task()
         return task is None or task.cancelling() > 0
     return isinstance(error, Halted | Suspended | KeyboardInterrupt | GeneratorExit)
-
-
-def _is_wait(ask: Ask) -> bool:
-    return ask.kind == "await_event"
 
 
 def _answer(name: str, outcome: Outcome) -> Any:  # noqa: ANN401  whatever somebody outside answered

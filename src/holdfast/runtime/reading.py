@@ -35,13 +35,17 @@ async def _bytes(store: Store, blob: Blob) -> bytes:
     return body
 
 
+async def read_page(store: Store, journal: str, after: int) -> list[tuple[int, Record]]:
+    """The next records above `after`, each with its sequence and its large value; none when there are no more."""
+    return [(entry.seq, await fetched(store, entry.record)) for entry in await store.read(journal, after=after)]
+
+
 async def read_records(store: Store, journal: str, *, after: int = 0) -> AsyncIterator[tuple[int, Record]]:
     """All records above `after`, each with its sequence and its large value."""
-    async for entry in store.read_all(journal, after=after):
-        record = entry.record
-        if getattr(record, "blob", None) is not None:
-            record = await fetched(store, record)
-        yield entry.seq, record
+    while page := await read_page(store, journal, after):
+        for found in page:
+            yield found
+        after = page[-1][0]
 
 
 async def read_conversation(store: Store, journal: str, *, upto: int | None = None) -> Conversation:
@@ -62,7 +66,7 @@ async def read_session(store: Store, journal: str, head: int) -> tuple[Conversat
     for entry in entries:
         conversation.add(entry.seq, await fetched(store, entry.record))
     if conversation.seq < head:
-        await read_on(store, journal, conversation)
+        await read_on(store, journal, conversation, head)
     return conversation, pending
 
 
@@ -74,13 +78,13 @@ async def _read(store: Store, journal: str, upto: int | None, conversation: Conv
         conversation.cut()
         conversation.endings.clear()  # turns of the parent; their ids may come again
     conversation.seq = 0
-    async for seq, record in read_records(store, journal):
-        if upto is not None and seq > upto:
-            return
-        conversation.add(seq, record)
+    await read_on(store, journal, conversation, upto)
 
 
-async def read_on(store: Store, journal: str, conversation: Conversation) -> None:
-    """Bring a conversation up to date with its journal."""
-    async for seq, record in read_records(store, journal, after=conversation.seq):
-        conversation.add(seq, record)
+async def read_on(store: Store, journal: str, conversation: Conversation, upto: int | None = None) -> None:
+    """Bring a conversation up to date with its journal (until record `upto`)."""
+    while page := await read_page(store, journal, conversation.seq):
+        for seq, record in page:
+            if upto is not None and seq > upto:
+                return
+            conversation.add(seq, record)

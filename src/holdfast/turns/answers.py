@@ -21,7 +21,7 @@ UNKNOWN: Final = (
     "It is not known whether this call took effect: it was interrupted before it could report. "
     "It was not repeated. Find out what happened before you call it again."
 )
-CANCELLED: Final = "This call was stopped before it finished. It had no effect that would have to be undone."
+CANCELLED: Final = "This call was stopped before it finished. It is safe to call it again."
 _SKIPPED: Final[dict[EndStatus | None, str]] = {
     "cancelled": "This call was not begun: the turn was cancelled before.",
     "limit": "This call was not begun: the turn reached a limit before.",

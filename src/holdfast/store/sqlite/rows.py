@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from holdfast.store.sqlite.db import Db
 
-_KEPT: Final = 20_000
+_KEPT: Final = 1_000
 _INSERT_RECORD: Final = "INSERT INTO records (journal, seq, epoch, crc, body) VALUES (?, ?, ?, ?, ?)"
 _MARK: Final = "SELECT batch FROM writers WHERE instance = ?"
 _SAME_RECORD: Final = "SELECT 1 FROM records WHERE journal = ? AND seq = ? AND epoch = ? AND crc = ?"

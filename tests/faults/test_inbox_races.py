@@ -37,12 +37,9 @@ async def test_an_input_that_comes_while_the_session_is_being_read_is_not_lost(f
 
         async def second() -> None:
             await session.send("second")
-            for name, wakes in (await store.wakes(["s"])).items():
-                assert name == "s"
-                assert wakes == 2
 
         store.meanwhile = second
-        await session.send("first")
+        await (await session.send("first")).outcome(timeout=5)
         assert (await session.turn("t2").outcome(timeout=5)).text == "two"
 
 

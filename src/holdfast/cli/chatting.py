@@ -8,7 +8,7 @@ import sys
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Final
 
-from holdfast.cli.following import Follower, OneSession
+from holdfast.cli.following import Follower
 from holdfast.cli.loading import load_agent
 from holdfast.cli.running import announce, choose_session, opened, quiet_logs
 from holdfast.cli.screen import TextScreen
@@ -16,6 +16,7 @@ from holdfast.cli.terminal import stderr, stdout
 from holdfast.cli.threads import ToolThreads
 from holdfast.errors import JournalMissing, UsageError
 from holdfast.messages import AssistantMessage, ToolMessage, UserMessage
+from holdfast.runtime import Runtime
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -37,7 +38,7 @@ class Talk:
         self._agent = agent
         self._stack = AsyncExitStack()
         self._threads = ToolThreads()
-        self._runtime: OneSession
+        self._runtime: Runtime
         self.session = ""
         self.code = 0
         """How the last turn came out."""
@@ -48,7 +49,7 @@ class Talk:
         store = await self._stack.enter_async_context(opened(self._path, session))
         try:
             self.session = await choose_session(store, session, as_id)
-            runtime = OneSession(store, self._agent, self.session)
+            runtime = Runtime(store, [self._agent], only=self.session)
             self._runtime = await self._stack.enter_async_context(runtime)
         except BaseException:
             await self._stack.aclose()

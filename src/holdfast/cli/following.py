@@ -14,34 +14,17 @@ from holdfast.cli.failures import EXITS, INTERRUPTED, TERMINATED, WAITING
 from holdfast.cli.options import DEFAULT_STORE, ENVIRONMENT
 from holdfast.cli.sessions import open_waits, wait_label
 from holdfast.events import TERMINAL, InputAccepted, RunStarted, TurnWaiting
-from holdfast.runtime.driver import SessionDrive
-from holdfast.runtime.runtime import Runtime
 from holdfast.spawning import spawn
 from holdfast.turns import keys
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from holdfast.agent import Agent
     from holdfast.cli.screen import Screen
-    from holdfast.runtime import Turn, TurnOutcome
-    from holdfast.store import Store
-    from holdfast.store.contract import Work
+    from holdfast.runtime import Runtime, Turn, TurnOutcome
 
 _LAST_EVENTS: Final = 5.0
 """How long the last events of a turn that has ended may take to come, in seconds."""
-
-
-class OneSession(Runtime):
-    """Drives one session, and leaves all others to whoever started them: they may have other code."""
-
-    def __init__(self, store: Store, agent: Agent, session: str) -> None:
-        self._session = session
-        super().__init__(store, [agent])
-
-    def _drive_of(self, work: Work | str) -> SessionDrive | None:
-        name = work if isinstance(work, str) else work.journal
-        return SessionDrive(self._around, name) if name == self._session else None
 
 
 @dataclass(slots=True)

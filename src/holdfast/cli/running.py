@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from holdfast.cli.failures import CallInvalid
-from holdfast.cli.following import Follower, OneSession, hint
+from holdfast.cli.following import Follower, hint
 from holdfast.cli.loading import load_agent
 from holdfast.cli.options import Format
 from holdfast.cli.screen import QuietScreen, screen_for
@@ -30,7 +30,7 @@ from holdfast.cli.sessions import (
 from holdfast.cli.terminal import stderr, stdout
 from holdfast.errors import JournalConflict, JournalMissing
 from holdfast.names import check_id
-from holdfast.runtime.runtime import Runtime
+from holdfast.runtime import Runtime
 from holdfast.store import open_store
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ async def run(asked: Asked) -> int:
         session = await choose_session(store, asked.session, asked.as_id)
         if asked.detach:
             return await _detach(store, asked, agent, session, prompt)
-        async with OneSession(store, agent, session) as runtime:
+        async with Runtime(store, [agent], only=session) as runtime:
             after = await _place(store, session, asked.key)
             turn = await _send(runtime, asked, agent, session, prompt)
             announce(session, turn.id)
@@ -189,7 +189,7 @@ async def _resume(path: Path, target: Target, agent: Agent, screen: Screen, *, u
     if target.line.agent != agent.name:
         raise JournalConflict(target.id, f"a session of agent {target.line.agent!r}", f"one of {agent.name!r}")
     code = 0
-    async with open_store(path) as store, OneSession(store, agent, target.id) as runtime:
+    async with open_store(path) as store, Runtime(store, [agent], only=target.id) as runtime:
         while (followed := await _next(runtime, target.id, screen, path)) is not None:
             code = followed.code
             if followed.left:

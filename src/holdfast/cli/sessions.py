@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from holdfast.cli.failures import CallInvalid, SessionAmbiguous, SessionUnknown, StoreMissing
 from holdfast.errors import JournalMissing
 from holdfast.records import Admitted
+from holdfast.runtime import Runtime
 from holdfast.runtime.reading import read_conversation, read_records
-from holdfast.runtime.runtime import Runtime
 from holdfast.store import open_store
 from holdfast.turns import keys
 from holdfast.turns.conversation import Said, deadline_wait, input_of

@@ -63,10 +63,11 @@ class Runtime:
     """One open store with the agents that may run on it.
 
     Use it as a context manager. Opening recovers whatever was interrupted and goes on with it; closing lets short work
-    finish, leaves the rest where it is, and takes less than five seconds. The store itself stays open.
+    finish, leaves the rest where it is, and takes less than five seconds. The store itself stays open. `only` names
+    the one session that is driven here.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913
         self,
         store: Store,
         agents: Sequence[Agent],
@@ -74,6 +75,7 @@ class Runtime:
         lease_ms: int = LEASE_MS,
         concurrency: int = CONCURRENCY,
         drive: bool = True,
+        only: str | None = None,
     ) -> None:
         self.store = store
         self.rings = Rings()
@@ -88,6 +90,7 @@ class Runtime:
         check_int("concurrency", concurrency, least=1)
         self._around = Surround(store, self.agents, self.watch, self.rings, Turnstile(), lease_ms)
         self._engine = Embedded(store, self._drive_of, self.watch.ended, concurrency) if drive else None
+        self._only = only
         self._subscriptions: set[Subscription] = set()
         self._closed = False
 
@@ -275,9 +278,11 @@ class Runtime:
     # ---- the engine ----
 
     def _drive_of(self, work: Work | str) -> SessionDrive | None:
-        if isinstance(work, str):
-            return SessionDrive(self._around, work)
-        return SessionDrive(self._around, work.journal) if work.agent in self.agents else None
+        session = work if isinstance(work, str) else work.journal
+        if self._only is not None and session != self._only:
+            return None
+        known = isinstance(work, str) or work.agent in self.agents
+        return SessionDrive(self._around, session) if known else None
 
     def stuck(self, session: str) -> HoldfastError | None:
         """Why a session is not driven here, if it can't be."""

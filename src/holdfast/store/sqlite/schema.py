@@ -47,12 +47,7 @@ CREATE TABLE journals (
     mono_expires INTEGER NOT NULL,
     term         INTEGER NOT NULL,
     quarantine   TEXT,
-    revoked      INTEGER NOT NULL,
-    wakes        INTEGER NOT NULL,
-    seen         INTEGER NOT NULL,
-    parent       TEXT,
-    parent_seq   INTEGER NOT NULL,
-    inputs       INTEGER NOT NULL -- accepted so far; in a fork they count on from those of the parent
+    revoked      INTEGER NOT NULL
 ) STRICT;
 CREATE INDEX journals_by_kind   ON journals (kind, updated, id);
 CREATE INDEX journals_by_status ON journals (status, updated, id);
@@ -64,8 +59,6 @@ CREATE INDEX journals_by_kind_and_status  ON journals (kind, status, updated, id
 CREATE INDEX journals_newest    ON journals (updated, id);
 CREATE INDEX journals_in_quarantine ON journals (no) WHERE quarantine IS NOT NULL;
 CREATE INDEX journals_held      ON journals (no) WHERE owner IS NOT NULL;
-CREATE INDEX journals_with_work ON journals (no)
-    WHERE quarantine IS NULL AND kind = 'session' AND (wakes > seen OR status = 'running');
 
 -- `pos` is the order of all records; (journal, seq) the place in one journal. The checksum covers journal, seq, epoch
 -- and body. Append-only: nothing ever updates or deletes a row here.
@@ -118,7 +111,21 @@ CREATE TABLE refs (
 ) STRICT, WITHOUT ROWID;
 """
 
-MIGRATIONS: Final[tuple[str, ...]] = (_V1,)
+_V2: Final = """
+-- Who has work: `wakes` counts what came from outside, `seen` how much of that was attended to. Where forks begin.
+-- `inputs` counts those accepted so far; in a fork they count on from those of the parent.
+ALTER TABLE journals ADD COLUMN wakes      INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE journals ADD COLUMN seen       INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE journals ADD COLUMN parent     TEXT;
+ALTER TABLE journals ADD COLUMN parent_seq INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE journals ADD COLUMN inputs     INTEGER NOT NULL DEFAULT 0;
+UPDATE journals SET inputs = (SELECT coalesce(max(input), 0) FROM inputs WHERE journal = no);
+UPDATE journals SET wakes = inputs;
+CREATE INDEX journals_with_work ON journals (no)
+    WHERE quarantine IS NULL AND kind = 'session' AND (wakes > seen OR status = 'running');
+"""
+
+MIGRATIONS: Final[tuple[str, ...]] = (_V1, _V2)
 VERSION: Final = len(MIGRATIONS)
 """The schema version this release writes."""
 

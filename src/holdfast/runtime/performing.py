@@ -8,6 +8,7 @@ not happen twice under another name, and before anybody is told how the turn end
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
@@ -25,6 +26,7 @@ from holdfast.effects.scopes import Place, current
 from holdfast.effects.values import decode_value
 from holdfast.errors import (
     Halted,
+    HoldfastError,
     InvariantBroken,
     ModelError,
     ReplayMismatch,
@@ -164,6 +166,7 @@ class TurnRun:
         self._open: dict[str, _Call] = {}
         """Calls that were intended or begun here and have no outcome yet."""
         self._settled: set[str] = set()
+        self._gathered: list[Record] = []
         self._waited = False
         self._partial: tuple[str, Ask, list[Text | Reasoning]] | None = None
 
@@ -217,10 +220,23 @@ class TurnRun:
 
     def _submit(self, added: list[Record]) -> None:
         """Put records into their place in the journal; durable with the next that is waited for."""
-        _, self._durable = self.performer.submit(added)
+        gathered, self._gathered = self._gathered, []
+        _, self._durable = self.performer.submit([*gathered, *added])
+
+    def _gather(self, outcome: Record) -> None:
+        """Submit an outcome together with those of other calls that end in the same round of the loop."""
+        if not self._gathered:
+            asyncio.get_running_loop().call_soon(self._flush)
+        self._gathered.append(outcome)
+
+    def _flush(self) -> None:
+        if self._gathered:
+            with suppress(Halted, HoldfastError):  # whoever waits for the call hears of it with the next record
+                self._submit([])
 
     async def settle(self) -> None:
         """Wait until everything that was submitted is durable."""
+        self._flush()
         if self._durable is not None:
             pending, self._durable = self._durable, None
             await self.performer.durable(pending)
@@ -324,6 +340,7 @@ class TurnRun:
                 await self._perform(todo[0])
             else:
                 await self._together(todo)
+            self._flush()
             waits = tuple(call.wait for call in group if call.wait is not None)
             if waits:
                 raise Park(waits)
@@ -408,7 +425,7 @@ class TurnRun:
             prepared.wait = suspended.wait
             return
         crash_point("tool.before_outcome")
-        self._submit([outcome])
+        self._gather(outcome)
         self._open.pop(prepared.key, None)
         self._settled.add(prepared.key)
         prepared.result = await self._result(prepared.call, outcome)
@@ -566,6 +583,7 @@ class TurnRun:
 
     async def seal(self, ending: Ending, before: list[Record] | None = None) -> None:
         """Record how the turn ended; nothing is recorded in its name after that."""
+        self._flush()
         now = self.performer.now()
         value = msgspec.Raw(msgspec.json.encode(ending))
         crash_point("turn.before_end")

@@ -93,7 +93,7 @@ class MemoryDisk:
     def save_journal(self, row: JournalRow) -> None:
         """The row is the stored one: there is nothing to write."""
 
-    save_head = save_wakes = save_journal
+    save_head = save_wakes = save_lease = save_journal
 
     def add_records(self, row: JournalRow, first: int, epoch: int, bodies: Sequence[bytes]) -> None:
         salt = salt_of(row.id)

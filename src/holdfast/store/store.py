@@ -138,22 +138,23 @@ class Store:
         check_int("fork point", at, least=-MAX_INT)  # which records there are is known to the store
         return await self._backend.submit(Fork(journal, parent, at))
 
-    def append(self, lease: Lease, added: Sequence[Record], *, head: int) -> asyncio.Future[int]:
+    def append(self, lease: Lease, added: Sequence[Record], *, head: int, checked: bool = True) -> asyncio.Future[int]:
         """Add records after `head`; the future gives the new head when they are durable.
 
         Raises `Fenced` when the lease has moved on, `HeadConflict` when the journal does not end at `head`.
 
         The append is queued at once. Appends to one journal are carried out in the order in which they were queued, so
-        a writer may have several under way, each naming the head that the one before will leave.
+        a writer may have several under way, each naming the head that the one before will leave. Records are checked
+        to read back as they are; `checked=False` is for those that Holdfast made itself.
         """
         try:
-            return self._backend.submit(self._append(lease, added, head))
+            return self._backend.submit(self._append(lease, added, head, checked=checked))
         except HoldfastError as refusal:
             refused: asyncio.Future[int] = asyncio.get_running_loop().create_future()
             refused.set_exception(refusal)
             return refused
 
-    def _append(self, lease: Lease, added: Sequence[Record], head: int) -> Append:
+    def _append(self, lease: Lease, added: Sequence[Record], head: int, *, checked: bool) -> Append:
         _lease(lease)
         check_int("head", head)
         kept = _as_tuple(added)
@@ -162,7 +163,7 @@ class Store:
         for record in kept:
             if type(record) is Opened:
                 raise InvalidValue("$", "a journal is opened once, by open_journal")
-            body = records.encode_checked(record)
+            body = records.encode_checked(record) if checked else records.encode(record)
             if len(body) > limit:
                 raise PayloadTooLarge("a record", len(body), limit)
             bodies.append(body)

@@ -115,7 +115,7 @@ class Transaction:
         row.term = ttl_ms
         row.expires = self._now.wall + ttl_ms
         row.mono_expires = self._now.mono + ttl_ms
-        self._rows.save_journal(row)
+        self._rows.save_lease(row)
 
     def release(self, asked: Release) -> None:
         row = self._row(asked.lease.journal)
@@ -124,7 +124,7 @@ class Transaction:
         if asked.seen is not None and row.status not in {"running", "waiting"} and not self._rows.count_pending(row):
             row.seen = row.wakes  # nothing waits and nothing is open: whatever woke it is done with
         row.owner, row.expires, row.mono_expires = None, 0, 0
-        self._rows.save_journal(row)
+        self._rows.save_lease(row)
 
     def append(self, asked: Append) -> int:
         row = self._row(asked.journal)

@@ -51,6 +51,7 @@ class SqliteRows:
         self._records: list[tuple[int, int, int, int, bytes]] = []
         self._heads: dict[int, JournalRow] = {}
         self._woken: dict[int, JournalRow] = {}
+        self._leased: dict[int, JournalRow] = {}
         self._saved: dict[int, JournalRow] = {}
         self._touched = False
         self.evidence: Evidence = 0
@@ -67,7 +68,7 @@ class SqliteRows:
 
     def finish(self, batch: int) -> bool:
         """Write what is still held back, and leave evidence of this batch; False when there was nothing to write."""
-        if not (self._touched or self._records or self._heads or self._woken or self._saved):
+        if not (self._touched or self._records or self._heads or self._woken or self._leased or self._saved):
             return False
         self.evidence = batch
         if self._records:
@@ -77,6 +78,7 @@ class SqliteRows:
         for no in self._saved:
             self._heads.pop(no, None)
             self._woken.pop(no, None)
+            self._leased.pop(no, None)
         if self._heads:
             heads = [(row.head, row.no) for row in self._heads.values()]
             self._db.executemany("UPDATE journals SET head = ? WHERE no = ?", heads)
@@ -85,6 +87,14 @@ class SqliteRows:
             woken = [(row.wakes, row.inputs, row.no) for row in self._woken.values()]
             self._db.executemany("UPDATE journals SET wakes = ?, inputs = ? WHERE no = ?", woken)
             self._woken.clear()
+        if self._leased:  # columns of no list: their indexes stay as they are
+            leased = [(*_lease_columns(row), row.no) for row in self._leased.values()]
+            self._db.executemany(
+                "UPDATE journals SET epoch = ?, owner = ?, expires = ?, mono_expires = ?, term = ?, seen = ?"
+                " WHERE no = ?",
+                leased,
+            )
+            self._leased.clear()
         for row in self._saved.values():
             self._write_journal(row)
         self._saved.clear()
@@ -105,8 +115,10 @@ class SqliteRows:
 
     def forget(self) -> None:
         """Drop everything kept: the transaction was rolled back."""
-        for kept in (self._journals, self._salts, self._records, self._heads, self._woken, self._saved):
+        for kept in (self._journals, self._salts, self._records, self._heads):
             kept.clear()
+        for rows in (self._woken, self._leased, self._saved):
+            rows.clear()
         self._touched = False
 
     def _run(self, sql: str, values: tuple[Any, ...]) -> None:
@@ -151,15 +163,16 @@ class SqliteRows:
     def save_wakes(self, row: JournalRow) -> None:
         self._woken[row.no] = row
 
+    def save_lease(self, row: JournalRow) -> None:
+        self._leased[row.no] = row
+
     def _write_journal(self, row: JournalRow) -> None:
-        owner = None if row.owner is None else msgspec.json.encode(row.owner).decode()
         self._db.execute(
             "UPDATE journals SET status = ?, head = ?, updated = ?, epoch = ?, owner = ?, expires = ?,"
-            " mono_expires = ?, term = ?, quarantine = ?, revoked = ?, wakes = ?, seen = ?, inputs = ? WHERE no = ?",
+            " mono_expires = ?, term = ?, seen = ?, quarantine = ?, revoked = ?, wakes = ?, inputs = ? WHERE no = ?",
             (
-                *(row.status, row.head, row.updated, row.epoch, owner),
-                *(row.expires, row.mono_expires, row.term, row.quarantine, int(row.revoked)),
-                *(row.wakes, row.seen, row.inputs, row.no),
+                *(row.status, row.head, row.updated, *_lease_columns(row)),
+                *(row.quarantine, int(row.revoked), row.wakes, row.inputs, row.no),
             ),
         )
 
@@ -235,6 +248,11 @@ class SqliteRows:
             (before,),
         )
         return self._db.changes()
+
+
+def _lease_columns(row: JournalRow) -> tuple[Any, ...]:
+    owner = None if row.owner is None else msgspec.json.encode(row.owner).decode()
+    return row.epoch, owner, row.expires, row.mono_expires, row.term, row.seen
 
 
 def journal_row(found: tuple[Any, ...]) -> JournalRow:

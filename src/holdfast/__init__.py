@@ -18,20 +18,24 @@ if TYPE_CHECKING:
     from holdfast.effects.boundary import EffectContext as EffectContext
     from holdfast.effects.replay import Repeat as Repeat
     from holdfast.errors import AgentUnknown as AgentUnknown
+    from holdfast.errors import ControlCancelled as ControlCancelled
     from holdfast.errors import CursorInvalid as CursorInvalid
     from holdfast.errors import EffectCancelled as EffectCancelled
     from holdfast.errors import EffectFailed as EffectFailed
     from holdfast.errors import EffectUnknown as EffectUnknown
     from holdfast.errors import Fenced as Fenced
+    from holdfast.errors import ForkPointMissing as ForkPointMissing
     from holdfast.errors import HoldfastError as HoldfastError
     from holdfast.errors import KeyConflict as KeyConflict
     from holdfast.errors import LeaseHeld as LeaseHeld
     from holdfast.errors import ModelError as ModelError
+    from holdfast.errors import ModelUnknown as ModelUnknown
     from holdfast.errors import NoneSucceeded as NoneSucceeded
     from holdfast.errors import ReplayMismatch as ReplayMismatch
     from holdfast.errors import RunFailed as RunFailed
     from holdfast.errors import RuntimeStopped as RuntimeStopped
     from holdfast.errors import StoreError as StoreError
+    from holdfast.errors import ToolInvalid as ToolInvalid
     from holdfast.errors import TurnUnknown as TurnUnknown
     from holdfast.errors import UsageError as UsageError
     from holdfast.errors import WaitExpired as WaitExpired
@@ -64,9 +68,20 @@ if TYPE_CHECKING:
     from holdfast.events import TurnWaiting as TurnWaiting
     from holdfast.events import UsageRecorded as UsageRecorded
     from holdfast.messages import AssistantMessage as AssistantMessage
+    from holdfast.messages import CallChunk as CallChunk
+    from holdfast.messages import CallEnd as CallEnd
+    from holdfast.messages import CallStart as CallStart
     from holdfast.messages import ModelReply as ModelReply
     from holdfast.messages import ModelRequest as ModelRequest
+    from holdfast.messages import Reasoning as Reasoning
+    from holdfast.messages import ReasoningChunk as ReasoningChunk
+    from holdfast.messages import Refusal as Refusal
+    from holdfast.messages import StreamEnd as StreamEnd
+    from holdfast.messages import StreamReset as StreamReset
+    from holdfast.messages import StreamStart as StreamStart
+    from holdfast.messages import StreamUsage as StreamUsage
     from holdfast.messages import Text as Text
+    from holdfast.messages import TextChunk as TextChunk
     from holdfast.messages import ToolCall as ToolCall
     from holdfast.messages import ToolMessage as ToolMessage
     from holdfast.messages import ToolResult as ToolResult
@@ -102,9 +117,13 @@ _HOMES = {
     "AssistantMessage": "holdfast.messages",
     "AttemptReset": "holdfast.events",
     "Boundary": "holdfast.effects.boundary",
+    "CallChunk": "holdfast.messages",
+    "CallEnd": "holdfast.messages",
+    "CallStart": "holdfast.messages",
     "Context": "holdfast.tools.context",
     "ContextBuilt": "holdfast.events",
     "Control": "holdfast.runtime",
+    "ControlCancelled": "holdfast.errors",
     "CursorInvalid": "holdfast.errors",
     "Effect": "holdfast.effects.boundary",
     "EffectCancelled": "holdfast.errors",
@@ -115,6 +134,7 @@ _HOMES = {
     "Emitted": "holdfast.runtime",
     "Event": "holdfast.events",
     "Fenced": "holdfast.errors",
+    "ForkPointMissing": "holdfast.errors",
     "Gap": "holdfast.events",
     "HoldfastError": "holdfast.errors",
     "InputAccepted": "holdfast.events",
@@ -129,9 +149,13 @@ _HOMES = {
     "ModelReply": "holdfast.messages",
     "ModelRequest": "holdfast.messages",
     "ModelStarted": "holdfast.events",
+    "ModelUnknown": "holdfast.errors",
     "NoneSucceeded": "holdfast.errors",
     "NotDone": "holdfast.tools",
+    "Reasoning": "holdfast.messages",
+    "ReasoningChunk": "holdfast.messages",
     "ReasoningDelta": "holdfast.events",
+    "Refusal": "holdfast.messages",
     "Repeat": "holdfast.effects.replay",
     "ReplayMismatch": "holdfast.errors",
     "RunFailed": "holdfast.errors",
@@ -143,8 +167,13 @@ _HOMES = {
     "Store": "holdfast.store",
     "StoreError": "holdfast.errors",
     "StoreLimits": "holdfast.store",
+    "StreamEnd": "holdfast.messages",
+    "StreamReset": "holdfast.messages",
+    "StreamStart": "holdfast.messages",
+    "StreamUsage": "holdfast.messages",
     "Subscription": "holdfast.runtime",
     "Text": "holdfast.messages",
+    "TextChunk": "holdfast.messages",
     "TextDelta": "holdfast.events",
     "Tool": "holdfast.tools",
     "ToolCall": "holdfast.messages",
@@ -155,6 +184,7 @@ _HOMES = {
     "ToolExecutionFinished": "holdfast.events",
     "ToolExecutionProgress": "holdfast.events",
     "ToolExecutionStarted": "holdfast.events",
+    "ToolInvalid": "holdfast.errors",
     "ToolMessage": "holdfast.messages",
     "ToolResult": "holdfast.messages",
     "ToolRetry": "holdfast.tools",

@@ -143,7 +143,7 @@ class JournalMissing(UsageError):
     """No journal has this id."""
 
     def __init__(self, journal: str) -> None:
-        super().__init__(f"there is no journal {journal!r} in this store; open it first")
+        super().__init__(f"there is no {journal!r} in this store; name its agent to make it, or check the id")
         self.journal = journal
 
 

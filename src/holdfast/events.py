@@ -285,7 +285,7 @@ def encode(event: Event) -> bytes:
 # ---- from records to events ------------------------------------------------------------------------------------------
 
 
-def events_of(session: str, seq: int, record: Record, place: str, tag: str) -> list[Event]:
+def events_of(session: str, seq: int, record: Record, place: str, tag: str = "") -> list[Event]:
     """What observers see of a record. Large values must have been fetched before.
 
     `place` is the place of the record in the stream that `tag` names; the cursor of its n-th event is ``place.n@tag``.
@@ -360,7 +360,7 @@ def _outcome(record: Outcome) -> Iterator[_Seen]:
 def _reply(key: EffectKey, record: Done) -> Iterator[_Seen]:
     reply = decode_reply(bytes(record.value))
     message = said_in(reply, f"{key.run}.{key.number}")
-    for number, call in enumerate(reply.calls, 1):
+    for number, call in enumerate(message.calls, 1):
         yield (
             ToolCallCompleted,
             key.run,

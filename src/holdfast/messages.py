@@ -259,6 +259,11 @@ decode_reply = msgspec.json.Decoder(ModelReply).decode
 decode_result = msgspec.json.Decoder(ToolResult).decode
 
 
+def refusal_of(parts: tuple[Any, ...]) -> str:
+    """The words in which a model declines."""
+    return "".join([part.text for part in parts if type(part) is Refusal])
+
+
 def text_of(parts: tuple[Any, ...]) -> str:
     """The words among `parts`, in order."""
     return "".join([part.text for part in parts if type(part) is Text])

@@ -13,7 +13,7 @@ from holdfast.messages import OutputSpec
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_FENCE: Final = re.compile(r"\A\s*```(?:json)?\s*\n(.*?)\n?\s*```\s*\Z", re.DOTALL)
+_FENCE: Final = re.compile(r"\A\s*```(?:json)?\s(.*?)```\s*\Z", re.DOTALL | re.IGNORECASE)
 _SHOWN: Final = 5
 _LONGEST: Final = 300
 _decode: Final[Callable[[str], Any]] = msgspec.json.Decoder().decode
@@ -36,7 +36,7 @@ class Output:
         """What is wrong with an answer, as the model is told; None when it has the right shape."""
         try:
             parse(text)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             return f"Your answer must be JSON and nothing else, but it can't be read: {error}. Answer again."
         problems = self._check(bare(text))
         if not problems:
@@ -100,6 +100,8 @@ def _by_type(wanted: Any) -> tuple[str, dict[str, Any], Callable[[str], list[str
             load(text)
         except ValidationError as error:
             return [_problem(list(found["loc"]), found["msg"]) for found in error.errors(include_url=False)]
+        except Exception as error:  # noqa: BLE001  a validator of somebody's own may raise anything
+            return [f"{type(error).__name__}: {error}"]
         return []
 
     name = str(schema.get("title") or getattr(wanted, "__name__", "answer"))

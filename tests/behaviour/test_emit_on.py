@@ -168,14 +168,6 @@ async def test_the_same_id_with_another_payload_is_a_conflict(other: hf.EmitRequ
             await runtime.emit(other)
 
 
-async def test_the_same_request_under_another_timeout_is_the_same_turn() -> None:
-    async with hf.open(None, agents=[_agent()]) as runtime:
-        request = hf.EmitRequest(agent="a", input="hello", client_request_id="r-1")
-        one = await runtime.emit(request, control=hf.Control(timeout=30))
-        two = await runtime.emit(request, control=hf.Control(timeout=60))
-        assert (one.session, one.turn) == (two.session, two.turn)
-
-
 async def test_the_same_id_for_another_agent_is_another_request() -> None:
     async with hf.open(None, agents=[_agent("a"), _agent("b")]) as runtime:
         one = await runtime.emit(hf.EmitRequest(agent="a", input="hello", client_request_id="r-1"))

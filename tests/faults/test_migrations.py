@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import apsw
 
 import holdfast as hf
-from holdfast.store.sqlite.db import Db
 from holdfast.store.sqlite.schema import APPLICATION_ID, MIGRATIONS
 from holdfast.testing import ScriptedModel, check, text
 
@@ -18,8 +19,8 @@ async def _store_of_schema_1(path: Path) -> None:
     async with hf.open_store(path) as store:
         await store.accept_into("s", "session", "a", {"parts": [{"type": "text", "text": "hello"}]}, key="k")
         await store.open_journal("idle", "session", "a")
-    connection = Db(str(path))
-    old = Db(str(path.with_suffix(".old")))
+    connection: Any = apsw.Connection(str(path))
+    old: Any = apsw.Connection(str(path.with_suffix(".old")))
     old.execute(MIGRATIONS[0])
     for table in ("meta", "journals", "records", "inputs", "waits", "blobs", "refs"):
         columns = [row[1] for row in old.execute(f"PRAGMA table_info({table})")]

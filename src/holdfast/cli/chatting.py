@@ -13,7 +13,6 @@ from holdfast.cli.loading import load_agent
 from holdfast.cli.running import announce, choose_session, opened, quiet_logs
 from holdfast.cli.screen import TextScreen
 from holdfast.cli.terminal import stderr, stdout
-from holdfast.cli.threads import ToolThreads
 from holdfast.errors import JournalMissing, UsageError
 from holdfast.messages import AssistantMessage, ToolMessage, UserMessage
 from holdfast.runtime import Runtime
@@ -37,7 +36,6 @@ class Talk:
         self._reference = reference
         self._agent = agent
         self._stack = AsyncExitStack()
-        self._threads = ToolThreads()
         self._runtime: Runtime
         self.session = ""
         self.code = 0
@@ -45,7 +43,6 @@ class Talk:
 
     async def begin(self, session: str | None, as_id: str | None) -> None:
         """Open the store and the session."""
-        asyncio.get_running_loop().set_default_executor(self._threads)
         store = await self._stack.enter_async_context(opened(self._path, session))
         try:
             self.session = await choose_session(store, session, as_id)
@@ -85,7 +82,6 @@ class Talk:
     async def end(self) -> None:
         """Let go of the store."""
         await self._stack.aclose()
-        self._threads.leave(self.code)
 
 
 def chat(path: Path, reference: str, session: str | None, as_id: str | None) -> int:

@@ -61,7 +61,6 @@ def run(  # noqa: PLR0913
     Exit codes: 0 completed, 1 failed, 2 wrong call, 3 waits for a person, 4 cancelled, 5 limit reached.
     """
     from holdfast.cli import running  # noqa: PLC0415
-    from holdfast.cli.threads import with_threads  # noqa: PLC0415
 
     asked = running.Asked(
         store=store,
@@ -75,7 +74,7 @@ def run(  # noqa: PLR0913
         detach=detach,
         format=output,
     )
-    _finish(with_threads(running.run(asked)))
+    _finish(running.run(asked))
 
 
 def resume(  # noqa: PLR0913
@@ -94,9 +93,8 @@ def resume(  # noqa: PLR0913
     Exit codes as for 'run', for the last turn.
     """
     from holdfast.cli import running  # noqa: PLC0415
-    from holdfast.cli.threads import with_threads  # noqa: PLC0415
 
-    _finish(with_threads(running.resume(store, id, agent, output, unattended=unattended, detach=detach)))
+    _finish(running.resume(store, id, agent, output, unattended=unattended, detach=detach))
 
 
 def chat(

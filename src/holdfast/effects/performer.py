@@ -352,7 +352,9 @@ class Performer:
             # Not the world's failure but ours: it must not become the recorded outcome of the effect.
             raise self.halt(error) from error
         except UsageError as error:
-            return self.failed(key, ask, error, begun)
+            # Whoever reads this must not take it for an effect that did nothing.
+            kept = RuntimeError(f"it ran to its end and took effect, but what it gave can't be kept: {error}")
+            return self.failed(key, ask, kept, begun)
 
     def failed(self, key: str, ask: Ask | None, error: Exception, begun: float) -> Failed:
         """The outcome of an effect that raised."""
@@ -481,13 +483,18 @@ def _since(begun: float) -> int:
     return round((_seconds() - begun) * 1000)
 
 
+def printable(text: str) -> str:
+    """A text that can be stored: what no encoding knows is shown as its escape."""
+    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
+
+
 def error_info(error: BaseException) -> ErrorInfo:
     """An error as it is recorded: bounded, and without anything that would have to be revived."""
     try:
         message = str(error)
     except Exception as trouble:  # noqa: BLE001  an error that can't say what it is must still be recorded
         message = f"(its message can't be read: {type(trouble).__name__})"
-    message = message.encode("utf-8", "backslashreplace").decode()
+    message = printable(message)
     if len(message) > MAX_ERROR:
         message = f"{message[:MAX_ERROR]}... ({len(message):,} characters)"
     return ErrorInfo(type(error).__name__, message)

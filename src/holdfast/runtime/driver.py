@@ -17,6 +17,7 @@ import msgspec
 
 from holdfast.crashpoints import crash_point
 from holdfast.driving import LeasedJournal, claimed, renewed
+from holdfast.effects.performer import error_info
 from holdfast.effects.scopes import install
 from holdfast.errors import Halted, HeadConflict, HoldfastError, LeaseHeld, WaitUnknown
 from holdfast.messages import UserMessage
@@ -410,6 +411,10 @@ class SessionDrive:
                 run.performer.check_halted()
                 await self._break_off(run, self._interruption)
                 return
+            if work.cancelled():
+                run.performer.check_halted()
+                await self._break_off(run, _Interruption(_cancelled_within()))
+                return
             ending = _ending(run, work)
         except Park as park:
             await self._park(run, park.waits)
@@ -492,7 +497,8 @@ def _ending(run: TurnRun, work: asyncio.Task[Ending]) -> Ending:
         raise
     except Exception as error:  # noqa: BLE001  whatever it was, the turn gets an ending
         run.performer.check_halted()
-        return Ending("failed", type(error).__name__, str(error)[:2_000], "code", **run.so_far())
+        info = error_info(error)
+        return Ending("failed", info.kind, info.message, "code", **run.so_far())
 
 
 async def _unwound(work: asyncio.Task[Ending]) -> None:
@@ -513,6 +519,11 @@ def _overdue(wait: Wait, now: int) -> bool:
 
 def _cancel_ending(reason: str) -> Ending:
     return Ending("cancelled", "cancelled", reason)
+
+
+def _cancelled_within() -> Ending:
+    message = "a tool or the model cancelled the task of the turn itself"
+    return Ending("failed", "cancelled_within", message, "tool")
 
 
 def _deadline_ending() -> Ending:

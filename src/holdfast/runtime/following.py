@@ -20,7 +20,7 @@ from holdfast.runtime.reading import fetched
 from holdfast.runtime.watch import ANY, Watch
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Generator, Iterator
+    from collections.abc import AsyncGenerator, Generator, Iterator
 
     from holdfast.clock import Clock
     from holdfast.store import Store
@@ -113,9 +113,10 @@ class _Reader(Protocol):
 class _Live:
     """One reader's place among the live events of one session."""
 
-    def __init__(self, session: str, since: int, clock: Clock) -> None:
+    def __init__(self, session: str, since: int | None, clock: Clock) -> None:
         self._session = session
         self._since = since
+        """Where the reader began; not known at first to one who reads all sessions."""
         self._clock = clock
         self._rings: deque[Ring] = deque()
         self._number = 0
@@ -145,29 +146,30 @@ class _Live:
 
     def upto(self, seq: int) -> Iterator[LiveEvent]:
         """Live events that come before the record behind `seq`."""
+        since = self._since = seq if self._since is None else self._since
         if self._missing is not None:
             yield self._gap(seq, self._missing)
             self._missing = None
         while self._rings:
             ring = self._rings[0]
-            yield from self._of(ring, seq)
+            yield from self._of(ring, since, seq)
             if not ring.closed or self._number < ring.last:
                 return
             self._rings.popleft()
             self._number = 0
 
-    def _of(self, ring: Ring, seq: int) -> Iterator[LiveEvent]:
+    def _of(self, ring: Ring, since: int, seq: int) -> Iterator[LiveEvent]:
         while True:
             ring.trim()
             if ring.first > self._number + 1:
                 self._number = ring.first - 1
-                if ring.lost >= self._since:
+                if ring.lost >= since:
                     yield self._gap(seq, "the reader was slower than the live events")
             found = ring.next(self._number, seq)
             if found is None:
                 return
             self._number, event = found
-            if event.seq >= self._since:
+            if event.seq >= since:
                 yield event
 
     def _gap(self, seq: int, reason: str) -> Gap:
@@ -180,7 +182,9 @@ class _Live:
         return not self._rings and self._missing is None
 
 
-async def follow_session(store: Store, watch: Watch, rings: Rings, session: str, after: Cursor) -> AsyncIterator[Event]:
+async def follow_session(
+    store: Store, watch: Watch, rings: Rings, session: str, after: Cursor
+) -> AsyncGenerator[Event]:
     """All events of a session behind a cursor: those that are there, then those to come, without an end."""
     head = (await store.heads([session])).get(session, 0)
     if after.place > head:
@@ -215,7 +219,7 @@ async def follow_session(store: Store, watch: Watch, rings: Rings, session: str,
             await watch.beyond(session, seq, version)
 
 
-async def follow_store(store: Store, watch: Watch, rings: Rings, after: Cursor) -> AsyncIterator[Event]:
+async def follow_store(store: Store, watch: Watch, rings: Rings, after: Cursor) -> AsyncGenerator[Event]:
     """All events of all sessions behind a cursor, in the order of their commit, without an end."""
     last = await store.last_position()
     if after.place > last:
@@ -277,8 +281,8 @@ class _Lives:
             if len(self._lives) >= MAX_SESSIONS:
                 self._missing = "the reader was slower than the turns"
                 return
-            since = self._shown.setdefault(session, ring.base)
-            self._lives[session] = _Live(session, since, self._clock)
+            self._shown.setdefault(session, ring.base)
+            self._lives[session] = _Live(session, None, self._clock)
         self._lives[session].offer(ring)
 
     def before(self, session: str, seq: int) -> Iterator[LiveEvent]:

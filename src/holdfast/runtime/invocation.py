@@ -8,6 +8,7 @@ import logging
 import secrets
 from collections import deque
 from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Self, cast, get_args
 
 import msgspec
@@ -22,7 +23,7 @@ from holdfast.runtime.following import follow_session, session_cursor
 from holdfast.spawning import spawn
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Generator
+    from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator
     from datetime import timedelta
     from types import TracebackType
 
@@ -128,7 +129,7 @@ class Emitted:
         """How the turn ended, as soon as it has."""
         return await self._turn.outcome(timeout=timeout)
 
-    def events(self, after: int | str | None = None) -> AsyncIterator[Event]:
+    def events(self, after: int | str | None = None) -> AsyncGenerator[Event]:
         """What happens in the turn."""
         return self._turn.events(after)
 
@@ -170,6 +171,14 @@ def _session_of(request: EmitRequest) -> str:
 # ---- on --------------------------------------------------------------------------------------------------------------
 
 
+@dataclass(slots=True)
+class _Lane:
+    """The events of one session that wait for the handler."""
+
+    events: deque[Event] = field(default_factory=deque["Event"])
+    room: asyncio.Event = field(default_factory=asyncio.Event)
+
+
 class Subscription:
     """A handler that is called with events. Stop it, or use it as a context manager.
 
@@ -192,10 +201,12 @@ class Subscription:
         self._handler = handler
         self._events = _stream(runtime, session, after)
         self._slots = asyncio.Semaphore(check_int("concurrency", concurrency, least=1))
-        self._queues: dict[str, asyncio.Queue[Event]] = {}
+        self._lanes: dict[str, _Lane] = {}
         self._workers: set[asyncio.Task[None]] = set()
         self._task: asyncio.Task[None] | None = None
         self.errors: deque[tuple[Event, BaseException]] = deque(maxlen=MAX_ERRORS)
+        self.error: Exception | None = None
+        """Why it can't go on, if it stopped by itself."""
         self.failures = 0
         self.handled = 0
 
@@ -224,9 +235,8 @@ class Subscription:
         self._task.cancel()
         with suppress(asyncio.CancelledError):
             await self._task
-        for queue in self._queues.values():
-            while not queue.empty():
-                queue.get_nowait()
+        for lane in self._lanes.values():
+            lane.events.clear()
         workers = self._workers - {asyncio.current_task()}  # a handler may stop its own subscription
         if workers:
             _, left = await asyncio.wait(workers, timeout=STOP_WAIT)
@@ -234,30 +244,40 @@ class Subscription:
                 worker.cancel()
 
     async def _listen(self) -> None:
-        with suppress(StoreClosed):
+        try:
             async for event in self._events:
                 if isinstance(event, self._kinds):
                     await self._dispatch(event)
+        except StoreClosed:
+            return
+        except Exception as error:  # noqa: BLE001  whoever looks at the subscription finds it
+            self.error = error
+            _log.exception("a subscription can't go on")
 
     async def _dispatch(self, event: Event) -> None:
-        """Queue an event for its session; sessions go side by side, as many as are allowed."""
-        queue = self._queues.get(event.session)
-        if queue is None:
+        """Put an event into the lane of its session; lanes go side by side, as many as are allowed."""
+        while (lane := self._lanes.get(event.session)) is not None and len(lane.events) >= AHEAD:
+            lane.room.clear()
+            await lane.room.wait()
+        if lane is None:
             await self._slots.acquire()
-            queue = self._queues[event.session] = asyncio.Queue(AHEAD)
-            worker = spawn(self._work(event.session, queue))
+            lane = self._lanes[event.session] = _Lane()
+            lane.events.append(event)
+            worker = spawn(self._work(event.session, lane))
             self._workers.add(worker)
             worker.add_done_callback(self._workers.discard)
-        await queue.put(event)
+        else:
+            lane.events.append(event)
 
-    async def _work(self, session: str, queue: asyncio.Queue[Event]) -> None:
+    async def _work(self, session: str, lane: _Lane) -> None:
         try:
-            while True:
-                await self._call(await queue.get())
-                if queue.empty():
-                    return
+            while lane.events:
+                await self._call(lane.events.popleft())
+                lane.room.set()
         finally:
-            self._queues.pop(session, None)
+            # Nothing is awaited between the last look at the lane and its end: no event can slip in between.
+            self._lanes.pop(session, None)
+            lane.room.set()
             self._slots.release()
 
     async def _call(self, event: Event) -> None:

@@ -12,6 +12,7 @@ from holdfast.output import parse
 from holdfast.records import Admitted, Ended, EndStatus
 from holdfast.runtime.reading import read_page
 from holdfast.turns import Conversation, Ending, keys
+from holdfast.turns.conversation import Stop, input_of
 from holdfast.turns.ending import Blame  # noqa: TC001  msgspec reads the annotations
 from holdfast.turns.machine import answer_of
 
@@ -77,12 +78,12 @@ class TurnReader:
         return None
 
     async def _check(self) -> None:
-        """There is a turn for every input that was accepted, and no other."""
+        """There is a turn for everything that was said in this session, and no other."""
         try:
-            last = await self._store.last_input(self.session)
+            found = await self._store.input(self.session, self._number)
         except JournalMissing:
-            last = 0
-        if not 1 <= self._number <= last:
+            found = None
+        if found is None or isinstance(input_of(found.body), Stop):
             raise TurnUnknown(self.session, keys.run_of(self._number))
         self._known = True
 

@@ -20,7 +20,7 @@ from holdfast.crashpoints import crash_point
 from holdfast.effects.canonical import canonical_json, digest_of_bytes
 from holdfast.effects.divergence import diverge
 from holdfast.effects.envelope import segment
-from holdfast.effects.performer import Performer
+from holdfast.effects.performer import Performer, printable
 from holdfast.effects.replay import Again, Answer, Begin, Decision, Repeat, SettleUnknown, fold
 from holdfast.effects.scopes import Place, current
 from holdfast.effects.values import decode_value
@@ -168,6 +168,7 @@ class TurnRun:
         self._settled: set[str] = set()
         self._gathered: list[Record] = []
         self._waited = False
+        self._loop = asyncio.get_running_loop()
         self._partial: tuple[str, Ask, list[Text | Reasoning]] | None = None
 
     @property
@@ -248,7 +249,9 @@ class TurnRun:
         content = digest_of_bytes("request", self._agent.prefix.encode() + effect.thread.chain)
         ask = Ask("model_call", self._agent.name, content)
         decision = self.performer.decide(key, ask, Repeat.FREE)
-        outcome = decision.outcome if isinstance(decision, Answer) else await self._ask_model(effect, key, ask)
+        if not isinstance(decision, Answer):
+            return await self._ask_model(effect, key, ask)
+        outcome = decision.outcome
         match outcome:
             case Done():
                 return Replied(decode_reply(bytes(outcome.value)))
@@ -257,7 +260,7 @@ class TurnRun:
             case _:
                 return ModelFailed("interrupted", "the model call was interrupted")
 
-    async def _ask_model(self, effect: CallModel, key: str, ask: Ask) -> Outcome:
+    async def _ask_model(self, effect: CallModel, key: str, ask: Ask) -> Response:
         await self._around.boundary()
         model = self._agent.model
         request = self._agent.request(effect.thread, effect.position)
@@ -267,25 +270,27 @@ class TurnRun:
         begun = loop.time()
         crash_point("model.before_call")
         try:
-            reply = await self._stream(key, ask, request)
+            body = encode(await self._stream(key, ask, request))
+            reply = decode_reply(body)  # a model of somebody's own may have put anything into it
         except ModelError as error:
-            info = ErrorInfo(error.kind, error.message)
+            info = ErrorInfo(printable(error.kind), printable(error.message))
             ms = round((loop.time() - begun) * 1000)
-            outcome: Outcome = Failed(at=self.performer.now(), key=key, ask=ask, error=info, ms=ms)
+            failed = Failed(at=self.performer.now(), key=key, ask=ask, error=info, ms=ms)
         except BaseException as error:
             if _passes(error):
                 raise
             self._partial = None
             broken = error if isinstance(error, Exception) else RuntimeError(f"{type(error).__name__}: {error}")
-            outcome = self.performer.failed(key, ask, broken, begun)
+            failed = self.performer.failed(key, ask, broken, begun)
         else:
             crash_point("model.after_reply")
-            outcome = await self.performer.succeeded(key, ask, encode(reply), begun)
-            if isinstance(outcome, Done) and outcome.blob is not None:
+            outcome = await self.performer.succeeded(key, ask, body, begun)
+            if not isinstance(outcome, Failed):
                 self._submit([outcome])
-                return Done(at=outcome.at, key=key, value=msgspec.Raw(encode(reply)))
-        self._submit([outcome])
-        return outcome
+                return Replied(reply)
+            failed = outcome
+        self._submit([failed])
+        return ModelFailed(failed.error.kind, failed.error.message)
 
     async def _stream(self, key: str, ask: Ask, request: ModelRequest) -> ModelReply:
         model = self._agent.model
@@ -614,6 +619,11 @@ class TurnRun:
     # ---- what tools may use ----
 
     def progress(self, key: str, note: str | None, fraction: float | None) -> None:
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:  # a plain function, in a thread
+            self._loop.call_soon_threadsafe(self.progress, key, note, fraction)
+            return
         parsed = keys.parse(key)
         if parsed is not None:
             tool = key.rpartition("/")[2].partition(".")[2]

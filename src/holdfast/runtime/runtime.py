@@ -35,7 +35,7 @@ from holdfast.store.store import LEASE_MS, MIN_LEASE_MS, Store
 from holdfast.turns.conversation import Stop, deadline_wait
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
     from datetime import timedelta
     from pathlib import Path
     from types import TracebackType
@@ -239,15 +239,15 @@ class Runtime:
 
     # ---- watching ----
 
-    def events(self, after: int | str | None = None) -> AsyncIterator[Event]:
+    def events(self, after: int | str | None = None) -> AsyncGenerator[Event]:
         """What happens in all sessions, in the order of commit: from a cursor, or from now on (0: from the first)."""
         return self.follow(None if after is None else store_cursor(after, self.store))
 
-    def follow(self, after: Cursor | None) -> AsyncIterator[Event]:
+    def follow(self, after: Cursor | None) -> AsyncGenerator[Event]:
         """All events behind a cursor, or behind what was asked of the store until now."""
         mark = self.store.mark() if after is None else None
 
-        async def events() -> AsyncIterator[Event]:
+        async def events() -> AsyncGenerator[Event]:
             start = after if mark is None else Cursor(await mark)
             async for event in follow_store(self.store, self.watch, self.rings, start or Cursor(0)):
                 yield event
@@ -261,9 +261,12 @@ class Runtime:
         *,
         session: str | None = None,
         after: int | str | None = None,
-        concurrency: int = 1,
+        concurrency: int = 16,
     ) -> Subscription:
-        """Call `handler` with each event of a kind: in order for each session, from a cursor or from now on."""
+        """Call `handler` with each event of a kind: in order for each session, from a cursor or from now on.
+
+        So many sessions are handled side by side; within one, an event waits until the one before was handled.
+        """
         if self._closed:
             raise RuntimeStopped
         subscription = Subscription(self, kind, handler, session, after, concurrency)

@@ -17,10 +17,10 @@ from holdfast.runtime.following import follow_session, session_cursor
 from holdfast.runtime.reading import read_conversation
 from holdfast.runtime.turn import Turn
 from holdfast.turns import keys
-from holdfast.turns.conversation import Said
+from holdfast.turns.conversation import Said, input_of
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
+    from collections.abc import AsyncGenerator, Sequence
     from datetime import timedelta
 
     from holdfast.events import Event
@@ -76,7 +76,7 @@ class Session:
         )
         receipt = await self._runtime.accept(self.id, await self._named_agent(), said, key)
         after = receipt.head if receipt.fresh and not steer else 0
-        return Turn(self._runtime, self.id, receipt.input, after, steers=bool(steer), known=True)
+        return Turn(self._runtime, self.id, receipt.input, after, begins=not steer)
 
     async def _named_agent(self) -> str:
         if self._agent is not None:
@@ -98,12 +98,15 @@ class Session:
         return (await self._runtime.store.journal(self.id)).status
 
     async def cancel(self, reason: str = "") -> CancelStatus:
-        """Stop the turn that is under way; `too_late` when there is none."""
+        """Stop the turn that is under way, or the next one if none is; `too_late` when there is none at all."""
         reason = check_text("reason", reason)
         conversation = await read_conversation(self._runtime.store, self.id)
-        if conversation.turn is None:
-            return "too_late"
-        return await self._runtime.request_stop(self.id, conversation.turn.run, reason)
+        if conversation.turn is not None:
+            return await self._runtime.request_stop(self.id, conversation.turn.run, reason)
+        for found in await self._runtime.store.pending(self.id):
+            if isinstance(input_of(found.body), Said):
+                return await self._runtime.request_stop(self.id, keys.run_of(found.input), reason)
+        return "too_late"
 
     async def history(self, *, at: int | None = None) -> list[Message]:
         """What was said, oldest first, with the turn that is under way; `at` shows it as it was at a record."""
@@ -119,7 +122,7 @@ class Session:
             for (model, source), usage in sorted(found.usage.items(), key=lambda item: item[0])
         ]
 
-    async def events(self, after: int | str = 0) -> AsyncIterator[Event]:
+    async def events(self, after: int | str = 0) -> AsyncGenerator[Event]:
         """What happens in this session, from its beginning or from a cursor, without an end."""
         cursor = session_cursor(after, self.id)
         runtime = self._runtime

@@ -12,29 +12,28 @@ from holdfast.runtime.outcome import TurnReader
 from holdfast.turns import keys
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncGenerator
 
     from holdfast.events import Event
     from holdfast.runtime.outcome import TurnOutcome
     from holdfast.runtime.runtime import Runtime
 
+TurnStatus = Literal["queued", "running", "waiting", "completed", "failed", "cancelled", "limit"]
 CancelStatus = Literal["requested", "already_requested", "too_late"]
 
 
 class Turn:
     """The turn that answers one input of a session. What you do not ask of it costs nothing."""
 
-    def __init__(  # noqa: PLR0913
-        self, runtime: Runtime, session: str, number: int, after: int = 0, *, steers: bool = False, known: bool = False
-    ) -> None:
+    def __init__(self, runtime: Runtime, session: str, number: int, after: int = 0, *, begins: bool = False) -> None:
         self.session = session
         self.id = keys.run_of(number)
         """The turn that the input begins; one that steers may enter another turn instead."""
         self._runtime = runtime
         self._number = number
         self._after = after
-        self._steers = steers
-        self._known = known
+        self._begins = begins
+        """The input was accepted, and begins a turn of its own: nothing has to be looked up."""
 
     def __repr__(self) -> str:
         return f"Turn({self.session!r}, {self.id!r})"
@@ -46,8 +45,8 @@ class Turn:
             ending = await reader.wait(self._runtime.watch, self._runtime.stuck)
         return reader.outcome(ending, await self._runtime.agent_of(self.session))
 
-    async def status(self) -> str:
-        """How it stands: queued, running, waiting, or how it ended."""
+    async def status(self) -> TurnStatus:
+        """How it stands."""
         reader = self._reader()
         ending = await reader.read()
         if ending is not None:
@@ -55,14 +54,14 @@ class Turn:
         if reader.run is None:
             return "queued"
         line = await self._runtime.store.journal(self.session)
-        return line.status
+        return "waiting" if line.status == "waiting" else "running"
 
-    async def events(self, after: int | str | None = None) -> AsyncIterator[Event]:
+    async def events(self, after: int | str | None = None) -> AsyncGenerator[Event]:
         """What happens in this turn, from its start or from a cursor, until it has ended."""
         cursor = Cursor(self._after) if after is None else session_cursor(after, self.session)
+        run = self.id if self._begins else await self._entered()
         if after is not None and await self._is_over(cursor):
             return
-        run = None if self._steers and after is None else await self._run()
         runtime = self._runtime
         async for event in follow_session(runtime.store, runtime.watch, runtime.rings, self.session, cursor):
             if run is None and isinstance(event, InputAccepted) and event.input == self._number:
@@ -73,10 +72,15 @@ class Turn:
             if event.turn == run and isinstance(event, TERMINAL):
                 return
 
+    async def _entered(self) -> str | None:
+        """The turn that the input entered, if it has."""
+        reader = self._reader()
+        await reader.read()
+        return reader.run
+
     async def _is_over(self, cursor: Cursor) -> bool:
         """Whether nothing of this turn comes behind a cursor."""
-        reader = self._reader()
-        ended = await reader.ended_at()
+        ended = await self._reader().ended_at()
         return ended is not None and cursor >= Cursor(*ended)
 
     async def cancel(self, reason: str = "") -> CancelStatus:
@@ -88,12 +92,5 @@ class Turn:
             return "too_late"
         return await self._runtime.request_stop(self.session, reader.run or self.id, reason)
 
-    async def _run(self) -> str:
-        if not self._steers:
-            return self.id
-        reader = self._reader()
-        await reader.read()
-        return reader.run or self.id
-
     def _reader(self) -> TurnReader:
-        return TurnReader(self._runtime.store, self.session, self._number, self._after, known=self._known)
+        return TurnReader(self._runtime.store, self.session, self._number, self._after, known=self._begins)

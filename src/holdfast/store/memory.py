@@ -217,6 +217,10 @@ class MemoryDisk:
         found = [row for row in waiting if row.pending and row.input > after]
         return [Input(row.input, row.key, row.body, row.at) for row in found[:limit]]
 
+    def input(self, journal: str, number: int) -> Input | None:
+        found = self._inputs[self._known(journal).no].get(number)
+        return None if found is None else Input(found.input, found.key, found.body, found.at)
+
     def waits(self, journal: str, limit: int) -> list[Wait]:
         found = self._waits[self._known(journal).no]
         return [found[name] for name in sorted(found)[:limit]]

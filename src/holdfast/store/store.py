@@ -350,13 +350,11 @@ class Store:
         page = self._page(limit)
         return await self._guarded(journal, lambda reader: reader.pending(journal, after, page))
 
-    async def last_input(self, journal: str) -> int:
-        """The number of the newest input that was accepted; 0 when there was none."""
+    async def input(self, journal: str, number: int) -> Input | None:
+        """An input that was accepted, whether it still waits or not; None when there is none with this number."""
         check_id("journal id", journal)
-        found = await self._backend.read(lambda reader: reader.row(journal))
-        if found is None:
-            raise JournalMissing(journal)
-        return found.inputs
+        check_int("input", number)
+        return await self._guarded(journal, lambda reader: reader.input(journal, number))
 
     # ---- waits ----
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import math
 import re
@@ -16,6 +15,7 @@ from holdfast.effects.replay import Repeat
 from holdfast.effects.values import decode_value, encode_value
 from holdfast.errors import InvalidValue, ToolInvalid
 from holdfast.messages import ToolSpec
+from holdfast.tools.threads import in_thread
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -148,22 +148,16 @@ AnyTool: TypeAlias = Tool[..., Any]
 async def _call(function: Callable[..., Any], kwargs: dict[str, Any]) -> object:
     if inspect.iscoroutinefunction(function):
         return await _guarded(function, kwargs)
-    value = await asyncio.to_thread(_in_thread, function, kwargs)
+    try:
+        value = await in_thread(function, kwargs)
+    except SystemExit as error:
+        raise _asked_to_exit(error) from error
     return await value if inspect.isawaitable(value) else value
 
 
 async def _guarded(function: Callable[..., Any], kwargs: dict[str, Any]) -> object:
     try:
         return await function(**kwargs)
-    except SystemExit as error:
-        raise _asked_to_exit(error) from error
-
-
-def _in_thread(function: Callable[..., Any], kwargs: dict[str, Any]) -> object:
-    try:
-        return function(**kwargs)
-    except StopIteration as error:  # a future can't carry it: whoever awaits would wait for ever
-        raise RuntimeError("the function raised StopIteration") from error
     except SystemExit as error:
         raise _asked_to_exit(error) from error
 

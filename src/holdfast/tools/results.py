@@ -8,6 +8,7 @@ from __future__ import annotations
 import difflib
 from typing import TYPE_CHECKING, Any, Final, cast
 
+from holdfast.effects.performer import printable
 from holdfast.effects.replay import Repeat
 from holdfast.messages import ToolCall, ToolResult
 from holdfast.records import ErrorInfo
@@ -130,4 +131,4 @@ def _message(error: BaseException) -> str:
     except Exception:  # noqa: BLE001  an error that can't even be shown must not hide that it happened
         return ""
     # No traceback; a huge message is not split into words before it is cut.
-    return shorten(" ".join(text[: 4 * MAX_TEXT].split()), MAX_TEXT - 100)
+    return printable(shorten(" ".join(text[: 4 * MAX_TEXT].split()), MAX_TEXT - 100))

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from holdfast.messages import AssistantMessage, ModelReply, Text, ToolCall, ToolResult
+from holdfast.messages import AssistantMessage, ModelReply, Part, Text, ToolCall, ToolResult
 from holdfast.records import Cancelled, Done, EndStatus, Failed, Outcome, Unknown
 
 if TYPE_CHECKING:
@@ -51,11 +51,28 @@ def unknown(call: ToolCall) -> ToolResult:
 
 
 def said_in(reply: ModelReply, id: str) -> AssistantMessage:
-    """A reply as a message of the conversation. Texts without a word are left out: providers refuse them."""
+    """A reply as a message of the conversation: without texts that say nothing, each call under an id of its own."""
     parts = reply.parts
-    if any(type(part) is Text and not part.text.strip() for part in parts):
-        parts = tuple(part for part in parts if type(part) is not Text or part.text.strip())
+    spoken = any(type(part) is Text and part.text.strip() for part in parts)
+    parts = tuple(part for part in parts if type(part) is not Text or (part.text if spoken else part.text.strip()))
+    ids = [part.id for part in parts if type(part) is ToolCall]
+    if "" in ids or len(set(ids)) < len(ids):
+        parts = _told_apart(parts)
     return AssistantMessage(id, parts, reply.finish)
+
+
+def _told_apart(parts: tuple[Part, ...]) -> tuple[Part, ...]:
+    """Calls without an id, or with one that was used before, get another: a result belongs to one call."""
+    used: set[str] = set()
+    told: list[Part] = []
+    for number, part in enumerate(parts, 1):
+        if type(part) is ToolCall:
+            name = part.id if part.id and part.id not in used else f"{part.id or 'call'}-{number}"
+            used.add(name)
+            told.append(part if name == part.id else msgspec.structs.replace(part, id=name))
+        else:
+            told.append(part)
+    return tuple(told)
 
 
 def skipped(call: ToolCall, status: EndStatus | None) -> ToolResult:

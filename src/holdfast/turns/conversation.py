@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import msgspec
 
-from holdfast.errors import InvariantBroken
+from holdfast.errors import InvariantBroken, RecordUnreadable
 from holdfast.messages import (
     Attachment,
     InputPart,
@@ -130,6 +130,12 @@ class Conversation:
     def add(self, seq: int, record: Record) -> None:
         """Take the next record into account."""
         self.seq = seq
+        try:
+            self._take(record)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise RecordUnreadable(f"what record {seq} says can't be understood: {error}") from error
+
+    def _take(self, record: Record) -> None:
         match record:
             case Opened():
                 self.agent = record.agent

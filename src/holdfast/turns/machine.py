@@ -23,6 +23,7 @@ from holdfast.messages import (
     ToolResult,
     Usage,
     UserMessage,
+    refusal_of,
 )
 from holdfast.turns.answers import said_in
 from holdfast.turns.ending import Blame, Ending
@@ -191,7 +192,8 @@ def _replied(state: TurnState, awaited: CallModel, reply: ModelReply) -> TurnSta
     if message.parts:
         state = replace(state, thread=state.thread.add(message))
     if reply.finish in _STOPS:
-        return _finish(state, "failed", *_STOPS[reply.finish], "model", message)
+        code, why = _STOPS[reply.finish]
+        return _finish(state, "failed", code, refusal_of(reply.parts) or why, "model", message)
     if reply.finish == "cancelled":
         return _finish(state, "cancelled", "cancelled", "", None, message)
     if calls := message.calls:
@@ -227,9 +229,12 @@ def _repair(state: TurnState, id: int, message: AssistantMessage, complaint: str
 
 def _cut_off(state: TurnState, id: int, message: AssistantMessage) -> TurnState:
     """The output limit ended the reply. No word at all means that the context left no room for one."""
-    if not message.text:
+    if not message.parts:
         code, why = _STOPS["context_overflow"]
         return _finish(state, "failed", code, f"{why}: there was no room left for an answer", "model")
+    if not message.text:
+        why = "the model used up its output before it came to an answer"
+        return _finish(state, "limit", "output_limit", why, "limit")
     if state.continuations >= state.rules.continuations:
         why = "the answer is longer than the output limit"
         return _finish(state, "limit", "output_limit", why, "limit", message)
@@ -247,22 +252,17 @@ def _after_tools(state: TurnState, message: AssistantMessage) -> bool:
 def answer_of(thread: Thread, id: str) -> str:
     """The words of the answer that ends with message `id`, joined with those that the output limit had cut off."""
     words: list[str] = []
-    found = False
+    run = id.partition(".")[0]
     for message in thread.backwards():
-        if not found and message.id != id:
+        if not words and message.id != id:
             continue
-        if type(message) is AssistantMessage:
-            if found and message.finish != "output_limit":
-                break
-            found = True
-            words.append(message.text)
-        elif not _is_cut_note(message):
+        if type(message) is ToolMessage or message.id.partition(".")[0] != run:
             break
+        if type(message) is AssistantMessage:
+            if words and message.finish != "output_limit":
+                break
+            words.append(message.text)
     return "".join(reversed(words))
-
-
-def _is_cut_note(message: object) -> bool:
-    return type(message) is UserMessage and message.origin == "holdfast" and message.text == CUT_OFF
 
 
 def _go_on(state: TurnState, id: int, note: str) -> TurnState:

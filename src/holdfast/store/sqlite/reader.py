@@ -136,6 +136,11 @@ class SqliteReader:
         )
         return [_sound_input(journal, input_row(row)) for row in rows]
 
+    def input(self, journal: str, number: int) -> Input | None:
+        no, _ = self._known(journal)
+        found = self._one(f"SELECT {_INPUT_COLUMNS} FROM inputs WHERE journal = ? AND input = ?", (no, number))  # noqa: S608
+        return None if found is None else _sound_input(journal, input_row(found))
+
     def wait(self, journal: str, name: str) -> Wait | None:
         no, _ = self._known(journal)
         found = self._one(f"SELECT {_WAIT_COLUMNS} FROM waits WHERE journal = ? AND name = ?", (no, name))  # noqa: S608

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from holdfast.testing.scripted import ScriptItem
 
 SOON = 5.0
-SHORT = 0.15
+SHORT = 0.5
 A_SECOND = 1.0
 
 

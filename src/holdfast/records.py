@@ -168,6 +168,7 @@ class Unknown(_Record, frozen=True, gc=False, tag="unknown"):
     """The effect was begun, has no outcome, must not be repeated, and nobody can say whether it took effect."""
 
     key: str
+    ask: Ask | None = None
 
 
 class Cancelled(_Record, frozen=True, gc=False, tag="cancelled"):
@@ -243,8 +244,8 @@ def touches_lists(record: Record) -> bool:
 
 
 def is_plain(record: Record) -> bool:
-    """Whether `record` concerns nothing but its own journal: no list, no inbox, no blob."""
-    if type(record) is Admitted or getattr(record, "blob", None) is not None:
+    """Whether `record` concerns nothing but its own journal: no list, no inbox, no wait, no blob."""
+    if type(record) in (Admitted, Ended) or getattr(record, "blob", None) is not None:
         return False
     return not touches_lists(record)
 

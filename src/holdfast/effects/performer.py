@@ -125,6 +125,7 @@ class Performer:
         self._sealed = False
         self._tasks: dict[asyncio.Future[Any], None] = {}  # ordered: they are stopped in the order of creation
         self._abandoned: list[Record] = []
+        self._left: set[str] = set()
         self._causes: dict[str, Exception] = {}
         self.failure: Exception | None = None
 
@@ -297,7 +298,14 @@ class Performer:
         When the whole drive is cancelled nothing goes on here, and whoever drives next begins it again.
         """
         if self._halted is None and self._closed != "cancelled" and not self._strict:
-            self._abandoned.extend(noted)
+            self._abandoned.extend(record for record in noted if not self._is_left(getattr(record, "key", "")))
+
+    def leave(self, key: str) -> None:
+        """The effect `key` is left in order, to be performed again: nothing in it counts as cancelled."""
+        self._left.add(key)
+
+    def _is_left(self, key: str) -> bool:
+        return any(key.startswith(f"{left}/") for left in self._left)
 
     async def outcome(self, decision: Decision, key: str, ask: Ask, call: Call) -> Outcome:
         """Perform what was decided; answers an outcome that is not recorded yet."""
@@ -488,13 +496,16 @@ def printable(text: str) -> str:
     return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
 
 
+def bounded(message: str) -> str:
+    """A message as it is recorded."""
+    text = printable(message)
+    return text if len(text) <= MAX_ERROR else f"{text[:MAX_ERROR]}... ({len(text):,} characters)"
+
+
 def error_info(error: BaseException) -> ErrorInfo:
     """An error as it is recorded: bounded, and without anything that would have to be revived."""
     try:
         message = str(error)
     except Exception as trouble:  # noqa: BLE001  an error that can't say what it is must still be recorded
         message = f"(its message can't be read: {type(trouble).__name__})"
-    message = printable(message)
-    if len(message) > MAX_ERROR:
-        message = f"{message[:MAX_ERROR]}... ({len(message):,} characters)"
-    return ErrorInfo(type(error).__name__, message)
+    return ErrorInfo(type(error).__name__, bounded(message))

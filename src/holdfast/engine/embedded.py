@@ -67,7 +67,7 @@ class Embedded:
     def __init__(
         self,
         store: Store,
-        make: Callable[[Work | str], Drive | None],
+        make: Callable[[Work | str, bool], Drive | None],
         on_stuck: Callable[[str], None],
         concurrency: int,
     ) -> None:
@@ -107,7 +107,14 @@ class Embedded:
     def retry(self, session: str) -> None:
         """Try a session again that was stuck: somebody has asked for it to be stopped."""
         self._stuck.pop(session, None)
-        self.poke(session)
+        self._urge(session)
+
+    def _urge(self, session: str) -> None:
+        found = self._active.get(session)
+        if found is not None:
+            found[0].notify()
+        elif not self._stopping:
+            self._begin(session, session, urgent=True)
 
     def stuck(self, session: str) -> HoldfastError | None:
         """Why a session is not driven here any more, until the store is opened again."""
@@ -191,6 +198,8 @@ class Embedded:
             for wait in await self._store.due():
                 with suppress(HoldfastError):
                     await self._store.expire_wait(wait.journal, wait.name)
+                    if wait.name.endswith("/deadline"):
+                        self._urge(wait.journal)  # a turn in the queue may be over before it has begun
             self._due = await self._store.next_due()
             if self._due == before:
                 return
@@ -199,21 +208,25 @@ class Embedded:
         session = work.journal
         if session in self._active or session in self._stuck or self._stopping:
             return
-        if work.holder is not None and work.holder != self._store.owner and not self._store.owner_gone(work.holder):
-            self._foreign = True
+        if work.holder is not None and (work.holder == self._store.owner or not self._store.owner_gone(work.holder)):
+            self._foreign = True  # somebody drives it; if that is another part of this process, it gives it back
             return
         self._begin(session, work)
 
     # ---- driving ----
 
-    def _begin(self, session: str, work: Work | str) -> None:
+    def _begin(self, session: str, work: Work | str, *, urgent: bool = False) -> None:
+        """Drive a session, or queue it when there is no room. What is urgent (a stop) is seen to at once."""
         if self._is_resting(session):
             return
-        if len(self._active) >= self._concurrency:
+        full = len(self._active) >= self._concurrency
+        if full:
             self._queue[session] = None
-            return
-        self._queue.pop(session, None)
-        drive = self._make(work)
+            if not urgent:
+                return
+        else:
+            self._queue.pop(session, None)
+        drive = self._make(work, full)
         if drive is None:
             return
         task = spawn(drive.run())

@@ -8,8 +8,8 @@ whatever it is doing.
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -19,7 +19,7 @@ from holdfast.crashpoints import crash_point
 from holdfast.driving import LeasedJournal, claimed, renewed
 from holdfast.effects.performer import error_info
 from holdfast.effects.scopes import install
-from holdfast.errors import Halted, HeadConflict, HoldfastError, LeaseHeld, WaitUnknown
+from holdfast.errors import Halted, HeadConflict, HoldfastError, LeaseHeld, StoreError
 from holdfast.messages import UserMessage
 from holdfast.records import Admitted, Ended, Record, Resumed, Started
 from holdfast.runtime.live import Ring
@@ -41,6 +41,10 @@ if TYPE_CHECKING:
     from holdfast.store.contract import Input, Lease, Wait
     from holdfast.turns import Conversation
 
+_log: Final = logging.getLogger("holdfast.driver")
+
+LOOK_AGAIN: Final = 0.25
+"""How long to wait with the next look after the store could not be read, in seconds."""
 PATIENCE: Final = 0.5
 """How long a turn that is stopped may take to unwind, in seconds; what is left then is abandoned."""
 
@@ -90,30 +94,45 @@ class _Interruption:
     stop: _Waiting | None = None
 
 
-class SessionDrive:
-    """One drive of one session. Where its agent is not known nothing is run, but what is to be stopped is stopped."""
+@dataclass(slots=True)
+class _Over:
+    """A turn that ends before it begins, and the request that says so; or a request that comes too late."""
 
-    def __init__(self, around: Surround, session: str) -> None:
+    ending: Ending
+    stop: _Waiting | None
+    waiting: _Waiting | None
+
+
+class SessionDrive:
+    """One drive of one session. Where its agent is not known nothing is run, but what is to be stopped is stopped.
+
+    With `stops_only` nothing is run either: there is no room for another turn, but a stop does not wait for room.
+    """
+
+    def __init__(self, around: Surround, session: str, *, stops_only: bool = False) -> None:
         self.session = session
         self._store = around.store
         self._around = around
+        self._stops_only = stops_only
         self._agent: Agent | None = None
-        self._news = True
         self._stopping = False
+        self._finished = False
+        # What came from outside.
+        self._news = True
+        self._wakes = 0
+        self._seen: int | None = None
         self._inbox: list[_Waiting] = []
         self._taken: set[int] = set()
         """Inputs that entered the journal here; their record may not be durable yet."""
         self._reading = asyncio.Lock()
-        self._seen: int | None = None
-        self._finished = False
-        self._wakes = 0
+        self._looking: asyncio.Task[None] | None = None
+        self._alarm: asyncio.TimerHandle | None = None
+        # The turn that is open, and the reason why it must stop.
+        self._open: OpenTurn | None = None
         self._turn: TurnRun | None = None
         self._work: asyncio.Task[Ending] | None = None
-        self._open: OpenTurn | None = None
         self._interruption: _Interruption | None = None
         self._interrupted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._alarm: asyncio.TimerHandle | None = None
-        self._looking: asyncio.Task[None] | None = None
         self._ledger: LeasedJournal
         self._ring: Ring
 
@@ -131,11 +150,6 @@ class SessionDrive:
     def stop(self) -> None:
         """Go no further than the next place between two effects."""
         self._stopping = True
-
-    @property
-    def idle(self) -> bool:
-        """Whether it can be stopped right now without interrupting anything."""
-        return self._work is None
 
     # ---- the drive ----
 
@@ -158,8 +172,8 @@ class SessionDrive:
             self._around.watch.ended(self.session)
 
     def _last_seen(self) -> int | None:
-        """Whoever knows the agent, or opens the store next, must still find what was left here."""
-        return self._seen if self._finished and self._agent is not None else None
+        """Whoever knows the agent, has room, or opens the store next, must still find what was left here."""
+        return self._seen if self._finished and self._agent is not None and not self._stops_only else None
 
     async def _drive(self, lease: Lease, lost: asyncio.Future[HoldfastError]) -> None:
         crash_point("drive.claimed")
@@ -186,22 +200,46 @@ class SessionDrive:
             self._around.rings.remove(self._ring)
 
     async def _serve(self, conversation: Conversation, pending: list[Input] | None, seen: int) -> None:
-        await self._look(conversation.turn, pending, seen)
-        while True:
+        self._open = conversation.turn
+        if pending is not None and len(pending) < self._store.limits.page:
+            await self._act_on(pending, seen)
+        else:
+            await self._look()
+        while not self._stopping:
             turn, first = await self._begin(conversation)
-            if self._stopping:
-                return
             if turn is not None:
                 await self._carry_on(turn, first)
                 self._around.watch.ended(self.session)
-                more = await self._goes_on(turn)
-            else:
-                more = self._news
-            if not more:
+            if not await self._goes_on(turn):
                 await self._rest()
                 return
             await read_on(self._store, self.session, conversation)
-            await self._look(conversation.turn)
+            self._open = conversation.turn
+            await self._look()
+
+    async def _goes_on(self, turn: OpenTurn | None) -> bool:
+        """Whether there is anything more to do, after `turn` has ended or was parked, or with none to go on with."""
+        if self._looking is not None:
+            await asyncio.gather(self._looking, return_exceptions=True)
+        if self._news or self._interruption is not None:
+            return True
+        if turn is None or self._stops_only:
+            return False
+        if turn.parked is not None:
+            return await self._settled(turn)
+        return any(isinstance(found.said, Said) for found in self._inbox)
+
+    async def _rest(self) -> None:
+        """Nothing more to do for now. Inputs that are left wait behind a parked turn; their deadlines still count."""
+        if self._stopping:
+            return
+        for found in self._inbox:
+            due = found.deadline(self._agent)
+            if due is not None:
+                await self._store.open_wait(self.session, deadline_wait(found.run), deadline=due)
+        self._finished = not self._news
+
+    # ---- which turn ----
 
     async def _begin(self, conversation: Conversation) -> tuple[OpenTurn | None, list[Record]]:
         """The turn to go on with and the records that say so: the open one, or the next; none when it has to wait."""
@@ -212,34 +250,17 @@ class SessionDrive:
             return None, []
         return turn, [Resumed(at=self._ledger.now(), run=turn.run, by=_me())]
 
-    async def _rest(self) -> None:
-        """Nothing more to do for now. Inputs that are left wait behind a parked turn; their deadlines still count."""
-        if self._stopping:
-            return
-        for found in self._inbox:
-            due = found.deadline(self._agent)
-            if due is not None:
-                await self._store.open_wait(self.session, deadline_wait(found.run), deadline=due)
-        self._finished = True
-
-    async def _goes_on(self, turn: OpenTurn) -> bool:
-        """Whether there is anything more to do, after a turn has ended or was parked."""
-        if self._news:
-            await self._look(None if turn.parked is None else turn)
-        if turn.parked is not None:
-            return self._interruption is not None or await self._settled(turn)
-        return bool(self._inbox)
-
     async def _next(self, conversation: Conversation) -> tuple[OpenTurn | None, list[Record]]:
         """The next turn: begun by the oldest input that waits, steering or not."""
         waiting = next((found for found in self._inbox if isinstance(found.said, Said)), None)
-        if waiting is None or self._agent is None:
+        if waiting is None or self._agent is None or self._stops_only:
             return None, []
+        self._inbox.remove(waiting)
         admitted, message = await self._admit(waiting, waiting.run)
         due = waiting.deadline(self._agent)
         started = Started(at=self._ledger.now(), run=waiting.run, code=self._agent.version, by=_me(), deadline=due)
         turn = OpenTurn(waiting.run, started, conversation.thread, conversation.position, (message,), due)
-        self._inbox.remove(waiting)
+        turn.inputs[waiting.input.input] = message
         return turn, [started, admitted]
 
     async def _admit(self, waiting: _Waiting, run: str) -> tuple[Admitted, UserMessage]:
@@ -259,15 +280,13 @@ class SessionDrive:
         """Whether there is something to do about an open turn."""
         if self._interruption is not None:
             return True
-        if self._agent is None:
+        if self._agent is None or self._stops_only:
             return False
         return turn.parked is None or await self._settled(turn)
 
-    async def _settled(self, turn: OpenTurn | None) -> bool:
+    async def _settled(self, turn: OpenTurn) -> bool:
         """Whether a wait of a parked turn was answered."""
-        if turn is None or turn.parked is None:
-            return True
-        for name in turn.parked.waits:
+        for name in turn.parked.waits if turn.parked is not None else ():
             wait = await self._store.wait(self.session, name)
             if wait is None or wait.state != "open" or _overdue(wait, self._ledger.now()):
                 return True
@@ -275,18 +294,16 @@ class SessionDrive:
 
     # ---- the inbox ----
 
-    async def _look(self, turn: OpenTurn | None, known: list[Input] | None = None, seen: int = 0) -> None:
-        """Read the inbox, and act on what can't wait for its turn. `known` was read when `seen` wakes had come."""
+    async def _look(self) -> None:
+        """Read the inbox, and act on what can't wait for its turn."""
         async with self._reading:
-            if known is None or len(known) >= self._store.limits.page:
-                self._news, seen = False, self._wakes
-                known = await self._pending()
-            self._seen = seen
-            pending = known
-            self._inbox = [_Waiting(found, input_of(found.body)) for found in pending if found.input not in self._taken]
-            self._stop_running(turn)
-            await self._stop_queued(turn.run if turn is not None else None)
-            self._set_alarm(turn)
+            self._news, seen = False, self._wakes
+            try:
+                pending = await self._pending()
+            except BaseException:
+                self._news = True  # whatever came has not been looked at
+                raise
+            await self._act_on(pending, seen)
 
     async def _pending(self) -> list[Input]:
         """All that waits: a request to stop may stand behind a thousand others."""
@@ -298,56 +315,37 @@ class SessionDrive:
         return found
 
     async def _look_while_working(self) -> None:
-        await self._look(self._open)
+        """Look as long as there is news. Trouble of the store passes; what came is not forgotten over it."""
+        while self._news:
+            try:
+                await self._look()
+            except StoreError as error:
+                _log.warning("the inbox of %r can't be read: %s", self.session, error)
+                await asyncio.sleep(LOOK_AGAIN)
 
-    async def _stop_queued(self, running: str | None) -> None:
-        """End turns that have not begun: those that were cancelled, and those whose deadline has passed."""
-        now = self._ledger.now()
-        queued = {found.run: found for found in self._inbox if isinstance(found.said, Said)}
-        for found in list(self._inbox):
-            if isinstance(found.said, Stop):
-                if found.said.cancel == running:
-                    continue
-                await self._end_queued(found, queued.pop(found.said.cancel, None))
-        for waiting in queued.values():
-            due = waiting.deadline(self._agent)
-            if due is not None and due <= now:
-                await self._unstarted([], waiting, _deadline_ending())
+    async def _act_on(self, pending: list[Input], seen: int) -> None:
+        """Sort what waits: what the open turn must hear at once, which queued turns are over, and what is left.
 
-    async def _end_queued(self, stop: _Waiting, waiting: _Waiting | None) -> None:
-        """A request to cancel a turn that has not begun; or one that came too late, which changes nothing."""
-        if not isinstance(stop.said, Stop):
-            raise TypeError(stop.said)
-        taken = self._stop_record(stop)
-        if waiting is None:
-            self._inbox.remove(stop)
-            _, durable = self._ledger.append([taken])
+        The open turn is the one that is open now, not the one that was when the inbox was read.
+        """
+        self._inbox = [_Waiting(found, input_of(found.body)) for found in pending if found.input not in self._taken]
+        self._stop_open()
+        ends = self._over()
+        self._set_alarm()
+        if ends:
+            records = [record for end in ends for record in await self._end_records(end)]
+            _, durable = self._ledger.append(records)
             await durable
-        else:
-            self._inbox.remove(stop)
-            await self._unstarted([taken], waiting, _cancel_ending(stop.said.reason))
+            self._around.watch.ended(self.session)
+        self._seen = seen
 
-    async def _unstarted(self, before: list[Record], waiting: _Waiting, ending: Ending) -> None:
-        admitted, _ = await self._admit(waiting, waiting.run)
-        value = msgspec.Raw(msgspec.json.encode(ending))
-        now = self._ledger.now()
-        ended = Ended(at=now, run=waiting.run, status=ending.status, value=value, unstarted=True)
-        self._inbox.remove(waiting)
-        _, durable = self._ledger.append([*before, admitted, ended])
-        await durable
-        self._around.watch.ended(self.session)
-
-    def _stop_record(self, stop: _Waiting) -> Admitted:
-        found = stop.input
-        self._taken.add(found.input)
-        return Admitted(at=self._ledger.now(), input=found.input, key=found.key, body=msgspec.Raw(found.body))
-
-    def _stop_running(self, turn: OpenTurn | None) -> None:
+    def _stop_open(self) -> None:
         """The open turn must stop if somebody asked for it, or if its time is up. The first reason stays."""
+        turn = self._open
         if turn is None or self._interruption is not None:
             return
         for found in self._inbox:
-            if isinstance(found.said, Stop) and found.said.cancel == turn.run:
+            if isinstance(found.said, Stop) and self._means(found.said, turn):
                 self._interrupt(_Interruption(_cancel_ending(found.said.reason), found))
                 return
         if turn.deadline is not None and turn.deadline <= self._ledger.now():
@@ -358,13 +356,55 @@ class SessionDrive:
         if not self._interrupted.done():
             self._interrupted.set_result(None)
 
-    def _set_alarm(self, turn: OpenTurn | None) -> None:
+    def _means(self, stop: Stop, turn: OpenTurn) -> bool:
+        """Whether a request to stop is about `turn`: by its name, or by that of an input that has entered it."""
+        return stop.cancel == turn.run or keys.input_of(stop.cancel) in turn.inputs
+
+    def _over(self) -> list[_Over]:
+        """Turns that end before they begin (cancelled, or too late), and requests to stop that change nothing.
+
+        They leave the inbox here, before anything is awaited: nobody else can take them.
+        """
+        turn, now = self._open, self._ledger.now()
+        queued = {found.run: found for found in self._inbox if isinstance(found.said, Said)}
+        ends: list[_Over] = []
+        for found in self._inbox:
+            if isinstance(found.said, Stop) and not (turn is not None and self._means(found.said, turn)):
+                waiting = queued.pop(found.said.cancel, None)
+                ends.append(_Over(_cancel_ending(found.said.reason), found, waiting))
+        for waiting in queued.values():
+            due = waiting.deadline(self._agent)
+            if due is not None and due <= now:
+                ends.append(_Over(_deadline_ending(), None, waiting))
+        for end in ends:
+            for gone in (end.stop, end.waiting):
+                if gone is not None:
+                    self._taken.add(gone.input.input)
+                    self._inbox.remove(gone)
+        return ends
+
+    async def _end_records(self, end: _Over) -> list[Record]:
+        records: list[Record] = [] if end.stop is None else [self._stop_record(end.stop)]
+        if end.waiting is not None:
+            run = end.waiting.run
+            admitted, _ = await self._admit(end.waiting, run)
+            value = msgspec.Raw(msgspec.json.encode(end.ending))
+            now = self._ledger.now()
+            records += [admitted, Ended(at=now, run=run, status=end.ending.status, value=value, unstarted=True)]
+        return records
+
+    def _stop_record(self, stop: _Waiting) -> Admitted:
+        found = stop.input
+        self._taken.add(found.input)
+        return Admitted(at=self._ledger.now(), input=found.input, key=found.key, body=msgspec.Raw(found.body))
+
+    def _set_alarm(self) -> None:
         """Look again when the next deadline passes."""
         if self._alarm is not None:
             self._alarm.cancel()
             self._alarm = None
         dues = [found.deadline(self._agent) for found in self._inbox]
-        dues.append(None if turn is None else turn.deadline)
+        dues.append(None if self._open is None else self._open.deadline)
         due = min((found for found in dues if found is not None), default=None)
         if due is not None:
             delay = max(0.0, (due - self._ledger.now()) / 1000)
@@ -378,26 +418,19 @@ class SessionDrive:
         self._open = turn
         run = self._turn = TurnRun(self, self._agent, turn, self._ledger)
         run.performer.submit(first)
+        self._stop_open()  # what came while the turn was being made
+        self._set_alarm()
         try:
             if self._interruption is not None:
                 await self._break_off(run, self._interruption)
             else:
-                self._set_alarm(turn)
                 await self._work_on(run)
         finally:
             await run.performer.close("ended")
-            self._turn, self._open, self._interruption = None, None, None
+            self._turn = None
+        if turn.parked is None:
+            self._open, self._interruption = None, None
             self._interrupted = asyncio.get_running_loop().create_future()
-
-    async def _end(self, run: TurnRun, ending: Ending, before: list[Record] | None = None) -> None:
-        """Seal the turn. Nobody needs the answers any more that it was waiting for, nor its alarm."""
-        if run.may_wait:
-            alarm, prefix = deadline_wait(run.run), f"{run.run}/"
-            for wait in await self._store.waits(self.session):
-                if wait.state == "open" and (wait.name == alarm or wait.name.startswith(prefix)):
-                    with suppress(WaitUnknown):
-                        await self._store.cancel_wait(self.session, wait.name)
-        await run.seal(ending, before)
 
     async def _work_on(self, run: TurnRun) -> None:
         work = self._work = spawn(run.finish())
@@ -427,20 +460,21 @@ class SessionDrive:
             raise
         finally:
             self._work = None
-        await self._end(run, ending)
+        await run.seal(ending)
 
     async def _break_off(self, run: TurnRun, interruption: _Interruption) -> None:
         """End the turn where it is. What was done stays done; what was under way is told as it is."""
         asked: list[Record] = [] if interruption.stop is None else [self._stop_record(interruption.stop)]
         left = list(run.left_over())
         ending = msgspec.structs.replace(interruption.ending, **run.so_far())
-        await self._end(run, ending, [*asked, *left])
+        await run.seal(ending, [*asked, *left])
 
     async def _park(self, run: TurnRun, waits: tuple[str, ...]) -> None:
         if run.deadline is not None:
             name = deadline_wait(run.run)
-            await self._store.open_wait(self.session, name, deadline=run.deadline)
-            waits = (*waits, name)
+            alarm = await self._store.open_wait(self.session, name, deadline=run.deadline)
+            if alarm.state == "open":
+                waits = (*waits, name)
         parked = run.park(waits)
         await run.settle()
         if self._open is not None:
@@ -462,17 +496,19 @@ class SessionDrive:
 
     async def steering(self) -> list[tuple[Admitted, UserMessage]]:
         if self._news:
-            await self._look(self._open)
-            if self._interruption is not None:
-                await asyncio.get_running_loop().create_future()  # the turn is being stopped
-        entering: list[tuple[Admitted, UserMessage]] = []
-        run = self._open.run if self._open is not None else ""
-        for found in list(self._inbox):
-            if not isinstance(found.said, Said) or not found.said.steer:
-                continue
+            await self._look()
+        if self._interruption is not None:
+            await asyncio.get_running_loop().create_future()  # the turn is being stopped
+        turn = self._open
+        if turn is None:
+            return []
+        entering = [found for found in self._inbox if isinstance(found.said, Said) and found.said.steer]
+        for found in entering:  # before anything is awaited: nobody else can take them
             self._inbox.remove(found)
-            entering.append(await self._admit(found, run))
-        return entering
+            self._taken.add(found.input.input)
+        admitted = [await self._admit(found, turn.run) for found in entering]
+        turn.inputs.update({record.input: message for record, message in admitted})
+        return admitted
 
     async def boundary(self) -> None:
         if self._stopping:

@@ -8,7 +8,6 @@ not happen twice under another name, and before anybody is told how the turn end
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
@@ -20,7 +19,7 @@ from holdfast.crashpoints import crash_point
 from holdfast.effects.canonical import canonical_json, digest_of_bytes
 from holdfast.effects.divergence import diverge
 from holdfast.effects.envelope import segment
-from holdfast.effects.performer import Performer, printable
+from holdfast.effects.performer import Performer, bounded, printable
 from holdfast.effects.replay import Again, Answer, Begin, Decision, Repeat, SettleUnknown, fold
 from holdfast.effects.scopes import Place, current
 from holdfast.effects.values import decode_value
@@ -167,7 +166,6 @@ class TurnRun:
         """Calls that were intended or begun here and have no outcome yet."""
         self._settled: set[str] = set()
         self._gathered: list[Record] = []
-        self._waited = False
         self._loop = asyncio.get_running_loop()
         self._partial: tuple[str, Ask, list[Text | Reasoning]] | None = None
 
@@ -232,8 +230,14 @@ class TurnRun:
 
     def _flush(self) -> None:
         if self._gathered:
-            with suppress(Halted, HoldfastError):  # whoever waits for the call hears of it with the next record
+            try:
                 self._submit([])
+            except (Halted, HoldfastError):
+                pass  # the turn is halted: it hears of it with its next effect
+            except Exception as error:  # noqa: BLE001  nothing may go on without these records
+                broken = InvariantBroken(f"what a tool gave can't be recorded: {error!r}")
+                broken.__cause__ = error
+                self.performer.halt(broken)
 
     async def settle(self) -> None:
         """Wait until everything that was submitted is durable."""
@@ -273,7 +277,7 @@ class TurnRun:
             body = encode(await self._stream(key, ask, request))
             reply = decode_reply(body)  # a model of somebody's own may have put anything into it
         except ModelError as error:
-            info = ErrorInfo(printable(error.kind), printable(error.message))
+            info = ErrorInfo(printable(error.kind[:100]), bounded(error.message))
             ms = round((loop.time() - begun) * 1000)
             failed = Failed(at=self.performer.now(), key=key, ask=ask, error=info, ms=ms)
         except BaseException as error:
@@ -355,8 +359,7 @@ class TurnRun:
         """What is to be done about a call. Nothing is done before all calls of the batch fit what is recorded."""
         tool = self._agent.tools.get(call.name)
         key = keys.call_key(self.run, number, ordinal, call.name)
-        content = digest_of_bytes("call", canonical_json([call.name, call.arguments]))
-        ask = Ask("tool_call", key.rpartition(".")[2], content)
+        ask = Ask("tool_call", key.rpartition(".")[2], _content(call))
         recorded = self.performer.recorded(key)
         intended = recorded is not None and recorded.intent is not None
         # A tool that is gone can't say that it is safe to repeat.
@@ -484,8 +487,8 @@ class TurnRun:
 
     def _timed_out(self, prepared: _Call, tool: AnyTool, begun: float) -> Outcome:
         """It was stopped. Of a call that must not be repeated, nobody can say whether it took effect."""
-        if tool.repeat is Repeat.NEVER:
-            return Unknown(at=self.performer.now(), key=prepared.key)
+        if not tool.read_only:
+            return Unknown(at=self.performer.now(), key=prepared.key, ask=None if prepared.intended else prepared.ask)
         return self._failed(prepared, timed_out(tool.name, tool.timeout or 0, tool.repeat), begun)
 
     def _unwrap(self, group: BaseExceptionGroup[BaseException]) -> None:
@@ -506,14 +509,19 @@ class TurnRun:
         if tool is None or tool.reconcile is None or bound is None:
             return Unknown(at=self.performer.now(), key=prepared.key)
         context = Context(self, prepared.key, prepared.call.id, tool.name)
-        begun = asyncio.get_running_loop().time()
+        begun = self._loop.time()
+        token = current.set(Place(self.performer, f"{prepared.key}/reconcile", inside=True))
         try:
-            body = await tool.find_out(bound, context)
+            async with asyncio.timeout(tool.timeout):
+                body = await tool.find_out(bound, context)
         except NotDone:
             prepared.decision = Again()
             return await self._outcome(prepared)
         except Exception:  # noqa: BLE001  it could not find out
+            self.performer.check_halted()
             return Unknown(at=self.performer.now(), key=prepared.key)
+        finally:
+            current.reset(token)
         return await self.performer.succeeded(prepared.key, None, body, begun)
 
     # ---- checkpoints ----
@@ -538,46 +546,49 @@ class TurnRun:
 
     # ---- waiting for somebody outside ----
 
-    def _wait_key(self, key: str, name: str) -> tuple[str, str]:
+    def _wait_key(self, key: str, name: str, occurrence: int) -> tuple[str, str]:
         """The key of a wait, and the name under which the store knows it."""
-        below = f"{key}/{segment(check_id('wait', name))}"
+        below = f"{key}/{segment(check_id('wait', name), occurrence)}"
         known = below if len(below) <= 200 else f"{below[:150]}~{digest_of_bytes('wait', below.encode())[:40]}"
         return below, known
 
-    def token(self, key: str, name: str) -> str:
-        return self._around.token(self._wait_key(key, name)[1])
+    def token(self, key: str, name: str, occurrence: int) -> str:
+        return self._around.token(self._wait_key(key, name, occurrence)[1])
 
-    async def wait(self, key: str, name: str, timeout: timedelta | float | None) -> Any:  # noqa: ANN401
-        below, known = self._wait_key(key, name)
+    async def wait(self, key: str, name: str, occurrence: int, timeout: timedelta | float | None) -> Any:  # noqa: ANN401
+        below, known = self._wait_key(key, name, occurrence)
         ask = Ask("await_event", known, digest_of_bytes("wait", known.encode()))
         decision = self.performer.decide(below, ask, Repeat.FREE)
         if isinstance(decision, Answer):
-            return _answer(name, decision.outcome)
+            return await self._answer(name, decision.outcome)
         deadline = None if timeout is None else self.performer.now() + milliseconds(timeout)
-        self._waited = True
         wait = await self._around.open_wait(known, deadline)
         if wait.state == "open":
+            self.performer.leave(key)  # what is cancelled in the call from here on was not: it runs again
             if isinstance(decision, Begin):
                 self._submit([Intended(at=self.performer.now(), key=below, ask=ask)])
             raise Suspended(known)
         asked = ask if isinstance(decision, Begin) else None
-        now = self.performer.now()
-        outcome: Outcome
         if wait.state == "resolved":
-            outcome = Done(at=now, key=below, ask=asked, value=msgspec.Raw(wait.payload or b"null"))
+            outcome = await self.performer.succeeded(below, asked, wait.payload or b"null", self._loop.time())
         else:
-            outcome = Failed(at=now, key=below, ask=asked, error=ErrorInfo(wait.state, f"the wait was {wait.state}"))
+            info = ErrorInfo(wait.state, f"the wait was {wait.state}")
+            outcome = Failed(at=self.performer.now(), key=below, ask=asked, error=info)
         self._submit([outcome])
         # From here on the tool may act on the answer: if it is interrupted now, it was not left by itself.
         await self.settle()
-        return _answer(name, outcome)
+        return await self._answer(name, outcome)
+
+    async def _answer(self, name: str, outcome: Outcome) -> Any:  # noqa: ANN401  whatever somebody outside answered
+        if isinstance(outcome, Done):
+            body = bytes(outcome.value) if outcome.blob is None else await self.performer.large(outcome.blob)
+            return decode_value(body)
+        state = outcome.error.kind if isinstance(outcome, Failed) else "cancelled"
+        if state == "expired":
+            raise WaitExpired(name)
+        raise WaitEnded(name, state)
 
     # ---- how it ends ----
-
-    @property
-    def may_wait(self) -> bool:
-        """Whether there may be waits of this turn in the store."""
-        return self._waited or self.deadline is not None or bool(self._turn.records)
 
     def park(self, waits: tuple[str, ...]) -> Parked:
         """Record that the turn waits."""
@@ -605,16 +616,43 @@ class TurnRun:
                 reply = ModelReply((Text(words),), "cancelled", model=self._agent.model.name)
                 yield Done(at=now, key=key, ask=ask, value=msgspec.Raw(encode(reply)))
         for prepared in self._open.values():
-            if prepared.intended and prepared.begun:
-                yield Unknown(at=now, key=prepared.key)
-            else:
-                yield Cancelled(at=now, key=prepared.key, ask=None if prepared.intended else prepared.ask)
-        for key, found in self.performer.past.effects.items():
-            parsed = keys.parse(key)
-            unsettled = found.intent is not None and found.outcome is None and key not in self._settled | {*self._open}
-            if unsettled and parsed is not None and not parsed.inner:
-                left = self._left_by_itself(key)
-                yield Cancelled(at=now, key=key) if left else Unknown(at=now, key=key)
+            yield self._interrupted(prepared, now)
+        yield from self._left_before(now)
+
+    def _interrupted(self, prepared: _Call, now: int) -> Record:
+        """A call that was begun here, or was about to be. A new call would bear another idempotency key."""
+        ask = None if prepared.intended else prepared.ask
+        acts = prepared.tool is None or not prepared.tool.read_only
+        if prepared.begun and acts and not self._only_waits(prepared.key):
+            return Unknown(at=now, key=prepared.key, ask=ask)
+        return Cancelled(at=now, key=prepared.key, ask=ask)
+
+    def _left_before(self, now: int) -> Iterator[Record]:
+        """Calls that a process before this one may have begun: those it intended, and the first that it may have."""
+        turn, known = self._turn, self._settled | {*self._open}
+        first = True
+        for ordinal, call in enumerate(turn.batch, 1):
+            key = keys.call_key(self.run, turn.batch_id, ordinal, call.name)
+            tool = None if self._maybe_agent is None else self._maybe_agent.tools.get(call.name)
+            if ordinal in turn.results or key in known or self._recorded_outcome(key) or (tool and tool.read_only):
+                continue
+            intended = ordinal in turn.intended
+            if intended and self._only_waits(key):
+                yield Cancelled(at=now, key=key)
+            elif intended or (first and self._state is None):
+                ask = None if intended else Ask("tool_call", key.rpartition(".")[2], _content(call))
+                yield Unknown(at=now, key=key, ask=ask)
+            first = False
+
+    def _recorded_outcome(self, key: str) -> bool:
+        found = self.performer.recorded(key)
+        return found is not None and found.outcome is not None
+
+    def _only_waits(self, key: str) -> bool:
+        """Whether a call did nothing that is recorded but wait, and nobody has answered it."""
+        below = [found for name, found in self.performer.past.effects.items() if name.startswith(f"{key}/")]
+        waits = [found for found in below if found.ask().kind == "await_event" and found.outcome is None]
+        return bool(waits) and len(waits) == len(below)
 
     # ---- what tools may use ----
 
@@ -649,6 +687,10 @@ def _numbers(turn: OpenTurn) -> dict[int, str]:
     return found
 
 
+def _content(call: ToolCall) -> str:
+    return digest_of_bytes("call", canonical_json([call.name, call.arguments]))
+
+
 def _groups(calls: list[_Call]) -> Iterator[list[_Call]]:
     """Calls that only read run side by side; any other runs alone, in its place."""
     group: list[_Call] = []
@@ -680,15 +722,6 @@ def _passes(error: BaseException) -> bool:
         task = asyncio.current_task()
         return task is None or task.cancelling() > 0
     return isinstance(error, Halted | Suspended | KeyboardInterrupt | GeneratorExit)
-
-
-def _answer(name: str, outcome: Outcome) -> Any:  # noqa: ANN401  whatever somebody outside answered
-    if isinstance(outcome, Done):
-        return decode_value(bytes(outcome.value))
-    state = outcome.error.kind if isinstance(outcome, Failed) else "cancelled"
-    if state == "expired":
-        raise WaitExpired(name)
-    raise WaitEnded(name, state)
 
 
 def _leaves(group: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]:

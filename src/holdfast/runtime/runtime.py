@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 import msgspec
 
-from holdfast.agent import Agent
+from holdfast.agent import Agent, milliseconds
 from holdfast.bounds import check_int
 from holdfast.engine import Embedded
 from holdfast.errors import (
@@ -33,6 +33,7 @@ from holdfast.runtime.watch import Watch
 from holdfast.store import open_store
 from holdfast.store.store import LEASE_MS, MIN_LEASE_MS, Store
 from holdfast.turns.conversation import Stop, deadline_wait
+from holdfast.turns.keys import run_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
@@ -200,9 +201,20 @@ class Runtime:
             raise InvalidId("key", key, f"keys that begin with {RESERVED!r} are Holdfast's own")
         body = msgspec.to_builtins(said)
         receipt = await self.store.accept_into(session, "session", agent, body, key=key)
+        due = self._deadline_of(agent, said)
+        if receipt.fresh and due is not None:
+            # It counts also while the turn waits for its turn; then nobody drives the session.
+            await self.store.open_wait(session, deadline_wait(run_of(receipt.input)), deadline=receipt.at + due)
         if self._engine is not None:
             self._engine.poke(session)
         return receipt
+
+    def _deadline_of(self, agent: str, said: Said) -> int | None:
+        known = self.agents.get(agent)
+        span = said.deadline_ms
+        if span is None and known is not None and known.limits.deadline is not None:
+            span = milliseconds(known.limits.deadline)
+        return span
 
     # ---- stopping and answering ----
 
@@ -230,8 +242,8 @@ class Runtime:
 
     async def waits(self, session: str) -> list[Wait]:
         """What a session waits for somebody outside to answer."""
-        found = await self.store.waits(session)
-        return [wait for wait in found if wait.state == "open" and not wait.name.startswith(deadline_wait(""))]
+        found = await self.store.waits(session, state="open")
+        return [wait for wait in found if wait.name != deadline_wait(wait.name.partition("/")[0])]
 
     def wait_token(self, session: str, name: str) -> str:
         """What `resolve` needs to answer a wait of a session."""
@@ -280,12 +292,12 @@ class Runtime:
 
     # ---- the engine ----
 
-    def _drive_of(self, work: Work | str) -> SessionDrive | None:
+    def _drive_of(self, work: Work | str, stops_only: bool) -> SessionDrive | None:  # noqa: FBT001
         session = work if isinstance(work, str) else work.journal
         if self._only is not None and session != self._only:
             return None
         known = isinstance(work, str) or work.agent in self.agents
-        return SessionDrive(self._around, session) if known else None
+        return SessionDrive(self._around, session, stops_only=stops_only) if known else None
 
     def stuck(self, session: str) -> HoldfastError | None:
         """Why a session is not driven here, if it can't be."""

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from holdfast.clock import Clock, Instant
-    from holdfast.store.contract import Command, JournalFilter, Owner, Reader
+    from holdfast.store.contract import Command, JournalFilter, Owner, Reader, WaitState
 
 T = TypeVar("T")
 
@@ -122,6 +122,10 @@ class MemoryDisk:
 
     def save_wait(self, row: JournalRow, wait: Wait) -> None:
         self._waits[row.no][wait.name] = wait
+
+    def open_waits(self, row: JournalRow, prefix: str) -> list[str]:
+        waits = self._waits[row.no].values()
+        return [wait.name for wait in waits if wait.state == "open" and wait.name.startswith(prefix)]
 
     def revoke_waits(self, row: JournalRow) -> int:
         waits = self._waits[row.no]
@@ -221,9 +225,9 @@ class MemoryDisk:
         found = self._inputs[self._known(journal).no].get(number)
         return None if found is None else Input(found.input, found.key, found.body, found.at)
 
-    def waits(self, journal: str, limit: int) -> list[Wait]:
+    def waits(self, journal: str, state: WaitState | None, limit: int) -> list[Wait]:
         found = self._waits[self._known(journal).no]
-        return [found[name] for name in sorted(found)[:limit]]
+        return [found[name] for name in sorted(found) if state in (None, found[name].state)][:limit]
 
     def _open_waits(self) -> list[tuple[int, Wait]]:
         served = {row.id for row in self._journals.values() if row.quarantine is None}

@@ -24,6 +24,7 @@ from holdfast.names import check_choice, check_id, check_text
 from holdfast.records import JOURNAL_KINDS, STATUSES, Opened, is_plain
 from holdfast.store import tokens
 from holdfast.store.contract import (
+    WAIT_STATES,
     Accept,
     Append,
     Claim,
@@ -64,6 +65,7 @@ if TYPE_CHECKING:
         Settlement,
         StoreLimits,
         Wait,
+        WaitState,
         Work,
     )
 
@@ -408,11 +410,13 @@ class Store:
         check_id("wait", name)
         return await self._guarded(journal, lambda reader: reader.wait(journal, name))
 
-    async def waits(self, journal: str, limit: int | None = None) -> list[Wait]:
-        """The waits of a journal, by name."""
+    async def waits(self, journal: str, limit: int | None = None, *, state: WaitState | None = None) -> list[Wait]:
+        """The waits of a journal (in one state, if it is given), by name."""
         check_id("journal id", journal)
+        if state is not None:
+            check_choice("wait state", state, WAIT_STATES)
         page = self._page(limit)
-        return await self._guarded(journal, lambda reader: reader.waits(journal, page))
+        return await self._guarded(journal, lambda reader: reader.waits(journal, state, page))
 
     async def due(self, limit: int | None = None) -> list[Wait]:
         """Open waits whose deadline has passed, longest overdue first. Timers are waits that nobody resolves."""

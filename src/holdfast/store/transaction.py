@@ -9,8 +9,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from holdfast import records
+from holdfast.effects.envelope import segment
 from holdfast.errors import BlobMissing, HoldfastError, InputTaken, InvariantBroken
-from holdfast.records import Admitted, Blob, Opened, Parked, blobs_of, next_status, touches_lists
+from holdfast.records import Admitted, Blob, Ended, Opened, Parked, blobs_of, next_status, touches_lists
 from holdfast.store import decisions
 from holdfast.store.contract import (
     Accept,
@@ -170,9 +171,18 @@ class Transaction:
                 row.updated = record.at
             if type(record) is Admitted:
                 self._rows.admit_input(row, record.input)
+            if type(record) is Ended:
+                self._end_waits(row, record.run)
             for blob in blobs_of(record):
                 self._rows.refer(blob.digest, row, seq)
         self._rows.save_journal(row)
+
+    def _end_waits(self, row: JournalRow, run: str) -> None:
+        """Waits whose name begins with that of a run belong to it: nobody needs them when it has ended."""
+        for name in self._rows.open_waits(row, f"{segment(run)}/"):
+            found = self._rows.wait(row, name)
+            if found is not None:
+                self._rows.save_wait(row, Wait(row.id, name, "cancelled", found.deadline))
 
     def accept(self, asked: Accept) -> Receipt:
         # A journal that is made here has an empty inbox, so that nothing below refuses the input.

@@ -26,12 +26,12 @@ class Caller(Protocol):
         """Tell observers how far the call is."""
         ...
 
-    async def wait(self, key: str, name: str, timeout: timedelta | float | None) -> Any:  # noqa: ANN401
+    async def wait(self, key: str, name: str, occurrence: int, timeout: timedelta | float | None) -> Any:  # noqa: ANN401
         """The value that somebody outside gives; the turn is parked until then."""
         ...
 
-    def token(self, key: str, name: str) -> str:
-        """What whoever answers the wait called `name` has to show."""
+    def token(self, key: str, name: str, occurrence: int) -> str:
+        """What whoever answers a wait called `name` has to show."""
         ...
 
 
@@ -42,11 +42,12 @@ class Context(EffectContext):
     a part of the tool once: when the call is performed again after a crash or a wait, it answers what it had given.
     """
 
-    __slots__ = ("_caller", "call_id", "session", "tool", "turn")
+    __slots__ = ("_caller", "_waits", "call_id", "session", "tool", "turn")
 
     def __init__(self, caller: Caller, key: str, call_id: str, tool: str) -> None:
         super().__init__(Boundary(caller.performer), key)
         self._caller = caller
+        self._waits: dict[str, int] = {}
         self.session = caller.session
         self.turn = caller.run
         self.call_id = call_id
@@ -75,8 +76,9 @@ class Context(EffectContext):
         from its beginning and gets the answer here. Put what must not happen twice before the wait into `step`.
         Raises `WaitExpired` when nobody answered within `timeout`.
         """
-        return await self._caller.wait(self.key, name, timeout)
+        occurrence = self._waits[name] = self._waits.get(name, 0) + 1
+        return await self._caller.wait(self.key, name, occurrence, timeout)
 
     def wait_token(self, name: str) -> str:
-        """What `runtime.resolve(token, value)` needs to answer the wait called `name`, also before it begins."""
-        return self._caller.token(self.key, name)
+        """What `runtime.resolve(token, value)` needs to answer the next wait called `name`, before it begins."""
+        return self._caller.token(self.key, name, self._waits.get(name, 0) + 1)

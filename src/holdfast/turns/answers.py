@@ -22,12 +22,15 @@ UNKNOWN: Final = (
     "It was not repeated. Find out what happened before you call it again."
 )
 CANCELLED: Final = "This call was stopped before it finished. It is safe to call it again."
-_SKIPPED: Final[dict[EndStatus | None, str]] = {
+FORKED: Final = (
+    "The conversation was forked before this call had a result. Whether it was carried out is not known here. "
+    "Find out what happened before you call it again."
+)
+_SKIPPED: Final[dict[EndStatus, str]] = {
     "cancelled": "This call was not begun: the turn was cancelled before.",
     "limit": "This call was not begun: the turn reached a limit before.",
     "failed": "This call was not begun: the turn failed before.",
     "completed": "This call was not begun: the turn ended before.",
-    None: "This call was not begun here: the conversation was forked before.",
 }
 
 
@@ -75,6 +78,11 @@ def _told_apart(parts: tuple[Part, ...]) -> tuple[Part, ...]:
     return tuple(told)
 
 
-def skipped(call: ToolCall, status: EndStatus | None) -> ToolResult:
-    """The result of a call that was never begun, because the turn ended so (None: a fork cut it off)."""
+def forked(call: ToolCall) -> ToolResult:
+    """The result of a call in a fork that begins before the call had one: the original may still carry it out."""
+    return ToolResult(call.id, call.name, FORKED, "unknown")
+
+
+def skipped(call: ToolCall, status: EndStatus) -> ToolResult:
+    """The result of a call that was never begun, because the turn ended so."""
     return ToolResult(call.id, call.name, _SKIPPED[status], "skipped")

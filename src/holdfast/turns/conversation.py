@@ -40,7 +40,7 @@ from holdfast.records import (
     Unknown,
 )
 from holdfast.turns import keys
-from holdfast.turns.answers import result_of, said_in, skipped, unknown
+from holdfast.turns.answers import forked, result_of, said_in, skipped, unknown
 from holdfast.turns.ending import Ending, decode_ending
 from holdfast.turns.thread import Thread
 
@@ -75,7 +75,7 @@ _stop: Final = msgspec.json.Decoder(Stop).decode
 
 def deadline_wait(run: str) -> str:
     """The name of the wait that wakes a turn when its time is up."""
-    return f"deadline:{run}"
+    return f"{run}/deadline"
 
 
 def input_of(body: bytes) -> Said | Stop:
@@ -252,8 +252,10 @@ class Conversation:
         for number, call in enumerate(turn.batch, 1):
             if number in turn.results:
                 continue
-            begun = number in turn.intended
-            turn.results[number] = unknown(call) if begun else skipped(call, status)
+            if status is None:
+                turn.results[number] = forked(call)
+            else:
+                turn.results[number] = unknown(call) if number in turn.intended else skipped(call, status)
         self._answer_all(turn)
 
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from holdfast.clock import Instant
-    from holdfast.store.contract import JournalFilter
+    from holdfast.store.contract import JournalFilter, WaitState
     from holdfast.store.sqlite.db import Db
 
 _LIST_COLUMNS: Final = "id, kind, agent, status, head, created, updated, quarantine, parent, parent_seq"
@@ -146,11 +146,12 @@ class SqliteReader:
         found = self._one(f"SELECT {_WAIT_COLUMNS} FROM waits WHERE journal = ? AND name = ?", (no, name))  # noqa: S608
         return None if found is None else wait_row(journal, found)
 
-    def waits(self, journal: str, limit: int) -> list[Wait]:
+    def waits(self, journal: str, state: WaitState | None, limit: int) -> list[Wait]:
         no, _ = self._known(journal)
         rows = self._db.execute(
-            f"SELECT {_WAIT_COLUMNS} FROM waits WHERE journal = ? ORDER BY name LIMIT ?",  # noqa: S608
-            (no, limit),
+            f"SELECT {_WAIT_COLUMNS} FROM waits WHERE journal = ? AND (? IS NULL OR state = ?)"  # noqa: S608
+            " ORDER BY name LIMIT ?",
+            (no, state, state, limit),
         ).fetchall()
         return [wait_row(journal, row) for row in rows]
 

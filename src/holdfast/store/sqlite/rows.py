@@ -221,6 +221,14 @@ class SqliteRows:
             (row.no, wait.name, wait.state, wait.deadline, wait.payload, wait_crc(wait), int(wait.opened)),
         )
 
+    def open_waits(self, row: JournalRow, prefix: str) -> list[str]:
+        end = prefix[:-1] + chr(ord(prefix[-1]) + 1)
+        found = self._db.execute(
+            "SELECT name FROM waits WHERE journal = ? AND name >= ? AND name < ? AND state = 'open'",
+            (row.no, prefix, end),
+        )
+        return [name for (name,) in found]
+
     def revoke_waits(self, row: JournalRow) -> int:
         names = [name for (name,) in self._db.execute("SELECT name FROM waits WHERE journal = ?", (row.no,))]
         for name in names:

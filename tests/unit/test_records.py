@@ -184,9 +184,9 @@ def test_a_record_names_the_blobs_it_refers_to() -> None:
         assert blobs_of(record) == ((_BLOB,) if '"blob"' in body else ())
 
 
-def test_a_plain_record_touches_no_list_no_inbox_and_no_blob() -> None:
+def test_a_plain_record_touches_no_list_no_inbox_no_wait_and_no_blob() -> None:
     for record, _ in GOLDEN:
-        concerned = touches_lists(record) or isinstance(record, Admitted) or bool(blobs_of(record))
+        concerned = touches_lists(record) or isinstance(record, Admitted | Ended) or bool(blobs_of(record))
         assert is_plain(record) is not concerned, record
 
 

@@ -22,11 +22,12 @@ from pydantic import BaseModel, Field, field_validator
 
 from holdfast.effects.replay import Repeat
 from holdfast.errors import InvalidValue, ToolInvalid
-from holdfast.messages import ToolCall
-from holdfast.records import ErrorInfo
+from holdfast.messages import ToolCall, ToolResult
+from holdfast.records import ErrorInfo, Failed
 from holdfast.tools import AnyTool, Bound, Complaint, Tool, ToolRetry, results, tool
 from holdfast.tools.context import Context
 from holdfast.tools.definition import read_docstring
+from holdfast.turns.answers import result_of
 
 if TYPE_CHECKING:
     from decimal import Decimal
@@ -514,6 +515,11 @@ def test_the_members_of_a_union_are_told_under_the_name_of_the_argument() -> Non
     assert said.count("- what: Input should be a valid") == 2
 
 
+def _told(error: ErrorInfo) -> ToolResult:
+    """What the model reads about a call that failed so."""
+    return result_of(CALL, Failed(at=1, key="t1/2.tools/1.x", error=error))
+
+
 def test_the_choices_of_an_enum_are_told() -> None:
     assert '"enum":["red","blue"]' in complaint(line_up, lines=[], colour="green")
 
@@ -670,22 +676,17 @@ async def test_a_tool_can_not_end_the_process(function: Callable[..., Any]) -> N
 CALL = ToolCall("call_1", "refund", {"cents": 1})
 
 
-def test_a_result_that_is_ok_is_the_value() -> None:
-    made = results.ok(CALL, {"a": 1})
-    assert (made.call_id, made.name, made.content, made.state) == ("call_1", "refund", {"a": 1}, "ok")
-
-
 def test_an_exception_is_one_line() -> None:
-    made = results.failed(CALL, results.raised(ValueError("no\n  such\tthing")))
+    made = _told(results.raised(ValueError("no\n  such\tthing")))
     assert (made.content, made.state) == ("ValueError: no such thing", "error")
 
 
 def test_an_exception_without_a_message_is_its_kind() -> None:
-    assert results.failed(CALL, results.raised(KeyError())).content == "KeyError"
+    assert _told(results.raised(KeyError())).content == "KeyError"
 
 
 def test_what_an_exception_says_is_bounded() -> None:
-    made = results.failed(CALL, results.raised(ValueError("x" * 1_000_000)))
+    made = _told(results.raised(ValueError("x" * 1_000_000)))
     assert len(made.content) <= results.MAX_TEXT
 
 
@@ -707,12 +708,12 @@ def test_a_group_of_one_is_told_as_that_one() -> None:
 
 
 def test_a_tool_that_asks_for_better_arguments_is_quoted() -> None:
-    made = results.failed(CALL, results.raised(ToolRetry("Give the year with four digits.")))
+    made = _told(results.raised(ToolRetry("Give the year with four digits.")))
     assert made.content == "Give the year with four digits."
 
 
 def test_a_complaint_is_read_as_it_is() -> None:
-    assert results.failed(CALL, results.complained(Complaint("- cents: wrong"))).content == "- cents: wrong"
+    assert _told(results.complained(Complaint("- cents: wrong"))).content == "- cents: wrong"
 
 
 def test_a_long_complaint_is_cut() -> None:
@@ -739,33 +740,8 @@ def test_the_list_of_tools_is_bounded() -> None:
     assert "and 9,950 more" in said
 
 
-def test_an_unknown_outcome_warns_against_repeating() -> None:
-    made = results.unknown(CALL)
-    assert made.state == "unknown"
-    assert "not known whether this call took effect" in made.content
-
-
-@pytest.mark.parametrize(
-    ("repeat", "state"), [(Repeat.FREE, "cancelled"), (Repeat.KEYED, "cancelled"), (Repeat.NEVER, "unknown")]
-)
-def test_a_call_stopped_in_the_middle_is_cancelled_only_if_it_may_be_repeated(repeat: Repeat, state: str) -> None:
-    assert results.cancelled(CALL, repeat).state == state
-
-
-@pytest.mark.parametrize("status", ["cancelled", "limit", "failed", "completed", None])
-def test_a_call_that_was_never_begun_is_skipped(status: Any) -> None:
-    made = results.skipped(CALL, status)
-    assert made.state == "skipped"
-    assert "not begun" in made.content
-
-
-def test_a_timeout_of_a_call_that_must_not_be_repeated_leaves_its_effect_unknown() -> None:
-    said = results.timed_out("refund", 1.5, Repeat.NEVER).message
-    assert said.startswith("refund did not finish within 1.5 s and was stopped. It is not known whether")
-
-
 def test_a_timeout_of_a_call_that_may_be_repeated_says_so() -> None:
-    assert "safe to call it again" in results.timed_out("find", 30, Repeat.FREE).message
+    assert "safe to call it again" in results.timed_out("find", 30).message
 
 
 def test_a_tool_is_a_tool() -> None:

@@ -489,7 +489,7 @@ class TurnRun:
         """It was stopped. Of a call that must not be repeated, nobody can say whether it took effect."""
         if not tool.read_only:
             return Unknown(at=self.performer.now(), key=prepared.key, ask=None if prepared.intended else prepared.ask)
-        return self._failed(prepared, timed_out(tool.name, tool.timeout or 0, tool.repeat), begun)
+        return self._failed(prepared, timed_out(tool.name, tool.timeout or 0), begun)
 
     def _unwrap(self, group: BaseExceptionGroup[BaseException]) -> None:
         """A task group wraps what one of its tasks was left with."""

@@ -1,22 +1,17 @@
-"""What the model reads about a call, by how the call ended. Pure.
-
-A call that failed is an `ErrorInfo`, which is what the journal keeps of it; `failed` makes of it what the model reads.
-"""
+"""How a call failed, in words that the model can act on, as the journal keeps them. Pure."""
 
 from __future__ import annotations
 
 import difflib
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Final, cast
 
 from holdfast.effects.performer import printable
-from holdfast.effects.replay import Repeat
-from holdfast.messages import ToolCall, ToolResult
 from holdfast.records import ErrorInfo
-from holdfast.turns.answers import CANCELLED, SAID_AS_IT_IS, UNKNOWN, skipped
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from holdfast.messages import ToolCall
     from holdfast.tools.definition import Complaint
 
 MAX_TEXT: Final = 2_000
@@ -25,45 +20,6 @@ MAX_NAMES: Final = 50
 """How many tools are listed to a model that asked for one that is not there."""
 
 _SHOWN: Final = 200
-
-__all__ = [
-    "MAX_NAMES",
-    "MAX_TEXT",
-    "cancelled",
-    "complained",
-    "failed",
-    "malformed",
-    "ok",
-    "raised",
-    "shorten",
-    "skipped",
-    "timed_out",
-    "unknown",
-    "unknown_tool",
-]
-
-
-def ok(call: ToolCall, value: Any) -> ToolResult:  # noqa: ANN401  any JSON value
-    """It ended well: the model reads what the tool returned."""
-    return ToolResult(call.id, call.name, value)
-
-
-def failed(call: ToolCall, error: ErrorInfo) -> ToolResult:
-    """It ended in an error. What was written for the model is said as it is, anything else with its kind before it."""
-    said = error.message if error.kind in SAID_AS_IT_IS else f"{error.kind}: {error.message}".removesuffix(": ")
-    return ToolResult(call.id, call.name, shorten(said, MAX_TEXT), "error")
-
-
-def unknown(call: ToolCall) -> ToolResult:
-    """It was begun, and nobody can say whether it took effect."""
-    return ToolResult(call.id, call.name, UNKNOWN, "unknown")
-
-
-def cancelled(call: ToolCall, repeat: Repeat) -> ToolResult:
-    """It was stopped in the middle. Of a call that must not be repeated, that leaves the effect unknown."""
-    if repeat is Repeat.NEVER:
-        return unknown(call)
-    return ToolResult(call.id, call.name, CANCELLED, "cancelled")
 
 
 def raised(error: BaseException) -> ErrorInfo:
@@ -102,12 +58,10 @@ def unknown_tool(name: str, known: Iterable[str]) -> ErrorInfo:
     return ErrorInfo("ToolUnknown", f"There is no tool {shorten(name, 64)!r}.{meant} The tools are: {listed}.")
 
 
-def timed_out(name: str, seconds: float, repeat: Repeat) -> ErrorInfo:
-    """It took longer than it may and was stopped."""
-    said = f"{name} did not finish within {seconds:g} s and was stopped."
-    if repeat is Repeat.NEVER:
-        return ErrorInfo("ToolTimeout", f"{said} {UNKNOWN}")
-    return ErrorInfo("ToolTimeout", f"{said} It is safe to call it again.")
+def timed_out(name: str, seconds: float) -> ErrorInfo:
+    """A tool that only reads took longer than it may and was stopped."""
+    said = f"{name} did not finish within {seconds:g} s and was stopped. It is safe to call it again."
+    return ErrorInfo("ToolTimeout", said)
 
 
 def shorten(text: str, limit: int) -> str:

@@ -89,7 +89,7 @@ class Lease(msgspec.Struct, frozen=True):
     """How often the journal had been woken when the lease was claimed; see `Store.release`."""
 
 
-class Entry(NamedTuple):
+class Entry(msgspec.Struct, frozen=True, gc=False):
     """A record in its place: `seq` in its journal, `pos` among all records of the store."""
 
     seq: int
@@ -98,7 +98,7 @@ class Entry(NamedTuple):
     record: Record
 
 
-class FeedEntry(NamedTuple):
+class FeedEntry(msgspec.Struct, frozen=True, gc=False):
     """A record of any journal, by its position in the store. `record` is None where it can't be trusted."""
 
     pos: int

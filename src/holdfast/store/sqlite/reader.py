@@ -258,20 +258,20 @@ def _verified(journal: str, rows: Iterable[Any], after: int, end: int, page_byte
     decode = records.decode
     entries: list[Entry] = []
     expected = after
-    taken = 0
-    for seq, pos, epoch, crc, body in rows:
-        expected += 1
-        if seq != expected:
-            raise JournalCorrupt(journal, expected, f"it is missing; the next one is {seq}")
-        if not sound(salt, seq, epoch, body, crc):
-            raise JournalCorrupt(journal, seq, "it does not match its checksum")
-        taken += len(body)
-        if taken > page_bytes and entries:
-            return entries
-        try:
+    taken = seq = 0
+    try:
+        for seq, pos, epoch, crc, body in rows:
+            expected += 1
+            if seq != expected:
+                raise JournalCorrupt(journal, expected, f"it is missing; the next one is {seq}")
+            if not sound(salt, seq, epoch, body, crc):
+                raise JournalCorrupt(journal, seq, "it does not match its checksum")
+            taken += len(body)
+            if taken > page_bytes and entries:
+                return entries
             entries.append(Entry(seq, pos, epoch, decode(body)))
-        except RecordUnreadable as error:
-            raise JournalCorrupt(journal, seq, error.reason) from error
+    except RecordUnreadable as error:
+        raise JournalCorrupt(journal, seq, error.reason) from error
     if expected < end:
         raise JournalCorrupt(journal, expected + 1, f"it is missing, and the journal should go on to {end}")
     return entries

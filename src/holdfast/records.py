@@ -220,6 +220,10 @@ def encode_checked(record: object) -> bytes:
     return body
 
 
+decode_later = _decoder.decode
+"""The record in bytes that are not the first of their journal: without a look at the format."""
+
+
 def decode(body: bytes) -> Record:
     """The record in `body`; `RecordUnreadable` when the kind or the format is not known here."""
     try:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
+
 from holdfast import records
 from holdfast.errors import BlobCorrupt, JournalCorrupt, JournalMissing, RecordUnreadable
 from holdfast.store.checksum import salt_of, sound
@@ -255,7 +257,7 @@ def list_query(where: JournalFilter, limit: int) -> tuple[str, list[Any]]:
 def _verified(journal: str, rows: Iterable[Any], after: int, end: int, page_bytes: int) -> list[Entry]:
     """The entries, if each matches its checksum and none is missing; the page ends at `end`, or when it is full."""
     salt = salt_of(journal)
-    decode = records.decode
+    decode = records.decode_later
     entries: list[Entry] = []
     expected = after
     taken = seq = 0
@@ -269,9 +271,11 @@ def _verified(journal: str, rows: Iterable[Any], after: int, end: int, page_byte
             taken += len(body)
             if taken > page_bytes and entries:
                 return entries
-            entries.append(Entry(seq, pos, epoch, decode(body)))
+            entries.append(Entry(seq, pos, epoch, decode(body) if seq > 1 else records.decode(body)))
     except RecordUnreadable as error:
         raise JournalCorrupt(journal, seq, error.reason) from error
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise JournalCorrupt(journal, seq, str(error)) from error
     if expected < end:
         raise JournalCorrupt(journal, expected + 1, f"it is missing, and the journal should go on to {end}")
     return entries

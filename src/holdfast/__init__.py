@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from holdfast.agent import Agent as Agent
     from holdfast.agent import Limits as Limits
+    from holdfast.attachments import File as File
     from holdfast.driving import drive as drive
     from holdfast.driving import replay as replay
     from holdfast.effects.boundary import Boundary as Boundary
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
     from holdfast.events import LoopDetected as LoopDetected
     from holdfast.events import MessageCommitted as MessageCommitted
     from holdfast.events import ModelFailed as ModelFailed
+    from holdfast.events import ModelNote as ModelNote
     from holdfast.events import ModelStarted as ModelStarted
     from holdfast.events import ReasoningDelta as ReasoningDelta
     from holdfast.events import RunResumed as RunResumed
@@ -68,6 +70,7 @@ if TYPE_CHECKING:
     from holdfast.events import TurnWaiting as TurnWaiting
     from holdfast.events import UsageRecorded as UsageRecorded
     from holdfast.messages import AssistantMessage as AssistantMessage
+    from holdfast.messages import Attachment as Attachment
     from holdfast.messages import CallChunk as CallChunk
     from holdfast.messages import CallEnd as CallEnd
     from holdfast.messages import CallStart as CallStart
@@ -76,7 +79,9 @@ if TYPE_CHECKING:
     from holdfast.messages import Reasoning as Reasoning
     from holdfast.messages import ReasoningChunk as ReasoningChunk
     from holdfast.messages import Refusal as Refusal
+    from holdfast.messages import Settings as Settings
     from holdfast.messages import StreamEnd as StreamEnd
+    from holdfast.messages import StreamNote as StreamNote
     from holdfast.messages import StreamReset as StreamReset
     from holdfast.messages import StreamStart as StreamStart
     from holdfast.messages import StreamUsage as StreamUsage
@@ -115,6 +120,7 @@ _HOMES = {
     "AgentUnknown": "holdfast.errors",
     "ApprovalRequested": "holdfast.events",
     "AssistantMessage": "holdfast.messages",
+    "Attachment": "holdfast.messages",
     "AttemptReset": "holdfast.events",
     "Boundary": "holdfast.effects.boundary",
     "CallChunk": "holdfast.messages",
@@ -134,6 +140,7 @@ _HOMES = {
     "Emitted": "holdfast.runtime",
     "Event": "holdfast.events",
     "Fenced": "holdfast.errors",
+    "File": "holdfast.attachments",
     "ForkPointMissing": "holdfast.errors",
     "Gap": "holdfast.events",
     "HoldfastError": "holdfast.errors",
@@ -146,6 +153,7 @@ _HOMES = {
     "Model": "holdfast.models",
     "ModelError": "holdfast.errors",
     "ModelFailed": "holdfast.events",
+    "ModelNote": "holdfast.events",
     "ModelReply": "holdfast.messages",
     "ModelRequest": "holdfast.messages",
     "ModelStarted": "holdfast.events",
@@ -164,10 +172,12 @@ _HOMES = {
     "Runtime": "holdfast.runtime",
     "RuntimeStopped": "holdfast.errors",
     "Session": "holdfast.runtime",
+    "Settings": "holdfast.messages",
     "Store": "holdfast.store",
     "StoreError": "holdfast.errors",
     "StoreLimits": "holdfast.store",
     "StreamEnd": "holdfast.messages",
+    "StreamNote": "holdfast.messages",
     "StreamReset": "holdfast.messages",
     "StreamStart": "holdfast.messages",
     "StreamUsage": "holdfast.messages",

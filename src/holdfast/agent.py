@@ -12,7 +12,7 @@ from holdfast.bounds import check_int
 from holdfast.effects.canonical import check as check_json
 from holdfast.effects.canonical import digest
 from holdfast.errors import AgentInvalid, InvalidArgument
-from holdfast.messages import ModelRequest
+from holdfast.messages import ModelRequest, Settings
 from holdfast.models import Model, model
 from holdfast.names import check_id
 from holdfast.output import Output
@@ -20,7 +20,7 @@ from holdfast.tools import AnyTool, Tool, tool
 from holdfast.turns.machine import Rules
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from holdfast.messages import OutputSpec, ToolSpec
     from holdfast.turns.thread import Thread
@@ -70,6 +70,7 @@ class Agent:
         tools: Sequence[AnyTool | Callable[..., Any]] = (),
         output: Any = None,  # noqa: ANN401  a type or a schema
         limits: Limits | None = None,
+        settings: Settings | None = None,
     ) -> None:
         self.name = check_id("agent", name)
         self.limits = Limits() if limits is None else limits
@@ -81,6 +82,9 @@ class Agent:
             raise InvalidArgument("model", model, "a model, or a name such as 'provider:model'")
         check_json(instructions)
         self.instructions = instructions
+        self.settings = Settings() if settings is None else settings
+        if not isinstance(self.settings, Settings):  # pyright: ignore[reportUnnecessaryIsInstance]  # callers may be untyped
+            raise InvalidArgument("settings", settings, "Settings")
         self.output = None if output is None else Output(output)
         self.tools: dict[str, AnyTool] = _by_name(name, tools)
         self._model = model
@@ -107,7 +111,8 @@ class Agent:
     def prefix(self) -> str:
         """The digest of what every request begins with."""
         output = None if self.output is None else [self.output.spec.name, self.output.spec.schema]
-        return digest("prefix", [self.instructions, [tool.digest for tool in self.tools.values()], output])
+        asked = msgspec.to_builtins(self.settings)
+        return digest("prefix", [self.instructions, [tool.digest for tool in self.tools.values()], output, asked])
 
     @cached_property
     def rules(self) -> Rules:
@@ -116,8 +121,8 @@ class Agent:
         check = None if self.output is None else self.output.complaint
         return Rules(limits.steps, limits.no_progress, limits.repairs, limits.continuations, check)
 
-    def request(self, thread: Thread, position: int) -> ModelRequest:
-        """The question that stands at the end of `thread`."""
+    def request(self, thread: Thread, position: int, files: Mapping[str, bytes]) -> ModelRequest:
+        """The question that stands at the end of `thread`, with the bytes of its attachments."""
         spec: OutputSpec | None = None if self.output is None else self.output.spec
         return ModelRequest(
             messages=thread.messages,
@@ -125,6 +130,9 @@ class Agent:
             tools=self.tool_specs,
             output=spec,
             position=position,
+            settings=self.settings,
+            files=files,
+            wire=thread,
         )
 
 

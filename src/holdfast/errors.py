@@ -370,11 +370,24 @@ class RunFailed(WorldError):
 class ModelError(WorldError):
     """The model could not answer. `retryable` tells whether the same request may succeed later."""
 
-    def __init__(self, message: str, *, kind: str = "model_error", retryable: bool = False) -> None:
+    def __init__(  # noqa: PLR0913
+        self,
+        message: str,
+        *,
+        kind: str = "model_error",
+        retryable: bool = False,
+        status: int | None = None,
+        request_id: str | None = None,
+        retry_after: float | None = None,
+    ) -> None:
         super().__init__(message)
         self.message = message
         self.kind = kind
         self.retryable = retryable
+        self.status = status
+        self.request_id = request_id
+        self.retry_after = retry_after
+        """How long the provider asks to wait, in seconds."""
 
 
 class StreamCut(ModelError):

@@ -202,6 +202,13 @@ class AttemptReset(_Event, frozen=True, tag="attempt_reset"):
     reason: str
 
 
+class ModelNote(_Event, frozen=True, tag="model_note"):
+    """Something about the model call: a retry, another model that takes over, replay data that was dropped."""
+
+    what: str
+    detail: str
+
+
 class ToolCallStarted(_Event, frozen=True, tag="tool_call_started"):
     """The model begins to ask for a tool."""
 
@@ -244,6 +251,7 @@ LiveEvent: TypeAlias = (
     | TextDelta
     | ReasoningDelta
     | AttemptReset
+    | ModelNote
     | ToolCallStarted
     | ToolCallDelta
     | ToolExecutionStarted

@@ -6,6 +6,7 @@ what was sent before is sent again byte for byte.
 
 from __future__ import annotations
 
+from collections.abc import Mapping  # noqa: TC003  msgspec reads the annotations
 from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
@@ -23,6 +24,7 @@ that must not be repeated. `skipped`: it was never begun.
 """
 
 Origin = Literal["user", "holdfast"]
+Effort = Literal["none", "minimal", "low", "medium", "high"]
 
 
 class Text(msgspec.Struct, frozen=True, gc=False, tag="text"):
@@ -63,6 +65,7 @@ class ToolCall(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag="t
     malformed: str | None = None
     """What came instead of a JSON object."""
     replay: Any = None
+    route: str | None = None
 
 
 class ToolResult(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag="tool_result"):
@@ -158,7 +161,25 @@ class OutputSpec(msgspec.Struct, frozen=True, gc=False):
     schema: dict[str, Any]
 
 
-class ModelRequest(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+class Settings(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
+    """How a model is to answer. What is None is left to the provider."""
+
+    max_output_tokens: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    seed: int | None = None
+    stop: tuple[str, ...] = ()
+    effort: Effort | None = None
+    """How much it may think."""
+    tool_choice: Literal["auto", "none", "required"] = "auto"
+    parallel_tool_calls: bool | None = None
+    cache: bool = True
+    """Mark the stable beginning of the request for the provider's prompt cache."""
+    extra: dict[str, Any] | None = None
+    """Fields of the provider's own, put into the request as they are."""
+
+
+class ModelRequest(msgspec.Struct, frozen=True, kw_only=True):
     """One question to a model. `position` counts the model calls of the conversation before this one."""
 
     messages: tuple[Message, ...]
@@ -166,6 +187,25 @@ class ModelRequest(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     tools: tuple[ToolSpec, ...] = ()
     output: OutputSpec | None = None
     position: int | None = None
+    settings: Settings = Settings()
+    files: Mapping[str, bytes] = {}
+    """The bytes of attachments, by digest."""
+    wire: Any = None
+    """Where encoded messages are kept with the conversation; None encodes them anew."""
+
+
+class Attempt(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
+    """One try to get an answer: whom it was asked of, how it ended, what it took."""
+
+    model: str
+    outcome: str = "completed"
+    """``completed``, or the kind of the error."""
+    status: int | None = None
+    """Of HTTP, where a response came."""
+    request_id: str | None = None
+    ms: int = 0
+    usage: Usage | None = None
+    message: str = ""
 
 
 class ModelReply(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
@@ -176,6 +216,9 @@ class ModelReply(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     usage: Usage = Usage()
     model: str = ""
     raw_usage: dict[str, Any] | None = None
+    attempts: tuple[Attempt, ...] = ()
+    """Every try, when there was more than one."""
+    response_id: str | None = None
 
     @property
     def text(self) -> str:
@@ -241,6 +284,13 @@ class StreamReset(msgspec.Struct, frozen=True, gc=False):
     reason: str
 
 
+class StreamNote(msgspec.Struct, frozen=True, gc=False):
+    """Something an observer may want to know: replay data that was dropped, another model that takes over."""
+
+    kind: Literal["replay_dropped", "fallback", "retry"]
+    detail: str
+
+
 class StreamEnd(msgspec.Struct, frozen=True, gc=False):
     """The provider said that the reply is whole. A stream without this was cut off."""
 
@@ -248,7 +298,16 @@ class StreamEnd(msgspec.Struct, frozen=True, gc=False):
 
 
 StreamEvent: TypeAlias = (
-    StreamStart | TextChunk | ReasoningChunk | CallStart | CallChunk | CallEnd | StreamUsage | StreamReset | StreamEnd
+    StreamStart
+    | TextChunk
+    | ReasoningChunk
+    | CallStart
+    | CallChunk
+    | CallEnd
+    | StreamUsage
+    | StreamReset
+    | StreamNote
+    | StreamEnd
 )
 
 _encoder: Final = msgspec.json.Encoder()

@@ -96,6 +96,8 @@ class Admitted(_Record, frozen=True, gc=False, tag="admitted"):
     body: msgspec.Raw = _ABSENT
     blob: Blob | None = None
     run: str | None = None
+    refs: tuple[Blob, ...] = ()
+    """Attachments of the input."""
 
 
 class Started(_Record, frozen=True, gc=False, tag="started"):
@@ -239,7 +241,8 @@ def decode(body: bytes) -> Record:
 def blobs_of(record: Record) -> tuple[Blob, ...]:
     """The blobs that `record` refers to."""
     blob = getattr(record, "blob", None)
-    return () if blob is None else (blob,)
+    refs: tuple[Blob, ...] = getattr(record, "refs", ())
+    return refs if blob is None else (blob, *refs)
 
 
 def touches_lists(record: Record) -> bool:

@@ -11,7 +11,7 @@ PACKAGE = Path(__file__).parents[2] / "src" / "holdfast"
 
 # A module may import from its own layer and from those above it in this list, never from below.
 LAYERS: list[tuple[str, ...]] = [
-    ("errors", "bounds", "clock", "names", "crashpoints", "records", "messages", "spawning"),
+    ("errors", "bounds", "clock", "names", "crashpoints", "records", "messages", "spawning", "attachments"),
     ("effects",),
     ("turns", "events", "output"),
     ("store", "models", "tools"),

@@ -27,7 +27,7 @@ from holdfast.runtime.performing import Park, TurnRun
 from holdfast.runtime.reading import read_on, read_session
 from holdfast.spawning import spawn
 from holdfast.turns import Ending, OpenTurn, keys
-from holdfast.turns.conversation import Said, Stop, deadline_wait, input_of
+from holdfast.turns.conversation import Said, Stop, deadline_wait, input_of, refs_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -273,8 +273,9 @@ class SessionDrive:
         message = UserMessage(f"{run}.i{found.input}", said.parts)
         if len(found.body) > self._ledger.inline_bytes:
             blob = await self._ledger.put_blob(found.body)
-            return Admitted(at=now, input=found.input, key=found.key, blob=blob, run=run), message
-        return Admitted(at=now, input=found.input, key=found.key, body=msgspec.Raw(found.body), run=run), message
+            return Admitted(at=now, input=found.input, key=found.key, blob=blob, run=run, refs=refs_of(said)), message
+        body = msgspec.Raw(found.body)
+        return Admitted(at=now, input=found.input, key=found.key, body=body, run=run, refs=refs_of(said)), message
 
     async def _may_resume(self, turn: OpenTurn) -> bool:
         """Whether there is something to do about an open turn."""

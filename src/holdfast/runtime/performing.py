@@ -35,12 +35,14 @@ from holdfast.errors import (
     WaitExpired,
 )
 from holdfast.messages import (
+    Attachment,
     CallChunk,
     CallStart,
     ModelReply,
     Reasoning,
     ReasoningChunk,
     StreamEnd,
+    StreamNote,
     StreamReset,
     Text,
     TextChunk,
@@ -51,7 +53,7 @@ from holdfast.messages import (
     encode,
 )
 from holdfast.names import check_id
-from holdfast.records import Admitted, Ask, Cancelled, Done, Ended, ErrorInfo, Failed, Intended, Parked, Unknown
+from holdfast.records import Admitted, Ask, Blob, Cancelled, Done, Ended, ErrorInfo, Failed, Intended, Parked, Unknown
 from holdfast.tools.context import Context
 from holdfast.tools.definition import Bound, Complaint, NotDone
 from holdfast.tools.results import complained, malformed, raised, timed_out, unknown_tool
@@ -84,6 +86,7 @@ if TYPE_CHECKING:
     from holdfast.store.contract import Wait
     from holdfast.tools.definition import AnyTool
     from holdfast.turns.machine import Response, TurnState
+    from holdfast.turns.thread import Thread
 
 
 class Surroundings(Protocol):
@@ -166,6 +169,8 @@ class TurnRun:
         """Calls that were intended or begun here and have no outcome yet."""
         self._settled: set[str] = set()
         self._gathered: list[Record] = []
+        self._files: dict[str, bytes] = {}
+        self._searched = 0
         self._loop = asyncio.get_running_loop()
         self._partial: tuple[str, Ask, list[Text | Reasoning]] | None = None
 
@@ -267,7 +272,7 @@ class TurnRun:
     async def _ask_model(self, effect: CallModel, key: str, ask: Ask) -> Response:
         await self._around.boundary()
         model = self._agent.model
-        request = self._agent.request(effect.thread, effect.position)
+        request = self._agent.request(effect.thread, effect.position, await self._attached(effect.thread))
         self._show(events.ContextBuilt, messages=len(request.messages))
         self._show(events.ModelStarted, model=model.name, step=effect.position + 1)
         loop = asyncio.get_running_loop()
@@ -295,6 +300,15 @@ class TurnRun:
             failed = outcome
         self._submit([failed])
         return ModelFailed(failed.error.kind, failed.error.message)
+
+    async def _attached(self, thread: Thread) -> dict[str, bytes]:
+        """The bytes of all attachments of the conversation; each is read once in a turn."""
+        for message in thread.tail(len(thread) - self._searched):
+            for part in message.parts if isinstance(message, UserMessage) else ():
+                if isinstance(part, Attachment) and part.digest not in self._files:
+                    self._files[part.digest] = await self.performer.large(Blob(part.digest, part.size))
+        self._searched = len(thread)
+        return self._files
 
     async def _stream(self, key: str, ask: Ask, request: ModelRequest) -> ModelReply:
         model = self._agent.model
@@ -326,6 +340,8 @@ class TurnRun:
                 self._show(events.ToolCallStarted, call_id=event.id, tool=event.name)
             case CallChunk():
                 self._show(events.ToolCallDelta, call_id=event.id, arguments=event.arguments)
+            case StreamNote():
+                self._show(events.ModelNote, what=event.kind, detail=event.detail)
             case StreamReset(reason=reason):
                 said.clear()
                 self._show(events.AttemptReset, reason=reason)

@@ -32,7 +32,7 @@ from holdfast.runtime.turnstile import Turnstile
 from holdfast.runtime.watch import Watch
 from holdfast.store import open_store
 from holdfast.store.store import LEASE_MS, MIN_LEASE_MS, Store
-from holdfast.turns.conversation import Stop, deadline_wait
+from holdfast.turns.conversation import Stop, deadline_wait, refs_of
 from holdfast.turns.keys import run_of
 
 if TYPE_CHECKING:
@@ -200,7 +200,7 @@ class Runtime:
         if key is not None and check_id("key", key).startswith(RESERVED):
             raise InvalidId("key", key, f"keys that begin with {RESERVED!r} are Holdfast's own")
         body = msgspec.to_builtins(said)
-        receipt = await self.store.accept_into(session, "session", agent, body, key=key)
+        receipt = await self.store.accept_into(session, "session", agent, body, key=key, refs=refs_of(said))
         due = self._deadline_of(agent, said)
         if receipt.fresh and due is not None:
             # It counts also while the turn waits for its turn; then nobody drives the session.

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any, cast
 import msgspec
 
 from holdfast.agent import milliseconds
+from holdfast.attachments import File
 from holdfast.bounds import check_int
 from holdfast.effects.canonical import check as check_json
 from holdfast.errors import InvalidArgument, TurnUnknown
-from holdfast.messages import Message, Text, Usage
+from holdfast.messages import Attachment, Message, Text, Usage
 from holdfast.names import check_id, check_text
 from holdfast.runtime.following import follow_session, session_cursor
 from holdfast.runtime.reading import read_conversation
@@ -52,7 +53,7 @@ class Session:
 
     async def send(
         self,
-        content: str | Text | Sequence[str | Text],
+        content: str | Text | File | Sequence[str | Text | File],
         *,
         key: str | None = None,
         steer: bool = False,
@@ -69,7 +70,7 @@ class Session:
                 raise InvalidArgument("metadata", metadata, "a dictionary")
             check_json(metadata)
         said = Said(
-            parts=_parts(content),
+            parts=await self._kept(_parts(content)),
             steer=bool(steer),
             deadline_ms=None if deadline is None else milliseconds(deadline),
             metadata=metadata,
@@ -77,6 +78,17 @@ class Session:
         receipt = await self._runtime.accept(self.id, await self._named_agent(), said, key)
         after = receipt.head if receipt.fresh and not steer else 0
         return Turn(self._runtime, self.id, receipt.input, after, begins=not steer)
+
+    async def _kept(self, given: list[Text | File]) -> tuple[Text | Attachment, ...]:
+        """What was given, with files replaced by references to bytes that the store has."""
+        parts: list[Text | Attachment] = []
+        for part in given:
+            if isinstance(part, File):
+                blob = await self._runtime.store.put_blob(part.data)
+                parts.append(Attachment(blob.digest, part.media_type, blob.size, part.name))
+            else:
+                parts.append(part)
+        return tuple(parts)
 
     async def _named_agent(self) -> str:
         if self._agent is not None:
@@ -140,18 +152,18 @@ class Session:
         return Session(self._runtime, name, line.agent)
 
 
-def _parts(content: object) -> tuple[Text, ...]:
-    given = [content] if isinstance(content, str | Text) else content
+def _parts(content: object) -> list[Text | File]:
+    given = [content] if isinstance(content, str | Text | File) else content
     if not isinstance(given, list | tuple):
         raise InvalidArgument("content", content, "text")
-    parts: list[Text] = []
+    parts: list[Text | File] = []
     for part in cast("Sequence[object]", given):
         if isinstance(part, str):
             parts.append(Text(part))
-        elif isinstance(part, Text) and type(part.text) is str:
+        elif isinstance(part, File) or (isinstance(part, Text) and type(part.text) is str):
             parts.append(part)
         else:
             raise InvalidArgument("content", part, "text")
-    if not any(part.text.strip() for part in parts):
-        raise InvalidArgument("content", content, "text that is not empty")
-    return tuple(parts)
+    if not any(isinstance(part, File) or part.text.strip() for part in parts):
+        raise InvalidArgument("content", content, "text that is not empty, or a file")
+    return parts

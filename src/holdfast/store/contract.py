@@ -285,6 +285,8 @@ class Accept(Command[Receipt], frozen=True):
     opening: OpenJournal | None = None
     urgent: bool = False
     """It must come in although the inbox is full: a request to stop, say."""
+    refs: tuple[str, ...] = ()
+    """Digests of blobs that it refers to."""
 
 
 class OpenWait(Command[Wait], frozen=True):

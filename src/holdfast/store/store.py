@@ -320,12 +320,25 @@ class Store:
         check_id("journal id", journal)
         return await self._backend.submit(self._accept(journal, content, key, None, urgent=bool(urgent)))
 
-    async def accept_into(
-        self, journal: str, kind: JournalKind, agent: str | None, content: object, *, key: str | None = None
+    async def accept_into(  # noqa: PLR0913
+        self,
+        journal: str,
+        kind: JournalKind,
+        agent: str | None,
+        content: object,
+        *,
+        key: str | None = None,
+        refs: Sequence[Blob] = (),
     ) -> Receipt:
-        """Open the journal and take an input in, both or neither. Refused as `open_journal` and `accept` are."""
+        """Open the journal and take an input in, both or neither. Refused as `open_journal` and `accept` are.
+
+        `refs` are blobs that the content speaks of; they stay as long as the journal does.
+        """
         opening = _opening(journal, kind, agent)
-        return await self._backend.submit(self._accept(journal, content, key, opening))
+        accept = self._accept(journal, content, key, opening)
+        if refs:
+            accept = msgspec.structs.replace(accept, refs=tuple(blob.digest for blob in refs))
+        return await self._backend.submit(accept)
 
     def _accept(
         self, journal: str, content: object, key: str | None, opening: OpenJournal | None, *, urgent: bool = False

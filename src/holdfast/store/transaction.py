@@ -192,7 +192,12 @@ class Transaction:
             return earlier
         if not asked.urgent:
             decisions.check_room(row, self._rows.count_pending(row), self._limits)
+        for digest in asked.refs:
+            if not self._rows.has_blob(digest):
+                raise BlobMissing(digest)
         row.inputs += 1
+        for digest in asked.refs:
+            self._rows.refer(digest, row, 0)  # kept while the input waits; its record refers to it afterwards
         self._rows.add_input(row, InputRow(row.inputs, asked.key, asked.digest, asked.body, self._now.wall))
         self._wake(row)
         return Receipt(row.id, row.inputs, asked.key, self._now.wall, head=row.head)

@@ -25,6 +25,7 @@ from holdfast.messages import (
 )
 from holdfast.records import (
     Admitted,
+    Blob,
     Cancelled,
     Done,
     Ended,
@@ -71,6 +72,11 @@ class Stop(msgspec.Struct, frozen=True, omit_defaults=True):
 
 _said: Final = msgspec.json.Decoder(Said).decode
 _stop: Final = msgspec.json.Decoder(Stop).decode
+
+
+def refs_of(said: Said) -> tuple[Blob, ...]:
+    """The blobs that an input speaks of."""
+    return tuple(Blob(part.digest, part.size) for part in said.parts if isinstance(part, Attachment))
 
 
 def deadline_wait(run: str) -> str:

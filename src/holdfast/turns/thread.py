@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from holdfast.messages import encode
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from holdfast.messages import Message
 
@@ -22,10 +22,16 @@ _START: Final = hashlib.sha256(b"holdfast:1:thread\n").digest()
 class Thread:
     """Messages, oldest first. Immutable: adding to it gives another one."""
 
-    __slots__ = ("_count", "_shared", "chain")
+    __slots__ = ("_count", "_shared", "_wire", "chain")
 
-    def __init__(self, shared: list[Message] | None = None, chain: bytes = _START) -> None:
+    def __init__(
+        self,
+        shared: list[Message] | None = None,
+        chain: bytes = _START,
+        wire: dict[str, list[bytes]] | None = None,
+    ) -> None:
         self._shared: list[Message] = [] if shared is None else shared
+        self._wire: dict[str, list[bytes]] = {} if wire is None else wire
         self._count = len(self._shared)
         self.chain = chain
         """The digest of all messages."""
@@ -33,12 +39,20 @@ class Thread:
     def add(self, *messages: Message) -> Thread:
         """This conversation, and what was said next."""
         # The list only ever grows at its end; whoever does not stand at the end any more gets a list of its own.
-        shared = self._shared if len(self._shared) == self._count else self._shared[: self._count]
+        at_end = len(self._shared) == self._count
+        shared = self._shared if at_end else self._shared[: self._count]
+        wire = self._wire if at_end else {key: kept[: self._count] for key, kept in self._wire.items()}
         shared.extend(messages)
         chain = self.chain
         for message in messages:
             chain = hashlib.sha256(chain + encode(message)).digest()
-        return Thread(shared, chain)
+        return Thread(shared, chain, wire)
+
+    def encoded(self, key: str, encode: Callable[[Message], bytes]) -> list[bytes]:
+        """The bytes of all messages for `key`; each is encoded once, and kept for the threads that grow from this."""
+        kept = self._wire.setdefault(key, [])
+        kept.extend(encode(message) for message in self._shared[len(kept) : self._count])
+        return kept[: self._count]
 
     @property
     def messages(self) -> tuple[Message, ...]:

@@ -532,7 +532,7 @@ def _ending(run: TurnRun, work: asyncio.Task[Ending]) -> Ending:
         return work.result()
     except (HoldfastError, Stopping, Park):
         raise
-    except Exception as error:  # noqa: BLE001  whatever it was, the turn gets an ending
+    except (Exception, GeneratorExit) as error:  # noqa: BLE001  whatever it was, the turn gets an ending
         run.performer.check_halted()
         info = error_info(error)
         return Ending("failed", info.kind, info.message, "code", **run.so_far())

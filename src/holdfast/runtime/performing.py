@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 import msgspec
 
@@ -87,6 +87,10 @@ if TYPE_CHECKING:
     from holdfast.tools.definition import AnyTool
     from holdfast.turns.machine import Response, TurnState
     from holdfast.turns.thread import Thread
+
+
+LOOK: Final = "%reconcile-"
+"""What the places below a call begin with in which `reconcile` works; no name of a step or a wait can look like it."""
 
 
 class Surroundings(Protocol):
@@ -409,7 +413,7 @@ class TurnRun:
         """Whether the call was left in order, to wait: then nothing of it was interrupted, and it may run again."""
         waiting = False
         for name, found in self.performer.past.effects.items():
-            if name.startswith(f"{key}/") and found.ask().kind == "await_event":
+            if _within(name, key) and found.ask().kind == "await_event":
                 waiting = found.outcome is None
         return waiting
 
@@ -524,21 +528,37 @@ class TurnRun:
         tool, bound = prepared.tool, prepared.bound
         if tool is None or tool.reconcile is None or bound is None:
             return Unknown(at=self.performer.now(), key=prepared.key)
-        context = Context(self, prepared.key, prepared.call.id, tool.name)
+        look = self._next_look(prepared.key)
+        context = Context(self, prepared.key, prepared.call.id, tool.name, scope=look)
         begun = self._loop.time()
-        token = current.set(Place(self.performer, f"{prepared.key}/reconcile", inside=True))
+        token = current.set(Place(self.performer, look, inside=True))
         try:
             async with asyncio.timeout(tool.timeout):
                 body = await tool.find_out(bound, context)
         except NotDone:
-            prepared.decision = Again()
-            return await self._outcome(prepared)
-        except Exception:  # noqa: BLE001  it could not find out
+            pass
+        except BaseException as error:
+            if _passes(error) or isinstance(error, Suspended):
+                raise
             self.performer.check_halted()
             return Unknown(at=self.performer.now(), key=prepared.key)
+        else:
+            return await self.performer.succeeded(prepared.key, None, body, begun)
         finally:
             current.reset(token)
-        return await self.performer.succeeded(prepared.key, None, body, begun)
+        # What it found is used up with the run that follows: if that is interrupted too, it looks anew.
+        ask = Ask("sample", "reconcile", digest_of_bytes("look", look.encode()))
+        self._submit([Done(at=self.performer.now(), key=look, ask=ask, value=msgspec.Raw(b"false"))])
+        await self.settle()
+        prepared.decision = Again()
+        return await self._outcome(prepared)
+
+    def _next_look(self, key: str) -> str:
+        """The place of the next attempt to find out what came of a call."""
+        number = 1
+        while self._recorded_outcome(f"{key}/{LOOK}{number}"):
+            number += 1
+        return f"{key}/{LOOK}{number}"
 
     # ---- checkpoints ----
 
@@ -667,6 +687,8 @@ class TurnRun:
     def _only_waits(self, key: str) -> bool:
         """Whether a call did nothing that is recorded but wait, and nobody has answered it."""
         below = [found for name, found in self.performer.past.effects.items() if name.startswith(f"{key}/")]
+        if any(f"{key}/{LOOK}" in name for name in self.performer.past.effects):
+            return False  # it was interrupted once, and somebody is finding out
         waits = [found for found in below if found.ask().kind == "await_event" and found.outcome is None]
         return bool(waits) and len(waits) == len(below)
 
@@ -701,6 +723,11 @@ def _numbers(turn: OpenTurn) -> dict[int, str]:
         if key is not None:
             found[key.number] = key.name
     return found
+
+
+def _within(name: str, key: str) -> bool:
+    """Whether `name` was asked by the tool itself, and not by what finds out about it."""
+    return name.startswith(f"{key}/") and not name.startswith(f"{key}/{LOOK}")
 
 
 def _content(call: ToolCall) -> str:

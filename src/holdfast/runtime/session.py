@@ -144,7 +144,7 @@ class Session:
     async def fork(self, at: int | None = None, *, id: str | None = None) -> Session:
         """Another session that begins where this one was at record `at`; nothing is copied, and this one stays.
 
-        A turn that was under way at that point does not go on in the fork: its open calls count as not begun.
+        A turn that was under way at that point does not go on in the fork: what came of its open calls is unknown here.
         """
         line = await self._runtime.store.journal(self.id)
         name = f"{self.id[:240]}~{secrets.token_hex(4)}" if id is None else check_id("session", id)

@@ -42,10 +42,11 @@ class Context(EffectContext):
     a part of the tool once: when the call is performed again after a crash or a wait, it answers what it had given.
     """
 
-    __slots__ = ("_caller", "_waits", "call_id", "session", "tool", "turn")
+    __slots__ = ("_caller", "_scope", "_waits", "call_id", "session", "tool", "turn")
 
-    def __init__(self, caller: Caller, key: str, call_id: str, tool: str) -> None:
+    def __init__(self, caller: Caller, key: str, call_id: str, tool: str, *, scope: str | None = None) -> None:
         super().__init__(Boundary(caller.performer), key)
+        self._scope = key if scope is None else scope
         self._caller = caller
         self._waits: dict[str, int] = {}
         self.session = caller.session
@@ -77,8 +78,8 @@ class Context(EffectContext):
         Raises `WaitExpired` when nobody answered within `timeout`.
         """
         occurrence = self._waits[name] = self._waits.get(name, 0) + 1
-        return await self._caller.wait(self.key, name, occurrence, timeout)
+        return await self._caller.wait(self._scope, name, occurrence, timeout)
 
     def wait_token(self, name: str) -> str:
         """What `runtime.resolve(token, value)` needs to answer the next wait called `name`, before it begins."""
-        return self._caller.token(self.key, name, self._waits.get(name, 0) + 1)
+        return self._caller.token(self._scope, name, self._waits.get(name, 0) + 1)

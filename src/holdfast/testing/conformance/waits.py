@@ -4,23 +4,33 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from holdfast.errors import (
+    Fenced,
+    HeadConflict,
     HoldfastError,
+    InboxFull,
+    InvalidNumber,
     PayloadTooLarge,
     WaitUnknown,
 )
+from holdfast.records import Admitted, Ended, Started
 from holdfast.testing.clock import ManualClock
 from holdfast.testing.conformance.suite import (
     Stores,
+    append_here,
     case,
     contents,
+    leased,
     refusal,
+    step,
 )
 
 if TYPE_CHECKING:
-    from holdfast.store import Store
+    from holdfast.store import Lease, Store
+
+STATES: Final = ("open", "resolved", "expired", "cancelled", "revoked")
 
 
 @case
@@ -272,3 +282,180 @@ async def a_resolution_over_the_limit_is_refused(stores: Stores) -> None:
         token = store.wait_token("a", "w")
         await refusal(PayloadTooLarge, store.resolve(token, "x" * store.limits.input_bytes))
         assert (await store.resolve(token, 1)).won
+
+
+# ---- waits that belong to a run --------------------------------------------------------------------------------------
+
+
+async def _states(store: Store, journal: str = "a") -> dict[str, str]:
+    return {found.name: found.state for found in await store.waits(journal)}
+
+
+async def _begun(store: Store, journal: str = "a") -> Lease:
+    """A journal with the run t1 under way, and its lease."""
+    lease = await leased(store, journal)
+    await append_here(store, lease, Started(at=1, run="t1", code="1", by="test"))
+    return lease
+
+
+def _ended(run: str = "t1", *, unstarted: bool = False) -> Ended:
+    return Ended(at=2, run=run, status="cancelled", unstarted=unstarted)
+
+
+@case
+async def open_waits_of_a_run_are_cancelled_by_its_end(stores: Stores) -> None:
+    clock = ManualClock()
+    async with stores.open(clock) as store:
+        lease = await _begun(store)
+        deadline = clock.read().wall + 1_000
+        await store.open_wait("a", "t1/deadline", deadline=deadline)
+        await store.open_wait("a", "t1/2.tools/1.ask/go")
+        await append_here(store, lease, step("x"), _ended())
+        assert await _states(store) == {"t1/deadline": "cancelled", "t1/2.tools/1.ask/go": "cancelled"}
+        assert await store.next_due() is None
+    async with stores.open(clock) as store:
+        assert await _states(store) == {"t1/deadline": "cancelled", "t1/2.tools/1.ask/go": "cancelled"}
+
+
+@case
+async def a_wait_that_ended_with_its_run_can_not_be_resolved(stores: Stores) -> None:
+    async with stores.open(ManualClock()) as store:
+        lease = await _begun(store)
+        await store.open_wait("a", "t1/go")
+        await append_here(store, lease, _ended())
+        answer = await store.resolve(store.wait_token("a", "t1/go"), 1)
+        assert (answer.won, answer.wait.state, answer.wait.payload) == (False, "cancelled", None)
+
+
+@case
+async def waits_of_a_run_that_were_settled_stay_as_they_are(stores: Stores) -> None:
+    clock = ManualClock()
+    async with stores.open(clock) as store:
+        lease = await _begun(store)
+        for state in STATES[1:]:
+            await store.open_wait("a", f"t1/{state}", deadline=clock.read().wall if state == "expired" else None)
+        await store.resolve(store.wait_token("a", "t1/resolved"), "yes")
+        await store.resolve(store.wait_token("a", "t1/early"), "before it was opened")
+        await store.expire_wait("a", "t1/expired")
+        await store.cancel_wait("a", "t1/cancelled")
+        await store.revoke_waits("a", "t1/revoked")
+        before = await store.waits("a")
+        await append_here(store, lease, _ended())
+        assert await store.waits("a") == before
+
+
+@case
+async def waits_of_other_runs_and_of_nobody_stay_open(stores: Stores) -> None:
+    async with stores.open(ManualClock()) as store:
+        lease = await _begun(store)
+        names = ("t", "t1", "t10/go", "t1.x/go", "t2/go", "x/t1/go", "T1/go", "t1%2Fgo", "t1~/go", "t10")
+        for name in names:
+            await store.open_wait("a", name)
+        await append_here(store, lease, _ended())
+        assert await _states(store) == dict.fromkeys(names, "open")
+
+
+@case
+async def waits_of_other_journals_stay_open(stores: Stores) -> None:
+    async with stores.open(ManualClock()) as store:
+        lease = await _begun(store)
+        await _begun(store, "b")
+        await store.open_wait("b", "t1/go")
+        await append_here(store, lease, _ended())
+        assert await _states(store, "b") == {"t1/go": "open"}
+
+
+@case
+async def waits_of_a_run_that_ends_before_it_begins_are_cancelled(stores: Stores) -> None:
+    async with stores.open(ManualClock()) as store:
+        lease = await _begun(store)
+        await store.accept("a", 1, key="k")
+        for name in ("t1/deadline", "t2/deadline"):
+            await store.open_wait("a", name)
+        await append_here(store, lease, Admitted(at=1, input=1, key="k", run="t2"), _ended("t2", unstarted=True))
+        assert await _states(store) == {"t1/deadline": "open", "t2/deadline": "cancelled"}
+
+
+@case
+async def an_end_that_is_refused_ends_no_wait(stores: Stores) -> None:
+    async with stores.open(ManualClock()) as store:
+        lease = await _begun(store)
+        await store.open_wait("a", "t1/go")
+        before = await contents(store)
+        await refusal(HeadConflict, store.append(lease, [_ended()], head=7))
+        await store.release(lease)
+        await refusal(Fenced, store.append(lease, [_ended()], head=2))
+        assert await _states(store) == {"t1/go": "open"}
+        assert (await contents(store)).waits == before.waits
+
+
+@case
+async def waits_are_listed_by_their_state(stores: Stores) -> None:
+    clock = ManualClock()
+    async with stores.open(clock) as store:
+        await store.open_journal("a")
+        for name in ("z open", *STATES):
+            await store.open_wait("a", name, deadline=clock.read().wall if name == "expired" else None)
+        await store.resolve(store.wait_token("a", "resolved"), 1)
+        await store.expire_wait("a", "expired")
+        await store.cancel_wait("a", "cancelled")
+        await store.revoke_waits("a", "revoked")
+        for state in STATES[1:]:
+            assert [found.name for found in await store.waits("a", state=state)] == [state]
+        assert [found.name for found in await store.waits("a", state="open")] == ["open", "z open"]
+        assert [found.name for found in await store.waits("a", 1, state="open")] == ["open"]
+
+
+# ---- what else whoever drives a run asks of its inbox and of the feed ------------------------------------------------
+
+
+@case
+async def pending_inputs_are_read_page_by_page(stores: Stores) -> None:
+    async with stores.open(ManualClock()) as store:
+        lease = await leased(store, "a")
+        for number in range(6):
+            await store.accept("a", number, key=f"k{number}")
+        await append_here(store, lease, Admitted(at=1, input=4, key="k3"))
+        assert [found.input for found in await store.pending("a", 2, after=2)] == [3, 5]
+        assert [found.input for found in await store.pending("a", after=5)] == [6]
+        assert await store.pending("a", after=6) == []
+        await refusal(InvalidNumber, store.pending("a", after=-1))
+
+
+@case
+async def an_input_is_found_by_its_number_also_when_it_was_taken(stores: Stores) -> None:
+    clock = ManualClock()
+    async with stores.open(clock) as store:
+        lease = await leased(store, "a")
+        await store.open_journal("b")
+        await store.accept("a", "hello", key="k")
+        (waiting,) = await store.pending("a")
+        assert await store.input("a", 1) == waiting
+        await append_here(store, lease, Admitted(at=1, input=1, key="k"))
+    async with stores.open(clock) as store:
+        assert await store.input("a", 1) == waiting
+        for journal, number in (("a", 2), ("a", 0), ("b", 1)):
+            assert await store.input(journal, number) is None
+
+
+@case
+async def an_urgent_input_comes_into_a_full_inbox(stores: Stores) -> None:
+    async with stores.open(ManualClock()) as store:
+        await store.open_journal("a")
+        limit = store.limits.pending_inputs
+        await asyncio.gather(*(store.accept("a", number, key=f"k{number}") for number in range(limit)))
+        receipt = await store.accept("a", "stop", key="stop", urgent=True)
+        assert (receipt.input, receipt.fresh) == (limit + 1, True)
+        assert not (await store.accept("a", "stop", key="stop", urgent=True)).fresh
+        await refusal(InboxFull, store.accept("a", "one more", key="more"))
+
+
+@case
+async def a_mark_stands_behind_all_that_was_asked_before_it(stores: Stores) -> None:
+    async with stores.open(ManualClock()) as store:
+        lease = await leased(store, "a")
+        appending = store.append(lease, [step("x")], head=1)
+        mark = store.mark()
+        later = store.append(lease, [step("y")], head=2)
+        assert (await appending, await mark, await later) == (2, 2, 3)
+        assert [entry.seq for entry in await store.feed(after=await mark)] == [3]

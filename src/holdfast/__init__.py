@@ -94,6 +94,12 @@ if TYPE_CHECKING:
     from holdfast.messages import UserMessage as UserMessage
     from holdfast.models import Model as Model
     from holdfast.models import model as model
+    from holdfast.models.fallback import Fallback as Fallback
+    from holdfast.models.http import HttpModel as HttpModel
+    from holdfast.models.limits import CallLimits as CallLimits
+    from holdfast.models.prices import Price as Price
+    from holdfast.models.retry import Retry as Retry
+    from holdfast.models.transport import Timeouts as Timeouts
     from holdfast.runtime import Control as Control
     from holdfast.runtime import EmitRequest as EmitRequest
     from holdfast.runtime import Emitted as Emitted
@@ -125,6 +131,7 @@ _HOMES = {
     "Boundary": "holdfast.effects.boundary",
     "CallChunk": "holdfast.messages",
     "CallEnd": "holdfast.messages",
+    "CallLimits": "holdfast.models.limits",
     "CallStart": "holdfast.messages",
     "Context": "holdfast.tools.context",
     "ContextBuilt": "holdfast.events",
@@ -139,11 +146,13 @@ _HOMES = {
     "EmitRequest": "holdfast.runtime",
     "Emitted": "holdfast.runtime",
     "Event": "holdfast.events",
+    "Fallback": "holdfast.models.fallback",
     "Fenced": "holdfast.errors",
     "File": "holdfast.attachments",
     "ForkPointMissing": "holdfast.errors",
     "Gap": "holdfast.events",
     "HoldfastError": "holdfast.errors",
+    "HttpModel": "holdfast.models.http",
     "InputAccepted": "holdfast.events",
     "KeyConflict": "holdfast.errors",
     "LeaseHeld": "holdfast.errors",
@@ -160,12 +169,14 @@ _HOMES = {
     "ModelUnknown": "holdfast.errors",
     "NoneSucceeded": "holdfast.errors",
     "NotDone": "holdfast.tools",
+    "Price": "holdfast.models.prices",
     "Reasoning": "holdfast.messages",
     "ReasoningChunk": "holdfast.messages",
     "ReasoningDelta": "holdfast.events",
     "Refusal": "holdfast.messages",
     "Repeat": "holdfast.effects.replay",
     "ReplayMismatch": "holdfast.errors",
+    "Retry": "holdfast.models.retry",
     "RunFailed": "holdfast.errors",
     "RunResumed": "holdfast.events",
     "RunStarted": "holdfast.events",
@@ -185,6 +196,7 @@ _HOMES = {
     "Text": "holdfast.messages",
     "TextChunk": "holdfast.messages",
     "TextDelta": "holdfast.events",
+    "Timeouts": "holdfast.models.transport",
     "Tool": "holdfast.tools",
     "ToolCall": "holdfast.messages",
     "ToolCallCompleted": "holdfast.events",

@@ -56,16 +56,17 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 class Agent:
     """Model, instructions, tools, the shape of the answer, limits.
 
-    `model` is a Model or a name such as ``"provider:model"``. `tools` are functions, made into tools where they are not
-    (a plain function is never silently repeated). `output` is the type of the answer: a pydantic model, a dataclass,
-    anything pydantic understands, or a JSON schema.
+    `model` is a Model or a name such as ``"provider:model"``, or a list of these: the first that works. `tools` are
+    functions, made into tools where they are not (a plain function is never silently repeated). `output` is the type
+    of the answer: a pydantic model, a dataclass, anything pydantic understands, or a JSON schema. `settings` say how
+    the model is to answer.
     """
 
     def __init__(  # noqa: PLR0913
         self,
         name: str,
         *,
-        model: Model | str,
+        model: Model | str | Sequence[Model | str],
         instructions: str = "",
         tools: Sequence[AnyTool | Callable[..., Any]] = (),
         output: Any = None,  # noqa: ANN401  a type or a schema
@@ -78,8 +79,8 @@ class Agent:
             raise InvalidArgument("limits", limits, "Limits")
         if type(instructions) is not str or len(instructions) > MAX_INSTRUCTIONS:
             raise AgentInvalid(name, f"its instructions are not text of at most {MAX_INSTRUCTIONS:,} characters")
-        if not isinstance(model, (str, Model)):  # pyright: ignore[reportUnnecessaryIsInstance]  # callers may be untyped
-            raise InvalidArgument("model", model, "a model, or a name such as 'provider:model'")
+        if not isinstance(model, (str, Model, list, tuple)):
+            raise InvalidArgument("model", model, "a model, a name such as 'provider:model', or a list of them")
         check_json(instructions)
         self.instructions = instructions
         self.settings = Settings() if settings is None else settings

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from holdfast.effects.divergence import Divergence
+    from holdfast.messages import Attempt
 
 Actor = Literal["caller", "world", "store", "us"]
 
@@ -388,6 +389,8 @@ class ModelError(WorldError):
         self.request_id = request_id
         self.retry_after = retry_after
         """How long the provider asks to wait, in seconds."""
+        self.attempts: tuple[Attempt, ...] = ()
+        """Every try, where the model keeps a ledger."""
 
 
 class StreamCut(ModelError):

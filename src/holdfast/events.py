@@ -93,6 +93,8 @@ class UsageRecorded(_Event, frozen=True, tag="usage_recorded"):
 
     model: str
     usage: Usage
+    cost: float | None = None
+    """In US dollars; None where no price is known."""
 
 
 class ToolCallCompleted(_Event, frozen=True, tag="tool_call_completed"):
@@ -381,7 +383,7 @@ def _reply(key: EffectKey, record: Done) -> Iterator[_Seen]:
         )
     if message.parts:
         yield MessageCommitted, key.run, {"message": message, "ms": record.ms}
-    yield UsageRecorded, key.run, {"model": reply.model, "usage": reply.usage}
+    yield UsageRecorded, key.run, {"model": reply.model, "usage": reply.usage, "cost": reply.cost}
 
 
 def _finished(key: EffectKey, record: Outcome) -> _Seen:

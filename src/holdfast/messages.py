@@ -217,8 +217,10 @@ class ModelReply(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     model: str = ""
     raw_usage: dict[str, Any] | None = None
     attempts: tuple[Attempt, ...] = ()
-    """Every try, when there was more than one."""
+    """Every try, where the model keeps a ledger."""
     response_id: str | None = None
+    cost: float | None = None
+    """In US dollars, by the price of the day; None where no price is known."""
 
     @property
     def text(self) -> str:

@@ -164,6 +164,8 @@ class Failed(_Record, frozen=True, gc=False, tag="failed"):
     error: ErrorInfo
     ask: Ask | None = None
     ms: Number = 0
+    detail: msgspec.Raw = _ABSENT
+    """What else is known about it: the tries of a model call, say."""
 
 
 class Unknown(_Record, frozen=True, gc=False, tag="unknown"):

@@ -10,7 +10,7 @@ import typer
 from typer.core import TyperGroup
 
 from holdfast import __version__
-from holdfast.cli import commands, doctor
+from holdfast.cli import commands, doctor, models
 from holdfast.cli.failures import FAILED, INTERRUPTED, exit_code
 from holdfast.errors import HoldfastError
 
@@ -62,6 +62,7 @@ for _command in (
     doctor.doctor,
 ):
     app.command(_command.__name__)(_command)
+app.add_typer(models.app, name="models")
 
 
 def _version(*, wanted: bool) -> None:

@@ -2,7 +2,42 @@
 
 from __future__ import annotations
 
-from holdfast.models.contract import Model, respond
-from holdfast.models.names import model
+from importlib import import_module
+from typing import TYPE_CHECKING, Final
 
-__all__ = ["Model", "model", "respond"]
+from holdfast.models.contract import Model, respond
+from holdfast.models.names import model, register
+
+if TYPE_CHECKING:
+    from holdfast.models.fallback import Fallback as Fallback
+    from holdfast.models.http import HttpModel as HttpModel
+    from holdfast.models.limits import CallLimits as CallLimits
+    from holdfast.models.retry import Retry as Retry
+    from holdfast.models.transport import Timeouts as Timeouts
+
+_LAZY: Final = {
+    "CallLimits": "holdfast.models.limits",
+    "Fallback": "holdfast.models.fallback",
+    "HttpModel": "holdfast.models.http",
+    "Retry": "holdfast.models.retry",
+    "Timeouts": "holdfast.models.transport",
+}
+
+__all__ = [
+    "CallLimits",
+    "Fallback",
+    "HttpModel",
+    "Model",
+    "Retry",
+    "Timeouts",
+    "model",
+    "register",
+    "respond",
+]
+
+
+def __getattr__(name: str) -> object:
+    module = _LAZY.get(name)
+    if module is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(module), name)

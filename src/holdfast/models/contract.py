@@ -8,7 +8,7 @@ from holdfast.errors import StreamCut
 from holdfast.messages import ModelReply, ModelRequest, StreamEnd, StreamEvent
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Awaitable, Callable
 
 
 @runtime_checkable
@@ -27,7 +27,13 @@ class Model(Protocol):
 
 async def respond(model: Model, request: ModelRequest) -> ModelReply:
     """The whole reply at once."""
-    async for event in model.stream(request):
-        if isinstance(event, StreamEnd):
-            return event.reply
+    stream = model.stream(request)
+    try:
+        async for event in stream:
+            if isinstance(event, StreamEnd):
+                return event.reply
+    finally:
+        close: Callable[[], Awaitable[None]] | None = getattr(stream, "aclose", None)
+        if close is not None:
+            await close()
     raise StreamCut(model.name)

@@ -64,6 +64,8 @@ class Fold(Protocol):
 
     ignored: int
     """Frames that nobody here understands."""
+    paused: bool
+    """The provider wants the same conversation again, with what came so far, to go on."""
 
     def feed(self, frame: Frame) -> list[StreamEvent]:
         """What a frame means. Raises a `ModelError` for an error that the provider puts into its stream."""

@@ -21,7 +21,7 @@ from holdfast.turns.conversation import ending_of
 if TYPE_CHECKING:
     from holdfast.agent import Agent
     from holdfast.events import LiveEvent
-    from holdfast.messages import UserMessage
+    from holdfast.messages import ModelReply, UserMessage
     from holdfast.records import Admitted
     from holdfast.store import Store
     from holdfast.store.contract import Wait
@@ -157,3 +157,7 @@ class _Nobody:
     def token(self, name: str) -> str:
         message = f"a check must not give out the token of {name!r}"
         raise InvariantBroken(message)
+
+    def price(self, reply: ModelReply) -> float | None:  # noqa: ARG002
+        """Nothing is bought."""
+        return None

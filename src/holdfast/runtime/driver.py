@@ -21,6 +21,7 @@ from holdfast.effects.performer import error_info
 from holdfast.effects.scopes import install
 from holdfast.errors import Halted, HeadConflict, HoldfastError, LeaseHeld, StoreError
 from holdfast.messages import UserMessage
+from holdfast.models.prices import cost
 from holdfast.records import Admitted, Ended, Record, Resumed, Started
 from holdfast.runtime.live import Ring
 from holdfast.runtime.performing import Park, TurnRun
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
 
     from holdfast.agent import Agent
     from holdfast.events import LiveEvent
+    from holdfast.messages import ModelReply
+    from holdfast.models.prices import Price
     from holdfast.runtime.following import Rings
     from holdfast.runtime.turnstile import Turnstile
     from holdfast.runtime.watch import Watch
@@ -63,6 +66,7 @@ class Surround:
     rings: Rings
     turnstile: Turnstile
     lease_ms: int
+    prices: Mapping[str, Price]
 
 
 @dataclass(frozen=True, slots=True)
@@ -524,6 +528,10 @@ class SessionDrive:
 
     def token(self, name: str) -> str:
         return self._store.wait_token(self.session, name)
+
+    def price(self, reply: ModelReply) -> float | None:
+        found = cost(reply.model, reply.usage, self._around.prices)
+        return None if found is None else float(found)
 
 
 def _ending(run: TurnRun, work: asyncio.Task[Ending]) -> Ending:

@@ -123,6 +123,7 @@ class TurnReader:
             blame=ending.blame,
             steps=ending.steps,
             usage=ending.usage,
+            cost=ending.cost,
         )
 
 

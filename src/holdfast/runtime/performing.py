@@ -118,6 +118,10 @@ class Surroundings(Protocol):
         """The secret that resolves a wait."""
         ...
 
+    def price(self, reply: ModelReply) -> float | None:
+        """What a reply cost, if anybody knows."""
+        ...
+
 
 class Park(Exception):
     """Nothing more can be done in this turn until one of these waits is settled."""
@@ -189,9 +193,10 @@ class TurnRun:
         """How many steps the turn took, what it used, and the last words of an answer that was broken off."""
         counted = self._state or self._turn
         if self._partial is None or not self._partial[2]:
-            return {"steps": counted.steps, "usage": counted.usage}
+            return {"steps": counted.steps, "usage": counted.usage, "cost": counted.cost}
         answer = self._partial[0].replace("/", ".").removesuffix(".model")
-        return {"steps": counted.steps + 1, "usage": counted.usage, "answer": answer}
+        # What a reply cost that was broken off nobody says.
+        return {"steps": counted.steps + 1, "usage": counted.usage, "cost": None, "answer": answer}
 
     async def finish(self) -> Ending:
         """Drive the turn to its end; answers how it ended. Raises `Park` when it has to wait for somebody."""
@@ -283,12 +288,13 @@ class TurnRun:
         begun = loop.time()
         crash_point("model.before_call")
         try:
-            body = encode(await self._stream(key, ask, request))
+            body = encode(self._priced(await self._stream(key, ask, request)))
             reply = decode_reply(body)  # a model of somebody's own may have put anything into it
         except ModelError as error:
             info = ErrorInfo(printable(error.kind[:100]), bounded(error.message))
             ms = round((loop.time() - begun) * 1000)
-            failed = Failed(at=self.performer.now(), key=key, ask=ask, error=info, ms=ms)
+            detail = msgspec.Raw(encode(error.attempts)) if error.attempts else msgspec.Raw()
+            failed = Failed(at=self.performer.now(), key=key, ask=ask, error=info, ms=ms, detail=detail)
         except BaseException as error:
             if _passes(error):
                 raise
@@ -304,6 +310,12 @@ class TurnRun:
             failed = outcome
         self._submit([failed])
         return ModelFailed(failed.error.kind, failed.error.message)
+
+    def _priced(self, reply: ModelReply) -> ModelReply:
+        """A reply with what it cost, by the prices of today."""
+        if reply.cost is not None:
+            return reply
+        return msgspec.structs.replace(reply, cost=self._around.price(reply))
 
     async def _attached(self, thread: Thread) -> dict[str, bytes]:
         """The bytes of all attachments of the conversation; each is read once in a turn."""

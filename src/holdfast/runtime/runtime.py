@@ -36,7 +36,7 @@ from holdfast.turns.conversation import Stop, deadline_wait, refs_of
 from holdfast.turns.keys import run_of
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
     from datetime import timedelta
     from pathlib import Path
     from types import TracebackType
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from holdfast.clock import Clock
     from holdfast.errors import HoldfastError
     from holdfast.events import Event
+    from holdfast.models.prices import Price
     from holdfast.records import Status
     from holdfast.runtime.invocation import Control, EmitRequest
     from holdfast.runtime.outcome import TurnOutcome
@@ -77,6 +78,7 @@ class Runtime:
         concurrency: int = CONCURRENCY,
         drive: bool = True,
         only: str | None = None,
+        prices: Mapping[str, Price] | None = None,
     ) -> None:
         self.store = store
         self.rings = Rings()
@@ -89,7 +91,7 @@ class Runtime:
             self.register(agent)
         check_int("lease time", lease_ms, least=MIN_LEASE_MS)
         check_int("concurrency", concurrency, least=1)
-        self._around = Surround(store, self.agents, self.watch, self.rings, Turnstile(), lease_ms)
+        self._around = Surround(store, self.agents, self.watch, self.rings, Turnstile(), lease_ms, prices or {})
         self._engine = Embedded(store, self._drive_of, self.watch.ended, concurrency) if drive else None
         self._only = only
         self._subscriptions: set[Subscription] = set()
@@ -318,16 +320,18 @@ async def open(  # noqa: PLR0913
     lease_ms: int = LEASE_MS,
     concurrency: int = CONCURRENCY,
     drive: bool = True,
+    prices: Mapping[str, Price] | None = None,
     limits: StoreLimits | None = None,
     clock: Clock | None = None,
 ) -> AsyncGenerator[Runtime]:
     """Open the store at `path` (None: in memory) with the agents that may run on it, as an async context manager.
 
     Whatever was interrupted goes on at once. `drive=False` only looks and accepts: another process does the work.
+    `prices` go before the known ones: ``{"provider:model": hf.Price(input=3, output=15)}``, dollars a million tokens.
     """
     async with (
         open_store(path, durability=durability, limits=limits, clock=clock) as store,
-        Runtime(store, agents, lease_ms=lease_ms, concurrency=concurrency, drive=drive) as runtime,
+        Runtime(store, agents, lease_ms=lease_ms, concurrency=concurrency, drive=drive, prices=prices) as runtime,
     ):
         yield runtime
 

@@ -38,6 +38,8 @@ class UsageLine(msgspec.Struct, frozen=True):
     source: Source
     calls: int
     usage: Usage
+    cost: float | None = None
+    """In US dollars; None where a price is not known."""
 
 
 class Session:
@@ -130,7 +132,7 @@ class Session:
         """What was used, by model and by what it was asked for."""
         found = await read_conversation(self._runtime.store, self.id)
         return [
-            UsageLine(model, source, found.calls[model, source], usage)
+            UsageLine(model, source, found.calls[model, source], usage, found.costs[model, source])
             for (model, source), usage in sorted(found.usage.items(), key=lambda item: item[0])
         ]
 

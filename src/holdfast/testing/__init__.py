@@ -1,7 +1,8 @@
 """Tools for testing what stands on Holdfast, and Holdfast itself.
 
-A model that follows a script, a clock to move by hand, a seeded event loop, named crash points, a world that remembers
-what was done to it, one `check` of every invariant, and the conformance suite that any store backend can run.
+A model that follows a script, a provider on the loopback that does so in four dialects, a clock to move by hand, a
+seeded event loop, named crash points, a world that remembers what was done to it, one `check` of every invariant, and
+the conformance suite that any store backend can run.
 """
 
 from __future__ import annotations
@@ -11,18 +12,36 @@ from holdfast.store.memory import MemoryBackend, MemoryDisk
 from holdfast.testing.clock import ManualClock
 from holdfast.testing.crashes import arm_from_environment
 from holdfast.testing.invariants import check
+from holdfast.testing.provider import (
+    BadFrame,
+    CutStream,
+    Disconnect,
+    ErrorFrame,
+    FakeProvider,
+    HttpError,
+    ProviderRequest,
+    Stall,
+)
 from holdfast.testing.scripted import ScriptedModel, call, cut, delayed, error, refusal, reply, stream, text
 from holdfast.testing.simulation import SimulatedClock, SimulatedLoop, simulate
 from holdfast.testing.world import Attempt, World
 
 __all__ = [
     "Attempt",
+    "BadFrame",
+    "CutStream",
+    "Disconnect",
+    "ErrorFrame",
+    "FakeProvider",
+    "HttpError",
     "ManualClock",
     "MemoryBackend",
     "MemoryDisk",
+    "ProviderRequest",
     "ScriptedModel",
     "SimulatedClock",
     "SimulatedLoop",
+    "Stall",
     "Violation",
     "World",
     "arm_from_environment",

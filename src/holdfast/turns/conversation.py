@@ -43,6 +43,7 @@ from holdfast.records import (
 from holdfast.turns import keys
 from holdfast.turns.answers import forked, result_of, said_in, skipped, unknown
 from holdfast.turns.ending import Ending, decode_ending
+from holdfast.turns.machine import added
 from holdfast.turns.thread import Thread
 
 if TYPE_CHECKING:
@@ -111,7 +112,7 @@ class OpenTurn:
     intended: set[int] = field(default_factory=set[int])
     steps: int = 0
     usage: Usage = field(default_factory=Usage)
-    answer: str | None = None
+    cost: float | None = 0.0
 
 
 class Conversation:
@@ -132,6 +133,7 @@ class Conversation:
         self.endings: dict[str, Ending] = {}
         self.usage: dict[tuple[str, Source], Usage] = {}
         self.calls: dict[tuple[str, Source], int] = {}
+        self.costs: dict[tuple[str, Source], float | None] = {}
 
     def add(self, seq: int, record: Record) -> None:
         """Take the next record into account."""
@@ -217,9 +219,11 @@ class Conversation:
         self.position += 1
         turn.steps += 1
         turn.usage += reply.usage
+        turn.cost = added(turn.cost, reply.cost)
         name: tuple[str, Source] = (reply.model, "turn")
         self.usage[name] = self.usage.get(name, Usage()) + reply.usage
         self.calls[name] = self.calls.get(name, 0) + 1
+        self.costs[name] = added(self.costs.get(name, 0.0), reply.cost)
         message = said_in(reply, f"{turn.run}.{number}")
         if not message.parts:
             return

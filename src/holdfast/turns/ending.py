@@ -28,6 +28,8 @@ class Ending(msgspec.Struct, frozen=True, omit_defaults=True):
     """The answer is JSON of the shape that was asked for."""
     steps: int = 0
     usage: Usage = Usage()
+    cost: float | None = None
+    """In US dollars; None where a price is not known."""
 
 
 decode_ending: Final = msgspec.json.Decoder(Ending).decode

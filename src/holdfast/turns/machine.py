@@ -147,6 +147,8 @@ class TurnState(msgspec.Struct, frozen=True):
     continuations: int = 0
     empties: int = 0
     usage: Usage = Usage()
+    cost: float | None = 0.0
+    """None as soon as one call has no known price."""
 
 
 def start(run: str, rules: Rules, history: Thread, said: tuple[UserMessage, ...], position: int) -> TurnState:
@@ -186,8 +188,19 @@ _STOPS: Final[dict[FinishReason, tuple[str, str]]] = {
 }
 
 
+def added(cost: float | None, more: float | None) -> float | None:
+    """Both costs together; unknown when one of them is."""
+    return None if cost is None or more is None else cost + more
+
+
 def _replied(state: TurnState, awaited: CallModel, reply: ModelReply) -> TurnState:
-    state = replace(state, position=awaited.position + 1, steps=state.steps + 1, usage=state.usage + reply.usage)
+    state = replace(
+        state,
+        position=awaited.position + 1,
+        steps=state.steps + 1,
+        usage=state.usage + reply.usage,
+        cost=added(state.cost, reply.cost),
+    )
     message = said_in(reply, f"{state.run}.{awaited.id}")
     if message.parts:
         state = replace(state, thread=state.thread.add(message))
@@ -315,5 +328,5 @@ def _finish(  # noqa: PLR0913, PLR0917
 ) -> TurnState:
     typed = status == "completed" and state.rules.check is not None
     said = answer.id if answer is not None and answer.parts else None
-    ending = Ending(status, code, message, blame, said, typed, state.steps, state.usage)
+    ending = Ending(status, code, message, blame, said, typed, state.steps, state.usage, state.cost)
     return replace(state, awaited=Finish(state.awaited.id + 1, ending))

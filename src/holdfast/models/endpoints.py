@@ -1,0 +1,248 @@
+"""The endpoints that are known by name: where they are, which key they want, and what is special about them.
+
+Everything here is said, nothing is guessed: an endpoint that behaves differently from its neighbours has a flag, and
+the dialect documents it (`holdfast.models.chat.FLAGS` for the chat dialect). Keys are never read here.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Final
+from urllib.parse import urlsplit
+
+import msgspec
+
+from holdfast.errors import InvalidArgument, ModelUnknown
+from holdfast.models.wire import Endpoint
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+DIALECTS: Final = ("anthropic", "responses", "chat", "google")
+AUTHS: Final = ("bearer", "x-api-key", "x-goog-api-key", "api-key", "none")
+
+
+class Known(msgspec.Struct, frozen=True):
+    """An endpoint, and how its address may be set from outside."""
+
+    endpoint: Endpoint
+    variables: tuple[str, ...] = ()
+    """Environment variables that may hold another address."""
+    below: str = ""
+    """The path that an address from a variable is given when it has none."""
+
+
+def endpoint(  # noqa: PLR0913  one for each field that may differ
+    name: str,
+    *,
+    base_url: str | None = None,
+    dialect: str | None = None,
+    keys: Iterable[str] | None = None,
+    auth: str | None = None,
+    headers: Mapping[str, str] | None = None,
+    flags: Iterable[str] | None = None,
+    query: Mapping[str, str] | None = None,
+    environ: Mapping[str, str] | None = None,
+) -> Endpoint:
+    """The endpoint that `name` stands for, with what is given here instead of what is known.
+
+    A name that is not known stands for an endpoint of one's own when it comes with a `base_url`; it speaks the chat
+    dialect unless `dialect` says otherwise. The address counts in this order: `base_url`, the endpoint's variables,
+    what is known.
+    """
+    surroundings = os.environ if environ is None else environ
+    known = ENDPOINTS.get(name)
+    if known is None:
+        if base_url is None or not name:
+            raise ModelUnknown(name, names())
+        known = Known(Endpoint(provider=name, dialect="chat", base_url="", auth="none"))
+    found = known.endpoint
+    return Endpoint(
+        provider=found.provider,
+        dialect=found.dialect if dialect is None else _one_of("dialect", dialect, DIALECTS),
+        base_url=_address(name, known, base_url, surroundings),
+        keys=found.keys if keys is None else tuple(keys),
+        auth=found.auth if auth is None else _one_of("auth", auth, AUTHS),
+        headers=found.headers if headers is None else {**found.headers, **headers},
+        flags=found.flags if flags is None else frozenset(flags),
+        query=found.query if query is None else {**found.query, **query},
+    )
+
+
+def names() -> tuple[str, ...]:
+    """All names that are known, in order."""
+    return tuple(sorted(ENDPOINTS))
+
+
+def _address(name: str, known: Known, given: str | None, environ: Mapping[str, str]) -> str:
+    if given is not None:
+        return _checked(given)
+    for variable in known.variables:
+        value = environ.get(variable, "").strip()
+        if value:
+            address = _checked(value if "://" in value else f"http://{value}")
+            return address if urlsplit(address).path else address + known.below
+    if not known.endpoint.base_url:
+        wanted = f"an address (base_url, or one of {', '.join(known.variables)})"
+        raise InvalidArgument(f"the base_url of {name}", given, wanted)
+    return known.endpoint.base_url
+
+
+def _checked(address: str) -> str:
+    """An address that can be used, without the slash at its end."""
+    wanted = "an address such as 'https://host/v1', without a query or a password"
+    try:
+        split = urlsplit(address)
+        usable = split.scheme in {"http", "https"} and split.hostname and split.port != 0
+    except (ValueError, AttributeError, TypeError):
+        raise InvalidArgument("base_url", address, wanted) from None
+    unwanted = split.query or split.fragment or split.username or split.password or address.split() != [address]
+    if not usable or unwanted:
+        # What stands before the host may be a secret, so the address is not shown.
+        raise InvalidArgument("base_url", "***" if split.password or split.username else address, wanted)
+    return address.rstrip("/")
+
+
+def _one_of(what: str, value: str, choices: tuple[str, ...]) -> str:
+    if value not in choices:
+        raise InvalidArgument(what, value, f"one of {', '.join(choices)}")
+    return value
+
+
+# ---- the table -------------------------------------------------------------------------------------------------------
+
+
+def _chat(  # noqa: PLR0913  one for each field that differs
+    name: str,
+    base_url: str,
+    *keys: str,
+    flags: tuple[str, ...] = (),
+    variables: tuple[str, ...] = (),
+    below: str = "",
+    auth: str = "bearer",
+    query: Mapping[str, str] | None = None,
+) -> Known:
+    """Somebody who speaks the chat dialect."""
+    spoken = Endpoint(
+        provider=name,
+        dialect="chat",
+        base_url=base_url,
+        keys=keys,
+        auth=auth,
+        flags=frozenset(flags),
+        query=query or {},
+    )
+    return Known(spoken, variables, below)
+
+
+def _local(name: str, port: int, *keys: str, flags: tuple[str, ...] = (), variables: tuple[str, ...] = ()) -> Known:
+    """A server on this machine that speaks the chat dialect. A key is sent where there is one, and not asked for."""
+    address = f"http://localhost:{port}/v1"
+    return _chat(name, address, *keys, flags=flags, variables=variables, below="/v1", auth="none")
+
+
+def _other(  # noqa: PLR0913  one for each field that differs
+    name: str, dialect: str, base_url: str, *keys: str, auth: str, variables: tuple[str, ...] = (), below: str = ""
+) -> Known:
+    """Somebody who speaks another dialect."""
+    spoken = Endpoint(provider=name, dialect=dialect, base_url=base_url, keys=keys, auth=auth)
+    return Known(spoken, variables, below)
+
+
+_OPENAI: Final = "https://api.openai.com/v1"
+_OPENAI_FLAGS: Final = ("strict_tools", "refusal_field", "call_ids_40")
+_AZURE: Final = ("AZURE_OPENAI_ENDPOINT",)
+_AZURE_KEY: Final = "AZURE_OPENAI_API_KEY"
+_GOOGLE: Final = "https://generativelanguage.googleapis.com"
+_GOOGLE_KEYS: Final = ("GEMINI_API_KEY", "GOOGLE_API_KEY")
+_ZAI_KEYS: Final = ("ZAI_API_KEY", "Z_AI_API_KEY")
+_ZAI_FLAGS: Final = ("max_tokens", "json_object", "thinking_switch", "no_effort", "send_reasoning_content")
+
+ENDPOINTS: Final[Mapping[str, Known]] = {
+    known.endpoint.provider: known
+    for known in (
+        # those with a dialect of their own
+        _other(
+            *("anthropic", "anthropic", "https://api.anthropic.com", "ANTHROPIC_API_KEY"),
+            auth="x-api-key",
+            variables=("ANTHROPIC_BASE_URL",),
+        ),
+        _other("openai", "responses", _OPENAI, "OPENAI_API_KEY", auth="bearer", variables=("OPENAI_BASE_URL",)),
+        _other("google", "google", _GOOGLE, *_GOOGLE_KEYS, auth="x-goog-api-key"),
+        _other("xai", "responses", "https://api.x.ai/v1", "XAI_API_KEY", auth="bearer"),
+        _other("azure-responses", "responses", "", _AZURE_KEY, auth="api-key", variables=_AZURE, below="/openai/v1"),
+        # those who speak the chat dialect
+        _chat("openai-chat", _OPENAI, "OPENAI_API_KEY", flags=_OPENAI_FLAGS, variables=("OPENAI_BASE_URL",)),
+        _chat("azure", "", _AZURE_KEY, flags=_OPENAI_FLAGS, variables=_AZURE, below="/openai/v1", auth="api-key"),
+        _chat(
+            *("azure-deployments", "", _AZURE_KEY),
+            flags=(*_OPENAI_FLAGS, "deployment_path"),
+            variables=_AZURE,
+            below="/openai",
+            auth="api-key",
+            query={"api-version": "2024-10-21"},
+        ),
+        _chat("google-chat", f"{_GOOGLE}/v1beta/openai", *_GOOGLE_KEYS, flags=("max_tokens",)),
+        _chat("xai-chat", "https://api.x.ai/v1", "XAI_API_KEY"),
+        _chat("groq", "https://api.groq.com/openai/v1", "GROQ_API_KEY", flags=("schema_in_words",)),
+        _chat(
+            *("mistral", "https://api.mistral.ai/v1", "MISTRAL_API_KEY"),
+            flags=(
+                *("no_stream_usage", "max_tokens", "random_seed", "no_effort", "call_ids_9"),
+                *("assistant_after_tools", "document_url", "send_thinking_parts"),
+            ),
+        ),
+        _chat(
+            *("openrouter", "https://openrouter.ai/api/v1", "OPENROUTER_API_KEY"),
+            flags=("max_tokens", "effort_object", "cache_control", "send_reasoning_details", "send_reasoning"),
+        ),
+        _chat(
+            *("deepseek", "https://api.deepseek.com", "DEEPSEEK_API_KEY"),
+            flags=("max_tokens", "json_object", "thinking_switch", "send_reasoning_content"),
+        ),
+        _chat("cerebras", "https://api.cerebras.ai/v1", "CEREBRAS_API_KEY", flags=("send_reasoning",)),
+        _chat("together", "https://api.together.xyz/v1", "TOGETHER_API_KEY", flags=("max_tokens",)),
+        _chat(
+            *("fireworks", "https://api.fireworks.ai/inference/v1", "FIREWORKS_API_KEY"),
+            flags=("max_tokens", "send_reasoning_content"),
+        ),
+        _chat("huggingface", "https://router.huggingface.co/v1", "HF_TOKEN", flags=("max_tokens",)),
+        _chat("zai", "https://api.z.ai/api/paas/v4", *_ZAI_KEYS, flags=_ZAI_FLAGS),
+        _chat("zai-coding", "https://api.z.ai/api/coding/paas/v4", *_ZAI_KEYS, flags=_ZAI_FLAGS),
+        _chat(
+            *("moonshot", "https://api.moonshot.ai/v1", "MOONSHOT_API_KEY"),
+            flags=("max_tokens", "json_object", "thinking_switch", "no_effort", "send_reasoning_content"),
+        ),
+        _chat(
+            *("perplexity", "https://api.perplexity.ai", "PERPLEXITY_API_KEY", "PPLX_API_KEY"),
+            flags=("max_tokens", "no_stream_usage", "alternate"),
+        ),
+        _chat("nvidia", "https://integrate.api.nvidia.com/v1", "NVIDIA_API_KEY", flags=("max_tokens",)),
+        _chat("deepinfra", "https://api.deepinfra.com/v1/openai", "DEEPINFRA_API_KEY", flags=("max_tokens",)),
+        _chat("sambanova", "https://api.sambanova.ai/v1", "SAMBANOVA_API_KEY", flags=("max_tokens",)),
+        _chat("novita", "https://api.novita.ai/v3/openai", "NOVITA_API_KEY", flags=("max_tokens",)),
+        _chat(
+            *("minimax", "https://api.minimax.io/v1", "MINIMAX_API_KEY"),
+            flags=("max_tokens", "schema_in_words", "send_reasoning_details"),
+        ),
+        _chat(
+            *("cohere", "https://api.cohere.ai/compatibility/v1", "COHERE_API_KEY", "CO_API_KEY"),
+            flags=("max_tokens",),
+        ),
+        _chat(
+            *("qwen", "https://dashscope-intl.aliyuncs.com/compatible-mode/v1", "DASHSCOPE_API_KEY"),
+            flags=("max_tokens", "json_object", "no_effort"),
+        ),
+        # servers of one's own
+        _local("ollama", 11_434, "OLLAMA_API_KEY", flags=("max_tokens", "send_reasoning"), variables=("OLLAMA_HOST",)),
+        _local("vllm", 8_000, "VLLM_API_KEY", flags=("send_reasoning",), variables=("VLLM_BASE_URL",)),
+        _local("sglang", 30_000, "SGLANG_API_KEY", flags=("send_reasoning_content",), variables=("SGLANG_BASE_URL",)),
+        _local("lmstudio", 1_234, "LMSTUDIO_API_KEY", flags=("max_tokens",), variables=("LMSTUDIO_BASE_URL",)),
+        _local(
+            *("llamacpp", 8_080, "LLAMA_API_KEY"),
+            flags=("max_tokens", "send_reasoning_content"),
+            variables=("LLAMACPP_BASE_URL",),
+        ),
+    )
+}
+"""Every endpoint that has a name."""

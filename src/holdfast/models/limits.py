@@ -1,0 +1,146 @@
+"""How many calls an endpoint gets at once, and how many in a minute.
+
+All models of one endpoint in one event loop share a gate. A call holds its place while it is answered, and gives it
+back while it waits to try again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import TYPE_CHECKING, NamedTuple
+from weakref import WeakKeyDictionary
+
+import msgspec
+
+from holdfast.bounds import check_int
+from holdfast.errors import ModelError
+from holdfast.models.retry import check_seconds
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from holdfast.models.wire import Endpoint
+
+
+class CallLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """What one endpoint may be asked, with the defaults."""
+
+    concurrency: int = 1_000
+    """Calls under way at once."""
+    per_minute: float | None = None
+    """Calls begun in a minute; None leaves it to the provider."""
+    burst: int = 10
+    """Calls that may begin together before `per_minute` spaces them out."""
+    waiting: int = 100_000
+    """Calls that may wait for their turn."""
+
+    def __post_init__(self) -> None:
+        check_int("limit concurrency", self.concurrency, least=1)
+        check_int("limit burst", self.burst, least=1)
+        check_int("limit waiting", self.waiting)
+        if self.per_minute is not None:
+            check_seconds("limit per_minute", self.per_minute, above=True)
+
+
+class Pace(NamedTuple):
+    """When a call may begin, and what is left for the next one."""
+
+    wait: float
+    due: float
+    """When the next call would begin if all came evenly."""
+
+
+def pace(due: float, now: float, *, per_minute: float, burst: int) -> Pace:
+    """The place of one more call on an even time line, of which `burst` places may be taken in advance."""
+    interval = 60 / per_minute
+    at = max(due, now)
+    return Pace(max(0.0, at - (burst - 1) * interval - now), at + interval)
+
+
+class Gate:
+    """Lets calls through in the order in which they came. Belongs to one event loop."""
+
+    def __init__(
+        self,
+        name: str,
+        limits: CallLimits,
+        *,
+        clock: Callable[[], float] | None = None,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        self.limits = limits
+        self._name = name
+        self._free = limits.concurrency
+        self._waiters: deque[asyncio.Future[None]] = deque()
+        self._pacing = 0
+        self._due = float("-inf")
+        self._clock = clock
+        self._sleep = sleep
+
+    @property
+    def waiting(self) -> int:
+        """Calls that wait for their turn."""
+        return len(self._waiters) + self._pacing
+
+    async def enter(self) -> None:
+        """Wait for a place; whoever has one gives it back with `leave`."""
+        if self.limits.per_minute is not None:
+            await self._paced(self.limits.per_minute)
+        if self._free:
+            self._free -= 1
+            return
+        self._check()
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiters.append(waiter)
+        try:
+            await waiter
+        except BaseException:
+            if waiter.done() and not waiter.cancelled():
+                self.leave()  # the place came together with the end of the wait
+            else:
+                self._waiters.remove(waiter)
+            raise
+
+    def leave(self) -> None:
+        """Give the place to whoever waits longest."""
+        while self._waiters:
+            waiter = self._waiters.popleft()
+            if not waiter.done():
+                waiter.set_result(None)
+                return
+        self._free += 1
+
+    async def _paced(self, per_minute: float) -> None:
+        clock = asyncio.get_running_loop().time if self._clock is None else self._clock
+        wait, due = pace(self._due, clock(), per_minute=per_minute, burst=self.limits.burst)
+        if wait:
+            self._check()
+        self._due = due
+        if not wait:
+            return
+        self._pacing += 1
+        try:
+            await self._sleep(wait)
+        finally:
+            self._pacing -= 1
+
+    def _check(self) -> None:
+        if self.waiting >= self.limits.waiting:
+            message = (
+                f"{self.waiting:,} calls wait for {self._name} already; send less, or raise `waiting` in its CallLimits"
+            )
+            raise ModelError(message, kind="overloaded")
+
+
+_gates: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[tuple[str, str, CallLimits], Gate]] = WeakKeyDictionary()
+
+
+def gate(endpoint: Endpoint, limits: CallLimits) -> Gate:
+    """The gate of this endpoint in the running event loop, shared by all that give it the same limits."""
+    here = _gates.setdefault(asyncio.get_running_loop(), {})
+    key = (endpoint.provider, endpoint.base_url, limits)
+    found = here.get(key)
+    if found is None:
+        found = here[key] = Gate(endpoint.provider, limits)
+    return found

@@ -1,0 +1,159 @@
+"""Whether to ask again, and when. Pure: time and chance are arguments.
+
+What is worth another try: a connection that failed, 408, 409, 425, 429, every 5xx (529 among them), a provider that
+says it is overloaded, a stream that was cut. Never: what is wrong with the request, the key or the account, and a
+conversation that is too long; asking again would bring the same answer.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from holdfast.bounds import check_int
+from holdfast.errors import InvalidNumber, ModelError
+from holdfast.messages import Attempt
+from holdfast.models.wire import bounded
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from holdfast.messages import Usage
+
+FINAL_KINDS: Final = frozenset(
+    {"authentication", "permission", "not_found", "context_overflow", "content_filter", "billing"}
+)
+FINAL_STATUSES: Final = frozenset({400, 401, 403, 404})
+PASSING_STATUSES: Final = frozenset({408, 409, 425, 429})
+
+_MESSAGE: Final = 300
+"""Longest words about one try, in characters."""
+
+
+class Retry(msgspec.Struct, frozen=True, kw_only=True):
+    """How often and how long a question is asked again, with the defaults. Times are in seconds."""
+
+    attempts: int = 4
+    """Tries in all, the first included."""
+    first: float = 0.5
+    """The pause after the first failure; each one after it is `factor` times as long. Chance takes off up to half."""
+    factor: float = 2.0
+    longest: float = 30.0
+    """The longest pause of our own choice."""
+    longest_asked: float = 120.0
+    """The longest pause that a provider may ask for. If it wants more, its error is final: coming back earlier than
+    asked would only make things worse, and another model may answer meanwhile."""
+    within: float = 600.0
+    """A try begins at most this long after the first one failed."""
+
+    def __post_init__(self) -> None:
+        check_int("retry attempts", self.attempts, least=1, most=1_000)
+        for name in ("first", "factor", "longest", "longest_asked", "within"):
+            check_seconds(f"retry {name}", getattr(self, name))
+
+
+def check_seconds(what: str, value: object, *, above: bool = False) -> float:
+    """The number itself: finite, not negative, and with `above` not zero."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise InvalidNumber(what, value, "it must be a finite number")
+    if value < 0 or (above and value == 0):
+        raise InvalidNumber(what, value, "it must be above 0" if above else "it must be 0 or more")
+    return value
+
+
+def worth_another(error: ModelError) -> bool:
+    """Whether the same request may succeed later."""
+    if error.kind in FINAL_KINDS or error.status in FINAL_STATUSES:
+        return False
+    passing = error.status is not None and (error.status in PASSING_STATUSES or error.status >= 500)
+    return passing or error.retryable
+
+
+def pause(policy: Retry, error: ModelError, *, tried: int, elapsed: float, chance: float) -> float | None:
+    """Seconds to wait before the next try, after `tried` tries; None: this was the last one.
+
+    `elapsed` counts from the first failure, `chance` is a number from 0 to 1.
+    """
+    if tried >= policy.attempts or not worth_another(error):
+        return None
+    full = policy.longest
+    # Past some power the product is over any bound, and past some more no number holds it.
+    if tried <= 64:
+        full = min(policy.longest, policy.first * policy.factor ** (tried - 1))
+    seconds = full * (1 - chance / 2)
+    asked = error.retry_after
+    if asked is not None and math.isfinite(asked) and asked > 0:
+        if asked > policy.longest_asked:
+            return None
+        # Never earlier than asked; a little later, so that those who were told the same do not all come at once.
+        seconds = max(seconds, asked + min(asked, policy.first) * chance / 2)
+    return None if elapsed + seconds > policy.within else seconds
+
+
+def retry_after(headers: Mapping[str, str], now: float) -> float | None:
+    """How long the headers of a response ask to wait, in seconds.
+
+    A date is compared with the server's own clock where the response tells it, otherwise with `now`, in seconds since
+    1970.
+    """
+    milliseconds = _number(headers.get("retry-after-ms"))
+    if milliseconds is not None:
+        return milliseconds / 1000
+    said = headers.get("retry-after")
+    if said is None:
+        return None
+    seconds = _number(said)
+    if seconds is not None:
+        return seconds
+    moment = _date(said)
+    if moment is None:
+        return None
+    there = _date(headers.get("date", ""))
+    return max(0.0, moment - (now if there is None else there))
+
+
+def _number(said: str | None) -> float | None:
+    try:
+        number = float(said or "")
+    except ValueError:
+        return None
+    return number if math.isfinite(number) and number >= 0 else None
+
+
+def _date(said: str) -> float | None:
+    from email.utils import parsedate_to_datetime  # noqa: PLC0415  only a date needs it
+
+    try:
+        return parsedate_to_datetime(said).timestamp()
+    except (ValueError, TypeError, IndexError, OverflowError):
+        return None
+
+
+# ---- the ledger ------------------------------------------------------------------------------------------------------
+
+
+def attempt(  # noqa: PLR0913
+    model: str,
+    error: ModelError | None,
+    *,
+    seconds: float,
+    status: int | None = None,
+    request_id: str | None = None,
+    usage: Usage | None = None,
+    outcome: str = "completed",
+) -> Attempt:
+    """One line of the ledger: a try that ended with `error`, or without."""
+    ms = max(0, round(seconds * 1000))
+    if error is None:
+        return Attempt(model, outcome, status, request_id, ms, usage)
+    words = bounded(error.message, _MESSAGE)
+    seen = status if error.status is None else error.status
+    return Attempt(model, error.kind, seen, error.request_id or request_id, ms, usage, words)
+
+
+def blame(error: ModelError, attempts: list[Attempt]) -> ModelError:
+    """The error, with every try that led to it as `attempts`."""
+    error.attempts = tuple(attempts)
+    return error

@@ -1,0 +1,507 @@
+"""Record what a model said and play it back: the same words, without network and key; asked otherwise, it says so."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import holdfast as hf
+from holdfast.errors import InvalidArgument, ModelError, ModelUnknown, StreamCut
+from holdfast.messages import ModelReply, ModelRequest, Settings, StreamEvent, Text, ToolSpec, UserMessage
+from holdfast.models import HttpModel, Retry
+from holdfast.models.endpoints import endpoint
+from holdfast.models.names import dialect
+from holdfast.models.recorded import RecordedModel, RecordingDiffers, RecordingEnded, RecordingInvalid
+from holdfast.testing import CutStream, FakeProvider, HttpError, ScriptedModel, call, reply, text
+
+if TYPE_CHECKING:
+    from holdfast.testing import ProviderRequest
+
+KEY = "canary-5f2c9a7e41d0"
+BELOW = {"anthropic": "", "openai": "/v1", "openai-chat": "/v1", "google": ""}
+PROVIDERS = list(BELOW)
+WORK = [reply("Let me look. ", call("look", item="box"), call("look", item="bag")), text("Both are empty.")]
+TOOL = ToolSpec("look", "Look into something.", {"type": "object", "properties": {"item": {"type": "string"}}})
+
+
+def real(provider: FakeProvider, name: str = "anthropic", **options: Any) -> HttpModel:
+    place = endpoint(name, base_url=provider.url + BELOW[name])
+    return HttpModel(place, "model-1", dialect(place.dialect), api_key=KEY, **options)
+
+
+def asking(words: str = "What is in there?", **options: Any) -> ModelRequest:
+    return ModelRequest(messages=(UserMessage("m1", (Text(words),)),), tools=(TOOL,), **options)
+
+
+async def events(model: RecordedModel, request: ModelRequest) -> list[StreamEvent]:
+    return [event async for event in model.stream(request)]
+
+
+def written(path: Path) -> str:
+    return path.read_text()
+
+
+def whole(path: Path) -> dict[str, Any]:
+    return json.loads(written(path))
+
+
+def exchanges(path: Path) -> list[Any]:
+    return whole(path)["exchanges"]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "talk.json"
+
+
+@pytest.fixture
+async def recorded(path: Path) -> Path:
+    """A recording of one question to Anthropic."""
+    async with FakeProvider(WORK) as provider:
+        await RecordedModel(path, real(provider), mode="record").respond(asking())
+    return path
+
+
+# ---- there and back --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", PROVIDERS)
+async def test_what_is_played_back_is_what_was_said_event_for_event(path: Path, name: str) -> None:
+    async with FakeProvider(WORK, chunks=5) as provider:
+        model = real(provider, name)
+        said = await events(RecordedModel(path, model, mode="record"), asking())
+    assert await events(RecordedModel(path, model), asking()) == said
+
+
+@pytest.mark.parametrize("name", PROVIDERS)
+async def test_a_whole_turn_with_tools_is_played_back_without_the_provider(path: Path, name: str) -> None:
+    looked: list[str] = []
+
+    @hf.tool(read_only=True)
+    def look(item: str) -> str:
+        """Look into something."""
+        looked.append(item)
+        return "empty"
+
+    async def ask(model: RecordedModel) -> hf.TurnOutcome:
+        return await hf.run(hf.Agent("keeper", model=model, tools=[look]), "What is in there?")
+
+    async with FakeProvider(WORK) as provider:
+        first = await ask(RecordedModel(path, real(provider, name), mode="record"))
+    again = RecordedModel(path)
+    second = await ask(again)
+    assert (second.status, second.text, second.usage) == (first.status, first.text, first.usage)
+    assert second.text == "Both are empty."
+    assert again.left == 0
+
+
+async def test_a_recorded_model_has_the_name_of_the_model_in_the_file(recorded: Path) -> None:
+    assert RecordedModel(recorded).name == "anthropic:model-1"
+
+
+async def test_a_recording_can_be_played_back_as_a_model_that_is_named(recorded: Path) -> None:
+    model = RecordedModel(recorded, "anthropic:model-1")
+    assert (await model.respond(asking())).calls[0].name == "look"
+
+
+async def test_playing_back_needs_no_key(recorded: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("ANTHROPIC_API_KEY", raising=False)
+    assert (await RecordedModel(recorded).respond(asking())).text == "Let me look. "
+
+
+async def test_auto_records_where_there_is_no_file_and_plays_it_back_afterwards(path: Path) -> None:
+    async with FakeProvider(WORK) as provider:
+        for _ in range(3):
+            await RecordedModel(path, real(provider), mode="auto").respond(asking())
+        assert len(provider.requests) == 1
+
+
+async def test_record_writes_an_old_file_anew(recorded: Path) -> None:
+    async with FakeProvider([text("Something else.")]) as provider:
+        await RecordedModel(recorded, real(provider), mode="record").respond(asking())
+    assert (await RecordedModel(recorded).respond(asking())).text == "Something else."
+
+
+async def test_failed_tries_are_recorded_and_played_back_without_their_pauses(path: Path) -> None:
+    faults = [HttpError(429, retry_after=0.01), HttpError(529)]
+    quick = Retry(first=0.001)
+    async with FakeProvider(WORK, faults=faults) as provider:
+        first = await RecordedModel(path, real(provider, retry=quick), mode="record").respond(asking())
+    _ask_to_wait(path, seconds=100)  # the test would time out if anybody did
+    again = await RecordedModel(path).respond(asking())
+    outcomes = [attempt.outcome for attempt in first.attempts]
+    assert [attempt.outcome for attempt in again.attempts] == outcomes == ["rate_limited", "overloaded", "completed"]
+
+
+def _ask_to_wait(path: Path, seconds: int) -> None:
+    recording = json.loads(written(path))
+    recording["exchanges"][0]["response"]["headers"]["retry-after"] = str(seconds)
+    path.write_text(json.dumps(recording))
+
+
+async def test_a_stream_that_was_cut_is_cut_in_the_same_place_when_it_is_played_back(path: Path) -> None:
+    async with FakeProvider(WORK, faults=[CutStream(2)], chunks=5) as provider:
+        model = real(provider, retry=Retry(attempts=1))
+        with pytest.raises(StreamCut):
+            await RecordedModel(path, model, mode="record").respond(asking())
+    with pytest.raises(StreamCut):
+        await RecordedModel(path, model).respond(asking())
+
+
+async def test_a_call_that_was_left_in_the_middle_is_recorded_as_far_as_it_came(path: Path) -> None:
+    async with FakeProvider(WORK, chunks=5, pace=0.01) as provider:
+        stream: Any = RecordedModel(path, real(provider), mode="record").stream(asking())
+        await anext(stream)
+        await stream.aclose()
+    assert len(exchanges(path)) == 1
+
+
+async def test_each_exchange_is_in_the_file_as_soon_as_it_has_ended(path: Path) -> None:
+    async with FakeProvider(WORK) as provider:
+        model = RecordedModel(path, real(provider), mode="record")
+        for number in (1, 2, 3):
+            await model.respond(asking(f"Question {number}"))
+            assert len(exchanges(path)) == number
+
+
+async def test_nothing_but_the_recording_is_left_in_its_folder(recorded: Path) -> None:
+    assert list(recorded.parent.iterdir()) == [recorded]
+
+
+# ---- the file --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "api"),
+    [
+        ("anthropic", "anthropic.messages"),
+        ("openai", "openai.responses"),
+        ("openai-chat", "openai.chat"),
+        ("google", "google.streamGenerateContent"),
+    ],
+)
+async def test_the_file_says_who_spoke_and_how(path: Path, name: str, api: str) -> None:
+    async with FakeProvider(WORK) as provider:
+        await RecordedModel(path, real(provider, name), mode="record").respond(asking())
+    recording = whole(path)
+    assert {key: recording[key] for key in ("format", "id", "provider", "kind", "apis", "features")} == {
+        "format": "recording/1",
+        "id": f"{name}/talk",
+        "provider": name,
+        "kind": "http",
+        "apis": [api],
+        "features": ["stream"],
+    }
+
+
+async def test_an_exchange_has_the_fields_of_the_format(recorded: Path) -> None:
+    (exchange,) = exchanges(recorded)
+    assert set(exchange["request"]) == {"method", "host", "path", "query", "headers", "body"}
+    assert set(exchange["response"]) == {"status", "headers", "sse"}
+    assert exchange["request"]["body"]["model"] == "model-1"
+
+
+async def test_only_headers_on_the_list_are_written(path: Path) -> None:
+    async with FakeProvider(WORK, faults=[HttpError(429, retry_after=0.01)]) as provider:
+        place = endpoint("anthropic", base_url=provider.url, headers={"x-team": "blue", "openai-beta": "b"})
+        model = HttpModel(place, "model-1", dialect("anthropic"), api_key=KEY, retry=Retry(first=0.001))
+        await RecordedModel(path, model, mode="record").respond(asking())
+    first = exchanges(path)[0]
+    assert set(first["request"]["headers"]) <= {"content-type", "accept", "anthropic-version", "openai-beta"}
+    assert "openai-beta" in first["request"]["headers"]
+    assert set(first["response"]["headers"]) <= {"content-type", "retry-after", "date"}
+    assert "retry-after" in first["response"]["headers"]
+
+
+async def test_a_refusal_in_json_is_kept_as_json(path: Path) -> None:
+    async with FakeProvider(WORK, faults=[HttpError(400, message="no")]) as provider:
+        with pytest.raises(ModelError):
+            await RecordedModel(path, real(provider), mode="record").respond(asking())
+    response = exchanges(path)[0]["response"]
+    assert response["status"] == 400
+    assert isinstance(response["body"], dict)
+
+
+# ---- secrets ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", PROVIDERS)
+async def test_a_key_is_not_in_the_file(path: Path, name: str) -> None:
+    async with FakeProvider(WORK) as provider:
+        await RecordedModel(path, real(provider, name), mode="record").respond(asking())
+        assert any(KEY in value for value in provider.requests[0].headers.values())
+    assert KEY not in written(path)
+
+
+async def test_a_key_that_the_provider_repeats_is_not_in_the_file(path: Path) -> None:
+    def echo(request: ProviderRequest) -> HttpError:
+        return HttpError(401, message=f"bad key {KEY}, sent as {request.headers['x-api-key']}")
+
+    async with FakeProvider(WORK, faults=echo) as provider:
+        with pytest.raises(ModelError):
+            await RecordedModel(path, real(provider), mode="record").respond(asking())
+    assert KEY not in written(path)
+    assert "REDACTED" in written(path)
+
+
+async def test_a_key_with_characters_that_json_escapes_is_not_in_the_file(path: Path) -> None:
+    key = 'ab"cd\\ef/gh+12'
+    async with FakeProvider([text(f"You sent {key}")]) as provider:
+        place = endpoint("openai-chat", base_url=f"{provider.url}/v1")
+        model = HttpModel(place, "model-1", dialect("chat"), api_key=key)
+        await RecordedModel(path, model, mode="record").respond(asking())
+    said = (await RecordedModel(path).respond(asking())).text
+    assert "cd" not in said
+    assert "REDACTED" in said
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [
+        *("sk-proj-abcdefgh12345678", "sk-ant-api03-AbCdEf123456", "sk-abc******************wxyz"),
+        *("AIzaSyA1234567890abcdefghijk", "AKIAABCDEFGHIJKLMNOP", "ghp_abcdefghijklmnop1234"),
+        *("gsk_abcdefghijklmnop1234", "hf_abcdefghijklmnop12345", "eyJhbGciOiJIUzI1.eyJzdWIiOiIxMjM0.c2lnbmF0dXJl"),
+    ],
+)
+async def test_what_has_the_shape_of_a_key_is_not_in_the_file(path: Path, shape: str) -> None:
+    async with FakeProvider([text(f"Yours is {shape}.")]) as provider:
+        await RecordedModel(path, real(provider), mode="record").respond(asking(f"I have {shape}"))
+    assert shape not in written(path)
+
+
+async def test_a_request_with_the_shape_of_a_key_in_it_is_still_the_recorded_one(path: Path) -> None:
+    request = asking("I have sk-proj-abcdefgh12345678")
+    async with FakeProvider(WORK) as provider:
+        await RecordedModel(path, real(provider), mode="record").respond(request)
+    assert (await RecordedModel(path).respond(request)).text == "Let me look. "
+
+
+async def test_words_that_only_look_a_little_like_keys_stay(path: Path) -> None:
+    words = "sk-learn-pipelines, risk-abcdefgh12345, task-sk-abcdefgh1234"
+    async with FakeProvider([text(words)]) as provider:
+        await RecordedModel(path, real(provider), mode="record").respond(asking())
+    assert (await RecordedModel(path).respond(asking())).text == words
+
+
+async def test_a_repr_shows_the_file_and_the_model_and_no_key(path: Path) -> None:
+    async with FakeProvider(WORK) as provider:
+        shown = repr(RecordedModel(path, real(provider), mode="record"))
+    assert shown == f"RecordedModel({str(path)!r}, 'anthropic:model-1', mode='record')"
+
+
+# ---- asked otherwise -------------------------------------------------------------------------------------------------
+
+
+async def test_another_question_is_an_error_that_says_where_it_differs(recorded: Path) -> None:
+    with pytest.raises(RecordingDiffers, match="Something new") as caught:
+        await RecordedModel(recorded).respond(asking("Something new"))
+    assert caught.value.kind == "recording_differs"
+    assert caught.value.number == 1
+    assert len(caught.value.differences) == 1
+    assert "messages[0].content" in caught.value.differences[0]
+
+
+async def test_a_missing_and_a_new_field_are_both_named(recorded: Path) -> None:
+    request = ModelRequest(messages=asking().messages, settings=Settings(temperature=0.5))
+    with pytest.raises(RecordingDiffers) as caught:
+        await RecordedModel(recorded).respond(request)
+    words = "; ".join(caught.value.differences)
+    assert "tools is missing" in words
+    assert "temperature is new: 0.5" in words
+
+
+async def test_another_length_of_the_conversation_is_told(recorded: Path) -> None:
+    longer = (*asking().messages, *asking("And there?").messages)
+    with pytest.raises(RecordingDiffers, match="messages"):
+        await RecordedModel(recorded).respond(ModelRequest(messages=longer, tools=(TOOL,)))
+
+
+async def test_a_request_that_differs_is_not_tried_again(recorded: Path) -> None:
+    with pytest.raises(RecordingDiffers) as caught:
+        await RecordedModel(recorded).respond(asking("Something new"))
+    assert not caught.value.retryable
+
+
+async def test_the_exchange_is_still_there_after_a_request_that_differed(recorded: Path) -> None:
+    model = RecordedModel(recorded)
+    with pytest.raises(RecordingDiffers):
+        await model.respond(asking("Something new"))
+    assert (await model.respond(asking())).text == "Let me look. "
+
+
+async def test_a_request_to_another_kind_of_endpoint_differs(recorded: Path) -> None:
+    with pytest.raises(RecordingDiffers, match="the path"):
+        await RecordedModel(recorded, "openai:model-1").respond(asking())
+
+
+async def test_differences_are_only_noted_where_that_was_asked_for(recorded: Path) -> None:
+    model = RecordedModel(recorded, check=False)
+    assert (await model.respond(asking("Something new"))).text == "Let me look. "
+    ((number, words),) = model.differences
+    assert number == 1
+    assert "Something new" in words
+
+
+async def test_one_question_too_many_is_an_error(recorded: Path) -> None:
+    model = RecordedModel(recorded)
+    await model.respond(asking())
+    with pytest.raises(RecordingEnded, match="has 1 exchanges, and request 2"):
+        await model.respond(asking())
+
+
+async def test_a_turn_that_asks_otherwise_fails_and_says_why(recorded: Path) -> None:
+    outcome = await hf.run(hf.Agent("keeper", model=RecordedModel(recorded)), "Something new")
+    assert outcome.status == "failed"
+    assert outcome.code == "recording_differs"
+
+
+# ---- wrong calls, wrong files ----------------------------------------------------------------------------------------
+
+
+def test_a_file_that_is_not_there_is_named(path: Path) -> None:
+    with pytest.raises(RecordingInvalid, match="does not exist; make it with mode='record'"):
+        RecordedModel(path)
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        ("{", "Expecting"),
+        ("[" * 100_000, "recursion"),
+        ("[]", "Expected `object`"),
+        ('{"format": "recording/2", "exchanges": []}', "Invalid enum value 'recording/2'"),
+        ('{"exchanges": []}', "missing required field `format`"),
+        ('{"format": "recording/1", "kind": "websocket", "frames": []}', "missing required field `exchanges`"),
+        ('{"format": "recording/1", "exchanges": [1]}', "exchanges"),
+        ('{"format": "recording/1", "exchanges": [{"request": null}]}', "missing required field `response`"),
+        ('{"format": "recording/1", "exchanges": [{"response": {"status": "200"}}]}', "status"),
+        ('{"format": "recording/1", "exchanges": [{"request": 7, "response": {"status": 200}}]}', "request"),
+        ('{"format": "recording/1", "exchanges": [{"response": {"status": 200, "body_base64": "?"}}]}', "base64"),
+        ('{"format": "recording/1", "apis": 7, "exchanges": []}', "apis"),
+        ('{"format": "recording/1", "apis": ["cohere.chat"], "exchanges": []}', "nobody here speaks cohere.chat"),
+        ('{"format": "recording/1", "exchanges": []}', "nobody here speaks what it holds"),
+    ],
+)
+def test_a_file_that_is_no_recording_is_refused(path: Path, content: str, reason: str) -> None:
+    path.write_text(content)
+    with pytest.raises(RecordingInvalid, match=reason):
+        RecordedModel(path)
+
+
+def test_a_file_that_is_no_text_is_refused(path: Path) -> None:
+    path.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(RecordingInvalid):
+        RecordedModel(path)
+
+
+def test_a_folder_is_no_recording(tmp_path: Path) -> None:
+    with pytest.raises(RecordingInvalid):
+        RecordedModel(tmp_path)
+
+
+def test_recording_needs_a_model(path: Path) -> None:
+    with pytest.raises(InvalidArgument, match="the model to record"):
+        RecordedModel(path, mode="record")
+
+
+def test_a_model_without_http_can_not_be_recorded(path: Path) -> None:
+    with pytest.raises(InvalidArgument, match="reached over HTTP"):
+        RecordedModel(path, ScriptedModel([text("hi")]), mode="record")
+
+
+def test_an_unknown_model_can_not_be_recorded(path: Path) -> None:
+    with pytest.raises(ModelUnknown):
+        RecordedModel(path, "nobody:model", mode="record")
+
+
+def test_a_recording_in_a_folder_that_is_not_there_is_refused_before_anything_is_asked(tmp_path: Path) -> None:
+    with pytest.raises(RecordingInvalid, match="folder"):
+        RecordedModel(tmp_path / "nowhere" / "talk.json", "anthropic:model-1", mode="record")
+
+
+def test_an_unknown_mode_is_refused(path: Path) -> None:
+    mode: Any = "rewind"
+    with pytest.raises(InvalidArgument, match="'replay', 'record' or 'auto'"):
+        RecordedModel(path, mode=mode)
+
+
+# ---- other people's recordings ---------------------------------------------------------------------------------------
+
+FOLDER = Path(os.environ.get("HOLDFAST_RECORDINGS") or Path(__file__).parents[3] / "shared" / "recordings")
+SPOKEN = {"anthropic.messages", "openai.chat", "openai.responses", "google.streamGenerateContent"}
+
+
+def _spoken() -> list[Any]:
+    found = [path for path in sorted(FOLDER.glob("*/*.json")) if SPOKEN & set(whole(path).get("apis", ()))]
+    if not found:
+        reason = f"no recordings at {FOLDER.name}; set HOLDFAST_RECORDINGS"
+        return [pytest.param(None, id="none", marks=pytest.mark.skip(reason=reason))]
+    return [pytest.param(path, id=f"{path.parent.name}/{path.stem}") for path in found]
+
+
+@pytest.mark.parametrize("file", _spoken())
+async def test_a_recording_of_real_traffic_can_be_played_back_to_its_end(file: Path) -> None:
+    model = RecordedModel(file, check=False)
+    while model.left:
+        left = model.left
+        try:
+            await model.respond(asking())
+        except ModelError as error:
+            assert error.kind not in {"recording_differs", "model_error"}  # noqa: PT017  most of them just answer
+        assert model.left < left
+
+
+def _foreign(path: Path, response: dict[str, Any], **fields: Any) -> Path:
+    recording: dict[str, Any] = {
+        "format": "recording/1",
+        "provider": "somebody",
+        "apis": ["openai.chat"],
+        "exchanges": [{"request": None, "response": {"status": 200, "headers": {}, **response}}],
+        **fields,
+    }
+    path.write_text(json.dumps(recording))
+    return path
+
+
+_CHAT = {"choices": [{"index": 0, "message": {"role": "assistant", "content": "Hello"}, "finish_reason": "stop"}]}
+
+
+async def _said(path: Path) -> ModelReply:
+    return await RecordedModel(path).respond(asking())
+
+
+async def test_a_recording_of_an_unknown_provider_is_read_in_the_dialect_that_it_names(path: Path) -> None:
+    assert (await _said(_foreign(path, {"body": _CHAT}))).text == "Hello"
+
+
+async def test_a_body_may_be_given_as_text(path: Path) -> None:
+    response = {"headers": {"content-type": "application/json"}, "body_text": json.dumps(_CHAT)}
+    assert (await _said(_foreign(path, response))).text == "Hello"
+
+
+async def test_a_body_may_be_given_as_base64(path: Path) -> None:
+    body = base64.b64encode(json.dumps(_CHAT).encode()).decode()
+    response = {"headers": {"content-type": "application/json"}, "body_base64": body}
+    assert (await _said(_foreign(path, response))).text == "Hello"
+
+
+async def test_a_request_that_was_not_recorded_is_not_compared(path: Path) -> None:
+    model = RecordedModel(_foreign(path, {"body": _CHAT}))
+    await model.respond(asking("Whatever"))
+    assert model.differences == ()
+
+
+def test_the_model_of_a_google_recording_is_in_its_path(path: Path) -> None:
+    request: dict[str, Any] = {"path": "/v1beta/models/gemini-9%20x:streamGenerateContent", "body": {}}
+    exchange: dict[str, Any] = {"request": request, "response": {"status": 200, "headers": {}, "sse": ""}}
+    model = RecordedModel(_foreign(path, {}, provider="google", apis=["google.generateContent"], exchanges=[exchange]))
+    assert model.name == "google:gemini-9 x"
+
+
+def test_a_provider_without_an_address_of_its_own_can_be_played_back(path: Path) -> None:
+    assert RecordedModel(_foreign(path, {"body": _CHAT}, provider="azure")).name.startswith("azure:")

@@ -98,6 +98,7 @@ if TYPE_CHECKING:
     from holdfast.models.http import HttpModel as HttpModel
     from holdfast.models.limits import CallLimits as CallLimits
     from holdfast.models.prices import Price as Price
+    from holdfast.models.recorded import RecordedModel as RecordedModel
     from holdfast.models.retry import Retry as Retry
     from holdfast.models.transport import Timeouts as Timeouts
     from holdfast.runtime import Control as Control
@@ -173,6 +174,7 @@ _HOMES = {
     "Reasoning": "holdfast.messages",
     "ReasoningChunk": "holdfast.messages",
     "ReasoningDelta": "holdfast.events",
+    "RecordedModel": "holdfast.models.recorded",
     "Refusal": "holdfast.messages",
     "Repeat": "holdfast.effects.replay",
     "ReplayMismatch": "holdfast.errors",

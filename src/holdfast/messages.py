@@ -75,6 +75,8 @@ class ToolResult(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag=
     name: str
     content: Any
     state: ResultState = "ok"
+    files: tuple[str, ...] = ()
+    """Digests of the attachments that `content` speaks of."""
 
 
 Part: TypeAlias = Text | Reasoning | Refusal | ToolCall | Attachment

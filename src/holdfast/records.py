@@ -155,6 +155,8 @@ class Done(_Record, frozen=True, gc=False, tag="done"):
     blob: Blob | None = None
     ms: Number = 0
     """How long it took."""
+    refs: tuple[Blob, ...] = ()
+    """Attachments that the value speaks of."""
 
 
 class Failed(_Record, frozen=True, gc=False, tag="failed"):
@@ -254,7 +256,7 @@ def touches_lists(record: Record) -> bool:
 
 def is_plain(record: Record) -> bool:
     """Whether `record` concerns nothing but its own journal: no list, no inbox, no wait, no blob."""
-    if type(record) in (Admitted, Ended) or getattr(record, "blob", None) is not None:
+    if type(record) in (Admitted, Ended) or blobs_of(record):
         return False
     return not touches_lists(record)
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import holdfast as hf
-from holdfast.testing import ManualClock, ScriptedModel, check, text
+from holdfast.testing import ManualClock, ScriptedModel, call, check, text
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -84,3 +84,22 @@ def test_a_file_that_is_not_there_is_a_named_error(tmp_path: Path) -> None:
 
 def test_the_bytes_of_a_file_are_not_in_its_repr() -> None:
     assert "PNG" not in repr(hf.File(PICTURE, "image/png"))
+
+
+async def test_a_file_that_a_tool_returns_reaches_the_model_with_its_bytes(tmp_path: Path) -> None:
+    @hf.tool(read_only=True)
+    async def photograph() -> list[Any]:
+        """Take a picture."""
+        return ["here it is", hf.File(PICTURE, "image/png", name="cat.png")]
+
+    model = ScriptedModel([call("photograph"), text("A cat.")])
+    agent = hf.Agent("a", model=model, tools=[photograph])
+    async with hf.open(tmp_path / "store.db", agents=[agent]) as runtime:
+        await (await runtime.session("s", agent=agent).send("What is there?")).outcome(timeout=5)
+        assert await check(runtime.store) == []
+        assert await runtime.store.collect_blobs(unused_ms=0) == 0
+    message = model.requests[-1].messages[-1]
+    assert isinstance(message, hf.ToolMessage)
+    (result,) = message.results
+    assert result.content[1]["media_type"] == "image/png"
+    assert model.requests[-1].files[result.content[1]["digest"]] == PICTURE

@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from email.utils import format_datetime
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 
 import holdfast as hf
@@ -281,13 +282,11 @@ async def stalling(exchange: Exchange) -> None:
 async def test_a_stream_gives_its_events_and_ends_with_the_reply() -> None:
     async with serving(good) as server:
         events = await events_of(tiny(server))
-    assert events == [
-        StreamStart("m1"),
-        TextChunk("good "),
-        TextChunk("day"),
-        StreamUsage(Usage(output=3)),
-        StreamEnd(ModelReply((Text("good day"),), usage=Usage(output=3), model="tiny:m1")),
-    ]
+    assert events[:-1] == [StreamStart("m1"), TextChunk("good "), TextChunk("day"), StreamUsage(Usage(output=3))]
+    end = events[-1]
+    assert isinstance(end, StreamEnd)
+    wanted = ModelReply((Text("good day"),), usage=Usage(output=3), model="tiny:m1")
+    assert msgspec.structs.replace(end.reply, attempts=()) == wanted
 
 
 async def test_the_request_carries_what_dialect_and_endpoint_say() -> None:
@@ -645,7 +644,7 @@ async def test_a_reader_that_takes_its_time_is_not_taken_for_a_stalled_stream() 
                 await asyncio.sleep(0.3)  # longer than the stream may be idle
                 read.set()
     assert isinstance(events[-1], StreamEnd)
-    assert events[-1].reply.attempts == ()
+    assert len(events[-1].reply.attempts) == 1
 
 
 async def test_a_stream_that_keeps_dripping_outlives_every_other_time() -> None:

@@ -266,8 +266,9 @@ async def failure_of(model: HttpModel) -> ModelError:
     return caught.value
 
 
-async def test_an_answer_at_the_first_try_needs_no_ledger() -> None:
-    assert (await reply_of(Played(chat("hi")).model())).attempts == ()
+async def test_an_answer_at_the_first_try_is_one_line_of_the_ledger() -> None:
+    (line,) = (await reply_of(Played(chat("hi")).model())).attempts
+    assert (line.outcome, line.status, line.request_id) == ("completed", 200, "req-good")
 
 
 async def test_every_try_is_in_the_ledger_of_the_reply() -> None:

@@ -349,13 +349,16 @@ class Performer:
             current.reset(token)
         return await self.succeeded(key, ask, body, begun)
 
-    async def succeeded(self, key: str, ask: Ask | None, body: bytes, begun: float) -> Outcome:
-        """The outcome of an effect that gave `body`; a large one is kept apart."""
+    async def succeeded(
+        self, key: str, ask: Ask | None, body: bytes, begun: float, refs: tuple[Blob, ...] = ()
+    ) -> Outcome:
+        """The outcome of an effect that gave `body`; a large one is kept apart. `refs` are blobs it speaks of."""
         ms = _since(begun)
         if len(body) <= self._ledger.inline_bytes:
-            return Done(at=self._ledger.now(), key=key, ask=ask, value=msgspec.Raw(body), ms=ms)
+            return Done(at=self._ledger.now(), key=key, ask=ask, value=msgspec.Raw(body), ms=ms, refs=refs)
         try:
-            return Done(at=self._ledger.now(), key=key, ask=ask, blob=await self._ledger.put_blob(body), ms=ms)
+            blob = await self._ledger.put_blob(body)
+            return Done(at=self._ledger.now(), key=key, ask=ask, blob=blob, ms=ms, refs=refs)
         except StoreError as error:
             # Not the world's failure but ours: it must not become the recorded outcome of the effect.
             raise self.halt(error) from error
@@ -431,6 +434,13 @@ class Performer:
                 raise EffectUnknown(outcome.key, ask.target)
             case Cancelled():
                 raise EffectCancelled(outcome.key)
+
+    async def keep(self, body: bytes) -> Blob:
+        """Keep bytes that an outcome will speak of."""
+        try:
+            return await self._ledger.put_blob(body)
+        except StoreError as error:
+            raise self.halt(error) from error
 
     async def large(self, blob: Blob) -> bytes:
         """Bytes that were kept apart."""

@@ -578,6 +578,7 @@ class ChatFold:
 
     def __init__(self, endpoint: Endpoint, model: str) -> None:
         self.ignored = 0
+        self.paused = False
         """Frames, and parts of frames, that nobody here understands."""
         self._flags = endpoint.flags
         self._route = endpoint.route(model)

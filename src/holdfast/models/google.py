@@ -398,6 +398,7 @@ class GoogleFold:
 
     def __init__(self, endpoint: Endpoint, model: str) -> None:
         self.ignored = 0
+        self.paused = False
         self._name = f"{endpoint.provider}:{model}"
         self._model = model
         self._route = endpoint.route(model)

@@ -186,7 +186,7 @@ class HttpModel:
                         if seen is not None:
                             yield seen
             ask.reply = reading.reply()
-            ask.paused = bool(getattr(reading.fold, "paused", False))
+            ask.paused = reading.fold.paused
         finally:
             if response is not None:
                 response.close()

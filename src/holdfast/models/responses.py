@@ -528,6 +528,7 @@ class ResponsesFold:
 
     def __init__(self, endpoint: Endpoint, model: str) -> None:
         self.ignored = 0
+        self.paused = False
         self._endpoint = endpoint
         self._model = model
         self._route = endpoint.route(model)

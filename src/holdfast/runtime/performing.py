@@ -15,6 +15,7 @@ import msgspec
 
 from holdfast import events
 from holdfast.agent import Agent, milliseconds
+from holdfast.attachments import File
 from holdfast.crashpoints import crash_point
 from holdfast.effects.canonical import canonical_json, digest_of_bytes
 from holdfast.effects.divergence import diverge
@@ -47,6 +48,7 @@ from holdfast.messages import (
     Text,
     TextChunk,
     ToolCall,
+    ToolMessage,
     ToolResult,
     UserMessage,
     decode_reply,
@@ -81,7 +83,7 @@ if TYPE_CHECKING:
     from datetime import timedelta
 
     from holdfast.effects.performer import Ledger
-    from holdfast.messages import ModelRequest, StreamEvent
+    from holdfast.messages import Message, ModelRequest, StreamEvent
     from holdfast.records import Outcome, Record
     from holdfast.store.contract import Wait
     from holdfast.tools.definition import AnyTool
@@ -89,6 +91,8 @@ if TYPE_CHECKING:
     from holdfast.turns.thread import Thread
 
 
+_FILES_DEPTH: Final = 4
+"""How deep in what a tool returns files are looked for."""
 LOOK: Final = "%reconcile-"
 """What the places below a call begin with in which `reconcile` works; no name of a step or a wait can look like it."""
 
@@ -320,9 +324,9 @@ class TurnRun:
     async def _attached(self, thread: Thread) -> dict[str, bytes]:
         """The bytes of all attachments of the conversation; each is read once in a turn."""
         for message in thread.tail(len(thread) - self._searched):
-            for part in message.parts if isinstance(message, UserMessage) else ():
-                if isinstance(part, Attachment) and part.digest not in self._files:
-                    self._files[part.digest] = await self.performer.large(Blob(part.digest, part.size))
+            for digest in _attachments(message):
+                if digest not in self._files:
+                    self._files[digest] = await self.performer.large(Blob(digest, 0))
         self._searched = len(thread)
         return self._files
 
@@ -498,8 +502,10 @@ class TurnRun:
         crash_point("tool.before_run")
         try:
             async with timer:
-                body = await tool.run(bound, context)
+                value = await tool.call(bound, context)
             crash_point("tool.after_run")
+            refs: list[Blob] = []
+            body = tool.as_json(await self._kept(value, refs))
         except BaseExceptionGroup as group:
             self._unwrap(group)
             return self._failed(prepared, raised(group), begun)
@@ -515,7 +521,21 @@ class TurnRun:
             return self._failed(prepared, raised(error), begun)
         finally:
             current.reset(token)
-        return await self.performer.succeeded(prepared.key, None if prepared.intended else prepared.ask, body, begun)
+        ask = None if prepared.intended else prepared.ask
+        return await self.performer.succeeded(prepared.key, ask, body, begun, tuple(refs))
+
+    async def _kept(self, value: object, refs: list[Blob], depth: int = 0) -> object:
+        """What a tool gave, with files replaced by references to bytes that the store has."""
+        if isinstance(value, File):
+            blob = await self.performer.keep(value.data)
+            refs.append(blob)
+            return Attachment(blob.digest, value.media_type, blob.size, value.name)
+        if depth < _FILES_DEPTH and isinstance(value, list | tuple):
+            return [await self._kept(item, refs, depth + 1) for item in cast("list[object]", value)]
+        if depth < _FILES_DEPTH and type(value) is dict:
+            items = cast("dict[object, object]", value).items()
+            return {key: await self._kept(item, refs, depth + 1) for key, item in items}
+        return value
 
     def _timed_out(self, prepared: _Call, tool: AnyTool, begun: float) -> Outcome:
         """It was stopped. Of a call that must not be repeated, nobody can say whether it took effect."""
@@ -735,6 +755,14 @@ def _numbers(turn: OpenTurn) -> dict[int, str]:
         if key is not None:
             found[key.number] = key.name
     return found
+
+
+def _attachments(message: Message) -> Iterator[str]:
+    """Digests of the attachments that a message speaks of."""
+    if isinstance(message, UserMessage):
+        yield from (part.digest for part in message.parts if isinstance(part, Attachment))
+    elif isinstance(message, ToolMessage):
+        yield from (digest for result in message.results for digest in result.files)
 
 
 def _within(name: str, key: str) -> bool:

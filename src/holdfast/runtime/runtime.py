@@ -23,6 +23,7 @@ from holdfast.errors import (
     KeyConflict,
     RuntimeStopped,
 )
+from holdfast.models import prices
 from holdfast.names import check_id
 from holdfast.runtime.driver import SessionDrive, Surround
 from holdfast.runtime.following import Cursor, Rings, follow_store, store_cursor
@@ -30,6 +31,7 @@ from holdfast.runtime.invocation import Emitted, Subscription, emit
 from holdfast.runtime.session import Session
 from holdfast.runtime.turnstile import Turnstile
 from holdfast.runtime.watch import Watch
+from holdfast.spawning import spawn
 from holdfast.store import open_store
 from holdfast.store.store import LEASE_MS, MIN_LEASE_MS, Store
 from holdfast.turns.conversation import Stop, deadline_wait, refs_of
@@ -78,7 +80,7 @@ class Runtime:
         concurrency: int = CONCURRENCY,
         drive: bool = True,
         only: str | None = None,
-        prices: Mapping[str, Price] | None = None,
+        own_prices: Mapping[str, Price] | None = None,
     ) -> None:
         self.store = store
         self.rings = Rings()
@@ -91,13 +93,15 @@ class Runtime:
             self.register(agent)
         check_int("lease time", lease_ms, least=MIN_LEASE_MS)
         check_int("concurrency", concurrency, least=1)
-        self._around = Surround(store, self.agents, self.watch, self.rings, Turnstile(), lease_ms, prices or {})
+        self._around = Surround(store, self.agents, self.watch, self.rings, Turnstile(), lease_ms, own_prices or {})
         self._engine = Embedded(store, self._drive_of, self.watch.ended, concurrency) if drive else None
         self._only = only
         self._subscriptions: set[Subscription] = set()
         self._closed = False
+        self._reading_prices: asyncio.Task[bool] | None = None
 
     async def __aenter__(self) -> Self:
+        self._reading_prices = spawn(asyncio.to_thread(prices.load)) if self._buys() else None
         if self._engine is not None:
             self._engine.start()
         return self
@@ -117,6 +121,8 @@ class Runtime:
         for subscription in list(self._subscriptions):
             await subscription.stop()
         await self.watch.close()
+        if self._reading_prices is not None:
+            await asyncio.gather(self._reading_prices, return_exceptions=True)
 
     async def serve(self) -> None:
         """Work until the process is told to stop (SIGTERM or SIGINT): then close. A second signal leaves at once."""
@@ -136,6 +142,10 @@ class Runtime:
         finally:
             for number in _SIGNALS:
                 loop.remove_signal_handler(number)
+
+    def _buys(self) -> bool:
+        """Whether an agent here asks a model that has a price."""
+        return any(agent.model.name.partition(":")[0] in prices.PROVIDERS for agent in self.agents.values())
 
     # ---- agents ----
 
@@ -331,7 +341,7 @@ async def open(  # noqa: PLR0913
     """
     async with (
         open_store(path, durability=durability, limits=limits, clock=clock) as store,
-        Runtime(store, agents, lease_ms=lease_ms, concurrency=concurrency, drive=drive, prices=prices) as runtime,
+        Runtime(store, agents, lease_ms=lease_ms, concurrency=concurrency, drive=drive, own_prices=prices) as runtime,
     ):
         yield runtime
 

@@ -122,18 +122,23 @@ class Tool(Generic[P, R]):
         A plain function runs in a thread. A thread can't be stopped: if this is cancelled, the function goes on to its
         end and what it returns is dropped.
         """
+        return self.as_json(await self.call(bound, context))
+
+    async def call(self, bound: Bound, context: Context | None = None) -> object:
+        """Call the function; answers what it returns, as it is."""
         kwargs = bound.kwargs
         if self.accepts.context is not None:
             kwargs = {**kwargs, self.accepts.context: context}
-        return self._as_json(await _call(cast("Callable[..., Any]", self.function), kwargs))
+        return await _call(cast("Callable[..., Any]", self.function), kwargs)
 
     async def find_out(self, bound: Bound, context: Context) -> bytes:
         """Ask `reconcile` what came of an interrupted call; it raises `NotDone` when nothing did."""
         if self.reconcile is None:
             raise ToolInvalid(self.name, None, "it has no reconcile function")
-        return self._as_json(await _call(self.reconcile, {"ctx": context, **bound.kwargs}))
+        return self.as_json(await _call(self.reconcile, {"ctx": context, **bound.kwargs}))
 
-    def _as_json(self, value: object) -> bytes:
+    def as_json(self, value: object) -> bytes:
+        """The JSON of what the function gave."""
         try:
             return encode_value(value)
         except InvalidValue as error:

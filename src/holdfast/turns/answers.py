@@ -38,7 +38,8 @@ def result_of(call: ToolCall, outcome: Outcome) -> ToolResult:
     """The result of a call that has an outcome. A large value must have been fetched before."""
     match outcome:
         case Done():
-            return ToolResult(call.id, call.name, decode(bytes(outcome.value)))
+            files = tuple(blob.digest for blob in outcome.refs)
+            return ToolResult(call.id, call.name, decode(bytes(outcome.value)), files=files)
         case Failed(error=error):
             said = error.message if error.kind in SAID_AS_IT_IS else f"{error.kind}: {error.message}".removesuffix(": ")
             return ToolResult(call.id, call.name, said, "error")

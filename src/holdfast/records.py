@@ -37,7 +37,8 @@ Wake = Literal["all", "any", "race"]
 Number = Annotated[int, msgspec.Meta(ge=-(2**62), le=2**62)]
 """A time, a size or a place. Larger ones are refused when a record is read, so they must not be written."""
 
-_ABSENT: Final = msgspec.Raw()  # left out of the bytes; a JSON null would be Raw(b"null")
+ABSENT: Final = msgspec.Raw()
+"""No value: left out of the bytes (a JSON null would be ``Raw(b"null")``). Another empty Raw would not be."""
 
 EFFECT_KINDS: Final[tuple[str, ...]] = get_args(EffectKind)
 JOURNAL_KINDS: Final[tuple[str, ...]] = get_args(JournalKind)
@@ -60,7 +61,7 @@ class Ask(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     kind: EffectKind
     target: str
     content: str
-    body: msgspec.Raw = _ABSENT
+    body: msgspec.Raw = ABSENT
 
 
 class ErrorInfo(msgspec.Struct, frozen=True, gc=False):
@@ -93,7 +94,7 @@ class Admitted(_Record, frozen=True, gc=False, tag="admitted"):
 
     input: Number
     key: str
-    body: msgspec.Raw = _ABSENT
+    body: msgspec.Raw = ABSENT
     blob: Blob | None = None
     run: str | None = None
     refs: tuple[Blob, ...] = ()
@@ -133,7 +134,7 @@ class Ended(_Record, frozen=True, gc=False, tag="ended"):
 
     run: str
     status: EndStatus
-    value: msgspec.Raw = _ABSENT
+    value: msgspec.Raw = ABSENT
     blob: Blob | None = None
     error: ErrorInfo | None = None
     unstarted: bool = False
@@ -151,7 +152,7 @@ class Done(_Record, frozen=True, gc=False, tag="done"):
 
     key: str
     ask: Ask | None = None
-    value: msgspec.Raw = _ABSENT
+    value: msgspec.Raw = ABSENT
     blob: Blob | None = None
     ms: Number = 0
     """How long it took."""
@@ -166,7 +167,7 @@ class Failed(_Record, frozen=True, gc=False, tag="failed"):
     error: ErrorInfo
     ask: Ask | None = None
     ms: Number = 0
-    detail: msgspec.Raw = _ABSENT
+    detail: msgspec.Raw = ABSENT
     """What else is known about it: the tries of a model call, say."""
 
 

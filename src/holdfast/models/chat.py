@@ -573,13 +573,13 @@ class ChatFold:
             "_raw_usage",
             "_refusal",
         ),
-        *("_route", "_started", "_text", "_thoughts", "_usage", "ignored"),
+        *("_route", "_started", "_text", "_thoughts", "_usage", "ignored", "paused"),
     )
 
     def __init__(self, endpoint: Endpoint, model: str) -> None:
         self.ignored = 0
-        self.paused = False
         """Frames, and parts of frames, that nobody here understands."""
+        self.paused = False
         self._flags = endpoint.flags
         self._route = endpoint.route(model)
         self._name = f"{endpoint.provider}:{model}"

@@ -325,10 +325,10 @@ def _told(error: Exception, host: str) -> ModelError:
             return ModelError(f"no connection to {host} in time", kind="timeout", retryable=True)
         case TimeoutError():
             return ModelError(f"{host} did not begin to answer in time", kind="timeout", retryable=True)
+        case aiohttp.ClientSSLError():  # a bad certificate is a ValueError, too
+            return ModelError(f"no safe connection to {host}: {_words(error)}", kind="network")
         case aiohttp.InvalidURL() | ValueError():
             return ModelError(f"the request can't be sent to {host}: {_words(error)}", kind="bad_request")
-        case aiohttp.ClientSSLError():
-            return ModelError(f"no safe connection to {host}: {_words(error)}", kind="network")
         case aiohttp.ClientConnectorError():
             return ModelError(f"no connection to {host}: {_words(error)}", kind="network", retryable=True)
         case _:

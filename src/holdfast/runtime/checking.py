@@ -158,6 +158,6 @@ class _Nobody:
         message = f"a check must not give out the token of {name!r}"
         raise InvariantBroken(message)
 
-    def price(self, reply: ModelReply) -> float | None:  # noqa: ARG002
+    def price(self, reply: ModelReply, asked: str) -> float | None:  # noqa: ARG002
         """Nothing is bought."""
         return None

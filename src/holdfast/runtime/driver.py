@@ -529,9 +529,11 @@ class SessionDrive:
     def token(self, name: str) -> str:
         return self._store.wait_token(self.session, name)
 
-    def price(self, reply: ModelReply) -> float | None:
-        found = cost(reply.model, reply.usage, self._around.prices)
-        return None if found is None else float(found)
+    def price(self, reply: ModelReply, asked: str) -> float | None:
+        prices = self._around.prices
+        if asked in prices and reply.model not in prices:
+            return cost(asked, reply.usage, prices)
+        return cost(reply.model, reply.usage, prices)
 
 
 def _ending(run: TurnRun, work: asyncio.Task[Ending]) -> Ending:

@@ -135,8 +135,8 @@ class Surroundings(Protocol):
         """The secret that resolves a wait."""
         ...
 
-    def price(self, reply: ModelReply) -> float | None:
-        """What a reply cost, if anybody knows."""
+    def price(self, reply: ModelReply, asked: str) -> float | None:
+        """What a reply cost, if anybody knows: by the name of who gave it, or of who was asked."""
         ...
 
 
@@ -332,7 +332,7 @@ class TurnRun:
         """A reply with what it cost, by the prices of today."""
         if reply.cost is not None:
             return reply
-        return msgspec.structs.replace(reply, cost=self._around.price(reply))
+        return msgspec.structs.replace(reply, cost=self._around.price(reply, self._agent.model.name))
 
     async def _attached(self, thread: Thread) -> dict[str, bytes]:
         """The bytes of all attachments of the conversation; each is read once in a turn."""

@@ -147,7 +147,7 @@ class Store:
 
         The append is queued at once. Appends to one journal are carried out in the order in which they were queued, so
         a writer may have several under way, each naming the head that the one before will leave. Records are checked
-        to read back as they are; `checked=False` is for those that Holdfast made itself.
+        to read back as they are; with `checked=False`, for those that Holdfast made itself, to be readable at all.
         """
         try:
             return self._backend.submit(self._append(lease, added, head, checked=checked))
@@ -165,7 +165,7 @@ class Store:
         for record in kept:
             if type(record) is Opened:
                 raise InvalidValue("$", "a journal is opened once, by open_journal")
-            body = records.encode_checked(record) if checked else records.encode(record)
+            body = records.encode_checked(record) if checked else records.encode_readable(record)
             if len(body) > limit:
                 raise PayloadTooLarge("a record", len(body), limit)
             bodies.append(body)

@@ -811,7 +811,8 @@ class AnthropicFold:
         if not self._started:
             self.ignored += 1
             return []
-        self._done = True
+        # A call that was begun and not ended, in a reply without a reason to stop, is not whole: it must not run.
+        self._done = bool(self._stop) or not any(block.kind == "tool_use" for block in self._open.values())
         self.paused = self._stop in _PAUSES and not any(block.kind == "tool_use" for block in self._blocks)
         return []
 

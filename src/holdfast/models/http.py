@@ -164,7 +164,10 @@ class HttpModel:
             ask.begun = self._clock()
             url = f"{self._base}{wire.path}"
             # The headers have no name here, so that nobody who collects the locals of a traceback finds the key.
-            response = await self.transport.open(url, await self._authorised(wire, ask), wire.body, timeouts)
+            try:
+                response = await self.transport.open(url, await self._authorised(wire, ask), wire.body, timeouts)
+            except ModelError as error:
+                raise error.with_traceback(None) from None  # the frames below hold the headers, and the key in them
             ask.response = response
             if not 200 <= response.status < 300:
                 raise await self._refused(response, ask)

@@ -98,7 +98,7 @@ class Gate:
         except BaseException:
             if waiter.done() and not waiter.cancelled():
                 self.leave()  # the place came together with the end of the wait
-            else:
+            elif waiter in self._waiters:  # whoever left in the same moment may have taken it out already
                 self._waiters.remove(waiter)
             raise
 

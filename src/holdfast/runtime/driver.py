@@ -531,6 +531,8 @@ class SessionDrive:
 
     def price(self, reply: ModelReply, asked: str) -> float | None:
         prices = self._around.prices
+        if not reply.raw_usage and not reply.usage.total:
+            return None  # the provider did not say what it counted
         if asked in prices and reply.model not in prices:
             return cost(asked, reply.usage, prices)
         return cost(reply.model, reply.usage, prices)

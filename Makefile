@@ -6,7 +6,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: help demo test check bench torture format clean
+.PHONY: help demo test check bench torture judges format clean
 
 help:
 	@echo "make demo      see the promise: an agent is killed three times, and does nothing twice"
@@ -14,6 +14,7 @@ help:
 	@echo "make check     lint, format, types, import directions"
 	@echo "make bench     the speed bars, as ratios against raw SQLite in the same run"
 	@echo "make torture   the long fault runs (TORTURE_SEED=n repeats one)"
+	@echo "make judges    the model layer against servers that others wrote, and a real model (installs them once)"
 
 $(READY): pyproject.toml constraints.txt scripts/setup
 	@PYTHON="$(PYTHON)" VENV="$(VENV)" scripts/setup
@@ -24,7 +25,7 @@ demo: $(READY)
 
 test: $(READY)
 	@scripts/system-packages
-	$(BIN)/python -m pytest -q -n 2 -m "not torture" tests
+	$(BIN)/python -m pytest -q -n 2 -m "not torture and not judges" tests
 
 check: $(READY)
 	$(BIN)/ruff check .
@@ -38,6 +39,10 @@ bench: $(READY)
 torture: $(READY)
 	@scripts/system-packages
 	$(BIN)/python -m pytest -q -s -m torture tests
+
+judges: $(READY)
+	@PYTHON="$(PYTHON)" scripts/judges
+	$(BIN)/python -m pytest -q -m judges tests/judges
 
 format: $(READY)
 	$(BIN)/ruff check --fix .

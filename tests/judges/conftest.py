@@ -12,7 +12,7 @@ import subprocess
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -53,7 +53,7 @@ def llmock_address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     _wants("llmock")
     port = _free_port()
     # Pieces come one by one: what was sent at once it takes for accepted, because nobody could hang up in time.
-    options = ["-h", "127.0.0.1", "-p", str(port), "--log-level", "warning", "--stream-chunk-delay-ms", "20"]
+    options = ["-h", "127.0.0.1", "-p", str(port), "--log-level", "warning", "--stream-chunk-delay-ms", "10"]
     command = [str(PYTHON), "-c", "from llmock.cli import app; app()", "serve", *options]
     with _process(command, tmp_path_factory.mktemp("llmock")) as (process, log):
         address = f"http://127.0.0.1:{port}"
@@ -96,11 +96,20 @@ async def aimock(aimock_address: str) -> Aimock:
 def make_model() -> MakeModel:
     """A model of a known provider at the address of a judge, quick to notice silence."""
 
-    def make(provider: str, base_url: str, *, name: str = "gpt-4o", idle: float = 5.0, **retry: Any) -> HttpModel:
+    def make(
+        provider: str,
+        base_url: str,
+        *,
+        name: str = "gpt-4o",
+        idle: float = 5.0,
+        attempts: int = 4,
+        first: float = 0.2,
+        longest: float = 30.0,
+    ) -> HttpModel:
         place = endpoint(provider, base_url=base_url)
-        policy = Retry(**{"first": 0.2, **retry})
+        policy = Retry(attempts=attempts, first=first, longest=longest)
         timeouts = Timeouts(idle=idle, first_byte=30.0)
-        return HttpModel(place, name, dialect(place.dialect), api_key=KEY, retry=policy, timeouts=timeouts)
+        return HttpModel(place, "gpt-4o", dialect(place.dialect), api_key=KEY, retry=policy, timeouts=timeouts)
 
     return make
 
@@ -155,12 +164,11 @@ class Aimock:
         await _json("POST", f"{self.address}/__aimock/chaos", rates)
 
     async def requests(self) -> list[dict[str, Any]]:
-        found: Any = await _json("GET", f"{self.address}/__aimock/journal")
-        return found if isinstance(found, list) else found["entries"]
+        return await _json("GET", f"{self.address}/__aimock/journal")
 
     async def forget(self) -> None:
         await _json("DELETE", f"{self.address}/__aimock/chaos")
-        await _json("POST", f"{self.address}/__aimock/reset", {})
+        await _json("POST", f"{self.address}/__aimock/reset/journal", {})
 
 
 # ---- processes -------------------------------------------------------------------------------------------------------
@@ -173,7 +181,7 @@ def _wants(package: str) -> None:
 
 
 @contextmanager
-def _process(command: list[str], folder: Path) -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
+def _process(command: list[str], folder: Path) -> Generator[tuple[subprocess.Popen[bytes], Path]]:
     log = folder / "log"
     with (
         log.open("wb") as told,
@@ -195,7 +203,7 @@ def _until_ready(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
     until = time.monotonic() + READY_SECONDS
     while True:
         try:
-            with urllib.request.urlopen(url, timeout=5):
+            with urllib.request.urlopen(url, timeout=5):  # noqa: S310  our own address
                 return
         except (urllib.error.URLError, ConnectionError):
             if process.poll() is not None or time.monotonic() > until:
@@ -203,7 +211,7 @@ def _until_ready(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
             time.sleep(0.05)
 
 
-async def _json(method: str, url: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
+async def _json(method: str, url: str, body: dict[str, Any] | None = None) -> Any:
     async with aiohttp.ClientSession() as http, http.request(method, url, json=body) as response:
         assert response.status < 300, await response.text()
         return await response.json(content_type=None)

@@ -7,10 +7,12 @@ never outlives the tests.
 from __future__ import annotations
 
 import sys
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
-import xllamacpp  # pyright: ignore[reportMissingImports]
+xllamacpp: Any = import_module("xllamacpp")
 
 
 def serve() -> None:
@@ -22,6 +24,8 @@ def serve() -> None:
     params.model.path = str(next(folder.glob("*.gguf")))
     params.n_ctx = 4096
     params.n_parallel = 1
+    params.cpuparams.n_threads = 1  # more of them wait for each other, for seconds, where something else runs as well
+    params.cpuparams_batch.n_threads = 1
     params.sampling.seed = 1
     server = xllamacpp.Server(params)
     print(server.listening_address, flush=True)

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from pydantic import BaseModel
 
 import holdfast as hf
 
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from holdfast.models import HttpModel
+
+    Ask = Callable[[hf.Agent, str], Awaitable[hf.TurnOutcome]]
+    Make = Callable[..., HttpModel]
+
 pytestmark = pytest.mark.judges
 
-Ask = "Callable[[hf.Agent, str], Awaitable[hf.TurnOutcome]]"
-Make = "Callable[..., HttpModel]"
 
 PROVIDERS = {
     "openai-chat": "/v1",
@@ -36,7 +42,7 @@ FAULTS: dict[str, dict[str, Any]] = {
 }
 
 
-ANSWER = "All is well, " + ", ".join(f"and so is number {number}" for number in range(20)) + "."
+ANSWER = "All is well, " + ", ".join(f"and so is number {number}" for number in range(8)) + "."
 
 
 class Invoice(BaseModel):

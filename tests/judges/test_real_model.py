@@ -31,8 +31,8 @@ def model(provider: str, llama: str) -> hf.Model:
     return hf.model(f"{provider}:smollm2", base_url=llama + PROVIDERS[provider], api_key="nobody-asks")
 
 
-def settings(**more: Any) -> Settings:
-    return Settings(**{"max_output_tokens": 120, "temperature": 0.0, **more})
+def settings(tokens: int = 120, *, stop: tuple[str, ...] = (), extra: dict[str, Any] | None = None) -> Settings:
+    return Settings(max_output_tokens=tokens, temperature=0.0, stop=stop, extra=extra)
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ async def test_a_model_that_never_keeps_to_the_shape_is_named_and_not_asked_for_
 
 @pytest.mark.parametrize("provider", PROVIDERS)
 async def test_tokens_are_counted_and_the_answer_is_what_was_streamed(provider: str, llama: str) -> None:
-    agent = hf.Agent("talker", model=model(provider, llama), settings=settings(max_output_tokens=16))
+    agent = hf.Agent("talker", model=model(provider, llama), settings=settings(16))
     async with hf.open(None, agents=[agent]) as runtime:
         session = runtime.session("s", agent=agent)
         outcome = await (await session.send("Say hello.")).outcome(timeout=90)
@@ -85,7 +85,7 @@ async def test_tokens_are_counted_and_the_answer_is_what_was_streamed(provider: 
 
 @pytest.mark.parametrize("provider", PROVIDERS)
 async def test_a_conversation_goes_on_in_its_second_turn(provider: str, llama: str) -> None:
-    agent = hf.Agent("talker", model=model(provider, llama), settings=settings(max_output_tokens=200))
+    agent = hf.Agent("talker", model=model(provider, llama), settings=settings(200))
     async with hf.open(None, agents=[agent]) as runtime:
         session = runtime.session("s", agent=agent)
         first = await (await session.send("Say hello in one word.")).outcome(timeout=90)

@@ -115,7 +115,9 @@ async def test_a_tool_call_that_was_cut_off_runs_once(provider: str, llmock: Any
         return "done"
 
     called = {"type": "reply", "tool_calls": [{"name": "refund", "arguments": {"order": "7"}}], "times": 2}
-    await llmock.script(called, {"type": "stream_fault", "kind": "disconnect", "after_chunks": 0})
+    # In the middle of the call; Google's comes in one piece, and there is nothing but the time before it.
+    after = 0 if provider == "google" else 2
+    await llmock.script(called, {"type": "stream_fault", "kind": "disconnect", "after_chunks": after})
     agent = hf.Agent("judged", model=make_model(provider, llmock.address + PROVIDERS[provider]), tools=[refund])
     outcome = await ask(agent, "Refund order 7.")
     assert (outcome.status, ran) == ("completed", ["7"]), outcome

@@ -940,6 +940,7 @@ _KINDS: Final = {
     "billing_error": "billing",
     "permission_error": "permission",
     "not_found_error": "not_found",
+    "exceed_context_size_error": "context_overflow",
     "request_too_large": "context_overflow",
     "rate_limit_error": "rate_limited",
     "api_error": "server_error",
@@ -963,7 +964,7 @@ _PASSING: Final = frozenset(("rate_limited", "server_error", "timeout", "overloa
 _FINAL: Final = frozenset((400, 401, 402, 403, 404, 413, 422))
 _SAYINGS: Final = (
     (
-        re.compile("prompt is too long|context (?:limit|window|length)|too many tokens", re.IGNORECASE),
+        re.compile("prompt is too long|context[ _](?:limit|window|length|size)|too many tokens", re.IGNORECASE),
         "context_overflow",
     ),
     (re.compile("content filtering policy", re.IGNORECASE), "content_filter"),

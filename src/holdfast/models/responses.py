@@ -873,6 +873,7 @@ def _read_arguments(said: Any, *, cut: bool) -> tuple[dict[str, Any] | None, str
 
 _CODES: Final[Mapping[str, str]] = {
     "context_length_exceeded": "context_overflow",
+    "exceed_context_size_error": "context_overflow",
     "string_above_max_length": "context_overflow",
     "insufficient_quota": "billing",
     "billing_hard_limit_reached": "billing",
@@ -927,7 +928,7 @@ _STATUSES: Final[Mapping[int, str]] = {
 }
 _RETRYABLE: Final = frozenset(("rate_limited", "overloaded", "server_error", "timeout"))
 _OVERFLOW: Final = re.compile(
-    r"context (?:window|length)|context_length|maximum context|prompt is too long|too many (?:input )?tokens"
+    r"context (?:window|length|size)|context_(?:length|size)|maximum context|prompt is too long|too many (?:input )?tokens"
     r"|input (?:length|tokens?) exceeds?|exceeds? the (?:maximum|model).{0,40}tokens",
     re.IGNORECASE,
 )

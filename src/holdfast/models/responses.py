@@ -928,8 +928,8 @@ _STATUSES: Final[Mapping[int, str]] = {
 }
 _RETRYABLE: Final = frozenset(("rate_limited", "overloaded", "server_error", "timeout"))
 _OVERFLOW: Final = re.compile(
-    r"context (?:window|length|size)|context_(?:length|size)|maximum context|prompt is too long|too many (?:input )?tokens"
-    r"|input (?:length|tokens?) exceeds?|exceeds? the (?:maximum|model).{0,40}tokens",
+    r"context (?:window|length|size)|context_(?:length|size)|maximum context|prompt is too long"
+    r"|too many (?:input )?tokens|input (?:length|tokens?) exceeds?|exceeds? the (?:maximum|model).{0,40}tokens",
     re.IGNORECASE,
 )
 _LATER: Final = re.compile(r"try again in (\d{1,6}(?:\.\d{1,6})?) ?(ms|s|m)\b", re.IGNORECASE)

@@ -132,10 +132,10 @@ async def _kill_at(workers: Workers, points: list[str], numbers: Sequence[int], 
 async def test_a_kill_at_any_crash_point_changes_nothing(
     workers: Workers, points: list[str], part: int, tmp_path: Path
 ) -> None:
-    """All points but those of the store, which come with every commit: of these, one in six."""
+    """All points but those of the store, which come with every commit: of these, one in twelve."""
     of_store = [number for number, name in enumerate(points, 1) if name.startswith("store.")]
     others = [number for number, name in enumerate(points, 1) if not name.startswith("store.")]
-    await _kill_at(workers, points, (others + of_store[::6])[part::2], tmp_path)
+    await _kill_at(workers, points, (others + of_store[::12])[part::2], tmp_path)
 
 
 @pytest.mark.torture

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 KILLED: Final = -signal.SIGKILL
 FIRST_SEED: Final = int(os.environ.get("TORTURE_SEED", "1"))
 HISTORIES: Final = 200
-STORE_SAMPLE: Final = 5
+STORE_SAMPLE: Final = 9
 """The quick run takes one in so many of the points inside the store; all others it takes whole."""
 
 

@@ -103,3 +103,19 @@ async def test_a_file_that_a_tool_returns_reaches_the_model_with_its_bytes(tmp_p
     (result,) = message.results
     assert result.content[1]["media_type"] == "image/png"
     assert model.requests[-1].files[result.content[1]["digest"]] == PICTURE
+
+
+async def test_a_file_in_a_large_result_reaches_the_model_too() -> None:
+    @hf.tool(read_only=True)
+    async def photograph() -> list[Any]:
+        """Take a picture."""
+        return ["x" * 100_000, hf.File(PICTURE, "image/png")]
+
+    model = ScriptedModel([call("photograph"), text("A cat."), text("Still a cat.")])
+    agent = hf.Agent("a", model=model, tools=[photograph])
+    async with hf.open(None, agents=[agent]) as runtime:
+        session = runtime.session("s", agent=agent)
+        for said in ("What is there?", "And now?"):
+            await (await session.send(said)).outcome(timeout=5)
+            assert PICTURE in model.requests[-1].files.values()
+        assert model.requests[1].messages[-1] in model.requests[2].messages  # the same in the turn and from the journal

@@ -308,6 +308,7 @@ class TurnRun:
             body = encode(self._priced(await self._stream(key, ask, request)))
             reply = decode_reply(body)  # a model of somebody's own may have put anything into it
         except ModelError as error:
+            self._partial = None
             info = ErrorInfo(printable(error.kind[:100]), bounded(error.message))
             ms = round((loop.time() - begun) * 1000)
             detail = msgspec.Raw(encode(error.attempts)) if error.attempts else ABSENT
@@ -500,7 +501,7 @@ class TurnRun:
     async def _result(self, call: ToolCall, outcome: Outcome) -> ToolResult:
         if isinstance(outcome, Done) and outcome.blob is not None:
             body = await self.performer.large(outcome.blob)
-            return result_of(call, Done(at=outcome.at, key=outcome.key, value=msgspec.Raw(body)))
+            return result_of(call, msgspec.structs.replace(outcome, value=msgspec.Raw(body), blob=None))
         return result_of(call, outcome)
 
     async def _invoke(self, prepared: _Call) -> Outcome:

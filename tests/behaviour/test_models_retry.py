@@ -26,7 +26,8 @@ from holdfast.messages import (
 )
 from holdfast.models import HttpModel, Retry, Timeouts
 from holdfast.models.names import dialect
-from holdfast.models.retry import pause, retry_after, worth_another
+from holdfast.models.retry import pause, worth_another
+from holdfast.models.waiting import asked_in_headers
 from holdfast.models.wire import Endpoint
 
 if TYPE_CHECKING:
@@ -165,12 +166,12 @@ _LATER = "Wed, 01 Jan 2020 12:00:30 GMT"
     ids=str,
 )
 def test_the_headers_say_how_long_to_wait(headers: dict[str, str], asked: float | None) -> None:
-    assert retry_after(headers, _NOON) == asked
+    assert asked_in_headers(headers, _NOON) == asked
 
 
 @given(st.text(max_size=40))
 def test_no_header_breaks_the_reading_of_it(said: str) -> None:
-    asked = retry_after({"retry-after": said, "date": said}, _NOON)
+    asked = asked_in_headers({"retry-after": said, "date": said}, _NOON)
     assert asked is None or asked >= 0
 
 

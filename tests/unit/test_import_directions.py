@@ -28,7 +28,10 @@ PURE = [
     *("names.py", "records.py", "effects/canonical.py", "effects/envelope.py", "effects/divergence.py"),
     *("effects/replay.py", "effects/values.py", "store/contract.py", "store/decisions.py", "store/checksum.py"),
     *("store/digests.py", "store/audit.py", "messages.py", "events.py", "tools/results.py"),
-    *(f"models/{name}.py" for name in ("wire", "sse", "arrays", "anthropic", "responses", "chat", "google")),
+    *(
+        f"models/{name}.py"
+        for name in ("wire", "waiting", "retry", "sse", "arrays", "anthropic", "responses", "chat", "google")
+    ),
     *(f"turns/{name}.py" for name in ("machine", "thread", "keys", "answers", "ending", "conversation")),
 ]
 IMPURE_MODULES = {"asyncio", "time", "random", "os", "threading", "socket", "subprocess", "secrets", "apsw"}

@@ -30,7 +30,6 @@ from __future__ import annotations
 
 import binascii
 import hashlib
-import math
 import re
 from datetime import datetime
 from email.utils import parsedate_to_datetime
@@ -62,6 +61,7 @@ from holdfast.messages import (
     Usage,
     UserMessage,
 )
+from holdfast.models.waiting import asked_in_headers
 from holdfast.models.wire import WireRequest, bounded, encoded
 
 if TYPE_CHECKING:
@@ -998,29 +998,17 @@ def _by_status(status: int) -> str:
 
 
 def _retry_after(headers: Mapping[str, str]) -> float | None:
-    """How long to wait, in seconds, as the response says. A date counts from the response's own."""
-    for name, unit in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
-        seconds = _number(headers.get(name))
-        if seconds is not None:
-            return seconds * unit
-    now = _moment(headers.get("date"))
-    if now is None:
-        return None
-    moments = [_moment(headers.get("retry-after"))] + [
+    """How long to wait, in seconds, as the response says: at once, or until a limit that is used up is reset."""
+    asked, now = asked_in_headers(headers), _moment(headers.get("date"))
+    if asked is not None or now is None:
+        return asked
+    moments = [
         _moment(headers.get(f"anthropic-ratelimit-{limit}-reset"))
         for limit in _LIMITS
         if headers.get(f"anthropic-ratelimit-{limit}-remaining") == "0"
     ]
     waits = [(moment - now).total_seconds() for moment in moments if moment is not None]
     return max(0.0, *waits) if waits else None
-
-
-def _number(text: str | None) -> float | None:
-    try:
-        number = float(text or "")
-    except ValueError:
-        return None
-    return number if math.isfinite(number) and number >= 0 else None
 
 
 def _moment(text: str | None) -> datetime | None:

@@ -13,7 +13,6 @@ import base64
 import hashlib
 import re
 import string
-from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 from urllib.parse import quote, urlencode
 
@@ -41,6 +40,7 @@ from holdfast.messages import (
     refusal_of,
     text_of,
 )
+from holdfast.models.waiting import asked_in_headers, asked_in_words
 from holdfast.models.wire import WireRequest, bounded, encoded
 
 if TYPE_CHECKING:
@@ -1018,7 +1018,6 @@ _SECRET: Final = re.compile(
     r"|(?<=key provided: )[^\s.,]+"
     r"|\b(?:sk|gsk|xai|pplx|nvapi|csk|fw|hf|tgp|AIza)[-_][A-Za-z0-9_*-]{8,}|\bAIza[A-Za-z0-9_-]{16,}",
 )
-_TRY_AGAIN: Final = re.compile(r"try again in (?:(\d+)h)?(?:(\d+)m(?!s))?(?:(\d+(?:\.\d+)?)(ms|s))?")
 _REQUEST_IDS: Final = ("x-request-id", "request-id", "apim-request-id", "x-amzn-requestid")
 
 _STATUSES: Final[Mapping[int, tuple[str, bool]]] = {
@@ -1056,7 +1055,7 @@ def _http_error(status: int, headers: Mapping[str, str], body: bytes) -> ModelEr
     error = _mapped(complaint, status, f"HTTP {status}: {message}")
     error.status = status
     error.request_id = next((bounded(head[name], 200) for name in _REQUEST_IDS if head.get(name)), None)
-    waiting = _asked_to_wait(head)
+    waiting = asked_in_headers(head)
     error.retry_after = waiting if waiting is not None else complaint.retry_after
     if head.get("x-should-retry", "").lower() == "false":
         error.retryable = False
@@ -1107,7 +1106,7 @@ def _complaint(said: Any) -> _Complaint:  # noqa: ANN401  whatever came
     if isinstance(said, list) and said:
         said = cast("list[Any]", said)[0]
     if not isinstance(said, dict):
-        return _Complaint(_text(said), "", None, _wait_in_words(_text(said)))
+        return _Complaint(_text(said), "", None, asked_in_words(_text(said)))
     top = cast("dict[str, Any]", said)
     inner = top.get("error")
     error = cast("dict[str, Any]", inner) if isinstance(inner, dict) else top
@@ -1124,7 +1123,7 @@ def _complaint(said: Any) -> _Complaint:  # noqa: ANN401  whatever came
     if metadata.get("flagged_input") is not None:
         words += " flagged_input"
     status = next((code for code in (error.get("status_code"), *codes) if _is_status(code)), None)
-    return _Complaint(message, words, status, _wait_in_words(message))
+    return _Complaint(message, words, status, asked_in_words(message))
 
 
 def _is_status(code: Any) -> bool:  # noqa: ANN401  whatever came
@@ -1137,37 +1136,3 @@ def _words_of(error: dict[str, Any]) -> str:
         if value:
             return value if isinstance(value, str) else _encode(value).decode()
     return ""
-
-
-def _asked_to_wait(headers: Mapping[str, str]) -> float | None:
-    """Seconds: as such, as milliseconds, or as a date that is held against the date of the response."""
-    exact = _seconds(headers.get("retry-after-ms"))
-    if exact is not None:
-        return exact / 1_000
-    asked = headers.get("retry-after")
-    plain = _seconds(asked)
-    if plain is not None or not asked:
-        return plain
-    try:
-        wait = parsedate_to_datetime(asked) - parsedate_to_datetime(headers.get("date", ""))
-    except (ValueError, TypeError, OverflowError):
-        return None
-    return max(wait.total_seconds(), 0.0)
-
-
-def _seconds(text: str | None) -> float | None:
-    try:
-        value = float(text or "")
-    except ValueError:
-        return None
-    return value if 0 <= value < _MAX_COUNT else None
-
-
-def _wait_in_words(message: str) -> float | None:
-    """Some say only in words how long to wait: "Please try again in 1m2.5s"."""
-    found = _TRY_AGAIN.search(message[: 4 * _MAX_MESSAGE].lower())
-    if found is None or not any(found.groups()):
-        return None
-    hours, minutes, number, unit = found.groups()
-    seconds = float(number or 0) / (1_000 if unit == "ms" else 1)
-    return int(hours or 0) * 3_600 + int(minutes or 0) * 60 + seconds

@@ -29,7 +29,6 @@ from __future__ import annotations
 
 import base64
 import re
-from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any, Final, cast
 from urllib.parse import quote, urlencode
 
@@ -58,6 +57,7 @@ from holdfast.messages import (
     Usage,
 )
 from holdfast.models.arrays import ArraySplitter
+from holdfast.models.waiting import asked_in_headers
 from holdfast.models.wire import WireRequest, bounded, encoded
 
 if TYPE_CHECKING:
@@ -805,25 +805,8 @@ def _request_id(headers: dict[str, str], details: list[dict[str, Any]]) -> str |
 def _retry_after(headers: dict[str, str], details: list[dict[str, Any]]) -> float | None:
     """How long to wait, in seconds: the longest of what the header and the error say."""
     delays = [_DELAY.fullmatch(_string(detail.get("retryDelay"))) for detail in details]
-    told: list[float | None] = [float(found.group(1)) for found in delays if found]
-    if (milliseconds := _decimal(headers.get("retry-after-ms"))) is not None:
-        told.append(milliseconds / 1_000)
-    elif after := headers.get("retry-after"):
-        seconds = _decimal(after)
-        told += [_until(after, headers.get("date"))] if seconds is None else [seconds]
+    told = [asked_in_headers(headers), *(float(found.group(1)) for found in delays if found)]
     return max((seconds for seconds in told if seconds is not None), default=None)
-
-
-def _until(date: str, now: str | None) -> float | None:
-    """How long it is to a date, by the provider's own clock; None where that is not told."""
-    try:
-        return max((parsedate_to_datetime(date) - parsedate_to_datetime(now or "")).total_seconds(), 0.0)
-    except (ValueError, TypeError, IndexError, OverflowError):
-        return None
-
-
-def _decimal(text: str | None) -> float | None:
-    return float(text) if text and re.fullmatch(r"\s*\d{1,9}(?:\.\d{1,9})?\s*", text) else None
 
 
 # ---- values of whatever shape ----------------------------------------------------------------------------------------

@@ -40,9 +40,10 @@ from holdfast.messages import (
 )
 from holdfast.models.contract import respond
 from holdfast.models.limits import CallLimits, Gate, gate
-from holdfast.models.retry import Retry, attempt, blame, pause, retry_after
+from holdfast.models.retry import Retry, attempt, blame, pause
 from holdfast.models.sse import SseDecoder
 from holdfast.models.transport import Timeouts, shared
+from holdfast.models.waiting import asked_in_headers
 from holdfast.models.wire import bounded
 
 if TYPE_CHECKING:
@@ -212,7 +213,7 @@ class HttpModel:
         if error.status is None:
             error.status = response.status
         if error.retry_after is None:
-            error.retry_after = retry_after(response.headers, time.time())
+            error.retry_after = asked_in_headers(response.headers, time.time())
         return error
 
     def _failed(self, call: _Call, ask: _Try, error: ModelError) -> float | None:

@@ -30,8 +30,6 @@ import base64
 import hashlib
 import json
 import re
-from datetime import timedelta
-from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar, cast
 from urllib.parse import urlencode
 
@@ -60,6 +58,7 @@ from holdfast.messages import (
     Usage,
     UserMessage,
 )
+from holdfast.models.waiting import asked_in_headers, asked_in_words
 from holdfast.models.wire import WireRequest, bounded, encoded
 
 if TYPE_CHECKING:
@@ -932,7 +931,6 @@ _OVERFLOW: Final = re.compile(
     r"|too many (?:input )?tokens|input (?:length|tokens?) exceeds?|exceeds? the (?:maximum|model).{0,40}tokens",
     re.IGNORECASE,
 )
-_LATER: Final = re.compile(r"try again in (\d{1,6}(?:\.\d{1,6})?) ?(ms|s|m)\b", re.IGNORECASE)
 _SECRET: Final = re.compile(r"\b(?:sk|xai|gsk|rk|pk|key)-[\w*.\-]{4,}|\bBearer\s+\S+", re.IGNORECASE)
 _REQUEST_IDS: Final = ("x-request-id", "request-id", "apim-request-id", "x-ms-request-id", "x-amzn-requestid")
 
@@ -955,7 +953,8 @@ def _failure(found: Any, status: int | None, headers: Mapping[str, str]) -> Mode
     )
     error.status = status
     error.request_id = next((bounded(headers[name], 200) for name in _REQUEST_IDS if headers.get(name)), None)
-    error.retry_after = _retry_after(headers, message)
+    asked = asked_in_headers(headers)
+    error.retry_after = asked_in_words(message) if asked is None else asked
     return error
 
 
@@ -982,28 +981,6 @@ def _kind(codes: list[str], message: str, status: int | None) -> str:
         return named or "server_error"
     kind = _STATUSES.get(status)
     return kind or ("server_error" if status >= 500 else "bad_request")
-
-
-def _retry_after(headers: Mapping[str, str], message: str) -> float | None:
-    """How long the provider asks to wait: in its headers, or in its words where an error came inside a stream."""
-    for name, unit in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
-        seconds = _number(headers.get(name))
-        if seconds is not None:
-            return seconds * unit
-    if headers.get("retry-after") and headers.get("date"):
-        try:
-            wait = parsedate_to_datetime(headers["retry-after"]) - parsedate_to_datetime(headers["date"])
-        except (ValueError, TypeError, OverflowError):
-            return None
-        return max(wait / timedelta(seconds=1), 0.0)
-    later = _LATER.search(message)
-    if later is None:
-        return None
-    return float(later[1]) * {"ms": 0.001, "s": 1.0, "m": 60.0}[later[2].lower()]
-
-
-def _number(text: str | None) -> float | None:
-    return float(text) if text and re.fullmatch(r"\s*\d{1,9}(?:\.\d{1,9})?\s*", text) else None
 
 
 DIALECT: Final = Responses()

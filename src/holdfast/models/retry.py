@@ -18,8 +18,6 @@ from holdfast.messages import Attempt
 from holdfast.models.wire import bounded
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from holdfast.messages import Usage
 
 FINAL_KINDS: Final = frozenset(
@@ -90,45 +88,6 @@ def pause(policy: Retry, error: ModelError, *, tried: int, elapsed: float, chanc
         # Never earlier than asked; a little later, so that those who were told the same do not all come at once.
         seconds = max(seconds, asked + min(asked, policy.first) * chance / 2)
     return None if elapsed + seconds > policy.within else seconds
-
-
-def retry_after(headers: Mapping[str, str], now: float) -> float | None:
-    """How long the headers of a response ask to wait, in seconds.
-
-    A date is compared with the server's own clock where the response tells it, otherwise with `now`, in seconds since
-    1970.
-    """
-    milliseconds = _number(headers.get("retry-after-ms"))
-    if milliseconds is not None:
-        return milliseconds / 1000
-    said = headers.get("retry-after")
-    if said is None:
-        return None
-    seconds = _number(said)
-    if seconds is not None:
-        return seconds
-    moment = _date(said)
-    if moment is None:
-        return None
-    there = _date(headers.get("date", ""))
-    return max(0.0, moment - (now if there is None else there))
-
-
-def _number(said: str | None) -> float | None:
-    try:
-        number = float(said or "")
-    except ValueError:
-        return None
-    return number if math.isfinite(number) and number >= 0 else None
-
-
-def _date(said: str) -> float | None:
-    from email.utils import parsedate_to_datetime  # noqa: PLC0415  only a date needs it
-
-    try:
-        return parsedate_to_datetime(said).timestamp()
-    except (ValueError, TypeError, IndexError, OverflowError):
-        return None
 
 
 # ---- the ledger ------------------------------------------------------------------------------------------------------

@@ -81,6 +81,7 @@ if TYPE_CHECKING:
     from holdfast.messages import Refusal as Refusal
     from holdfast.messages import Settings as Settings
     from holdfast.messages import StreamEnd as StreamEnd
+    from holdfast.messages import StreamEvent as StreamEvent
     from holdfast.messages import StreamNote as StreamNote
     from holdfast.messages import StreamReset as StreamReset
     from holdfast.messages import StreamStart as StreamStart
@@ -190,6 +191,7 @@ _HOMES = {
     "StoreError": "holdfast.errors",
     "StoreLimits": "holdfast.store",
     "StreamEnd": "holdfast.messages",
+    "StreamEvent": "holdfast.messages",
     "StreamNote": "holdfast.messages",
     "StreamReset": "holdfast.messages",
     "StreamStart": "holdfast.messages",

@@ -262,8 +262,8 @@ class LeasedJournal:
     def now(self) -> int:
         return self._store.clock.read().wall
 
-    def append(self, added: list[Record]) -> tuple[int, asyncio.Future[int]]:
-        future = self._store.append(self._lease, added, head=self._head, checked=False)
+    def append(self, added: list[Record], *, patient: bool = False) -> tuple[int, asyncio.Future[int]]:
+        future = self._store.append(self._lease, added, head=self._head, checked=False, patient=patient)
         # Looked at by whoever waits for a later append: if this one failed, that one fails too.
         future.add_done_callback(self._appended)
         self._head += len(added)
@@ -302,7 +302,7 @@ class RecordedJournal:
     def now(self) -> int:
         return self._store.clock.read().wall
 
-    def append(self, added: list[Record]) -> tuple[int, Awaitable[object]]:
+    def append(self, added: list[Record], *, patient: bool = False) -> tuple[int, Awaitable[object]]:  # noqa: ARG002
         raise ReplayMiss(getattr(added[0], "key", self.journal))
 
     async def put_blob(self, body: bytes) -> Blob:

@@ -9,6 +9,9 @@ from holdfast.errors import InvalidId
 MAX_ID = 256
 """Longest id of a journal, an input key, a wait, a step or an agent, in characters."""
 
+MAX_NAME = 200
+"""Longest name of a scope or a key of memory, in characters."""
+
 _NO_PATH_PARTS = frozenset(("", ".", ".."))
 
 
@@ -40,6 +43,24 @@ def _check_characters(what: str, value: str) -> str:
     if any(part in _NO_PATH_PARTS for part in value.replace("\\", "/").split("/")):
         raise InvalidId(what, value, "it has an empty, '.' or '..' part")
     return value
+
+
+def check_name(what: str, value: object) -> str:
+    """The name itself, or `InvalidId` that says what is wrong with it.
+
+    A name is an id that can be one file name everywhere: at most 200 characters, no separators, no dot at its ends, and
+    in the form (NFC) in which the same word is always the same characters.
+    """
+    name = check_id(what, value)
+    if len(name) > MAX_NAME:
+        raise InvalidId(what, value, f"it has {len(name):,} characters, the limit is {MAX_NAME}")
+    if "/" in name or "\\" in name:
+        raise InvalidId(what, value, "it has a separator (/ or \\)")
+    if name[0] == "." or name[-1] == ".":
+        raise InvalidId(what, value, "it begins or ends with a dot")
+    if not unicodedata.is_normalized("NFC", name):
+        raise InvalidId(what, value, "it is not in the normal form NFC")
+    return name
 
 
 def check_choice(what: str, value: object, choices: tuple[str, ...]) -> None:

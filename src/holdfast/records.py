@@ -79,7 +79,8 @@ class _Record(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults
 class Opened(_Record, frozen=True, gc=False, tag="opened"):
     """The first record of every journal. `format` has no default: a default would be left out of the bytes.
 
-    A fork begins after record `parent_seq` of the journal `parent`; nothing is copied.
+    A fork begins after record `parent_seq` of the journal `parent`; nothing is copied. `role` says what a process is,
+    `session` for which session it works.
     """
 
     kind: JournalKind
@@ -87,6 +88,8 @@ class Opened(_Record, frozen=True, gc=False, tag="opened"):
     agent: str | None = None
     parent: str | None = None
     parent_seq: Number = 0
+    role: str | None = None
+    session: str | None = None
 
 
 class Admitted(_Record, frozen=True, gc=False, tag="admitted"):

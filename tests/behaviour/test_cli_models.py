@@ -70,6 +70,7 @@ async def test_every_known_provider_is_listed_with_its_dialect_and_its_key() -> 
         "provider": "anthropic",
         "dialect": "anthropic",
         "base_url": "https://api.anthropic.com",
+        "variables": ["ANTHROPIC_BASE_URL"],
         "keys": ["ANTHROPIC_API_KEY"],
         "key": None,
         "ready": False,
@@ -111,6 +112,18 @@ async def test_a_provider_without_an_address_is_not_ready() -> None:
     done = await models("--json", AZURE_OPENAI_API_KEY=KEY)
     azure = next(line for line in done.json if line["provider"] == "azure")
     assert (azure["base_url"], azure["ready"]) == (None, False)
+
+
+async def test_people_read_which_variables_an_address_is_missing() -> None:
+    done = await models(GOOGLE_CLOUD_PROJECT="shop-1")
+    (vertex,) = [line for line in done.out.splitlines() if line.startswith("vertex")]
+    assert vertex.endswith("not set: GOOGLE_CLOUD_PROJECT and GOOGLE_CLOUD_LOCATION, or base_url=")
+
+
+async def test_an_address_that_is_made_of_variables_is_listed() -> None:
+    done = await models("--json", GOOGLE_CLOUD_PROJECT="shop-1", GOOGLE_CLOUD_LOCATION="global")
+    (found,) = [line["base_url"] for line in done.json if line["provider"] == "vertex"]
+    assert found == "https://aiplatform.googleapis.com/v1/projects/shop-1/locations/global/publishers/google"
 
 
 # ---- one call --------------------------------------------------------------------------------------------------------

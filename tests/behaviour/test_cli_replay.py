@@ -3,11 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
-import subprocess
-import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -19,82 +14,78 @@ from holdfast.testing import ScriptedModel, call, delayed, error, reply, text
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
+    from tests.behaviour.shell import Shell
+
     from holdfast.store import Store
 
 
-def holdfast(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    env = {key: value for key, value in os.environ.items() if key not in {"HOLDFAST_STORE", "NO_COLOR"}}
-    command = [sys.executable, "-m", "holdfast", *arguments]
-    return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, check=False, timeout=20)
-
-
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    shutil.copy(Path(__file__).with_name("agents_for_cli.py"), tmp_path / "agents.py")
-    holdfast(tmp_path, "run", "agents.py:looks", "hello", "--as", "s")
-    return tmp_path
+def ran(shell: Shell) -> Shell:
+    """A shell with one session."""
+    shell("run", "agents.py:looks", "hello", "--as", "s")
+    return shell
 
 
-def change(folder: Path, line: str) -> None:
-    with (folder / "agents.py").open("a", encoding="utf-8") as file:
+def change(shell: Shell, line: str) -> None:
+    with (shell.folder / "agents.py").open("a", encoding="utf-8") as file:
         file.write(f"\n{line}\n")
 
 
 # ---- the command -----------------------------------------------------------------------------------------------------
 
 
-def test_code_that_has_not_changed_is_ok(folder: Path) -> None:
-    done = holdfast(folder, "replay", "s", "--check")
+def test_code_that_has_not_changed_is_ok(ran: Shell) -> None:
+    done = ran("replay", "s", "--check")
     assert (done.returncode, done.stdout) == (0, "t1  ok (completed)\n")
 
 
-def test_a_changed_prompt_is_drift_and_keeps_exit_code_0(folder: Path) -> None:
-    change(folder, "looks = hf.Agent('looks', model=looks.model, tools=[look], instructions='Be brief.')")
-    done = holdfast(folder, "replay", "s", "--check")
+def test_a_changed_prompt_is_drift_and_keeps_exit_code_0(ran: Shell) -> None:
+    change(ran, "looks = hf.Agent('looks', model=looks.model, tools=[look], instructions='Be brief.')")
+    done = ran("replay", "s", "--check")
     assert done.returncode == 0
     assert "t1  drift (completed)" in done.stdout
 
 
-def test_a_changed_way_is_a_divergence_with_a_diff_and_exit_code_1(folder: Path) -> None:
-    change(folder, "looks = hf.Agent('looks', model=looks.model, tools=[look], limits=hf.Limits(steps=1))")
-    done = holdfast(folder, "replay", "s", "--check")
+def test_a_changed_way_is_a_divergence_with_a_diff_and_exit_code_1(ran: Shell) -> None:
+    change(ran, "looks = hf.Agent('looks', model=looks.model, tools=[look], limits=hf.Limits(steps=1))")
+    done = ran("replay", "s", "--check")
     assert done.returncode == 1
     assert "t1  divergence (completed)" in done.stdout
     assert "    - effect: " in done.stdout
     assert "    + effect: " in done.stdout
 
 
-def test_the_report_as_json_names_the_first_difference(folder: Path) -> None:
-    change(folder, "looks = hf.Agent('looks', model=looks.model, tools=[look], limits=hf.Limits(steps=1))")
-    (found,) = json.loads(holdfast(folder, "replay", "s", "--check", "--json").stdout)
+def test_the_report_as_json_names_the_first_difference(ran: Shell) -> None:
+    change(ran, "looks = hf.Agent('looks', model=looks.model, tools=[look], limits=hf.Limits(steps=1))")
+    (found,) = json.loads(ran("replay", "s", "--check", "--json").stdout)
     assert found["verdict"] == "divergence"
     assert found["findings"][0]["divergence"]["first"]
 
 
-def test_another_agent_may_be_named(folder: Path) -> None:
-    change(folder, "other = hf.Agent('looks', model=looks.model, tools=[look], instructions='Be brief.')")
-    assert "drift" in holdfast(folder, "replay", "s", "--check", "--agent", "agents.py:other").stdout
+def test_another_agent_may_be_named(ran: Shell) -> None:
+    change(ran, "other = hf.Agent('looks', model=looks.model, tools=[look], instructions='Be brief.')")
+    assert "drift" in ran("replay", "s", "--check", "--agent", "agents.py:other").stdout
 
 
-def test_an_agent_of_another_name_is_refused(folder: Path) -> None:
-    assert holdfast(folder, "replay", "s", "--check", "--agent", "agents.py:echo").returncode == 2
+def test_an_agent_of_another_name_is_refused(ran: Shell) -> None:
+    assert ran("replay", "s", "--check", "--agent", "agents.py:echo").returncode == 2
 
 
-def test_nothing_is_written(folder: Path) -> None:
-    before = holdfast(folder, "show", "s", "--raw").stdout
-    holdfast(folder, "replay", "s", "--check")
-    assert holdfast(folder, "show", "s", "--raw").stdout == before
+def test_nothing_is_written(ran: Shell) -> None:
+    before = ran("show", "s", "--raw").stdout
+    ran("replay", "s", "--check")
+    assert ran("show", "s", "--raw").stdout == before
 
 
-def test_without_check_nothing_is_done(folder: Path) -> None:
-    assert holdfast(folder, "replay", "s").returncode == 2
+def test_without_check_nothing_is_done(ran: Shell) -> None:
+    assert ran("replay", "s").returncode == 2
 
 
-async def test_a_session_that_was_not_begun_from_the_shell_needs_the_agent(folder: Path) -> None:
+async def test_a_session_that_was_not_begun_from_the_shell_needs_the_agent(ran: Shell) -> None:
     echo = hf.Agent("echo", model=ScriptedModel([text("hi")]))
-    async with hf.open(folder / "holdfast.db", agents=[echo]) as runtime:
+    async with hf.open(ran.folder / "holdfast.db", agents=[echo]) as runtime:
         await runtime.run(echo, "hello", session="other")
-    done = holdfast(folder, "replay", "other", "--check")
+    done = ran("replay", "other", "--check")
     assert done.returncode == 2
     assert "--agent" in done.stderr
 

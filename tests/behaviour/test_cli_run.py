@@ -5,84 +5,18 @@ from __future__ import annotations
 import json
 import os
 import pty
-import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import apsw
 import pytest
+from tests.behaviour.shell import PATIENCE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
-
-PATIENCE = 20.0
-
-
-class Shell:
-    """A folder with agents and a store, and the command line in it."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.started: list[subprocess.Popen[str]] = []
-        self.env = {key: value for key, value in os.environ.items() if key not in {"HOLDFAST_STORE", "NO_COLOR"}}
-
-    def __call__(self, *arguments: object, stdin: str = "") -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-m", "holdfast", *map(str, arguments)],
-            cwd=self.folder,
-            env=self.env,
-            input=stdin,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=PATIENCE,
-        )
-
-    def start(self, *arguments: object) -> subprocess.Popen[str]:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "holdfast", *map(str, arguments)],
-            cwd=self.folder,
-            env=self.env,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        self.started.append(process)
-        return process
-
-    def ps(self) -> list[dict[str, Any]]:
-        return json.loads(self("ps", "-a", "--json").stdout or "[]")
-
-    def until(self, condition: Callable[[], object]) -> None:
-        end = time.monotonic() + PATIENCE
-        while not condition():
-            assert time.monotonic() < end, "it did not come"
-            time.sleep(0.02)
-
-    def begun(self) -> bool:
-        return (self.folder / "begun").exists()
-
-    def open_gate(self) -> None:
-        (self.folder / "open").touch()
-
-
-@pytest.fixture
-def shell(tmp_path: Path) -> Generator[Shell]:
-    shutil.copy(Path(__file__).with_name("agents_for_cli.py"), tmp_path / "agents.py")
-    shell = Shell(tmp_path)
-    yield shell
-    shell.open_gate()
-    for process in shell.started:
-        if process.poll() is None:
-            process.kill()
-        process.communicate()
-    for line in shell.ps() if (tmp_path / "holdfast.db").exists() else []:
-        if line.get("pid"):  # what was detached
-            os.kill(line["pid"], signal.SIGKILL)
+    from tests.behaviour.shell import Shell
 
 
 def on_terminal(shell: Shell, *arguments: str, **environment: str) -> str:

@@ -5,84 +5,19 @@ from __future__ import annotations
 import json
 import os
 import pty
-import shutil
 import signal
 import subprocess
 import sys
-import time
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
+from tests.behaviour.shell import PATIENCE
 
 import holdfast as hf
 from holdfast.testing import ScriptedModel
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
-
-PATIENCE = 20.0
-
-
-class Shell:
-    """A folder with agents and a store, and the command line in it."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.started: list[subprocess.Popen[str]] = []
-        self.env = {key: value for key, value in os.environ.items() if key not in {"HOLDFAST_STORE", "NO_COLOR"}}
-
-    def __call__(self, *arguments: object, stdin: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-m", "holdfast", *map(str, arguments)],
-            cwd=self.folder,
-            env={**self.env, **environment},
-            input=stdin,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=PATIENCE,
-        )
-
-    def start(self, *arguments: object) -> subprocess.Popen[str]:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "holdfast", *map(str, arguments)],
-            cwd=self.folder,
-            env=self.env,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        self.started.append(process)
-        return process
-
-    def json(self, *arguments: object) -> Any:
-        return json.loads(self(*arguments, "--json").stdout)
-
-    def until(self, condition: Callable[[], object]) -> None:
-        end = time.monotonic() + PATIENCE
-        while not condition():
-            assert time.monotonic() < end, "it did not come"
-            time.sleep(0.02)
-
-    def begin_gated(self, session: str) -> subprocess.Popen[str]:
-        running = self.start("run", "agents.py:gated", "hello", "--as", session)
-        self.until((self.folder / "begun").exists)
-        return running
-
-
-@pytest.fixture
-def shell(tmp_path: Path) -> Generator[Shell]:
-    shutil.copy(Path(__file__).with_name("agents_for_cli.py"), tmp_path / "agents.py")
-    shell = Shell(tmp_path)
-    yield shell
-    for process in shell.started:
-        if process.poll() is None:
-            process.kill()
-        process.wait()
-        for stream in (process.stdout, process.stderr):
-            if stream is not None:
-                stream.close()
+    from tests.behaviour.shell import Shell
 
 
 # ---- ps --------------------------------------------------------------------------------------------------------------

@@ -8,10 +8,11 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, get_args
 
 import pytest
+from tests.behaviour.played import Gate, PlayedModel
 
 import holdfast as hf
 from holdfast.events import TERMINAL, RecordEvent
-from holdfast.messages import ModelReply, StreamEnd, StreamEvent, StreamStart, TextChunk
+from holdfast.messages import ModelReply, StreamEnd, StreamStart, TextChunk
 from holdfast.testing import ManualClock, ScriptedModel, call, error, stream, text
 
 if TYPE_CHECKING:
@@ -22,38 +23,6 @@ if TYPE_CHECKING:
 
 RECORDS = get_args(RecordEvent)
 PATIENCE = 10.0
-
-
-class Gate:
-    """A place at which a played model stops until a test lets it go on."""
-
-    def __init__(self) -> None:
-        self.reached = asyncio.Event()
-        self.opened = asyncio.Event()
-
-    async def passed(self) -> None:
-        self.reached.set()
-        await self.opened.wait()
-
-    async def wait(self) -> None:
-        async with asyncio.timeout(PATIENCE):
-            await self.reached.wait()
-
-
-class PlayedModel:
-    """A model that plays stream events as they are given, and stops at the gates between them."""
-
-    name = "played:model"
-
-    def __init__(self, *played: StreamEvent | Gate) -> None:
-        self._played = played
-
-    async def stream(self, request: hf.ModelRequest) -> AsyncIterator[StreamEvent]:  # noqa: ARG002
-        for item in self._played:
-            if isinstance(item, Gate):
-                await item.passed()
-            else:
-                yield item
 
 
 def _done(words: str) -> StreamEnd:

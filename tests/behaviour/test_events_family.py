@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, get_args
 
 import msgspec
 import pytest
+from tests.behaviour.played import Gate, PlayedModel
 
 import holdfast as hf
 from holdfast.events import EVENTS, TERMINAL, LiveEvent, RecordEvent, encode
@@ -16,7 +17,6 @@ from holdfast.messages import (
     Reasoning,
     ReasoningChunk,
     StreamEnd,
-    StreamEvent,
     StreamReset,
     StreamStart,
     TextChunk,
@@ -24,7 +24,7 @@ from holdfast.messages import (
 from holdfast.testing import ScriptedModel, call, cut, error, reply, stream, text
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterable
+    from collections.abc import Iterable
     from pathlib import Path
 
     from holdfast.testing.scripted import ScriptItem
@@ -38,34 +38,6 @@ ASKED = ["ContextBuilt", "ModelStarted"]
 CALLED = ["ToolCallStarted", "ToolCallDelta", "ToolCallCompleted", "MessageCommitted", "UsageRecorded"]
 SAID = ["TextDelta", "MessageCommitted", "UsageRecorded"]
 RAN = ["ToolExecutionStarted", "ToolExecutionFinished"]
-
-
-class Gate:
-    """A place at which a played model stops until a test lets it go on."""
-
-    def __init__(self) -> None:
-        self.reached = asyncio.Event()
-        self.opened = asyncio.Event()
-
-    async def passed(self) -> None:
-        self.reached.set()
-        await self.opened.wait()
-
-
-class PlayedModel:
-    """A model that plays stream events as they are given, and stops at the gates between them."""
-
-    name = "played:model"
-
-    def __init__(self, *played: StreamEvent | Gate) -> None:
-        self._played = played
-
-    async def stream(self, request: hf.ModelRequest) -> AsyncIterator[StreamEvent]:  # noqa: ARG002
-        for item in self._played:
-            if isinstance(item, Gate):
-                await item.passed()
-            else:
-                yield item
 
 
 @hf.tool(read_only=True)

@@ -60,12 +60,6 @@ class Tiny:
     def fold(self, endpoint: Endpoint, model: str) -> TinyFold:  # noqa: ARG002
         return TinyFold(model)
 
-    def whole(self, endpoint: Endpoint, model: str, body: bytes) -> ModelReply:  # noqa: ARG002
-        found = _read(body)
-        if "error" in found:
-            raise ModelError(f"the body says {found['error']}", kind=found["error"], retryable=True)
-        return ModelReply((Text(found["text"]),), usage=Usage(output=1))
-
     def error(self, status: int, headers: Mapping[str, str], body: bytes) -> ModelError:  # noqa: ARG002
         kinds = {400: "bad_request", 401: "authentication", 413: "context_overflow", 429: "rate_limited"}
         return ModelError(body.decode() or "no words", kind=kinds.get(status, "server_error"), status=status)
@@ -104,6 +98,17 @@ class TinyFold:
         if not self._ended:
             raise StreamCut(self._model)
         return ModelReply((Text(self._text),), usage=self._usage)
+
+    @property
+    def complete(self) -> bool:
+        return self._ended
+
+    def whole(self, body: bytes) -> ModelReply:
+        found = _read(body)
+        if "error" in found:
+            raise ModelError(f"the body says {found['error']}", kind=found["error"], retryable=True)
+        self.paused = "pause" in found
+        return ModelReply((Text(found["text"]),), usage=Usage(output=1))
 
 
 def _read(data: bytes) -> dict[str, Any]:
@@ -380,6 +385,50 @@ async def test_a_failure_after_a_pause_shows_again_what_still_counts() -> None:
     assert shown == "first good day"
     assert isinstance(events[-1], StreamEnd)
     assert events[-1].reply.text == shown
+
+
+async def test_a_body_that_is_no_stream_may_pause_too() -> None:
+    async def paused(exchange: Exchange) -> None:
+        await exchange.begin(kind="application/json")
+        await exchange.send(b'{"text": "first ", "pause": 1}')
+        await exchange.end()
+
+    async with serving(paused, good) as server:
+        reply = await tiny(server).respond(REQUEST)
+    assert reply.text == "first good day"
+
+
+async def test_a_reply_is_not_held_back_by_a_body_that_does_not_end() -> None:
+    async def held(exchange: Exchange) -> None:
+        await exchange.begin()
+        await exchange.say({"start": 1}, {"text": "all of it"}, {"end": True})
+        await exchange.gone()
+
+    async with serving(held) as server:
+        reply = await tiny(server, timeouts=Timeouts(rest=0.05, idle=30)).respond(REQUEST)
+    assert reply.text == "all of it"
+
+
+async def test_numbers_that_follow_the_last_word_count() -> None:
+    async def late(exchange: Exchange) -> None:
+        await exchange.begin()
+        await exchange.say({"start": 1}, {"text": "all of it"}, {"end": True})
+        await exchange.say({"usage": 7})
+        await exchange.end()
+
+    async with serving(late) as server:
+        reply = await tiny(server).respond(REQUEST)
+    assert reply.usage.output == 7
+
+
+async def test_a_refusal_whose_words_do_not_come_is_acted_on() -> None:
+    async def wordless(exchange: Exchange) -> None:
+        await exchange.begin(503)
+        await exchange.gone()
+
+    async with serving(wordless, good) as server:
+        reply = await tiny(server, timeouts=Timeouts(rest=0.05, idle=30)).respond(REQUEST)
+    assert [line.outcome for line in reply.attempts] == ["server_error", "completed"]
 
 
 async def test_a_provider_that_pauses_for_ever_is_stopped() -> None:

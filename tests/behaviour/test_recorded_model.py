@@ -13,11 +13,25 @@ import pytest
 
 import holdfast as hf
 from holdfast.errors import InvalidArgument, ModelError, ModelUnknown, StreamCut
-from holdfast.messages import ModelReply, ModelRequest, Settings, StreamEnd, StreamEvent, Text, ToolSpec, UserMessage
+from holdfast.messages import (
+    AssistantMessage,
+    ModelReply,
+    ModelRequest,
+    Settings,
+    StreamEnd,
+    StreamEvent,
+    Text,
+    ToolCall,
+    ToolMessage,
+    ToolResult,
+    ToolSpec,
+    UserMessage,
+)
 from holdfast.models import HttpModel, Retry
 from holdfast.models.endpoints import endpoint
 from holdfast.models.names import dialect
 from holdfast.models.recorded import RecordedModel, RecordingDiffers, RecordingEnded, RecordingInvalid
+from holdfast.models.recorded.redaction import Secrets
 from holdfast.testing import CutStream, FakeProvider, HttpError, ScriptedModel, call, reply, text
 
 if TYPE_CHECKING:
@@ -295,6 +309,180 @@ async def test_words_that_only_look_a_little_like_keys_stay(path: Path) -> None:
     async with FakeProvider([text(words)]) as provider:
         await RecordedModel(path, real(provider), mode="record").respond(asking())
     assert (await RecordedModel(path).respond(asking())).text == words
+
+
+# ---- secrets in what is asked ----------------------------------------------------------------------------------------
+
+HIDDEN = "hidden-77aa31f0"
+ANTHROPIC_MCP = {"type": "url", "name": "shop", "url": "https://mcp.example/sse", "authorization_token": HIDDEN}
+OPENAI_MCP = {"type": "mcp", "server_label": "shop", "server_url": "https://mcp.example/sse"}
+
+
+async def _kept(path: Path, name: str, request: ModelRequest, said: str = "Let me look.") -> Any:
+    """The body of the request as it is in the file, once it was found that the file plays it back."""
+    async with FakeProvider([text(said)] * 2) as provider:
+        await RecordedModel(path, real(provider, name), mode="record").respond(request)
+        assert HIDDEN in provider.requests[0].body.decode()
+    assert HIDDEN not in written(path)
+    assert (await RecordedModel(path).respond(request)).text
+    return exchanges(path)[0]["request"]["body"]
+
+
+async def test_the_token_of_a_server_that_the_provider_calls_is_not_in_the_file(path: Path) -> None:
+    body = await _kept(path, "anthropic", asking(settings=Settings(extra={"mcp_servers": [ANTHROPIC_MCP]})))
+    assert body["mcp_servers"] == [ANTHROPIC_MCP | {"authorization_token": "REDACTED"}]
+
+
+async def test_headers_in_a_request_are_kept_by_a_list_of_harmless_ones(path: Path) -> None:
+    headers = {"Authorization": f"Bearer {HIDDEN}", "X-Shop": HIDDEN, "Accept": "text/plain"}
+    extra = {"tools": [OPENAI_MCP | {"headers": headers}]}
+    body = await _kept(path, "openai", asking(settings=Settings(extra=extra)))
+    (server,) = [tool for tool in body["tools"] if tool["type"] == "mcp"]
+    assert server["headers"] == {"Authorization": "REDACTED", "X-Shop": "REDACTED", "Accept": "text/plain"}
+
+
+async def test_parameters_of_addresses_in_a_request_are_kept_by_a_list_of_harmless_ones(path: Path) -> None:
+    url = f"https://mcp.example/sse?api-version=2&key={HIDDEN}&own={HIDDEN}#token={HIDDEN}"
+    body = await _kept(path, "openai", asking(settings=Settings(extra={"tools": [OPENAI_MCP | {"server_url": url}]})))
+    (server,) = [tool for tool in body["tools"] if tool["type"] == "mcp"]
+    assert server["server_url"] == "https://mcp.example/sse?api-version=2&key=REDACTED&own=REDACTED#token=REDACTED"
+
+
+async def test_a_password_before_the_host_of_an_address_is_not_in_the_file(path: Path) -> None:
+    body = await _kept(path, "anthropic", asking(f"Look at postgres://me:{HIDDEN}@db.example/shop."))
+    assert "postgres://REDACTED@db.example/shop." in json.dumps(body)
+
+
+async def test_a_secret_in_the_arguments_of_a_call_is_not_in_the_file(path: Path) -> None:
+    said = ToolCall("c1", "log_in", {"user": "me", "password": HIDDEN})
+    messages = (
+        *asking().messages,
+        AssistantMessage("m2", (said,)),
+        ToolMessage("m3", (ToolResult("c1", "log_in", f'{{"access_token": "{HIDDEN}"}}'),)),
+    )
+    body = await _kept(path, "openai-chat", ModelRequest(messages=messages))
+    assert json.loads(body["messages"][1]["tool_calls"][0]["function"]["arguments"]) == {
+        "user": "me",
+        "password": "REDACTED",
+    }
+
+
+async def test_a_secret_of_a_request_that_the_reply_repeats_is_not_in_the_file(path: Path) -> None:
+    settings = Settings(extra={"mcp_servers": [ANTHROPIC_MCP]})
+    await _kept(path, "anthropic", asking(settings=settings), said=f"I was given {HIDDEN}.")
+    assert (await RecordedModel(path).respond(asking(settings=settings))).text == "I was given REDACTED."
+
+
+async def test_a_secret_that_is_known_later_is_taken_out_of_what_was_written_before(path: Path) -> None:
+    first = asking(f"It is {HIDDEN}")
+    second = asking(settings=Settings(extra={"mcp_servers": [ANTHROPIC_MCP]}))
+    async with FakeProvider([text(f"So it is {HIDDEN}.")]) as provider:
+        model = RecordedModel(path, real(provider), mode="record")
+        await model.respond(first)
+        await model.respond(second)
+    assert HIDDEN not in written(path)
+    again = RecordedModel(path)
+    assert [(await again.respond(request)).text for request in (first, second)] == ["So it is REDACTED."] * 2
+
+
+async def test_a_recording_with_a_secret_that_somebody_else_left_in_it_can_be_played_back(path: Path) -> None:
+    request = asking(settings=Settings(extra={"mcp_servers": [ANTHROPIC_MCP]}))
+    await _kept(path, "anthropic", request)
+    _leave(path, '"authorization_token": "another"')
+    assert (await RecordedModel(path).respond(request)).text
+
+
+def _leave(path: Path, field: str) -> None:
+    path.write_text(written(path).replace('"authorization_token": "REDACTED"', field))
+
+
+async def test_what_surrounds_a_secret_is_still_compared(path: Path) -> None:
+    await _kept(path, "anthropic", asking(f"Is postgres://me:{HIDDEN}@db.example up?"))
+    with pytest.raises(RecordingDiffers):
+        await RecordedModel(path).respond(asking(f"Is postgres://me:{HIDDEN}@db.example down?"))
+
+
+async def test_numbers_of_tokens_and_schemas_with_secret_names_stay(path: Path) -> None:
+    fields = {"password": {"type": "string", "description": "Yours."}, "headers": {"type": "object"}}
+    tool = ToolSpec("log_in", "Log in.", {"type": "object", "properties": fields})
+    request = ModelRequest(messages=asking().messages, tools=(tool,), settings=Settings(max_output_tokens=77))
+    async with FakeProvider(WORK) as provider:
+        await RecordedModel(path, real(provider), mode="record").respond(request)
+        sent = provider.requests[0].json
+    assert exchanges(path)[0]["request"]["body"] == sent
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("authorization", "Authorization", "authorization_token", "api_key", "apiKey", "apikey", "x-api-key", "token"),
+        *("access_token", "refresh_token", "password", "secret", "client_secret", "clientSecret", "cookie"),
+        *("Set-Cookie", "GITHUB_TOKEN", "AWS_SECRET_ACCESS_KEY", "private_key", "credentials", "Proxy-Authorization"),
+    ],
+)
+def test_these_names_call_their_value_a_secret(name: str) -> None:
+    assert Secrets().request({"a": [{name: "x"}]}) == {"a": [{name: "REDACTED"}]}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("max_tokens", "max_output_tokens", "maxOutputTokens", "tokens", "token_count", "input_tokens", "author"),
+        *("budget_tokens", "prompt_cache_key", "thoughtSignature", "signature", "key", "tokenizer", "secretary"),
+        *("encrypted_content", "id", "cache_control"),
+    ],
+)
+def test_these_names_do_not(name: str) -> None:
+    assert Secrets().request({"a": [{name: "x"}]}) == {"a": [{name: "x"}]}
+
+
+@pytest.mark.parametrize(
+    ("said", "kept"),
+    [
+        ("Basic dXNlcjpwYXNzd29yZDEyMw==", "Basic REDACTED"),
+        ("https://x.example/a?b=1&sig=abc%2F1&c=2", "https://x.example/a?b=1&sig=REDACTED&c=2"),
+        (r'{"url":"https:\/\/me:pw@x.example\/a?b=1\u0026X-Amz-Signature=abc"}', None),
+        ("a basic understanding, and the bearer of it", "a basic understanding, and the bearer of it"),
+        ("https://x.example/a@b?q=word", "https://x.example/a@b?q=word"),
+    ],
+)
+def test_what_a_provider_says_keeps_all_but_secrets(said: str, kept: str | None) -> None:
+    wanted = r'{"url":"https:\/\/REDACTED@x.example\/a?b=1\u0026X-Amz-Signature=REDACTED"}' if kept is None else kept
+    assert Secrets().text(said) == wanted
+
+
+def test_a_pair_of_a_name_and_a_value_is_a_field_of_that_name() -> None:
+    pairs = [{"name": "Authorization", "value": "x"}, {"name": "Colour", "value": "x"}]
+    assert Secrets().request(pairs) == [{"name": "Authorization", "value": "REDACTED"}, pairs[1]]
+
+
+def test_a_value_under_a_secret_name_loses_everything_it_says() -> None:
+    value = {"credentials": {"user": "me", "pin": 1234, "old": None, "on": True, "more": ["x"]}}
+    kept = {"user": "REDACTED", "pin": "REDACTED", "old": None, "on": True, "more": ["REDACTED"]}
+    assert Secrets().request(value) == {"credentials": kept}
+
+
+def test_of_a_text_that_is_too_deep_to_look_through_nothing_is_kept() -> None:
+    deep = '{"a":' * 600 + '{"password":"x"}' + "}" * 600
+    assert Secrets().request({"text": deep}) == {"text": "REDACTED"}
+
+
+def test_a_name_that_stands_twice_hides_no_secret() -> None:
+    assert "sk-proj" not in Secrets().request('{"a": "sk-proj-abcdefgh12345678", "a": "b"}')
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"password": "x", "url": "https://a:b@c.example/?q=1&token=2", "headers": {"x": "y"}},
+        '{"password": "x", "deep": "{\\"token\\": \\"y\\"}"}',
+        "sk-proj-abcdefgh12345678 and Bearer abcdefgh12345678abcd",
+    ],
+)
+def test_redacting_again_changes_nothing(value: Any) -> None:
+    secrets = Secrets()
+    once = secrets.request(value)
+    assert secrets.request(once) == once
 
 
 async def test_a_repr_shows_the_file_and_the_model_and_no_key(path: Path) -> None:

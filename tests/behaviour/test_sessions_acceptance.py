@@ -7,6 +7,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
+from tests.behaviour.talk import asked
 
 import holdfast as hf
 from holdfast.errors import InboxFull, JournalConflict, JournalMissing, PayloadTooLarge
@@ -33,13 +34,6 @@ def echo(request: hf.ModelRequest) -> Any:
 
 def echoing() -> hf.Agent:
     return hf.Agent("agent", model=ScriptedModel(echo))
-
-
-def asked(agent: hf.Agent) -> list[hf.ModelRequest]:
-    """What the model was asked."""
-    model = agent.model
-    assert isinstance(model, ScriptedModel)
-    return model.requests
 
 
 def said_by_user(messages: list[Message]) -> list[str]:

@@ -6,10 +6,11 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.behaviour.talk import asked, pairs_are_whole
 
 import holdfast as hf
 from holdfast.errors import ForkPointMissing, JournalConflict, JournalMissing
-from holdfast.messages import Message, ToolMessage, encode
+from holdfast.messages import ToolMessage, encode
 from holdfast.testing import ScriptedModel, call, check, text
 
 if TYPE_CHECKING:
@@ -63,24 +64,6 @@ SCRIPT = [[call("find"), call("refund")], text("one"), call("refund"), text("two
 
 def agent_of(shop: Shop, script: Any = SCRIPT) -> hf.Agent:
     return hf.Agent("agent", model=ScriptedModel(script), tools=shop.tools())
-
-
-def asked(agent: hf.Agent) -> list[hf.ModelRequest]:
-    """What the model was asked."""
-    model = agent.model
-    assert isinstance(model, ScriptedModel)
-    return model.requests
-
-
-def pairs_are_whole(messages: list[Message] | tuple[Message, ...]) -> bool:
-    """Whether each batch of calls is followed by the results of just those calls."""
-    wanted: list[str] = []
-    for message in messages:
-        got = [result.call_id for result in message.results] if isinstance(message, ToolMessage) else []
-        if got != wanted:
-            return False
-        wanted = [made.id for made in message.calls] if isinstance(message, hf.AssistantMessage) else []
-    return not wanted
 
 
 async def answer(session: hf.Session, words: str = "go") -> hf.TurnOutcome:

@@ -7,6 +7,7 @@ import itertools
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.behaviour.talk import asked
 
 import holdfast as hf
 from holdfast.messages import Message, Reasoning, ToolMessage, Usage, encode
@@ -40,13 +41,6 @@ async def huge() -> str:
 
 def agent_of(script: Any, **options: Any) -> hf.Agent:
     return hf.Agent("agent", model=ScriptedModel(script), tools=[find, fails, huge], **options)
-
-
-def asked(agent: hf.Agent) -> list[hf.ModelRequest]:
-    """What the model was asked."""
-    model = agent.model
-    assert isinstance(model, ScriptedModel)
-    return model.requests
 
 
 def as_bytes(messages: list[Message] | tuple[Message, ...]) -> list[bytes]:

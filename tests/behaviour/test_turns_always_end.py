@@ -6,9 +6,10 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.behaviour.talk import pairs_are_whole
 
 import holdfast as hf
-from holdfast.messages import Message, ToolCall, ToolMessage
+from holdfast.messages import ToolCall
 from holdfast.records import Ended
 from holdfast.testing import ScriptedModel, call, check, cut, error, refusal, reply, stream, text
 
@@ -72,17 +73,6 @@ async def gives(what: str) -> Any:
 
 
 TOOLS = [look, breaks, breaks_in_a_thread, gives]
-
-
-def pairs_are_whole(messages: list[Message] | tuple[Message, ...]) -> bool:
-    """Whether each batch of calls is followed by the results of just those calls."""
-    wanted: list[str] = []
-    for message in messages:
-        got = [result.call_id for result in message.results] if isinstance(message, ToolMessage) else []
-        if got != wanted:
-            return False
-        wanted = [made.id for made in message.calls] if isinstance(message, hf.AssistantMessage) else []
-    return not wanted
 
 
 async def endings(runtime: hf.Runtime, session: str) -> list[Ended]:

@@ -3,128 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.behaviour.stage import A_SECOND, SOON, agent_of
+from tests.behaviour.talk import asked, pairs_are_whole, states, until
 
 import holdfast as hf
-from holdfast.messages import Message, TextChunk, ToolMessage
+from holdfast.messages import TextChunk, ToolMessage
 from holdfast.records import Ended
 from holdfast.testing import ScriptedModel, call, check, delayed, text
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable
+    from collections.abc import AsyncIterator
     from pathlib import Path
 
+    from tests.behaviour.stage import Stage
+
     from holdfast.messages import StreamEvent
-    from holdfast.testing.scripted import ScriptItem
-
-SOON = 5.0
-A_SECOND = 1.0
-
-
-class Stage:
-    """Where the tools of a test wait, and what they were seen doing."""
-
-    def __init__(self) -> None:
-        self.reached = asyncio.Event()
-        self.go_on = asyncio.Event()
-        self.free = threading.Event()
-        self.done: list[str] = []
-        self.loop = asyncio.get_running_loop()
-
-    def tools(self) -> list[hf.Tool[..., Any]]:
-        @hf.tool(read_only=True)
-        async def quick(what: str = "quick") -> str:
-            self.done.append(what)
-            return what
-
-        @hf.tool(read_only=True)
-        async def reads() -> str:
-            self.reached.set()
-            await self.go_on.wait()
-            return "read"
-
-        @hf.tool
-        async def acts() -> str:
-            self.reached.set()
-            await self.go_on.wait()
-            self.done.append("acts")
-            return "acted"
-
-        @hf.tool(read_only=True)
-        def blocks() -> str:
-            self.loop.call_soon_threadsafe(self.reached.set)
-            self.free.wait(SOON)
-            return "unblocked"
-
-        @hf.tool
-        async def swallows() -> str:
-            self.reached.set()
-            try:
-                await self.go_on.wait()
-            except asyncio.CancelledError:
-                self.done.append("swallowed")
-            return "as if nothing had happened"
-
-        @hf.tool
-        async def stubborn() -> str:
-            self.reached.set()
-            while not self.go_on.is_set():
-                try:
-                    await self.go_on.wait()
-                except asyncio.CancelledError:
-                    self.done.append("ignored")
-            return "at last"
-
-        @hf.tool
-        async def asks(ctx: hf.Context) -> str:
-            return str(await ctx.wait("approval"))
-
-        return [quick, reads, acts, blocks, swallows, stubborn, asks]
-
-
-@pytest.fixture
-async def stage() -> AsyncIterator[Stage]:
-    made = Stage()
-    yield made
-    made.free.set()
-    made.go_on.set()
-    await asyncio.sleep(0)  # what was abandoned may end
-
-
-def agent_of(stage: Stage, script: list[ScriptItem], **options: Any) -> hf.Agent:
-    return hf.Agent("agent", model=ScriptedModel(script), tools=stage.tools(), **options)
-
-
-def asked(agent: hf.Agent) -> list[hf.ModelRequest]:
-    """What the model was asked."""
-    model = agent.model
-    assert isinstance(model, ScriptedModel)
-    return model.requests
-
-
-def pairs_are_whole(messages: list[Message] | tuple[Message, ...]) -> bool:
-    """Whether each batch of calls is followed by the results of just those calls."""
-    wanted: list[str] = []
-    for message in messages:
-        got = [result.call_id for result in message.results] if isinstance(message, ToolMessage) else []
-        if got != wanted:
-            return False
-        wanted = [made.id for made in message.calls] if isinstance(message, hf.AssistantMessage) else []
-    return not wanted
-
-
-def states(messages: list[Message]) -> list[str]:
-    return [result.state for message in messages if isinstance(message, ToolMessage) for result in message.results]
-
-
-async def until(condition: Callable[[], Awaitable[bool]]) -> None:
-    async with asyncio.timeout(SOON):
-        while not await condition():  # noqa: ASYNC110  what is awaited is in the store
-            await asyncio.sleep(0.005)
 
 
 async def cancelled_in_a_second(turn: hf.Turn, reason: str = "hung up") -> hf.TurnOutcome:

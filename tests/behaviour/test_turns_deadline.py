@@ -3,105 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 import time
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.behaviour.stage import A_SECOND, SOON, agent_of
+from tests.behaviour.talk import asked, states
 
 import holdfast as hf
-from holdfast.messages import Message, ToolMessage
-from holdfast.testing import ScriptedModel, call, check, delayed, text
+from holdfast.testing import call, check, delayed, text
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
     from pathlib import Path
 
-    from holdfast.testing.scripted import ScriptItem
+    from tests.behaviour.stage import Stage
 
-SOON = 5.0
+
 SHORT = 0.5
-A_SECOND = 1.0
-
-
-class Stage:
-    """Where the tools of a test wait, and what they were seen doing."""
-
-    def __init__(self) -> None:
-        self.reached = asyncio.Event()
-        self.go_on = asyncio.Event()
-        self.free = threading.Event()
-        self.done: list[str] = []
-        self.deadlines: list[datetime | None] = []
-        self.loop = asyncio.get_running_loop()
-
-    def tools(self) -> list[hf.Tool[..., Any]]:
-        @hf.tool(read_only=True)
-        async def reads(ctx: hf.Context) -> str:
-            self.deadlines.append(ctx.deadline)
-            self.reached.set()
-            await self.go_on.wait()
-            return "read"
-
-        @hf.tool
-        async def acts() -> str:
-            self.reached.set()
-            await self.go_on.wait()
-            self.done.append("acts")
-            return "acted"
-
-        @hf.tool(read_only=True)
-        def blocks() -> str:
-            self.loop.call_soon_threadsafe(self.reached.set)
-            self.free.wait(SOON)
-            return "unblocked"
-
-        @hf.tool(read_only=True)
-        def listens(ctx: hf.Context) -> str:
-            while not (ctx.cancelled or self.free.wait(0.01)):
-                pass
-            self.done.append("heard")
-            return "stopped"
-
-        @hf.tool
-        async def stubborn() -> str:
-            while not self.go_on.is_set():
-                try:
-                    await self.go_on.wait()
-                except asyncio.CancelledError:
-                    self.done.append("ignored")
-            return "at last"
-
-        @hf.tool
-        async def asks(ctx: hf.Context) -> str:
-            return str(await ctx.wait("approval"))
-
-        return [reads, acts, blocks, listens, stubborn, asks]
-
-
-@pytest.fixture
-async def stage() -> AsyncIterator[Stage]:
-    made = Stage()
-    yield made
-    made.free.set()
-    made.go_on.set()
-    await asyncio.sleep(0)  # what was abandoned may end
-
-
-def agent_of(stage: Stage, script: list[ScriptItem], **options: Any) -> hf.Agent:
-    return hf.Agent("agent", model=ScriptedModel(script), tools=stage.tools(), **options)
-
-
-def asked(agent: hf.Agent) -> list[hf.ModelRequest]:
-    """What the model was asked."""
-    model = agent.model
-    assert isinstance(model, ScriptedModel)
-    return model.requests
-
-
-def states(messages: list[Message]) -> list[str]:
-    return [result.state for message in messages if isinstance(message, ToolMessage) for result in message.results]
 
 
 async def ended_in_time(turn: hf.Turn, begun: float, deadline: float = SHORT) -> hf.TurnOutcome:

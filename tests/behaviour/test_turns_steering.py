@@ -7,13 +7,13 @@ import random
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.behaviour.talk import asked, until
 
 import holdfast as hf
 from holdfast.messages import Message, ToolMessage
 from holdfast.testing import ScriptedModel, call, check, text
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
     from pathlib import Path
 
     from holdfast.testing.scripted import ScriptItem
@@ -71,21 +71,8 @@ def agent_of(gate: Gate, script: list[ScriptItem], **options: Any) -> hf.Agent:
     return hf.Agent("agent", model=ScriptedModel(script), tools=gate.tools(), **options)
 
 
-def asked(agent: hf.Agent) -> list[hf.ModelRequest]:
-    """What the model was asked."""
-    model = agent.model
-    assert isinstance(model, ScriptedModel)
-    return model.requests
-
-
 def said_by_user(messages: list[Message] | tuple[Message, ...]) -> list[str]:
     return [found.text for found in messages if isinstance(found, hf.UserMessage) and found.origin == "user"]
-
-
-async def until(condition: Callable[[], Awaitable[bool]]) -> None:
-    async with asyncio.timeout(SOON):
-        while not await condition():  # noqa: ASYNC110  what is awaited is in the store
-            await asyncio.sleep(0.005)
 
 
 async def is_waiting(turn: hf.Turn) -> bool:

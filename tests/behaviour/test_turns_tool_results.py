@@ -7,6 +7,7 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.behaviour.talk import pairs_are_whole
 
 import holdfast as hf
 from holdfast.messages import Message, ToolCall, ToolMessage, ToolResult
@@ -100,17 +101,6 @@ async def shop() -> Shop:
 
 def results_of(messages: list[Message] | tuple[Message, ...]) -> list[ToolResult]:
     return [result for message in messages if isinstance(message, ToolMessage) for result in message.results]
-
-
-def pairs_are_whole(messages: list[Message] | tuple[Message, ...]) -> bool:
-    """Whether each batch of calls is followed by the results of just those calls."""
-    wanted: list[str] = []
-    for message in messages:
-        got = [result.call_id for result in message.results] if isinstance(message, ToolMessage) else []
-        if got != wanted:
-            return False
-        wanted = [made.id for made in message.calls] if isinstance(message, hf.AssistantMessage) else []
-    return not wanted
 
 
 async def results(shop: Shop, *calls: Any, **options: Any) -> list[ToolResult]:

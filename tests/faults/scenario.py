@@ -1,25 +1,22 @@
 """A worker that does everything an effect boundary can do, and can be killed anywhere.
 
-Run as a script it is a small server: it imports everything once, then forks a child for each line on its standard
-input (a JSON object: folder, crash point), waits for it, and answers with its exit status. That makes hundreds of real
-processes affordable.
+Run as a script it serves requests (folder, crash point) with a real process each.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-import os
-import sys
-import traceback
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from forking import serve
+
 import holdfast as hf
-from holdfast.testing import World, arm_from_environment
+from holdfast.testing import World
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
+    from pathlib import Path
 
 JOURNAL = "golden"
 LARGE = 40_000
@@ -194,28 +191,9 @@ async def work(folder: Path) -> dict[str, Any]:
         return await hf.drive(store, JOURNAL, lambda ctx: Scenario(ctx, world).run(), code="scenario-1")
 
 
-def _child(request: dict[str, str]) -> int:
-    os.environ.update({name: value for name, value in request.items() if name.startswith("HOLDFAST_")})
-    arm_from_environment()
-    folder = Path(request["folder"])
-    try:
-        result = asyncio.run(work(folder))
-    except BaseException:  # noqa: BLE001  the test shows what happened in the child
-        (folder / "error.txt").write_text(traceback.format_exc())
-        return 1
-    (folder / "result.json").write_text(json.dumps(result))
-    return 0
-
-
-def serve() -> None:
-    """Fork a child for each request; this process itself stays without threads."""
-    for line in sys.stdin:
-        pid = os.fork()
-        if pid == 0:
-            os._exit(_child(json.loads(line)))
-        _, status = os.waitpid(pid, 0)
-        print(os.waitstatus_to_exitcode(status), flush=True)
+def _once(folder: Path, _request: dict[str, str]) -> None:
+    (folder / "result.json").write_text(json.dumps(asyncio.run(work(folder))))
 
 
 if __name__ == "__main__":
-    serve()
+    serve(_once)

@@ -6,13 +6,12 @@ import importlib.util
 import json
 import random
 import signal
-import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from forking import Forks, error_in
 
 import holdfast as hf
 from holdfast.testing import World, check
@@ -37,42 +36,18 @@ def _load_scenario() -> Any:
 scenario = _load_scenario()
 
 
-class Workers:
-    """Starts one real process after the other, each on the store of a folder."""
-
-    def __init__(self) -> None:
-        self._server = subprocess.Popen(
-            [sys.executable, str(SCRIPT)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
-
-    def run(self, folder: Path, **environment: str) -> int:
-        """The exit status of a worker: 0 when the scenario is done, -9 when it was killed."""
-        assert self._server.stdin is not None
-        assert self._server.stdout is not None
-        self._server.stdin.write(json.dumps({"folder": str(folder), **environment}) + "\n")
-        self._server.stdin.flush()
-        return int(self._server.stdout.readline())
-
-    def close(self) -> None:
-        assert self._server.stdin is not None
-        assert self._server.stdout is not None
-        self._server.stdin.close()
-        self._server.wait(timeout=10)
-        self._server.stdout.close()
-
-
 @pytest.fixture(scope="module")
-def workers() -> Generator[Workers]:
-    started = Workers()
+def workers() -> Generator[Forks]:
+    started = Forks(SCRIPT)
     yield started
     started.close()
 
 
 @pytest.fixture(scope="module")
-def points(workers: Workers, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+def points(workers: Forks, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     """Every crash point that the scenario reaches, in order."""
     folder = tmp_path_factory.mktemp("count")
-    assert workers.run(folder, HOLDFAST_CRASH_TRACE=str(folder / "trace.txt")) == 0, _error(folder)
+    assert workers.run(folder, HOLDFAST_CRASH_TRACE=str(folder / "trace.txt")) == 0, error_in(folder)
     return (folder / "trace.txt").read_text().splitlines()
 
 
@@ -87,17 +62,12 @@ async def verify(folder: Path, repro: str) -> None:
     assert sorted(world.done()) == scenario.WORLD, repro
 
 
-def _error(folder: Path) -> str:
-    path = folder / "error.txt"
-    return path.read_text() if path.exists() else "no error was written"
-
-
-def finish(workers: Workers, folder: Path, repro: str) -> None:
+def finish(workers: Forks, folder: Path, repro: str) -> None:
     status = workers.run(folder)
-    assert status == 0, f"{repro}\n{_error(folder)}"
+    assert status == 0, f"{repro}\n{error_in(folder)}"
 
 
-async def test_without_a_crash_the_scenario_gives_the_expected_result(workers: Workers, tmp_path: Path) -> None:
+async def test_without_a_crash_the_scenario_gives_the_expected_result(workers: Forks, tmp_path: Path) -> None:
     finish(workers, tmp_path, "plain run")
     await verify(tmp_path, "plain run")
 
@@ -112,14 +82,14 @@ def test_the_scenario_reaches_every_kind_of_crash_point(points: list[str]) -> No
     }
 
 
-async def _kill_at(workers: Workers, points: list[str], numbers: Sequence[int], tmp_path: Path) -> None:
+async def _kill_at(workers: Forks, points: list[str], numbers: Sequence[int], tmp_path: Path) -> None:
     statuses: Counter[int] = Counter()
     for number in numbers:
         folder = tmp_path / str(number)
         folder.mkdir()
         repro = f"killed at point {number} of {len(points)}: HOLDFAST_CRASH_AT={number}"
         status = workers.run(folder, HOLDFAST_CRASH_AT=str(number))
-        assert status in (0, KILLED), f"{repro}\n{_error(folder)}"
+        assert status in (0, KILLED), f"{repro}\n{error_in(folder)}"
         statuses[status] += 1
         if status == KILLED:
             finish(workers, folder, repro)
@@ -130,7 +100,7 @@ async def _kill_at(workers: Workers, points: list[str], numbers: Sequence[int], 
 
 @pytest.mark.parametrize("part", range(2))
 async def test_a_kill_at_any_crash_point_changes_nothing(
-    workers: Workers, points: list[str], part: int, tmp_path: Path
+    workers: Forks, points: list[str], part: int, tmp_path: Path
 ) -> None:
     """All points but those of the store, which come with every commit: of these, one in twelve."""
     of_store = [number for number, name in enumerate(points, 1) if name.startswith("store.")]
@@ -141,12 +111,12 @@ async def test_a_kill_at_any_crash_point_changes_nothing(
 @pytest.mark.torture
 @pytest.mark.timeout(600)
 async def test_a_kill_at_every_single_crash_point_changes_nothing(
-    workers: Workers, points: list[str], tmp_path: Path
+    workers: Forks, points: list[str], tmp_path: Path
 ) -> None:
     await _kill_at(workers, points, range(1, len(points) + 1), tmp_path)
 
 
-async def _history(workers: Workers, points: list[str], seed: int, folder: Path) -> int:
+async def _history(workers: Forks, points: list[str], seed: int, folder: Path) -> int:
     """Kill at random points, again and again, until the scenario is done; answers how often it was killed."""
     choose = random.Random(seed)
     for kills in range(RESTARTS):
@@ -156,14 +126,12 @@ async def _history(workers: Workers, points: list[str], seed: int, folder: Path)
         if status == 0:
             await verify(folder, repro)
             return kills
-        assert status == KILLED, f"{repro}\n{_error(folder)}"
+        assert status == KILLED, f"{repro}\n{error_in(folder)}"
     pytest.fail(f"seed {seed}: not done after {RESTARTS} restarts")
 
 
 @pytest.mark.timeout(240)
-async def test_random_histories_of_many_kills_change_nothing(
-    workers: Workers, points: list[str], tmp_path: Path
-) -> None:
+async def test_random_histories_of_many_kills_change_nothing(workers: Forks, points: list[str], tmp_path: Path) -> None:
     kills = 0
     for seed in range(12):
         folder = tmp_path / str(seed)
@@ -174,7 +142,7 @@ async def test_random_histories_of_many_kills_change_nothing(
 
 @pytest.mark.torture
 @pytest.mark.timeout(3600)
-async def test_hundreds_of_random_histories_change_nothing(workers: Workers, points: list[str], tmp_path: Path) -> None:
+async def test_hundreds_of_random_histories_change_nothing(workers: Forks, points: list[str], tmp_path: Path) -> None:
     for seed in range(1_000, 1_300):
         folder = tmp_path / str(seed)
         folder.mkdir()

@@ -6,13 +6,10 @@ A case is a story with the kills it suffers: ``steer 0@tool.before_run:3`` kills
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import re
 import signal
-import subprocess
-import sys
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +18,7 @@ from typing import TYPE_CHECKING, Final, Self
 import pytest
 import turn_laws
 import turn_scenario as scenario
+from forking import Forks, error_in
 
 import holdfast.runtime
 
@@ -68,60 +66,29 @@ class Case:
         return f'TURN_CRASH="{self}" python -m pytest tests/faults/test_turn_crashes.py -k can_be_repeated'
 
 
-class Workers:
-    """Starts one real process after the other, each for one act of a story."""
-
-    def __init__(self) -> None:
-        self._server = subprocess.Popen(
-            [sys.executable, scenario.__file__ or ""], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
-
-    def run(self, folder: Path, story: str, act: int, **environment: str) -> int:
-        """The exit status of a worker: 0 when its act is over, -9 when it was killed."""
-        folder.mkdir(exist_ok=True)
-        assert self._server.stdin is not None
-        assert self._server.stdout is not None
-        request = {"folder": str(folder), "story": story, "act": str(act), **environment}
-        self._server.stdin.write(json.dumps(request) + "\n")
-        self._server.stdin.flush()
-        return int(self._server.stdout.readline())
-
-    def close(self) -> None:
-        assert self._server.stdin is not None
-        assert self._server.stdout is not None
-        self._server.stdin.close()
-        self._server.wait(timeout=30)
-        self._server.stdout.close()
-
-
 @pytest.fixture(scope="module")
-def workers() -> Generator[Workers]:
-    started = Workers()
+def workers() -> Generator[Forks]:
+    started = Forks(scenario.__file__ or "")
     yield started
     started.close()
 
 
 @pytest.fixture(scope="module")
-def points(workers: Workers, tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Kill]]:
+def points(workers: Forks, tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Kill]]:
     """Every crash point that a golden run reaches, by story, in order."""
     return {name: list(_trace(workers, name, tmp_path_factory.mktemp(name))) for name in scenario.STORIES}
 
 
-def _trace(workers: Workers, name: str, folder: Path) -> Iterator[Kill]:
+def _trace(workers: Forks, name: str, folder: Path) -> Iterator[Kill]:
     for act in range(len(scenario.STORIES[name].acts)):
         trace = folder / f"trace-{act}"
-        status = workers.run(folder, name, act, HOLDFAST_CRASH_TRACE=str(trace))
-        assert status == 0, f"the golden run of {name}\n{_error(folder)}"
+        status = workers.run(folder, story=name, act=str(act), HOLDFAST_CRASH_TRACE=str(trace))
+        assert status == 0, f"the golden run of {name}\n{error_in(folder)}"
         reached: Counter[str] = Counter()
         for point in trace.read_text().splitlines():
             reached[point] += 1
             if scenario.STORIES[name].acts[act] is not scenario.settle:
                 yield Kill(act, f"{point}:{reached[point]}")
-
-
-def _error(folder: Path) -> str:
-    path = folder / "error.txt"
-    return path.read_text() if path.exists() else "no error was written"
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,18 +99,18 @@ class Told:
     finish: Finish
 
 
-async def tell(workers: Workers, case: Case, folder: Path) -> Told:
+async def tell(workers: Forks, case: Case, folder: Path) -> Told:
     """Play the story with its kills: whoever is killed is started again."""
     left = list(case.kills)
     facts: list[Facts] = []
     for act in range(len(scenario.STORIES[case.story].acts)):
         while left and left[0].act <= act:
-            status = workers.run(folder, case.story, act, HOLDFAST_CRASH_AT=left.pop(0).point)
-            assert status in {0, KILLED}, f"{case.command}\n{_error(folder)}"
+            status = workers.run(folder, story=case.story, act=str(act), HOLDFAST_CRASH_AT=left.pop(0).point)
+            assert status in {0, KILLED}, f"{case.command}\n{error_in(folder)}"
             if status == KILLED:
                 facts.append(await turn_laws.at_the_kill(folder))
-        status = workers.run(folder, case.story, act)
-        assert status == 0, f"act {act} can't be finished; repeat with: {case.command}\n{_error(folder)}"
+        status = workers.run(folder, story=case.story, act=str(act))
+        assert status == 0, f"act {act} can't be finished; repeat with: {case.command}\n{error_in(folder)}"
     return Told(tuple(facts), await turn_laws.at_the_end(folder))
 
 
@@ -156,7 +123,7 @@ def wrong(case: Case, told: Told) -> list[str]:
     return [f"{line}\n    repeat with: {case.command}" for line in found]
 
 
-async def all_of(workers: Workers, cases: list[Case], folder: Path) -> None:
+async def all_of(workers: Forks, cases: list[Case], folder: Path) -> None:
     """Every case, and then all that is wrong together. A vacuous run is an error too."""
     problems: list[str] = []
     killed = 0
@@ -178,7 +145,7 @@ async def all_of(workers: Workers, cases: list[Case], folder: Path) -> None:
 
 @pytest.mark.parametrize("name", scenario.STORIES)
 async def test_without_a_crash_every_law_holds_and_every_call_is_made_once(
-    workers: Workers, name: str, tmp_path: Path
+    workers: Forks, name: str, tmp_path: Path
 ) -> None:
     told = await tell(workers, Case(name, ()), tmp_path / "golden")
     assert wrong(Case(name, ()), told) == []
@@ -208,7 +175,7 @@ def _inside_the_store(kill: Kill) -> bool:
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("name", scenario.STORIES)
 async def test_a_kill_at_any_point_of_a_turn_keeps_every_law_and_its_ruling(
-    workers: Workers, points: dict[str, list[Kill]], name: str, tmp_path: Path
+    workers: Forks, points: dict[str, list[Kill]], name: str, tmp_path: Path
 ) -> None:
     cases = [Case(name, (kill,)) for kill in points[name] if not _inside_the_store(kill)]
     await all_of(workers, cases, tmp_path)
@@ -217,7 +184,7 @@ async def test_a_kill_at_any_point_of_a_turn_keeps_every_law_and_its_ruling(
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("name", scenario.STORIES)
 async def test_a_kill_inside_the_store_keeps_every_law_and_its_ruling(
-    workers: Workers, points: dict[str, list[Kill]], name: str, tmp_path: Path
+    workers: Forks, points: dict[str, list[Kill]], name: str, tmp_path: Path
 ) -> None:
     inside = [kill for kill in points[name] if _inside_the_store(kill)]
     begin = list(scenario.STORIES).index(name) % STORE_SAMPLE  # not the same ones in every story
@@ -225,7 +192,7 @@ async def test_a_kill_inside_the_store_keeps_every_law_and_its_ruling(
 
 
 @pytest.mark.timeout(60)
-async def test_a_case_can_be_repeated_by_its_name(workers: Workers, tmp_path: Path) -> None:
+async def test_a_case_can_be_repeated_by_its_name(workers: Forks, tmp_path: Path) -> None:
     case = Case.read(os.environ.get("TURN_CRASH", "steer 0@tool.after_run:4 0@model.mid_stream:1"))
     told = await tell(workers, case, tmp_path / "repeated")
     assert wrong(case, told) == []
@@ -243,7 +210,7 @@ def history(seed: int, points: dict[str, list[Kill]]) -> Case:
     return Case(name, tuple(sorted(kills, key=lambda kill: kill.act)))
 
 
-async def _histories(workers: Workers, points: dict[str, list[Kill]], seeds: range, folder: Path) -> None:
+async def _histories(workers: Forks, points: dict[str, list[Kill]], seeds: range, folder: Path) -> None:
     problems: list[str] = []
     kills: Counter[int] = Counter()
     for seed in seeds:
@@ -261,7 +228,7 @@ async def _histories(workers: Workers, points: dict[str, list[Kill]], seeds: ran
 
 @pytest.mark.timeout(240)
 async def test_a_second_and_a_third_kill_keep_every_law(
-    workers: Workers, points: dict[str, list[Kill]], tmp_path: Path
+    workers: Forks, points: dict[str, list[Kill]], tmp_path: Path
 ) -> None:
     await _histories(workers, points, range(1, 17), tmp_path)
 
@@ -270,7 +237,7 @@ async def test_a_second_and_a_third_kill_keep_every_law(
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("name", scenario.STORIES)
 async def test_a_kill_at_every_single_point_keeps_every_law_and_its_ruling(
-    workers: Workers, points: dict[str, list[Kill]], name: str, tmp_path: Path
+    workers: Forks, points: dict[str, list[Kill]], name: str, tmp_path: Path
 ) -> None:
     await all_of(workers, [Case(name, (kill,)) for kill in points[name]], tmp_path)
 
@@ -278,6 +245,6 @@ async def test_a_kill_at_every_single_point_keeps_every_law_and_its_ruling(
 @pytest.mark.torture
 @pytest.mark.timeout(3600)
 async def test_hundreds_of_histories_of_several_kills_keep_every_law(
-    workers: Workers, points: dict[str, list[Kill]], tmp_path: Path
+    workers: Forks, points: dict[str, list[Kill]], tmp_path: Path
 ) -> None:
     await _histories(workers, points, range(FIRST_SEED, FIRST_SEED + HISTORIES), tmp_path)

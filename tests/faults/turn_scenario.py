@@ -1,8 +1,7 @@
 """Turns that do all that a turn can do, by workers that can be killed anywhere.
 
-A story is a golden run: a list of acts, each a process of its own on the same store. Run as a script this is a small
-server: it imports everything once, then forks a child for each line on its standard input (a JSON object: folder,
-story, act, crash point), waits for it, and answers with its exit status.
+A story is a golden run: a list of acts, each a process of its own on the same store. Run as a script this serves
+requests (folder, story, act, crash point) with a real process each.
 """
 
 from __future__ import annotations
@@ -10,17 +9,17 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import sys
-import traceback
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
+from forking import serve
+
 import holdfast as hf
 from holdfast.messages import TextChunk, ToolMessage, UserMessage
-from holdfast.testing import ScriptedModel, World, arm_from_environment, call, stream
+from holdfast.testing import ScriptedModel, World, call, stream
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
@@ -338,32 +337,20 @@ async def play(folder: Path, story: Story, act: Act) -> None:
         await act(Stage(folder, runtime, runtime.session(SESSION, agent=agent), moments))
 
 
-def _child(request: dict[str, str]) -> int:
-    os.environ.update({name: value for name, value in request.items() if name.startswith("HOLDFAST_")})
-    arm_from_environment()
-    folder, story = Path(request["folder"]), STORIES[request["story"]]
-    try:
-        asyncio.run(asyncio.wait_for(play(folder, story, story.acts[int(request["act"])]), 20))
-    except BaseException:  # noqa: BLE001  the test shows what happened in the child
-        (folder / "error.txt").write_text(traceback.format_exc())
-        return 1
-    return 0
+def _act(folder: Path, request: dict[str, str]) -> None:
+    story = STORIES[request["story"]]
+    asyncio.run(asyncio.wait_for(play(folder, story, story.acts[int(request["act"])]), 20))
 
 
-def serve() -> None:
-    """Fork a child for each request; this process itself stays without threads."""
+def _import_all() -> None:
+    """What is imported here is not imported by every child."""
     for name in hf.__all__:
-        getattr(hf, name)  # what is imported here is not imported by every child
+        getattr(hf, name)
     import_module("holdfast.store.sqlite.backend")
     for story in STORIES.values():
         make_agent(story, Path(), Moments())
-    for line in sys.stdin:
-        pid = os.fork()
-        if pid == 0:
-            os._exit(_child(json.loads(line)))
-        _, status = os.waitpid(pid, 0)
-        print(os.waitstatus_to_exitcode(status), flush=True)
 
 
 if __name__ == "__main__":
-    serve()
+    _import_all()
+    serve(_act)

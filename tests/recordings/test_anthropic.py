@@ -7,7 +7,7 @@ import hashlib
 import importlib.util
 import json
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import msgspec
 import pytest
@@ -36,10 +36,14 @@ from holdfast.messages import (
     ToolSpec,
     Usage,
     UserMessage,
+    refusal_of,
 )
-from holdfast.models.anthropic import DIALECT, AnthropicFold
+from holdfast.models.anthropic import DIALECT
 from holdfast.models.sse import SseDecoder
 from holdfast.models.wire import Endpoint, Frame
+
+if TYPE_CHECKING:
+    from holdfast.models.anthropic.reading import AnthropicFold
 
 
 def _beside(name: str) -> Any:
@@ -104,7 +108,7 @@ def read(model: str, given: list[Frame]) -> tuple[AnthropicFold, list[StreamEven
 def reply_of(model: str, response: Any) -> ModelReply:
     if "sse" in response:
         return read(model, frames(response["sse"]))[0].finish()
-    return DIALECT.whole(ENDPOINT, model, json.dumps(response["body"]).encode())
+    return DIALECT.fold(ENDPOINT, model).whole(json.dumps(response["body"]).encode())
 
 
 def message_of(response: Any) -> dict[str, Any]:
@@ -224,7 +228,8 @@ def test_what_streams_adds_up_to_the_reply(path: Path) -> None:
         resets = [index for index, event in enumerate(events) if isinstance(event, StreamReset)]
         events = events[resets[-1] + 1 if resets else 0 :]
         reply = fold.finish()
-        assert "".join(event.text for event in events if isinstance(event, TextChunk)) == reply.text
+        shown = "".join(event.text for event in events if isinstance(event, TextChunk))
+        assert shown == reply.text + refusal_of(reply.parts)
         thoughts = "".join(event.text for event in events if isinstance(event, ReasoningChunk))
         assert thoughts == "".join(part.text for part in reply.parts if isinstance(part, Reasoning))
         assert tuple(event.call for event in events if isinstance(event, CallEnd)) == reply.calls

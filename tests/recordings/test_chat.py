@@ -96,7 +96,7 @@ def _feed(fold: ChatFold, pieces: list[bytes]) -> list[StreamEvent]:
 def _reply(where: Endpoint, exchange: dict[str, Any]) -> ModelReply:
     model, response = exchange["request"]["body"]["model"], exchange["response"]
     if "body" in response:
-        return DIALECT.whole(where, model, json.dumps(response["body"]).encode())
+        return DIALECT.fold(where, model).whole(json.dumps(response["body"]).encode())
     fold = DIALECT.fold(where, model)
     _feed(fold, [response["sse"].encode()])
     return fold.finish()
@@ -330,7 +330,9 @@ def _built(recording: dict[str, Any], position: int) -> tuple[Endpoint, str, Mod
             case "assistant" if not message.get("content") and not message.get("tool_calls"):
                 pass
             case "assistant":
-                reply = (replies.pop(0) if replies else None) or DIALECT.whole(where, body["model"], _as_body(message))
+                reply = (replies.pop(0) if replies else None) or DIALECT.fold(where, body["model"]).whole(
+                    _as_body(message)
+                )
                 messages.append(AssistantMessage(f"a{index}", reply.parts, reply.finish))
             case _:
                 _add_result(messages, message, history[index + 1 :])

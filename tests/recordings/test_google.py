@@ -29,10 +29,12 @@ from holdfast.messages import (
     ToolResult,
     ToolSpec,
     UserMessage,
+    refusal_of,
     text_of,
 )
 from holdfast.models.arrays import ArraySplitter
-from holdfast.models.google import DIALECT, NO_ID
+from holdfast.models.google import DIALECT
+from holdfast.models.google.calls import NO_ID
 from holdfast.models.sse import SseDecoder
 from holdfast.models.wire import Endpoint, Frame
 from holdfast.turns.answers import said_in
@@ -86,7 +88,7 @@ def reply_to(exchange: dict[str, Any]) -> ModelReply:
     endpoint, model = endpoint_of(exchange)
     response = exchange["response"]
     if "sse" not in response:
-        return DIALECT.whole(endpoint, model, json.dumps(response["body"], indent=2).encode())
+        return DIALECT.fold(endpoint, model).whole(json.dumps(response["body"], indent=2).encode())
     fold = DIALECT.fold(endpoint, model)
     for frame in split(SseDecoder(), [response["sse"].encode()]):
         fold.feed(frame)
@@ -197,7 +199,8 @@ def test_the_events_tell_the_same_as_the_reply(path: Path) -> None:
         events = [event for frame in frames for event in fold.feed(frame)]
         reply = fold.finish()
         assert fold.ignored == 0
-        assert "".join(event.text for event in events if isinstance(event, TextChunk)) == reply.text
+        shown = "".join(event.text for event in events if isinstance(event, TextChunk))
+        assert shown == reply.text + refusal_of(reply.parts)
         thoughts = "".join(part.text for part in reply.parts if isinstance(part, Reasoning))
         assert "".join(event.text for event in events if isinstance(event, ReasoningChunk)) == thoughts
         assert tuple(event.call for event in events if isinstance(event, CallEnd)) == reply.calls

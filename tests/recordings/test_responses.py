@@ -134,7 +134,7 @@ def _reply(exchange: dict[str, Any], endpoint: Endpoint | None = None, model: st
         return None
     if "sse" not in response:
         try:
-            return DIALECT.whole(endpoint, model, json.dumps(response["body"]).encode())
+            return DIALECT.fold(endpoint, model).whole(json.dumps(response["body"]).encode())
         except StreamCut:
             return None  # of a response in the background, which is asked for again
     fold = DIALECT.fold(endpoint, model)
@@ -264,7 +264,7 @@ def test_bytes_that_come_one_by_one_give_the_same_reply(path: Path) -> None:
 def test_a_stream_and_its_last_frame_give_the_same_reply(path: Path) -> None:
     for stream in _streams(path):
         body = json.dumps(_data(stream)[-1]["response"]).encode()
-        assert _plain(DIALECT.whole(_endpoint(None), "gpt-5", body)) == _plain(_folded(stream)[0])
+        assert _plain(DIALECT.fold(_endpoint(None), "gpt-5").whole(body)) == _plain(_folded(stream)[0])
 
 
 def _plain(reply: ModelReply) -> Any:

@@ -40,8 +40,11 @@ from holdfast.messages import (
     ToolSpec,
     Usage,
     UserMessage,
+    encode,
 )
-from holdfast.models.anthropic import DIALECT, MAX_REPLY, AnthropicFold, narrow, settled
+from holdfast.models.anthropic import DIALECT
+from holdfast.models.anthropic.reading import MAX_REPLY, AnthropicFold, settled
+from holdfast.models.anthropic.schemas import narrow
 from holdfast.models.wire import Endpoint, Frame
 from holdfast.turns.thread import Thread
 
@@ -352,6 +355,62 @@ def test_flags_decide_how_effort_is_said() -> None:
     assert body(endpoint=flagged("adaptive_thinking"), model="x", settings=low)["thinking"]["type"] == "adaptive"
 
 
+BUDGETED: Final = "claude-sonnet-4-5"
+SIGNED: Final = Reasoning("hm", {"signature": "s"}, ENDPOINT.route(BUDGETED))
+REDACTED: Final = Reasoning("", {"type": "redacted_thinking", "data": "d"}, ENDPOINT.route(BUDGETED))
+FOREIGN: Final = Reasoning("hm", {"signature": "s"}, "another route")
+CALL: Final = ToolCall("c", "find", {})
+ANSWERED: Final = ToolMessage("t", (ToolResult("c", "find", "x"),))
+
+
+def thinks(*messages: Message, endpoint: Endpoint = ENDPOINT, model: str = BUDGETED) -> bool:
+    return "thinking" in body(*messages, endpoint=endpoint, model=model, settings=Settings(effort="low"))
+
+
+@pytest.mark.parametrize(
+    "begun",
+    [
+        pytest.param((said(CALL), ANSWERED), id="nobody thought"),
+        pytest.param((said(FOREIGN, CALL), ANSWERED), id="another route thought"),
+        pytest.param((said(Text("Let me see."), CALL), ANSWERED), id="words before the call"),
+        pytest.param((said(FOREIGN, CALL), ANSWERED, said(CALL), ANSWERED), id="we went on"),
+        pytest.param((said(CALL), ANSWERED, HELLO), id="an input came in between"),
+    ],
+)
+def test_a_turn_that_was_begun_without_our_thoughts_is_ended_without(begun: tuple[Message, ...]) -> None:
+    assert not thinks(HELLO, *begun)
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        pytest.param((said(SIGNED, CALL), ANSWERED), id="we thought"),
+        pytest.param((said(REDACTED, CALL), ANSWERED), id="what we thought is hidden"),
+        pytest.param((said(Text(" "), SIGNED, CALL), ANSWERED), id="a blank that is not sent"),
+        pytest.param((said(SIGNED, CALL), ANSWERED, said(CALL), ANSWERED), id="we thought at the beginning alone"),
+        pytest.param((said(FOREIGN, CALL), ANSWERED, said(Text("Done.")), HELLO), id="the turn is over"),
+        pytest.param((said(Text("Done.")), HELLO), id="there were no calls"),
+    ],
+)
+def test_a_turn_that_begins_with_our_thoughts_goes_on_with_them(before: tuple[Message, ...]) -> None:
+    assert thinks(HELLO, *before)
+
+
+def test_adaptive_thinking_needs_no_thoughts_before() -> None:
+    assert thinks(HELLO, said(CALL), ANSWERED, model=MODEL)
+
+
+def test_other_makers_do_not_ask_for_thoughts_unless_the_endpoint_says_so() -> None:
+    assert thinks(HELLO, said(CALL), ANSWERED, model="kimi-k2")
+    assert not thinks(HELLO, said(CALL), ANSWERED, model="kimi-k2", endpoint=flagged("budget_thinking"))
+
+
+def test_without_thinking_there_is_no_room_for_it_and_a_temperature() -> None:
+    asked = Settings(effort="low", temperature=0.2)
+    made = body(HELLO, said(FOREIGN, CALL), ANSWERED, model=BUDGETED, settings=asked)
+    assert (made["max_tokens"], made["temperature"]) == (8192, 0.2)
+
+
 def test_thinking_leaves_room_for_the_answer() -> None:
     assert body(model="claude-sonnet-4-5", settings=Settings(effort="high"))["max_tokens"] == 8192 + 16384
 
@@ -642,9 +701,50 @@ def test_a_call_that_was_cut_off_before_its_arguments_has_none() -> None:
     assert arguments(reason="max_tokens") == ToolCall("toolu_1", "find", None, "")
 
 
-def test_a_call_without_an_id_gets_one() -> None:
-    found = reply(start(), *block(0, {"type": "tool_use", "name": "find", "input": {}}), *end("tool_use"))
-    assert found.calls[0].id == "msg_1_1"
+NAMELESS: Final[dict[str, Any]] = {"type": "tool_use", "name": "find", "input": {}}
+
+
+def call_ids(*frames: Frame) -> list[str]:
+    return [call.id for call in reply(*frames, *end("tool_use")).calls]
+
+
+def test_a_call_without_an_id_gets_one_that_is_always_the_same() -> None:
+    (first,), (again,) = (call_ids(start(), *block(0, NAMELESS)) for _ in range(2))
+    assert first
+    assert first == again
+
+
+def test_calls_without_an_id_are_told_apart() -> None:
+    first, second = call_ids(start(), *block(0, NAMELESS), *block(1, NAMELESS))
+    assert first != second
+
+
+def test_an_id_that_comes_twice_in_a_reply_stands_for_the_first_call_alone() -> None:
+    called = NAMELESS | {"id": "toolu_1"}
+    first, second = call_ids(start(), *block(0, called), *block(1, called))
+    assert first == "toolu_1"
+    assert second not in {"", "toolu_1"}
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        start(id="msg_2"),
+        start(id=None, usage={"input_tokens": 90}),
+        start(id=None, content=[{"type": "text", "text": "Once more."}]),
+    ],
+)
+def test_an_id_that_is_made_up_is_another_one_in_another_reply(other: Frame) -> None:
+    (id,) = call_ids(start(id=None), *block(2, NAMELESS))
+    assert call_ids(other, *block(2, NAMELESS)) != [id]
+
+
+def test_the_events_of_a_call_have_the_id_that_was_made_up() -> None:
+    fold, events = fed(
+        start(), *block(0, NAMELESS, {"type": "input_json_delta", "partial_json": "{}"}), *end("tool_use")
+    )
+    (call,) = fold.finish().calls
+    assert [event.id for event in events if isinstance(event, CallStart | CallChunk)] == [call.id, call.id]
 
 
 @pytest.mark.parametrize(
@@ -688,6 +788,21 @@ def test_a_pause_is_told(reason: str) -> None:
 )
 def test_a_refusal_says_why(details: Any, words: str) -> None:
     assert reply(start(), *end("refusal", stop_details=details)).parts == (Refusal(words),)
+
+
+def test_the_words_of_a_refusal_are_shown_once() -> None:
+    words = block(0, TEXT, {"type": "text_delta", "text": "Well. "})
+    _, events = fed(start(), *words, *end("refusal", stop_details={"explanation": "Not this."}))
+    assert [event.text for event in events if isinstance(event, TextChunk)] == ["Well. ", "Not this."]
+
+
+def test_a_reply_is_complete_with_its_last_frame_and_not_before() -> None:
+    fold = DIALECT.fold(ENDPOINT, MODEL)
+    seen: list[bool] = []
+    for one in (start(), *block(0, TEXT), *end()):
+        fold.feed(one)
+        seen.append(fold.complete)
+    assert seen == [False, False, False, False, True]
 
 
 def test_usage_is_cumulative_and_nulls_change_nothing() -> None:
@@ -761,11 +876,88 @@ def test_a_reply_without_end_is_stopped() -> None:
     assert raised.value.kind == "bad_frame"
 
 
+# ---- characters that were cut in two ---------------------------------------------------------------------------------
+
+
+def torn(kind: str, *pieces: str) -> list[dict[str, Any]]:
+    field = {"text_delta": "text", "thinking_delta": "thinking", "input_json_delta": "partial_json"}[kind]
+    return [{"type": kind, field: piece} for piece in pieces]
+
+
+def test_a_character_that_was_cut_in_two_is_joined() -> None:
+    pieces = torn("text_delta", "a\ud83d", "\ude00b", "c")
+    fold, events = fed(start(), *block(0, TEXT, *pieces), *end())
+    assert [event.text for event in events if isinstance(event, TextChunk)] == ["a", "\U0001f600b", "c"]
+    assert fold.finish().text == "a\U0001f600bc"
+
+
+def test_a_character_that_was_cut_in_two_is_joined_in_thoughts() -> None:
+    thinking: dict[str, Any] = {"type": "thinking", "thinking": "\ud83d", "signature": ""}
+    signed = {"type": "signature_delta", "signature": "s"}
+    found = reply(start(), *block(0, thinking, *torn("thinking_delta", "\ude00"), signed), *end())
+    assert found.parts == (Reasoning("\U0001f600", {"signature": "s"}, ROUTE),)
+
+
+def test_a_character_that_was_cut_in_two_is_joined_in_arguments() -> None:
+    pieces = torn("input_json_delta", '{"q":"\ud83d', '\ude00"}')
+    found = reply(start(), *block(0, NAMELESS, *pieces), *end("tool_use"))
+    assert found.calls[0].arguments == {"q": "\U0001f600"}
+
+
+def test_blocks_that_grow_side_by_side_do_not_get_halves_of_each_other() -> None:
+    first, second = (block(index, TEXT, *torn("text_delta", "\ud83d", "\ude00")) for index in (0, 1))
+    frames = [frame for pair in zip(first, second, strict=True) for frame in pair]
+    assert reply(start(), *frames, *end()).parts == (Text("\U0001f600"), Text("\U0001f600"))
+
+
+@pytest.mark.parametrize(
+    ("pieces", "shown"),
+    [(("a\ud83d",), "a\ufffd"), (("\ude00a",), "\ufffda"), (("\ud83d", "\ud83d\ude00"), "\ufffd\U0001f600")],
+)
+def test_half_a_character_that_stays_alone_is_marked(pieces: tuple[str, ...], shown: str) -> None:
+    fold, events = fed(start(), *block(0, TEXT, *torn("text_delta", *pieces)), *end())
+    assert "".join(event.text for event in events if isinstance(event, TextChunk)) == shown
+    assert fold.finish().text == shown
+
+
+def test_half_a_character_at_the_end_of_a_block_without_an_end_is_marked() -> None:
+    fold, events = fed(start(), *block(0, TEXT, *torn("text_delta", "a\ud83d"))[:-1], *end())
+    assert [event.text for event in events if isinstance(event, TextChunk)] == ["a", "\ufffd"]
+    assert fold.finish().text == "a\ufffd"
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"type": "mcp_tool_result", "tool_use_id": "m\ud83d", "content": [{"type": "text", "text": "\ud83d"}]},
+        {"type": "compaction", "content": "\ud83d"},
+        {"type": "tool_use", "id": "c\ud83d", "name": "\ud83d", "input": {"text": "\ud83d", "\ud83d": 1}},
+        {"type": "text", "text": "x", "citations": [{"text": "\ud83d"}]},
+        {"type": "thinking", "thinking": "x", "signature": "\ud83d"},
+    ],
+)
+def test_whatever_has_half_a_character_can_be_written_down(given: dict[str, Any]) -> None:
+    found = reply(
+        start(id="\ud83d", model="\ud83d"), *block(0, given), *end("refusal", stop_details={"category": "\ud83d"})
+    )
+    assert "\ufffd" in encode(found).decode()
+
+
+def test_what_grows_in_a_block_of_the_providers_own_is_joined_as_well() -> None:
+    grown = [{"type": "compaction_delta", "content": piece} for piece in ("\ud83d", "\ude00")]
+    (part,) = reply(start(), *block(0, {"type": "compaction", "content": ""}, *grown), *end()).parts
+    assert part == Reasoning("", {"type": "compaction", "content": "\U0001f600"}, ROUTE)
+
+
+def test_half_a_character_in_a_whole_body_is_marked() -> None:
+    assert whole({"content": [{"type": "text", "text": "a\ud83d"}], "stop_reason": "end_turn"}).text == "a\ufffd"
+
+
 # ---- whole bodies and errors -----------------------------------------------------------------------------------------
 
 
 def whole(body: Any) -> ModelReply:
-    return DIALECT.whole(ENDPOINT, MODEL, body if isinstance(body, bytes) else json.dumps(body).encode())
+    return DIALECT.fold(ENDPOINT, MODEL).whole(body if isinstance(body, bytes) else json.dumps(body).encode())
 
 
 def test_a_whole_body_is_the_same_reply() -> None:
@@ -781,6 +973,12 @@ def test_a_whole_body_is_the_same_reply() -> None:
     words = block(0, TEXT, {"type": "text_delta", "text": "Hello"})
     called = block(1, tool | {"input": {}}, {"type": "input_json_delta", "partial_json": '{"q":1}'})
     assert whole(message) == reply(start(), *words, *called, *end("tool_use"))
+
+
+def test_a_pause_in_a_whole_body_is_told() -> None:
+    fold = DIALECT.fold(ENDPOINT, MODEL)
+    fold.whole(json.dumps({"content": [SEARCH], "stop_reason": "pause_turn"}).encode())
+    assert (fold.paused, fold.complete) == (True, True)
 
 
 @pytest.mark.parametrize("given", [b"", b"<html>", b"[]", {"type": "message"}, {"content": "x"}])
@@ -873,6 +1071,10 @@ def test_the_id_of_the_request_may_be_in_the_headers() -> None:
     assert failed(500, b"", **{"Request-Id": "req_9"}).request_id == "req_9"
 
 
+def test_the_provider_may_ask_for_another_try() -> None:
+    assert DIALECT.error(409, {"x-should-retry": "true"}, json.dumps(told("invalid_request_error")).encode()).retryable
+
+
 def test_the_provider_may_forbid_another_try() -> None:
     assert not failed(500, b"", x_should_retry="false").retryable
 
@@ -913,8 +1115,9 @@ def test_the_words_of_an_error_are_bounded_and_keep_no_key() -> None:
 
 # ---- whatever comes --------------------------------------------------------------------------------------------------
 
+HALVES: Final = st.sampled_from(["\ud83d", "\ude00", "a\ud83d", "\ude00b", "\ude00\ud83d"])
 JSON: Final = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=8),
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=8) | HALVES,
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
     max_leaves=6,
 )
@@ -967,6 +1170,7 @@ def test_whatever_frames_come_there_is_a_reply_or_a_model_error(frames: list[Fra
         found = fold.finish()
     except ModelError:
         return
+    encode(found)
     again = DIALECT.encode(ENDPOINT, MODEL, ModelRequest(messages=(HELLO, AssistantMessage("a", found.parts))))
     json.loads(again.body)
 

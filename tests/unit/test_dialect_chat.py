@@ -36,10 +36,11 @@ from holdfast.messages import (
     ToolSpec,
     Usage,
     UserMessage,
+    decode_reply,
+    encode,
     refusal_of,
 )
-from holdfast.models import chat
-from holdfast.models.chat import DIALECT, FLAGS, allows_strict
+from holdfast.models.chat import DIALECT, FLAGS, allows_strict, calls, messages, reading
 from holdfast.models.endpoints import DIALECTS, ENDPOINTS, endpoint, names
 from holdfast.models.wire import Endpoint, Frame
 from holdfast.turns.thread import Thread
@@ -109,7 +110,7 @@ def reply(*chunks: Any, flags: tuple[str, ...] = ()) -> ModelReply:
 
 def whole(message: dict[str, Any], finish: str | None = "stop", *flags: str, **fields: Any) -> ModelReply:
     body = {"id": "r1", "model": "m", "choices": [{"index": 0, "message": message, "finish_reason": finish}], **fields}
-    return DIALECT.whole(at(*flags), MODEL, json.dumps(body).encode())
+    return DIALECT.fold(at(*flags), MODEL).whole(json.dumps(body).encode())
 
 
 # ---- the request -----------------------------------------------------------------------------------------------------
@@ -447,6 +448,36 @@ def test_what_another_route_made_is_left_out_and_counted() -> None:
     assert json.loads(wire.body)["messages"][0].keys() == {"role", "content", "tool_calls"}
 
 
+CALL = ToolCall("c", "t", {})
+ELSEWHERE = Reasoning("hm", {"signature": "s"}, "elsewhere")
+
+
+@pytest.mark.parametrize("parts", [(CALL,), (ELSEWHERE, CALL), (ELSEWHERE, Text("a")), (Text("a"),)])
+def test_an_endpoint_that_misses_reasoning_content_gets_an_empty_one(parts: tuple[Any, ...]) -> None:
+    flags = ("send_reasoning_content", "empty_reasoning_content")
+    assert last(ask(said(*parts)), *flags)["reasoning_content"] == ""
+
+
+@pytest.mark.parametrize("parts", [(CALL,), (ELSEWHERE, CALL)])
+def test_an_endpoint_that_takes_no_empty_reasoning_content_gets_a_blank_one(parts: tuple[Any, ...]) -> None:
+    flags = ("send_reasoning_content", "blank_reasoning_content")
+    assert last(ask(said(*parts)), *flags)["reasoning_content"] == " "
+
+
+def test_an_endpoint_that_misses_reasoning_content_on_calls_gets_none_elsewhere() -> None:
+    assert "reasoning_content" not in last(ask(said(ELSEWHERE, "a")), "blank_reasoning_content")
+
+
+@pytest.mark.parametrize("flag", ["empty_reasoning_content", "blank_reasoning_content"])
+def test_reasoning_of_the_same_route_is_not_replaced(flag: str) -> None:
+    own = Reasoning("hm", {"field": "reasoning_content"}, at().route(MODEL))
+    assert last(ask(said(own, CALL)), "send_reasoning_content", flag)["reasoning_content"] == "hm"
+
+
+def test_without_a_flag_no_reasoning_content_is_made_up() -> None:
+    assert "reasoning_content" not in last(ask(said(ELSEWHERE, CALL)), "send_reasoning_content")
+
+
 def test_signatures_on_calls_go_back_with_the_call() -> None:
     extra = {"google": {"thought_signature": "s"}}
     made = reply(call(name="t", id="c", extra_content=extra), CALLED)
@@ -463,7 +494,7 @@ def test_a_message_is_encoded_once_for_a_route(monkeypatch: pytest.MonkeyPatch) 
     def changed(_self: object, _message: Message) -> bytes:
         return b'{"role":"user","content":"new"}'
 
-    monkeypatch.setattr(chat._Writer, "_user", changed)  # pyright: ignore[reportPrivateUsage]
+    monkeypatch.setattr(messages.Writer, "_user", changed)
     longer = thread.add(user("c"))
     second = DIALECT.encode(at(), MODEL, ModelRequest(messages=longer.messages, wire=longer))
     assert [message["content"] for message in json.loads(second.body)["messages"]] == ["a", "b", "new"]
@@ -477,10 +508,13 @@ def test_other_flags_are_another_encoding() -> None:
     assert isinstance(json.loads(DIALECT.encode(at("alternate"), MODEL, request).body)["messages"][0]["content"], list)
 
 
-def test_dropped_parts_are_counted_again_for_messages_that_are_kept() -> None:
+def test_dropped_parts_are_counted_once_for_messages_that_are_kept() -> None:
     thread = Thread().add(said("b", Reasoning("a", {"field": "reasoning"}, "elsewhere")))
-    request = ModelRequest(messages=thread.messages, wire=thread)
-    assert [DIALECT.encode(at(), MODEL, request).dropped for _ in range(2)] == [1, 1]
+    counts: list[int] = []
+    for _ in range(3):
+        counts.append(DIALECT.encode(at(), MODEL, ModelRequest(messages=thread.messages, wire=thread)).dropped)
+        thread = thread.add(user("c"))
+    assert counts == [1, 0, 0]
 
 
 # ---- the response ----------------------------------------------------------------------------------------------------
@@ -563,6 +597,101 @@ def test_a_refusal_is_shown_and_is_the_reason() -> None:
     assert TextChunk("can't") in events
 
 
+def test_a_refusal_is_shown_once_where_the_message_follows_its_deltas() -> None:
+    message = {"choices": [{"index": 0, "message": {"refusal": "I can't"}, "finish_reason": "stop"}]}
+    made, events = read(delta(refusal="I "), delta(refusal="can't"), message)
+    assert made.parts == (Refusal("I can't"),)
+    assert [event for event in events if isinstance(event, TextChunk)] == [TextChunk("I "), TextChunk("can't")]
+
+
+@pytest.mark.parametrize("reason", ["stop", "length", "tool_calls"])
+def test_a_fold_is_complete_when_the_reason_has_come(reason: str) -> None:
+    fold = DIALECT.fold(at(), MODEL)
+    fold.feed(frame(delta(content="x")))
+    assert not fold.complete
+    fold.feed(frame(delta(reason)))
+    assert fold.complete
+    fold.feed(frame({"choices": [], "usage": {"prompt_tokens": 3, "completion_tokens": 2}}))
+    assert fold.finish().usage == Usage(input=3, output=2)
+
+
+def test_a_fold_without_a_reason_is_not_complete() -> None:
+    fold = DIALECT.fold(at(), MODEL)
+    fold.feed(frame(delta(content="x")))
+    fold.feed(frame(b"[DONE]"))
+    assert not fold.complete
+
+
+# ---- characters that were cut in two ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("field", "chunk"),
+    [
+        ("content", TextChunk),
+        ("refusal", TextChunk),
+        ("reasoning", ReasoningChunk),
+        ("reasoning_content", ReasoningChunk),
+    ],
+)
+def test_a_character_that_was_cut_in_two_is_joined(field: str, chunk: type[TextChunk | ReasoningChunk]) -> None:
+    made, events = read(delta(**{field: "a\ud83d"}), delta(**{field: "\ude00b"}), END)
+    assert events[1:] == [chunk("a"), chunk("\U0001f600b")]
+    assert [getattr(part, "text", "") for part in made.parts] == ["a\U0001f600b"]
+
+
+def test_a_character_that_was_cut_in_two_is_joined_in_arguments() -> None:
+    made, events = read(call(0, '{"a":"\ud83d', name="t", id="c"), call(0, '\ude00"}'), CALLED)
+    assert made.calls == (ToolCall("c", "t", {"a": "\U0001f600"}),)
+    assert CallChunk("c", '\U0001f600"}') in events
+
+
+def test_a_character_that_was_cut_in_two_is_joined_in_details() -> None:
+    flags = ("send_reasoning_details",)
+    pieces = [
+        delta(reasoning_details=[{"type": "reasoning.text", "text": half, "index": 0}]) for half in ("\ud83d", "\ude00")
+    ]
+    made = reply(*pieces, END, flags=flags)
+    details = [{"type": "reasoning.text", "text": "\U0001f600", "index": 0}]
+    assert made.parts == (Reasoning("\U0001f600", {"details": details}, at().route(MODEL)),)
+
+
+def test_halves_of_characters_in_different_texts_are_not_joined() -> None:
+    made, _ = read(delta(reasoning="a\ud83d"), delta(content="\ude00b"), END)
+    assert made.parts == (Reasoning("a\ufffd"), Text("\ufffdb"))
+
+
+def test_half_of_a_character_that_stays_alone_is_replaced() -> None:
+    made, events = read(delta(content="a\ud83d"), delta(content="b\ud83d"), END)
+    assert made.text == "a\ufffdb\ufffd"
+    assert "".join(event.text for event in events if isinstance(event, TextChunk)) == made.text
+
+
+def test_half_of_a_character_at_the_end_of_arguments_is_replaced_and_shown() -> None:
+    made, events = read(call(0, '{"a":"\ud83d', name="t", id="c"), delta("length"))
+    assert made.calls[0].malformed == '{"a":"\ufffd'
+    assert "".join(event.arguments for event in events if isinstance(event, CallChunk)) == '{"a":"\ufffd'
+
+
+def test_half_of_a_character_never_reaches_the_journal() -> None:
+    odd = {"\ud83d": "\ude00", "text": "\ud83d", "content": ["\ud83d"]}
+    chunk = {
+        **call(0, {"text": "\ud83d"}, name="t\ud83d", id="c\ud83d", extra_content=odd),
+        "model": "\ud83d",
+        "id": "\ud83d",
+    }
+    made = reply(chunk, delta(reasoning_details=[odd]), {**CALLED, "usage": odd}, flags=("send_reasoning_details",))
+    assert decode_reply(encode(made)) == made
+    assert decode_reply(encode(whole({"content": "a\ud83d", "refusal": "\ude00"}, usage=odd))).text == "a\ufffd"
+
+
+def test_half_of_a_character_in_an_error_is_still_that_error() -> None:
+    with pytest.raises(ModelError) as caught:
+        reply({"error": {"message": "no\ud83d", "code": 429, "metadata": {"raw": {"text": "\ud83d"}}}})
+    assert caught.value.kind == "rate_limited"
+    assert caught.value.message.encode()
+
+
 # ---- calls -----------------------------------------------------------------------------------------------------------
 
 
@@ -607,6 +736,32 @@ def test_ids_that_are_missing_are_made_up_and_always_the_same() -> None:
     made, again = reply(call(name="t"), CALLED), reply(call(name="t"), CALLED)
     assert made == again
     assert made.calls[0].id
+
+
+def test_ids_that_are_made_up_differ_from_reply_to_reply() -> None:
+    bare = {"choices": [{"index": 0, "delta": {"tool_calls": [{"index": 0, "function": {"name": "t"}}]}}]}
+    end: dict[str, Any] = {"choices": [{"index": 0, "delta": {}, "finish_reason": "tool_calls"}]}
+    ids = {
+        *(reply({**bare, "id": id}, end).calls[0].id for id in ("r1", "r2")),
+        *(reply({**bare, "created": date}, end).calls[0].id for date in (1, 2)),
+        *(reply(bare, {**end, "usage": {"prompt_tokens": count}}).calls[0].id for count in (1, 2)),
+        *(reply(call(0, text) | {"id": ""}, bare, end).calls[0].id for text in ('{"a":1}', '{"a":2}')),
+    }
+    assert len(ids) == 8
+
+
+def test_an_id_that_comes_twice_is_replaced_the_second_time() -> None:
+    made, events = read(*(call(index, "{}", name="t", id="c") for index in range(3)), CALLED)
+    assert made.calls[0].id == "c"
+    assert len({one.id for one in made.calls}) == 3
+    assert [event.id for event in events if isinstance(event, CallStart)] == [one.id for one in made.calls]
+
+
+def test_a_call_that_nothing_can_name_yet_is_shown_when_the_reply_is_whole() -> None:
+    bare = call(0, "{}", name="t") | {"id": None}
+    made, events = read(bare, CALLED)
+    (one,) = made.calls
+    assert events[1:] == [CallStart(one.id, "t"), CallChunk(one.id, "{}"), CallEnd(one)]
 
 
 def test_a_name_that_comes_late_shows_the_call_late() -> None:
@@ -675,20 +830,20 @@ def test_a_whole_body_needs_no_reason() -> None:
 
 def test_a_filtered_choice_may_have_no_message() -> None:
     body = b'{"choices":[{"index":0,"finish_reason":"content_filter"}]}'
-    made = DIALECT.whole(at(), MODEL, body)
+    made = DIALECT.fold(at(), MODEL).whole(body)
     assert (made.parts, made.finish) == ((), "content_filter")
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b"[]", b"{}", b'{"choices":[]}', b"<html>", b"\xff"])
 def test_a_body_that_is_no_answer_is_a_named_error(body: bytes) -> None:
     with pytest.raises(ModelError) as caught:
-        DIALECT.whole(at(), MODEL, body)
+        DIALECT.fold(at(), MODEL).whole(body)
     assert (caught.value.kind, caught.value.retryable) == ("bad_frame", True)
 
 
 def test_an_error_in_a_whole_body_is_raised() -> None:
     with pytest.raises(ModelError, match="slow down") as caught:
-        DIALECT.whole(at(), MODEL, b'{"error":{"message":"slow down","code":429}}')
+        DIALECT.fold(at(), MODEL).whole(b'{"error":{"message":"slow down","code":429}}')
     assert caught.value.kind == "rate_limited"
 
 
@@ -822,6 +977,7 @@ def test_the_id_of_the_request_is_kept() -> None:
 
 def test_a_provider_may_say_that_trying_again_is_of_no_use() -> None:
     assert not failure(500, None, x_should_retry="false").retryable
+    assert failure(400, None, x_should_retry="true").retryable
 
 
 @pytest.mark.parametrize(
@@ -884,20 +1040,22 @@ def test_a_frame_that_is_no_json_is_a_named_error(data: bytes) -> None:
 
 
 def test_a_reply_without_end_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chat, "MAX_REPLY", 1_000)
+    monkeypatch.setattr(reading, "MAX_REPLY", 1_000)
     with pytest.raises(ModelError, match="longer than"):
         reply(*[delta(content="0123456789")] * 101)
 
 
 def test_calls_without_end_are_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chat, "MAX_CALLS", 10)
+    monkeypatch.setattr(calls, "MAX_CALLS", 10)
     with pytest.raises(ModelError, match="tool calls"):
         reply(*[call(index, name="t", id=f"c{index}") for index in range(11)])
 
 
+# Halves of characters among them.
+TEXT = st.text(st.characters() | st.sampled_from("\ud83d\ude00"), max_size=8)
 JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=8),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | TEXT,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXT, inner, max_size=3),
     max_leaves=8,
 )
 
@@ -931,11 +1089,11 @@ DETAIL = st.fixed_dictionaries(
 DELTA = st.fixed_dictionaries(
     {},
     optional={
-        "content": odd(usual=st.text(max_size=5)),
-        "reasoning": odd(usual=st.text(max_size=5)),
+        "content": odd(usual=TEXT),
+        "reasoning": odd(usual=TEXT),
         "reasoning_content": JSON,
         "reasoning_details": odd(usual=st.lists(odd(usual=DETAIL), max_size=3)),
-        "refusal": odd(usual=st.text(max_size=5)),
+        "refusal": odd(usual=TEXT),
         "tool_calls": odd(usual=st.lists(odd(usual=FRAGMENT), max_size=3)),
         "function_call": odd(usual=FUNCTION),
     },
@@ -987,6 +1145,8 @@ def test_whatever_frames_come_there_is_a_reply_or_a_model_error(data: list[bytes
     assert tuple(one.call for one in events if isinstance(one, CallEnd)) == made.calls
     shown_text = "".join(one.text for one in events if isinstance(one, TextChunk))
     assert len(shown_text) == len(made.text) + len(refusal_of(made.parts))
+    assert decode_reply(encode(made)) == made
+    assert all(encode(one) for one in events)
     # What was read can always be sent again.
     json.loads(DIALECT.encode(at(*flags), MODEL, ask(said(*made.parts, finish=made.finish), user("go on"))).body)
 
@@ -994,7 +1154,8 @@ def test_whatever_frames_come_there_is_a_reply_or_a_model_error(data: list[bytes
 @given(body=st.binary(max_size=50) | CHUNK.map(lambda chunk: json.dumps(chunk).encode()))
 def test_whatever_body_comes_there_is_a_reply_or_a_model_error(body: bytes) -> None:
     try:
-        assert isinstance(DIALECT.whole(at(), MODEL, body), ModelReply)
+        made = DIALECT.fold(at(), MODEL).whole(body)
+        assert decode_reply(encode(made)) == made
     except ModelError as error:
         assert len(error.message) <= 1_000  # noqa: PT017
 

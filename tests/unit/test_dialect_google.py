@@ -41,9 +41,13 @@ from holdfast.messages import (
     ToolSpec,
     Usage,
     UserMessage,
+    encode,
+    refusal_of,
 )
 from holdfast.models.arrays import ArraySplitter
-from holdfast.models.google import DIALECT, FOREIGN, NO_ID
+from holdfast.models.google import DIALECT
+from holdfast.models.google.calls import NO_ID
+from holdfast.models.google.contents import FOREIGN
 from holdfast.models.wire import Endpoint, Frame
 from holdfast.turns.thread import Thread
 
@@ -312,6 +316,21 @@ def test_what_was_dropped_for_another_route_is_counted() -> None:
     assert DIALECT.encode(ENDPOINT, MODEL, request).dropped == 2
 
 
+def test_what_was_dropped_is_counted_when_a_message_is_encoded_first() -> None:
+    thread = Thread().add(HELLO, said(signed_call("elsewhere")))
+    counts: list[int] = []
+    for number in range(3):
+        thread = thread.add(UserMessage(f"u{number}", (Text("more"),)))
+        counts.append(DIALECT.encode(ENDPOINT, MODEL, ModelRequest(messages=thread.messages, wire=thread)).dropped)
+    assert counts == [1, 0, 0]
+
+
+def test_every_step_of_another_model_says_that_it_has_no_signature() -> None:
+    foreign, found = said(ToolCall("c1", "find", {})), ToolMessage("t", (ToolResult("c1", "find", 1),))
+    contents = sent(HELLO, foreign, found, foreign, found)["contents"]
+    assert [content["parts"][0].get("thoughtSignature") for content in contents] == [None, FOREIGN, None, FOREIGN, None]
+
+
 def test_thoughts_without_a_signature_are_not_sent() -> None:
     assert back(Reasoning("hm", None, ROUTE), Text("hi")) == [{"text": "hi"}]
 
@@ -433,10 +452,40 @@ def test_arguments_that_are_no_object_are_malformed(arguments: Any) -> None:
     assert call.malformed == (arguments if isinstance(arguments, str) else msgspec.json.encode(arguments).decode())
 
 
+NAMELESS: dict[str, Any] = {"functionCall": {"name": "find"}}
+
+
+def call_ids(*frames: dict[str, Any]) -> list[str]:
+    return [call.id for call in reply(*frames).calls]
+
+
 def test_calls_without_an_id_get_one_that_is_always_the_same() -> None:
-    frames = frame(*[{"functionCall": {"name": "find"}}] * 2, reason="STOP", responseId="r/1")
-    assert [call.id for call in reply(frames).calls] == [f"{NO_ID}r1_1", f"{NO_ID}r1_2"]
-    assert re.fullmatch(r"[\w-]{1,40}", reply(frame(PARTS[-1][0], reason="STOP", responseId="x" * 99)).calls[0].id)
+    frames = frame(*[NAMELESS] * 2, reason="STOP", responseId="r/1")
+    first, second = call_ids(frames)
+    assert [first, second] == call_ids(frames)
+    assert first != second
+    assert all(re.fullmatch(NO_ID + r"[\w-]{1,40}", id) for id in (first, second))
+
+
+def test_an_id_that_comes_twice_in_a_reply_stands_for_the_first_call_alone() -> None:
+    called = {"functionCall": {"name": "find", "id": "c"}}
+    first, second = call_ids(frame(called), frame(called, reason="STOP"))
+    assert first == "c"
+    assert second.startswith(NO_ID)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        [frame(NAMELESS, reason="STOP", responseId="r2")],
+        [frame(NAMELESS, reason="STOP", usageMetadata={"promptTokenCount": 9})],
+        [frame({"text": "Once more."}), frame({"text": ""}), frame(NAMELESS, reason="STOP")],
+        [frame({"functionCall": {"name": "find", "args": {"q": 1}}}, reason="STOP")],
+    ],
+)
+def test_an_id_that_is_made_up_is_another_one_in_another_reply(other: list[dict[str, Any]]) -> None:
+    (id,) = call_ids(frame(NAMELESS, reason="STOP"))
+    assert call_ids(*other) != [id]
 
 
 def test_arguments_in_pieces_are_put_together() -> None:
@@ -469,7 +518,8 @@ def test_a_call_that_the_output_limit_cut_off_is_not_carried_out() -> None:
     part = {"functionCall": {"name": "find", "args": {"q": "x"}, "willContinue": True}}
     events, whole = read(frame(part), frame(reason="MAX_TOKENS"))
     assert whole.finish == "output_limit"
-    assert whole.calls == (ToolCall(f"{NO_ID}1", "find", None, '{"q":"x"}', None, ROUTE),)
+    (call,) = whole.calls
+    assert (call.arguments, call.malformed) == (None, '{"q":"x"}')
     assert events[-1] == CallEnd(whole.calls[0])
 
 
@@ -517,6 +567,16 @@ def test_a_missing_signature_is_a_bad_request() -> None:
 def test_a_blocked_prompt_is_a_content_filter_with_its_reason() -> None:
     whole = reply({"promptFeedback": {"blockReason": "SAFETY"}})
     assert (whole.finish, whole.parts) == ("content_filter", (Refusal("the prompt was blocked: SAFETY"),))
+
+
+def test_why_a_reply_was_filtered_is_shown_once() -> None:
+    events, whole = read(
+        frame({"text": "Well. "}),
+        frame(reason="SAFETY") | {"promptFeedback": {"blockReason": "SAFETY", "blockReasonMessage": "Not this."}},
+        {"promptFeedback": {"blockReason": "OTHER"}, "usageMetadata": {"promptTokenCount": 1}},
+    )
+    assert [event.text for event in events if isinstance(event, TextChunk)] == ["Well. ", "Not this."]
+    assert whole.parts == (Text("Well. "), Refusal("Not this."))
 
 
 def test_feedback_that_blocks_nothing_is_no_end() -> None:
@@ -578,7 +638,7 @@ def test_a_stream_without_a_finish_reason_is_cut() -> None:
         reply(frame({"text": "Hel"}))
 
 
-@pytest.mark.parametrize("data", [b"{", b"\xff", b'{"a":"\\ud800"}', b"[" * 100_000, b'{"a": 1e999}'])
+@pytest.mark.parametrize("data", [b"{", b"\xff", b"[" * 100_000, b'{"a": 1e999}', b'{"a": NaN}'])
 def test_a_frame_that_is_no_json_is_a_bad_frame(data: bytes) -> None:
     with pytest.raises(ModelError) as caught:
         DIALECT.fold(ENDPOINT, MODEL).feed(Frame("", data))
@@ -600,21 +660,130 @@ def test_an_error_inside_a_stream_is_raised() -> None:
     assert (caught.value.kind, caught.value.retryable) == ("overloaded", True)
 
 
+@pytest.mark.parametrize("end", [frame(reason="STOP"), {"promptFeedback": {"blockReason": "SAFETY"}}])
+def test_a_reply_is_complete_when_there_is_a_reason_to_finish(end: dict[str, Any]) -> None:
+    fold = DIALECT.fold(ENDPOINT, MODEL)
+    seen: list[bool] = []
+    for one in (frame({"text": "a"}), end, {"usageMetadata": {"promptTokenCount": 1}}):
+        fold.feed(Frame("", json.dumps(one).encode()))
+        seen.append(fold.complete)
+    assert seen == [False, True, True]
+
+
+def test_numbers_that_come_after_the_end_count() -> None:
+    events, whole = read(
+        frame({"text": "a"}, reason="STOP"),
+        {"usageMetadata": {"promptTokenCount": 9}},
+        {"usageMetadata": {"candidatesTokenCount": 2}},
+        {"candidates": [], "usageMetadata": {"thoughtsTokenCount": 3}},
+    )
+    assert whole.usage == Usage(input=9, output=5, reasoning=3)
+    assert events[-1] == StreamUsage(whole.usage)
+
+
+def test_a_body_that_is_one_object_is_a_reply() -> None:
+    body = json.dumps(frame({"text": "Hello"}, reason="STOP"), indent=2).encode()
+    assert DIALECT.fold(ENDPOINT, MODEL).whole(body).text == "Hello"
+
+
+def test_an_error_in_a_body_that_is_an_array_is_raised() -> None:
+    error = {"error": {"code": 503, "message": "The model is overloaded.", "status": "UNAVAILABLE"}}
+    body = json.dumps([frame({"text": "Hel"}), error]).encode()
+    with pytest.raises(ModelError, match="overloaded") as caught:
+        DIALECT.fold(ENDPOINT, MODEL).whole(body)
+    assert caught.value.kind == "overloaded"
+
+
 def test_a_body_that_is_an_array_is_read_as_its_frames() -> None:
     body = json.dumps([frame({"text": "Hel"}), frame({"text": "lo"}, reason="STOP")], indent=2).encode()
-    assert DIALECT.whole(ENDPOINT, MODEL, body).text == "Hello"
+    assert DIALECT.fold(ENDPOINT, MODEL).whole(body).text == "Hello"
 
 
 @pytest.mark.parametrize("body", [b"", b"[]", b"[{}", b'{"candidates":[]}'])
 def test_a_body_that_is_not_whole_is_cut(body: bytes) -> None:
     with pytest.raises(StreamCut):
-        DIALECT.whole(ENDPOINT, MODEL, body)
+        DIALECT.fold(ENDPOINT, MODEL).whole(body)
 
 
 def test_a_body_that_is_a_page_is_a_bad_frame() -> None:
     with pytest.raises(ModelError) as caught:
-        DIALECT.whole(ENDPOINT, MODEL, b"<html>")
+        DIALECT.fold(ENDPOINT, MODEL).whole(b"<html>")
     assert caught.value.kind == "bad_frame"
+
+
+# ---- characters that were cut in two ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("pieces", "shown"),
+    [
+        (("a\ud83d", "\ude00b", "c"), ["a", "\U0001f600b", "c"]),
+        (("\ud83d", "\ude00"), ["\U0001f600"]),
+        (("a\ud83d",), ["a", "\ufffd"]),
+        (("\ude00a",), ["\ufffda"]),
+        (("\ud83d", "\ud83d\ude00"), ["\ufffd\U0001f600"]),
+        (("\ud83d", "a"), ["\ufffda"]),
+    ],
+)
+@pytest.mark.parametrize("thought", [False, True])
+def test_a_character_that_was_cut_in_two_is_joined_or_marked(
+    pieces: tuple[str, ...],
+    shown: list[str],
+    thought: bool,  # noqa: FBT001
+) -> None:
+    frames = [frame({"text": piece, "thought": thought}) for piece in pieces]
+    events, whole = read(*frames, frame(reason="STOP"))
+    kind, part = (ReasoningChunk, Reasoning) if thought else (TextChunk, Text)
+    assert events[1:] == [kind(words) for words in shown]
+    assert whole.parts == (part("".join(shown)),)
+
+
+@pytest.mark.parametrize(
+    "after",
+    [
+        {"text": "\ude00", "thought": True},
+        {"text": "\ude00", "thoughtSignature": "s"},
+        {"functionCall": {"name": "find", "id": "c"}},
+        {"executableCode": {"code": "1"}},
+    ],
+)
+def test_half_a_character_does_not_wait_for_another_part(after: dict[str, Any]) -> None:
+    events, whole = read(frame({"text": "a\ud83d"}, after), frame(reason="STOP"))
+    assert events[1:3] == [TextChunk("a"), TextChunk("\ufffd")]
+    assert whole.parts[0] == Text("a\ufffd")
+
+
+def test_half_a_character_at_the_end_of_a_signed_text_is_marked_there() -> None:
+    signed = {"text": "a\ud83d", "thoughtSignature": "s"}
+    events, whole = read(frame(signed), frame({"text": "b"}, reason="STOP"))
+    assert events[1:] == [TextChunk("a\ufffd"), TextChunk("b")]
+    assert whole.text == "a\ufffdb"
+
+
+def test_a_character_that_was_cut_in_two_is_joined_in_arguments() -> None:
+    def piece(text: str, **more: Any) -> dict[str, Any]:
+        return {"functionCall": {"partialArgs": [{"jsonPath": "$.q", "stringValue": text, **more}], **more}}
+
+    opening = {"functionCall": {"name": "find", "id": "c", "willContinue": True}}
+    whole = reply(frame(opening), frame(piece("\ud83d", willContinue=True)), frame(piece("\ude00"), reason="STOP"))
+    assert whole.calls[0].arguments == {"q": "\U0001f600"}
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        {"functionCall": {"name": "\ud83d", "id": "\ud83d", "args": {"text": "\ud83d", "\ud83d": ["\ud83d"]}}},
+        {"functionCall": {"name": "find", "args": [{"text": "\ud83d"}]}},
+        {"functionCall": {"name": "find", "partialArgs": [{"jsonPath": "$.q", "stringValue": "\ud83d"}]}},
+        {"functionCall": {"name": "find", "partialArgs": [{"jsonPath": "q", "stringValue": "\ud83d"}]}},
+        {"executableCode": {"text": "\ud83d"}},
+        {"text": "x\ud83d", "thoughtSignature": "\ud83d"},
+    ],
+)
+def test_whatever_has_half_a_character_can_be_written_down(part: dict[str, Any]) -> None:
+    last = frame(part, reason="SAFETY", modelVersion="\ud83d", responseId="\ud83d")
+    last["candidates"][0] |= {"finishMessage": "\ud83d", "groundingMetadata": {"segment": {"text": "\ud83d"}}}
+    assert "\ufffd" in encode(reply(last)).decode()
 
 
 # ---- errors ----------------------------------------------------------------------------------------------------------
@@ -779,7 +948,7 @@ def shape(required: dict[str, st.SearchStrategy[Any]] | None = None, **optional:
     return st.fixed_dictionaries(required or {}, optional=mixed)
 
 
-WORDS = st.text(max_size=5)
+WORDS = st.text(max_size=5) | st.sampled_from(["\ud83d", "\ude00", "a\ud83d", "\ude00b", "\ude00\ud83d"])
 PATHS = st.sampled_from(["$.a", "$.a.b", "$.a[0]", "$.a[1]", "$['x']", "$", "b"]) | WORDS
 PIECE = shape(
     jsonPath=PATHS, stringValue=WORDS, numberValue=st.integers(), boolValue=st.booleans(), willContinue=st.booleans()
@@ -825,7 +994,10 @@ def test_no_frames_bring_the_fold_to_an_error_that_is_not_of_the_model(frames: l
     except ModelError:
         return
     assert tuple(event.call for event in events if isinstance(event, CallEnd)) == whole.calls
-    assert "".join(event.text for event in events if isinstance(event, TextChunk)) == whole.text
+    shown = "".join(event.text for event in events if isinstance(event, TextChunk))
+    refusal = refusal_of(whole.parts)
+    assert sorted(shown) == sorted(whole.text + refusal)  # words may follow those about the filter
+    assert refusal or shown == whole.text
     # Whatever was understood can be kept in a journal and sent again.
     kept = msgspec.json.decode(msgspec.json.encode(whole), type=ModelReply)
     assert DIALECT.encode(ENDPOINT, MODEL, ModelRequest(messages=(HELLO, said(*kept.parts)))).dropped == 0

@@ -41,8 +41,7 @@ from holdfast.messages import (
     decode_reply,
     encode,
 )
-from holdfast.models import responses
-from holdfast.models.responses import DIALECT
+from holdfast.models.responses import DIALECT, ResponsesFold, reading
 from holdfast.models.wire import Endpoint, Frame
 from holdfast.turns.thread import Thread
 
@@ -119,7 +118,7 @@ def read(*frames: Frame) -> tuple[ModelReply, list[StreamEvent]]:
 
 def replied(*items: dict[str, Any], status: str = "completed", **fields: Any) -> ModelReply:
     body = {"id": "resp_1", "model": "gpt-5.5-2026", "status": status, "output": list(items), **fields}
-    return DIALECT.whole(ENDPOINT, MODEL, json.dumps(body).encode())
+    return DIALECT.fold(ENDPOINT, MODEL).whole(json.dumps(body).encode())
 
 
 def returned(*items: dict[str, Any], endpoint: Endpoint = ENDPOINT, model: str = MODEL) -> list[dict[str, Any]]:
@@ -580,13 +579,14 @@ def test_the_beginning_of_a_request_does_not_change() -> None:
     assert all(body.startswith(bodies[0]) for body in bodies)
 
 
-def test_dropped_parts_are_counted_in_every_request() -> None:
+def test_dropped_parts_are_counted_once_for_messages_that_are_kept() -> None:
     thread = Thread().add(HELLO, said(*replied(thought(), message(words("a"))).parts))
-    counts = [
-        DIALECT.encode(ENDPOINT, "another", ModelRequest(messages=thread.messages, wire=thread)).dropped
-        for _ in range(2)
-    ]
-    assert counts == [2, 2]
+    counts: list[int] = []
+    for _ in range(3):
+        request = ModelRequest(messages=thread.messages, wire=thread)
+        counts.append(DIALECT.encode(ENDPOINT, "another", request).dropped)
+        thread = thread.add(HELLO)
+    assert counts == [2, 0, 0]
 
 
 # ---- streams ---------------------------------------------------------------------------------------------------------
@@ -697,6 +697,139 @@ def test_a_server_that_numbers_nothing_is_understood() -> None:
     assert [call.id for call in reply.calls] == ["call_1"]
 
 
+NO = {"type": "refusal", "refusal": "I can't."}
+
+
+@pytest.mark.parametrize(
+    "frames",
+    [
+        [frame("response.refusal.delta", output_index=0, delta=text) for text in ("I ", "can't.")],
+        [frame("response.refusal.done", output_index=0, refusal="I can't.")],
+        [
+            frame("response.refusal.delta", output_index=0, delta="I can't."),
+            frame("response.refusal.done", output_index=0, refusal="I can't."),
+        ],
+        [],
+    ],
+)
+def test_a_refusal_is_shown_once_as_it_comes(frames: list[Frame]) -> None:
+    reply, events = read(added(0, message()), *frames, done(0, message(NO)), ended(output=[message(NO)]))
+    assert "".join(event.text for event in events if isinstance(event, TextChunk)) == "I can't."
+    assert reply.parts[-1] == Refusal("I can't.")
+
+
+def test_a_text_that_comes_with_the_last_frame_alone_is_shown() -> None:
+    _, events = read(created(), ended(output=[message(words("a"), words("b"))]))
+    assert [event for event in events if isinstance(event, TextChunk)] == [TextChunk("a"), TextChunk("b")]
+
+
+PIECES = [
+    added(0, thought(encrypted_content=None)),
+    frame("response.reasoning_summary_text.delta", output_index=0, summary_index=0, delta="Hm"),
+    frame("response.reasoning_summary_text.delta", output_index=0, summary_index=0, delta="m."),
+    added(1, message()),
+    frame("response.output_text.delta", output_index=1, content_index=0, delta="Hel"),
+    frame("response.output_text.delta", output_index=1, content_index=0, delta="lo."),
+    frame("response.refusal.delta", output_index=1, content_index=1, delta="No."),
+    added(2, called("")),
+    frame("response.function_call_arguments.delta", output_index=2, delta='{"q":'),
+    frame("response.function_call_arguments.delta", output_index=2, delta="1}"),
+]
+
+
+@pytest.mark.parametrize("status", ["completed", "incomplete"])
+def test_pieces_that_were_shown_are_the_reply_where_nothing_else_comes(status: str) -> None:
+    reply, events = read(*PIECES, ended(status, output=[]))
+    assert [part.text for part in reply.parts if isinstance(part, Reasoning | Text | Refusal) and part.text] == [
+        *("Hmm.", "Hello.", "No.")
+    ]
+    assert [(call.id, call.arguments) for call in reply.calls] == [("call_1", {"q": 1})]
+    assert events[-2] == CallEnd(reply.calls[0])
+    assert [event for event in events if isinstance(event, TextChunk)] == [
+        *(TextChunk("Hel"), TextChunk("lo."), TextChunk("No."))
+    ]
+
+
+def test_pieces_count_once_where_the_items_come_too() -> None:
+    items = [
+        thought(summary=[{"type": "summary_text", "text": "Hmm."}]),
+        message(words("Hello."), NO),
+        called('{"q":1}'),
+    ]
+    whole = replied(*items)
+    for frames in (
+        [*(done(index, item) for index, item in enumerate(items)), ended(output=[])],
+        [ended(output=items)],
+        [done(1, items[1]), ended(output=items)],
+    ):
+        assert read(*PIECES, *frames)[0].parts == whole.parts
+
+
+def test_pieces_of_items_that_nobody_announced_are_the_reply_too() -> None:
+    reply, events = read(
+        frame("response.reasoning_text.delta", delta="Hm."),
+        frame("response.output_text.delta", delta="Hel"),
+        frame("response.output_text.delta", delta="lo."),
+        ended(),
+    )
+    assert [type(part) for part in reply.parts] == [Reasoning, Text]
+    assert reply.text == "Hello."
+    assert [event for event in events if isinstance(event, TextChunk)] == [TextChunk("Hel"), TextChunk("lo.")]
+
+
+def test_pieces_that_have_the_id_of_an_item_belong_to_it() -> None:
+    delta = frame("response.output_text.delta", item_id="msg_1", delta="Hello.")
+    for frames in ([ended()], [done(0, message(words("Hello."))), ended()], [ended(output=[message(words("Hello."))])]):
+        reply, events = read(added(0, message()), delta, *frames)
+        assert reply.text == "Hello."
+        assert [event for event in events if isinstance(event, TextChunk)] == [TextChunk("Hello.")]
+
+
+def test_pieces_count_once_where_the_item_comes_without_a_place_or_an_id() -> None:
+    bare = message(words("Hello."), id=None)
+    delta = frame("response.output_text.delta", output_index=0, delta="Hello.")
+    reply, _ = read(added(0, message(id=None)), delta, frame("response.output_item.done", item=bare), ended())
+    assert reply.text == "Hello."
+
+
+def test_pieces_without_an_address_count_once_where_the_message_comes_too() -> None:
+    reply, _ = read(frame("response.output_text.delta", delta="Hello."), done(0, message(words("Hello."))), ended())
+    assert reply.text == "Hello."
+
+
+def test_a_refusal_that_comes_at_once_is_shown_before_its_item_is_done() -> None:
+    fold = DIALECT.fold(ENDPOINT, MODEL)
+    assert fold.feed(frame("response.refusal.done", output_index=0, refusal="No.")) == [TextChunk("No.")]
+
+
+def test_arguments_that_come_at_once_are_shown_and_kept() -> None:
+    told = frame("response.function_call_arguments.done", output_index=0, arguments='{"q":1}')
+    reply, events = read(added(0, called("")), told, ended())
+    assert reply.calls[0].arguments == {"q": 1}
+    assert CallChunk("call_1", '{"q":1}') in events
+
+
+def test_pieces_have_a_limit_of_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reading, "MAX_BYTES", 1_000)
+    with pytest.raises(ModelError, match="more than"):
+        read(*[frame("response.output_text.delta", output_index=0, delta="a" * 100) for _ in range(11)])
+
+
+def test_pieces_of_an_item_that_is_done_do_not_count_towards_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reading, "MAX_BYTES", 2_000)
+    item = message(words("a" * 900))
+    delta = frame("response.output_text.delta", output_index=0, delta="a" * 900)
+    assert read(added(0, message()), delta, done(0, item), ended())[0].text == "a" * 900
+
+
+def test_a_fold_is_complete_with_the_frame_that_ends_the_response() -> None:
+    fold = DIALECT.fold(ENDPOINT, MODEL)
+    fold.feed(done(0, message(words("a"))))
+    assert not fold.complete
+    fold.feed(ended())
+    assert fold.complete
+
+
 def test_a_reply_that_lacks_an_item_it_began_is_refused() -> None:
     with pytest.raises(ModelError, match="never came") as caught:
         read(added(0, called("")), ended(output=[]))
@@ -740,9 +873,60 @@ def test_a_frame_that_can_not_be_read_is_a_bad_frame(data: bytes) -> None:
     assert (caught.value.kind, caught.value.retryable) == ("bad_frame", True)
 
 
-def test_half_of_a_character_does_not_break_a_frame() -> None:
-    data = b'{"type":"response.output_text.delta","output_index":0,"delta":"a\\ud83d"}'
-    assert DIALECT.fold(ENDPOINT, MODEL).feed(Frame("", data)) == [TextChunk("a\ufffd")]
+@pytest.mark.parametrize(
+    ("kind", "chunk"),
+    [
+        ("output_text", TextChunk),
+        ("refusal", TextChunk),
+        ("reasoning_summary_text", ReasoningChunk),
+        ("reasoning_text", ReasoningChunk),
+    ],
+)
+def test_a_character_that_was_cut_in_two_is_joined(kind: str, chunk: type[TextChunk | ReasoningChunk]) -> None:
+    fold = DIALECT.fold(ENDPOINT, MODEL)
+    first, second = (
+        fold.feed(frame(f"response.{kind}.delta", output_index=0, delta=half)) for half in ("a\ud83d", "\ude00b")
+    )
+    assert (first, second) == ([chunk("a")], [chunk("\U0001f600b")])
+
+
+def test_a_character_that_was_cut_in_two_is_joined_in_arguments() -> None:
+    reply, events = read(
+        added(0, called("")),
+        frame("response.function_call_arguments.delta", output_index=0, delta='{"a":"\ud83d'),
+        frame("response.function_call_arguments.delta", output_index=0, delta='\ude00"}'),
+        ended(output=[]),
+    )
+    assert reply.calls[0].arguments == {"a": "\U0001f600"}
+    assert CallChunk("call_1", '\U0001f600"}') in events
+
+
+def test_halves_of_characters_in_different_texts_are_not_joined() -> None:
+    fold = DIALECT.fold(ENDPOINT, MODEL)
+    texts = [
+        fold.feed(frame("response.output_text.delta", output_index=index, delta=half))
+        for index, half in ((0, "a\ud83d"), (1, "\ude00b"))
+    ]
+    assert texts == [[TextChunk("a")], [TextChunk("\ufffdb")]]
+
+
+def test_half_of_a_character_that_stays_alone_is_replaced() -> None:
+    reply, events = read(
+        added(0, message()),
+        frame("response.output_text.delta", output_index=0, delta="a\ud83d"),
+        frame("response.output_text.done", output_index=0, text="a\ud83d"),
+        ended(output=[]),
+    )
+    assert "".join(event.text for event in events if isinstance(event, TextChunk)) == "a\ufffd"
+    assert reply.text == "a\ufffd"
+
+
+def test_half_of_a_character_never_reaches_the_journal() -> None:
+    odd = {"\ud83d": "\ude00", "delta": "\ud83d"}
+    item = called(json.dumps({"q": 1}), name="fi\ud83dnd", more=odd)
+    reply, _ = read(created(), done(0, item), ended(output=[message(words("a\ud83d"))], usage=odd, id="\ud83d"))
+    assert decode_reply(encode(reply)) == reply
+    assert decode_reply(encode(replied(item, message(words("a\ud83d")), usage=odd))).text == "a\ufffd"
 
 
 def test_bytes_that_are_no_text_do_not_break_a_frame() -> None:
@@ -751,14 +935,14 @@ def test_bytes_that_are_no_text_do_not_break_a_frame() -> None:
 
 
 def test_a_reply_has_a_limit_of_items(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(responses, "MAX_ITEMS", 3)
+    monkeypatch.setattr(reading, "MAX_ITEMS", 3)
     with pytest.raises(ModelError, match="more than") as caught:
         read(*[done(number, message(words("a"))) for number in range(5)])
     assert (caught.value.kind, caught.value.retryable) == ("bad_frame", False)
 
 
 def test_a_reply_has_a_limit_of_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(responses, "MAX_BYTES", 1_000)
+    monkeypatch.setattr(reading, "MAX_BYTES", 1_000)
     with pytest.raises(ModelError, match="more than"):
         read(done(0, message(words("a" * 2_000))))
 
@@ -796,7 +980,44 @@ def test_arguments_that_were_cut_off_are_malformed(text: str) -> None:
 
 def test_a_call_without_an_id_of_its_own_has_that_of_its_item() -> None:
     assert replied(called("{}", call_id=None)).calls[0].id == "fc_1"
-    assert replied(called("{}", call_id=None, id=None)).calls[0].id == "call_0"
+
+
+BARE = called("{}", call_id=None, id=None)
+
+
+def test_an_id_that_is_missing_is_made_up_and_always_the_same() -> None:
+    first, again = replied(BARE), replied(BARE)
+    assert first == again
+    assert first.calls[0].id
+
+
+def test_ids_that_are_made_up_differ_from_reply_to_reply() -> None:
+    ids = {
+        *(replied(BARE, id=id).calls[0].id for id in ("resp_1", "resp_2")),
+        *(replied(BARE, id=None, created_at=date).calls[0].id for date in (1, 2)),
+        *(replied(BARE, id=None, usage={"input_tokens": count}).calls[0].id for count in (1, 2)),
+        *(replied(BARE, message(words(text)), id=None).calls[0].id for text in "ab"),
+    }
+    assert len(ids) == 8
+
+
+def test_an_id_that_comes_twice_is_replaced_the_second_time() -> None:
+    reply = replied(called("{}"), called("{}"), called("{}"))
+    assert reply.calls[0].id == "call_1"
+    assert len({call.id for call in reply.calls}) == 3
+
+
+def test_an_id_that_is_made_up_is_the_same_in_the_stream_and_in_the_reply() -> None:
+    delta = frame("response.function_call_arguments.delta", output_index=0, delta="{}")
+    reply, events = read(created(), added(0, BARE), delta, done(0, BARE), ended(output=[BARE]))
+    (call,) = reply.calls
+    assert events[1:4] == [CallStart(call.id, "find"), CallChunk(call.id, "{}"), CallEnd(call)]
+
+
+def test_a_call_that_nothing_can_name_yet_is_shown_when_the_reply_is_whole() -> None:
+    reply, events = read(added(0, BARE), done(0, BARE), ended(output=[BARE]))
+    (call,) = reply.calls
+    assert events[:3] == [CallStart(call.id, "find"), CallChunk(call.id, "{}"), CallEnd(call)]
 
 
 def test_a_refusal_is_a_part_of_its_own() -> None:
@@ -928,6 +1149,11 @@ def test_the_wait_that_a_provider_asks_for_is_told(headers: dict[str, str], seco
     assert DIALECT.error(429, headers, b"{}").retry_after == seconds
 
 
+@pytest.mark.parametrize(("status", "said", "retryable"), [(500, "false", False), (400, "true", True), (500, "", True)])
+def test_what_a_provider_says_about_another_try_counts(status: int, said: str, retryable: bool) -> None:  # noqa: FBT001
+    assert DIALECT.error(status, {"X-Should-Retry": said}, b"").retryable is retryable
+
+
 def test_the_id_of_a_failed_request_is_told() -> None:
     assert DIALECT.error(500, {"X-Request-Id": "req_1"}, b"").request_id == "req_1"
 
@@ -963,20 +1189,22 @@ def test_an_error_inside_a_stream_tells_how_long_to_wait() -> None:
 
 def test_an_error_as_a_whole_body_is_raised() -> None:
     with pytest.raises(ModelError) as caught:
-        DIALECT.whole(ENDPOINT, MODEL, b'{"error":{"code":"server_is_overloaded","message":"x"}}')
+        DIALECT.fold(ENDPOINT, MODEL).whole(b'{"error":{"code":"server_is_overloaded","message":"x"}}')
     assert caught.value.kind == "overloaded"
 
 
 # ---- whatever comes --------------------------------------------------------------------------------------------------
 
 KINDS = [
-    *responses.ResponsesFold._STEPS,  # pyright: ignore[reportPrivateUsage]
+    *ResponsesFold._STEPS,  # pyright: ignore[reportPrivateUsage]
     *(f"response.{status}" for status in ("completed", "incomplete", "failed", "cancelled", "new")),
     *("error", ""),
 ]
+# Halves of characters among them.
+texts = st.text(st.characters() | st.sampled_from("\ud83d\ude00"), max_size=4)
 values = st.recursive(
-    st.none() | st.booleans() | st.integers(-3, 3) | st.floats(allow_nan=False) | st.text(max_size=4),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
+    st.none() | st.booleans() | st.integers(-3, 3) | st.floats(allow_nan=False) | texts,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3),
     max_leaves=6,
 )
 items = st.fixed_dictionaries(
@@ -991,6 +1219,8 @@ events = st.fixed_dictionaries(
     optional={
         "delta": values,
         "text": values,
+        "refusal": values,
+        "arguments": values,
         "item": items | values,
         "item_id": values,
         "output_index": st.integers(0, 2) | values,
@@ -1017,16 +1247,17 @@ frames = st.builds(
 @given(st.lists(frames, max_size=6), st.lists(items, max_size=3))
 def test_whatever_frames_come_only_model_errors_are_raised(came: list[Frame], output: list[dict[str, Any]]) -> None:
     fold = DIALECT.fold(ENDPOINT, MODEL)
-    for one in came:
+    shown: list[StreamEvent] = []
+    for one in (*came, ended("incomplete", output=output)):
         with contextlib.suppress(ModelError):
-            fold.feed(one)
-    with contextlib.suppress(ModelError):
-        fold.feed(ended("incomplete", output=output))
+            shown += fold.feed(one)
     try:
         reply = fold.finish()
     except StreamCut:
         return
     assert decode_reply(encode(reply)) == reply
+    assert all(encode(event) for event in shown)
+    assert len({call.id for call in reply.calls}) == len(reply.calls)
     json.loads(DIALECT.encode(ENDPOINT, MODEL, ModelRequest(messages=(said(*reply.parts),))).body)
     json.loads(DIALECT.encode(ENDPOINT, "another", ModelRequest(messages=(said(*reply.parts),))).body)
 
@@ -1035,7 +1266,7 @@ def test_whatever_frames_come_only_model_errors_are_raised(came: list[Frame], ou
 @given(events.map(lambda event: json.dumps(event).encode()) | st.binary(max_size=40))
 def test_whatever_body_comes_only_model_errors_are_raised(body: bytes) -> None:
     with pytest.raises(ModelError):
-        DIALECT.whole(ENDPOINT, MODEL, body)
+        DIALECT.fold(ENDPOINT, MODEL).whole(body)
 
 
 @settings(deadline=None, max_examples=200)

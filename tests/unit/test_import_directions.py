@@ -15,6 +15,7 @@ LAYERS: list[tuple[str, ...]] = [
     ("effects",),
     ("turns", "events", "output"),
     ("store", "models", "tools"),
+    ("hands",),
     ("driving", "agent"),
     ("engine",),
     ("runtime",),
@@ -28,10 +29,18 @@ PURE = [
     *("names.py", "records.py", "effects/canonical.py", "effects/envelope.py", "effects/divergence.py"),
     *("effects/replay.py", "effects/values.py", "store/contract.py", "store/decisions.py", "store/checksum.py"),
     *("store/digests.py", "store/audit.py", "messages.py", "events.py", "tools/results.py"),
+    *(f"models/{name}.py" for name in ("wire", "waiting", "retry", "sse", "arrays", "reading", "writing", "statuses")),
+    *("models/flags.py", "models/recorded/redaction.py", "models/recorded/comparing.py"),
     *(
-        f"models/{name}.py"
-        for name in ("wire", "waiting", "retry", "sse", "arrays", "anthropic", "responses", "chat", "google")
+        str(path.relative_to(PACKAGE))
+        for name in ("anthropic", "responses", "chat", "google")
+        for path in sorted((PACKAGE / "models" / name).glob("*.py"))
     ),
+    *(f"hands/files/{name}.py" for name in ("paths", "globs", "protected", "limits", "pages", "edits", "errors")),
+    *(f"hands/shell/{name}.py" for name in ("syscalls", "confinement", "cutting", "settings")),
+    *(f"hands/web/{name}.py" for name in ("addresses", "urls", "policy", "inflating", "media", "markup", "layout")),
+    *(f"hands/web/{name}.py" for name in ("page", "report")),
+    "runtime/interrupted.py",
     *(f"turns/{name}.py" for name in ("machine", "thread", "keys", "answers", "ending", "conversation")),
 ]
 IMPURE_MODULES = {"asyncio", "time", "random", "os", "threading", "socket", "subprocess", "secrets", "apsw"}

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.errors import ModelError
-from holdfast.models.sse import EventTooLarge, SseDecoder
+from holdfast.errors import EventTooLarge, ModelError
+from holdfast.models.sse import SseDecoder
 from holdfast.models.wire import Frame
 
 

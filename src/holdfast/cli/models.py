@@ -62,6 +62,8 @@ class Line(msgspec.Struct, frozen=True):
     dialect: str
     base_url: str | None
     """None where it must be given, or is set to something that is no address."""
+    variables: tuple[str, ...]
+    """The environment variables that may hold the address, or its parts."""
     keys: tuple[str, ...]
     """The environment variables that may hold the key."""
     key: str | None
@@ -108,6 +110,7 @@ def _line(name: str, known: Known, environment: Mapping[str, str]) -> Line:
         provider=name,
         dialect=found.dialect,
         base_url=address,
+        variables=known.variables,
         keys=found.keys,
         key=key,
         ready=address is not None and (key is not None or found.auth == "none" or not found.keys),
@@ -120,10 +123,14 @@ def _rows(out: Terminal, lines: list[Line]) -> list[str]:
     rows = [_HEADINGS]
     painted = [[out.paint(word, "bold") for word in _HEADINGS]]
     for line in lines:
-        row = [line.provider, line.dialect, _key(line), line.base_url or "not set; give base_url="]
+        row = [line.provider, line.dialect, _key(line), line.base_url or _missing(line)]
         rows.append(row)
         painted.append([row[0], row[1], out.paint(row[2], "green" if line.key else "dim"), row[3]])
     return table(rows, painted)
+
+
+def _missing(line: Line) -> str:
+    return f"not set: {' and '.join(line.variables)}, or base_url="
 
 
 def _key(line: Line) -> str:

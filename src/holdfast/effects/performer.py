@@ -88,8 +88,11 @@ class Ledger(Protocol):
         """Wall time in milliseconds."""
         ...
 
-    def append(self, added: list[Record]) -> tuple[int, Awaitable[object]]:
-        """Queue records now; answers the sequence of the last one, and what to await for durability."""
+    def append(self, added: list[Record], *, patient: bool = False) -> tuple[int, Awaitable[object]]:
+        """Queue records now; answers the sequence of the last one, and what to await for durability.
+
+        With `patient`, nobody awaits it soon.
+        """
         ...
 
     async def put_blob(self, body: bytes) -> Blob:
@@ -385,14 +388,14 @@ class Performer:
         await self.durable(durable)
         return seq
 
-    def submit(self, added: list[Record]) -> tuple[int, Awaitable[object]]:
+    def submit(self, added: list[Record], *, patient: bool = False) -> tuple[int, Awaitable[object]]:
         """Append without waiting: the place in the journal is fixed now, durability comes with the awaitable."""
         self.check_halted()
         if self._sealed:
             raise RunEnded(self.run)
         noted, self._abandoned = self._abandoned, []
         try:
-            return self._ledger.append([*noted, *added])
+            return self._ledger.append([*noted, *added], patient=patient)
         except HoldfastError as error:
             raise self.halt(error) from error
 

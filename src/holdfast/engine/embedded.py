@@ -83,6 +83,8 @@ class Embedded:
         self._tasks: list[asyncio.Task[None]] = []
         self._foreign = False
         self._due: int | None = None
+        self._full = False
+        """The last look ended before it had seen all work, for want of room."""
         self._stopping = False
 
     def start(self) -> None:
@@ -99,6 +101,18 @@ class Embedded:
             found[0].notify()
         else:
             self._begin(session, session)
+
+    def begin_early(self, session: str) -> bool:
+        """Begin to drive a session for which something is being written right now; whether that was possible.
+
+        The lease is claimed behind it, in the same commit if all goes well. Otherwise `poke` when it is written.
+        """
+        if self._stopping or session in self._stuck or session in self._active:
+            return False
+        if len(self._active) >= self._concurrency:
+            return False
+        self._begin(session, session)
+        return session in self._active
 
     def wake(self) -> None:
         """Look again: there may be work now that was none before."""
@@ -166,12 +180,14 @@ class Embedded:
         await self._timers()
         await self._tell_active()
         self._foreign = False
+        self._full = True
         after = 0
         while len(self._active) < self._concurrency:
             page = await self._store.work(after)
             for work in page:
                 self._consider(work)
             if len(page) < self._store.limits.page:
+                self._full = len(self._active) >= self._concurrency
                 break
             after = page[-1].no
         self._forgive()
@@ -250,7 +266,8 @@ class Embedded:
             following = next(iter(self._queue))
             del self._queue[following]
             self._begin(following, following)
-        self._wake.set()
+        if self._full or error is not None:
+            self._wake.set()  # there may be work that found no room
 
     def _failed(self, session: str, error: BaseException) -> None:
         """The store's trouble passes; a journal that is damaged or does not fit its code stays as it is."""

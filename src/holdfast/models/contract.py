@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any, Protocol, cast, runtime_checkable
 
 from holdfast.errors import StreamCut
 from holdfast.messages import ModelReply, ModelRequest, StreamEnd, StreamEvent
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable
+    from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 
 
 @runtime_checkable
@@ -25,15 +26,32 @@ class Model(Protocol):
         ...
 
 
-async def respond(model: Model, request: ModelRequest) -> ModelReply:
-    """The whole reply at once."""
-    stream = model.stream(request)
+async def batches(model: Model, request: ModelRequest) -> AsyncGenerator[Sequence[StreamEvent], None]:
+    """The stream of a model, let go at once when nobody reads on.
+
+    A model that has a method `batches` gives all that one piece of its answer means at once, which is cheaper; of
+    others each event is a batch.
+    """
+    together = getattr(model, "batches", None)
+    stream: Any = model.stream(request) if together is None else together(request)
     try:
-        async for event in stream:
-            if isinstance(event, StreamEnd):
-                return event.reply
+        if together is None:
+            async for event in cast("AsyncIterator[StreamEvent]", stream):
+                yield (event,)
+        else:
+            async for batch in cast("AsyncIterator[Sequence[StreamEvent]]", stream):
+                yield batch
     finally:
-        close: Callable[[], Awaitable[None]] | None = getattr(stream, "aclose", None)
+        close = getattr(stream, "aclose", None)
         if close is not None:
             await close()
+
+
+async def respond(model: Model, request: ModelRequest) -> ModelReply:
+    """The whole reply at once."""
+    async with aclosing(batches(model, request)) as stream:
+        async for batch in stream:
+            for event in batch:
+                if isinstance(event, StreamEnd):
+                    return event.reply
     raise StreamCut(model.name)

@@ -7,19 +7,32 @@ the dialect documents it (`holdfast.models.chat.FLAGS` for the chat dialect). Ke
 from __future__ import annotations
 
 import os
+import re
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
 import msgspec
 
 from holdfast.errors import InvalidArgument, ModelUnknown
+from holdfast.models.credentials import AUTH
 from holdfast.models.wire import Endpoint
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
 DIALECTS: Final = ("anthropic", "responses", "chat", "google")
-AUTHS: Final = ("bearer", "x-api-key", "x-goog-api-key", "api-key", "none")
+
+_OWN_AUTH: Final = {"anthropic": "x-api-key", "google": "x-goog-api-key"}
+"""Where an endpoint of one's own takes a key, if it has one: where the dialect puts it, otherwise as a bearer token."""
+_HEADER: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_CREDENTIALS: Final = frozenset({"authorization", "x-api-key", "x-goog-api-key", "api-key"})
+_FRAMING: Final = frozenset(
+    {"host", "connection", "content-length", "content-type", "transfer-encoding", "accept-encoding"}
+)
+
+# What may stand in an address that is made of variables: nothing that could lead it to another host.
+_PROJECT: Final = re.compile(r"[a-z0-9][a-z0-9.:-]*")
+_LOCATION: Final = re.compile(r"[a-z0-9-]+")
 
 
 class Known(msgspec.Struct, frozen=True):
@@ -27,9 +40,11 @@ class Known(msgspec.Struct, frozen=True):
 
     endpoint: Endpoint
     variables: tuple[str, ...] = ()
-    """Environment variables that may hold another address."""
+    """Environment variables that may hold another address, or the parts of one."""
     below: str = ""
     """The path that an address from a variable is given when it has none."""
+    made: Callable[[Mapping[str, str]], str] | None = None
+    """Makes the address out of the variables, where none of them holds it as a whole."""
 
 
 def endpoint(  # noqa: PLR0913  one for each field that may differ
@@ -48,22 +63,26 @@ def endpoint(  # noqa: PLR0913  one for each field that may differ
 
     A name that is not known stands for an endpoint of one's own when it comes with a `base_url`; it speaks the chat
     dialect unless `dialect` says otherwise. The address counts in this order: `base_url`, the endpoint's variables,
-    what is known.
+    what is known. Flags belong to a dialect: with another `dialect` the known ones do not count.
     """
     surroundings = os.environ if environ is None else environ
+    spoken = None if dialect is None else _one_of("dialect", dialect, DIALECTS)
     known = ENDPOINTS.get(name)
     if known is None:
         if base_url is None or not name:
             raise ModelUnknown(name, names())
-        known = Known(Endpoint(provider=name, dialect="chat", base_url="", auth="none"))
+        own = spoken or "chat"
+        known = Known(Endpoint(provider=name, dialect=own, base_url="", auth=_OWN_AUTH.get(own, "none")))
     found = known.endpoint
+    if spoken is not None and spoken != found.dialect:
+        found = msgspec.structs.replace(found, dialect=spoken, flags=frozenset())
     return Endpoint(
         provider=found.provider,
-        dialect=found.dialect if dialect is None else _one_of("dialect", dialect, DIALECTS),
+        dialect=found.dialect,
         base_url=_address(name, known, base_url, surroundings),
         keys=found.keys if keys is None else tuple(keys),
-        auth=found.auth if auth is None else _one_of("auth", auth, AUTHS),
-        headers=found.headers if headers is None else {**found.headers, **headers},
+        auth=found.auth if auth is None else _one_of("auth", auth, AUTH),
+        headers=found.headers if headers is None else {**found.headers, **_checked_headers(headers)},
         flags=found.flags if flags is None else frozenset(flags),
         query=found.query if query is None else {**found.query, **query},
     )
@@ -77,6 +96,8 @@ def names() -> tuple[str, ...]:
 def _address(name: str, known: Known, given: str | None, environ: Mapping[str, str]) -> str:
     if given is not None:
         return _checked(given)
+    if known.made is not None:
+        return known.made(environ)
     for variable in known.variables:
         value = environ.get(variable, "").strip()
         if value:
@@ -101,6 +122,28 @@ def _checked(address: str) -> str:
         # What stands before the host may be a secret, so the address is not shown.
         raise InvalidArgument("base_url", "***" if split.password or split.username else address, wanted)
     return address.rstrip("/")
+
+
+def _checked_headers(headers: Mapping[str, str]) -> dict[str, str]:
+    """Headers by their names in lower case. What they say may be nobody's business, so an error does not repeat it."""
+    checked: dict[str, str] = {}
+    try:
+        items = list(headers.items())
+    except (AttributeError, TypeError):
+        raise InvalidArgument("headers", type(headers), "a mapping of names to values") from None
+    for name, value in items:
+        if not isinstance(name, str) or not _HEADER.fullmatch(name):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise InvalidArgument("the header", name, "a name of letters, digits and dashes")
+        lower = name.lower()
+        if lower in _CREDENTIALS:
+            raise InvalidArgument("the header", name, "a header other than the one of the key, which is api_key,")
+        if lower in _FRAMING:
+            raise InvalidArgument("the header", name, "a header that the connection does not set itself")
+        text = isinstance(value, str)  # pyright: ignore[reportUnnecessaryIsInstance]
+        if not text or not value.isascii() or not value.isprintable():
+            raise InvalidArgument(f"the header {name}", "***", "one line of plain characters")
+        checked[lower] = value
+    return checked
 
 
 def _one_of(what: str, value: str, choices: tuple[str, ...]) -> str:
@@ -149,12 +192,35 @@ def _other(  # noqa: PLR0913  one for each field that differs
     return Known(spoken, variables, below)
 
 
+def _vertex(environ: Mapping[str, str]) -> str:
+    """Google's models in a project: the address is made of the project, and of where it runs."""
+    project = _part(environ, _VERTEX[0], _PROJECT)
+    location = _part(environ, _VERTEX[1], _LOCATION)
+    host = _VERTEX_HOSTS.get(location, f"{location}-aiplatform.googleapis.com")
+    return f"https://{host}/v1/projects/{project}/locations/{location}/publishers/google"
+
+
+def _part(environ: Mapping[str, str], variable: str, allowed: re.Pattern[str]) -> str:
+    value = environ.get(variable, "").strip()
+    if not allowed.fullmatch(value):
+        wanted = "a name of small letters, digits and dashes (or give base_url)"
+        raise InvalidArgument(f"the environment variable {variable}", value or None, wanted)
+    return value
+
+
 _OPENAI: Final = "https://api.openai.com/v1"
 _OPENAI_FLAGS: Final = ("strict_tools", "refusal_field", "call_ids_40")
 _AZURE: Final = ("AZURE_OPENAI_ENDPOINT",)
 _AZURE_KEY: Final = "AZURE_OPENAI_API_KEY"
 _GOOGLE: Final = "https://generativelanguage.googleapis.com"
 _GOOGLE_KEYS: Final = ("GEMINI_API_KEY", "GOOGLE_API_KEY")
+_VERTEX_HOSTS: Final = {
+    "global": "aiplatform.googleapis.com",
+    "us": "aiplatform.us.rep.googleapis.com",
+    "eu": "aiplatform.eu.rep.googleapis.com",
+}
+"""The places that are no region."""
+_VERTEX: Final = ("GOOGLE_CLOUD_PROJECT", "GOOGLE_CLOUD_LOCATION")
 _ZAI_KEYS: Final = ("ZAI_API_KEY", "Z_AI_API_KEY")
 _ZAI_FLAGS: Final = ("max_tokens", "json_object", "thinking_switch", "no_effort", "send_reasoning_content")
 
@@ -169,6 +235,18 @@ ENDPOINTS: Final[Mapping[str, Known]] = {
         ),
         _other("openai", "responses", _OPENAI, "OPENAI_API_KEY", auth="bearer", variables=("OPENAI_BASE_URL",)),
         _other("google", "google", _GOOGLE, *_GOOGLE_KEYS, auth="x-goog-api-key"),
+        Known(
+            Endpoint(
+                provider="vertex",
+                dialect="google",
+                base_url="",
+                keys=("GOOGLE_OAUTH_ACCESS_TOKEN",),
+                auth="bearer",
+                flags=frozenset({"whole_url"}),
+            ),
+            variables=_VERTEX,
+            made=_vertex,
+        ),
         _other("xai", "responses", "https://api.x.ai/v1", "XAI_API_KEY", auth="bearer"),
         _other("azure-responses", "responses", "", _AZURE_KEY, auth="api-key", variables=_AZURE, below="/openai/v1"),
         # those who speak the chat dialect
@@ -198,7 +276,10 @@ ENDPOINTS: Final[Mapping[str, Known]] = {
         ),
         _chat(
             *("deepseek", "https://api.deepseek.com", "DEEPSEEK_API_KEY"),
-            flags=("max_tokens", "json_object", "thinking_switch", "send_reasoning_content"),
+            flags=(
+                *("max_tokens", "json_object", "thinking_switch"),
+                *("send_reasoning_content", "empty_reasoning_content"),
+            ),
         ),
         _chat("cerebras", "https://api.cerebras.ai/v1", "CEREBRAS_API_KEY", flags=("send_reasoning",)),
         _chat("together", "https://api.together.xyz/v1", "TOGETHER_API_KEY", flags=("max_tokens",)),
@@ -211,7 +292,10 @@ ENDPOINTS: Final[Mapping[str, Known]] = {
         _chat("zai-coding", "https://api.z.ai/api/coding/paas/v4", *_ZAI_KEYS, flags=_ZAI_FLAGS),
         _chat(
             *("moonshot", "https://api.moonshot.ai/v1", "MOONSHOT_API_KEY"),
-            flags=("max_tokens", "json_object", "thinking_switch", "no_effort", "send_reasoning_content"),
+            flags=(
+                *("max_tokens", "json_object", "thinking_switch", "no_effort"),
+                *("send_reasoning_content", "blank_reasoning_content"),
+            ),
         ),
         _chat(
             *("perplexity", "https://api.perplexity.ai", "PERPLEXITY_API_KEY", "PPLX_API_KEY"),

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import time
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from holdfast.errors import InvalidArgument, ModelError, StreamCut
 from holdfast.messages import StreamEnd, StreamNote, StreamReset, StreamStart
-from holdfast.models.contract import Model, respond
+from holdfast.models.contract import Model, batches, respond
 from holdfast.models.retry import attempt, blame
 from holdfast.models.wire import bounded
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+    from collections.abc import AsyncGenerator, Callable, Sequence
 
     from holdfast.messages import Attempt, ModelReply, ModelRequest, StreamEvent
 
@@ -52,21 +52,30 @@ class Fallback:
 
     async def stream(self, request: ModelRequest) -> AsyncGenerator[StreamEvent, None]:
         """The reply of the first model that gives one."""
+        async with aclosing(self.batches(request)) as found:
+            async for batch in found:
+                for event in batch:
+                    yield event
+
+    async def batches(self, request: ModelRequest) -> AsyncGenerator[Sequence[StreamEvent], None]:
+        """The same, with all that one piece of the answer means at once."""
         attempts: list[Attempt] = []
         for number, model in enumerate(self.models, 1):
             begun = self._clock()
             shown = False
             failure: ModelError = StreamCut(model.name)
             try:
-                async with aclosing(_events(model, request)) as events:
-                    async for event in events:
-                        if isinstance(event, StreamEnd):
-                            seconds = self._clock() - begun
-                            yield StreamEnd(_answered(event.reply, model, attempts, seconds))
+                async with aclosing(batches(model, request)) as found:
+                    async for batch in found:
+                        end = batch[-1] if batch else None
+                        if isinstance(end, StreamEnd):
+                            reply = _answered(end.reply, model, attempts, self._clock() - begun)
+                            yield [*batch[:-1], StreamEnd(reply)]
                             return
-                        # A reset of its own takes back what it showed.
-                        shown = not isinstance(event, StreamReset) and (shown or not isinstance(event, _QUIET))
-                        yield event
+                        for event in batch:
+                            # A reset of its own takes back what it showed.
+                            shown = not isinstance(event, StreamReset) and (shown or not isinstance(event, _QUIET))
+                        yield batch
             except ModelError as error:
                 failure = error
             failed = attempt(model.name, failure, seconds=self._clock() - begun)
@@ -74,24 +83,11 @@ class Fallback:
             if number == len(self.models) or failure.kind in STAYS:
                 raise blame(failure, attempts)
             why = bounded(f"{failure.kind}: {failure.message}", 300)
-            if shown:
-                yield StreamReset(why)
-            yield StreamNote("fallback", f"{self.models[number].name} takes over from {model.name} after {why}")
+            note = StreamNote("fallback", f"{self.models[number].name} takes over from {model.name} after {why}")
+            yield [StreamReset(why), note] if shown else [note]
 
 
 _QUIET: Final = (StreamStart, StreamNote)
-
-
-async def _events(model: Model, request: ModelRequest) -> AsyncGenerator[StreamEvent, None]:
-    """The stream of a model, let go at once when nobody reads on."""
-    stream: Any = model.stream(request)
-    try:
-        async for event in cast("AsyncIterator[StreamEvent]", stream):
-            yield event
-    finally:
-        close = getattr(stream, "aclose", None)
-        if close is not None:
-            await close()
 
 
 def _answered(reply: ModelReply, model: Model, before: list[Attempt], seconds: float) -> ModelReply:

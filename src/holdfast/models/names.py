@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 from holdfast.errors import InvalidArgument, ModelUnknown
 from holdfast.models.contract import Model
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
-    from holdfast.models.http import ApiKey
+    from holdfast.models.credentials import ApiKey
+    from holdfast.models.limits import CallLimits
+    from holdfast.models.retry import Retry
+    from holdfast.models.transport import Timeouts
     from holdfast.models.wire import Dialect
+
+T = TypeVar("T")
 
 _makers: dict[str, Callable[[str], Model]] = {}
 
@@ -22,19 +28,29 @@ def register(provider: str, make: Callable[[str], Model]) -> None:
     _makers[provider] = make
 
 
-def model(
-    name: str | Model | Sequence[str | Model], *, base_url: str | None = None, api_key: ApiKey | None = None
+def model(  # noqa: PLR0913  one for each thing that may be another
+    name: str | Model | Sequence[str | Model],
+    *,
+    base_url: str | None = None,
+    api_key: ApiKey | None = None,
+    dialect: str | None = None,
+    flags: Iterable[str] | None = None,
+    headers: Mapping[str, str] | None = None,
+    retry: Retry | None = None,
+    timeouts: Timeouts | None = None,
+    limits: CallLimits | None = None,
 ) -> Model:
     """The model that ``provider:model`` names; a model stands for itself, and a list for the first that works.
 
-    With a `base_url` the provider may be one that nobody knows: an endpoint of your own that speaks the chat dialect.
-    `api_key` is a key or a function that gives one, asked at each call; without it the key is read from the
-    environment.
+    With a `base_url` the provider may be one that nobody knows: an endpoint of your own. It speaks the chat dialect
+    unless `dialect` says otherwise (``anthropic``, ``responses``, ``chat`` or ``google``), and `flags` say what it does
+    differently. `api_key` is a key or a function that gives one, asked at each call; without it the key is read from
+    the environment. `headers` go out with every request. What is not given is as it is known for the name.
     """
+    options = _Options(base_url, api_key, dialect, flags, headers, retry, timeouts, limits)
     if isinstance(name, str):
-        return _named(name, base_url, api_key)
-    if base_url is not None or api_key is not None:
-        raise InvalidArgument("model", name, "a name, where base_url or api_key is given,")
+        return _named(name, options)
+    options.refuse(name, "a name")
     if isinstance(name, list | tuple):
         from holdfast.models.fallback import Fallback  # noqa: PLC0415  only a list needs it
 
@@ -50,19 +66,87 @@ def dialect(name: str) -> Dialect:
     return module.DIALECT
 
 
-def _named(name: str, base_url: str | None, api_key: ApiKey | None) -> Model:
+class _Options(NamedTuple):
+    """What may be said beside a name. The fields are the arguments of `model`."""
+
+    base_url: str | None
+    api_key: ApiKey | None
+    dialect: str | None
+    flags: Iterable[str] | None
+    headers: Mapping[str, str] | None
+    retry: Retry | None
+    timeouts: Timeouts | None
+    limits: CallLimits | None
+
+    def refuse(self, name: object, wanted: str) -> None:
+        """Options are for an endpoint. What is none of ours has been set up by whoever made it."""
+        given = [option for option, value in zip(self._fields, self, strict=True) if value is not None]
+        if given:
+            raise InvalidArgument("model", name, f"{wanted}, where {' and '.join(given)} is given,")
+
+
+def _named(name: str, options: _Options) -> Model:
     from holdfast.models.endpoints import ENDPOINTS, endpoint  # noqa: PLC0415  a model of one's own needs none of it
 
     provider, colon, rest = name.partition(":")
-    known = provider in _makers or provider in ENDPOINTS or base_url is not None
+    known = provider in _makers or provider in ENDPOINTS or options.base_url is not None
     if not provider or not colon or not rest or not known:
         raise ModelUnknown(name, tuple(sorted({*_makers, *ENDPOINTS})))
     make = _makers.get(provider)
     if make is not None:
-        if base_url is not None or api_key is not None:
-            raise InvalidArgument("model", name, "an endpoint, where base_url or api_key is given,")
+        options.refuse(name, "an endpoint")
         return make(rest)
     from holdfast.models.http import HttpModel  # noqa: PLC0415
+    from holdfast.models.limits import CallLimits  # noqa: PLC0415
+    from holdfast.models.retry import Retry  # noqa: PLC0415
+    from holdfast.models.transport import Timeouts  # noqa: PLC0415
 
-    place = endpoint(provider, base_url=base_url)
-    return HttpModel(place, rest, dialect(place.dialect), api_key=api_key)
+    place = endpoint(
+        provider,
+        base_url=options.base_url,
+        dialect=options.dialect,
+        headers=options.headers,
+        flags=_words("flags", options.flags),
+    )
+    if options.flags is not None:
+        _check_flags(place.dialect, place.flags)
+    return HttpModel(
+        place,
+        rest,
+        dialect(place.dialect),
+        api_key=options.api_key,
+        retry=_one("retry", options.retry, Retry),
+        timeouts=_one("timeouts", options.timeouts, Timeouts),
+        limits=_one("limits", options.limits, CallLimits),
+    )
+
+
+def _check_flags(spoken: str, given: frozenset[str]) -> None:
+    from holdfast.models.flags import flags_of  # noqa: PLC0415
+
+    known = flags_of(spoken)
+    for flag in sorted(given):
+        if flag not in known:
+            choice = ", ".join(sorted(known))
+            raise InvalidArgument("the flag", flag, f"one of the {spoken} dialect ({choice})")
+
+
+def _words(what: str, value: object) -> list[str] | None:
+    """Some words. One string is not meant as the letters it is made of."""
+    if value is None:
+        return None
+    if isinstance(value, Iterable) and not isinstance(value, str):
+        given = list(cast("Iterable[object]", value))
+        words = [word for word in given if isinstance(word, str)]
+        if len(words) == len(given):
+            return words
+    raise InvalidArgument(what, cast("object", value), "a list of words")
+
+
+def _one(what: str, value: T | None, kind: type[T]) -> T:
+    """What was given, or else the defaults."""
+    if value is None:
+        return kind()
+    if not isinstance(value, kind):
+        raise InvalidArgument(what, value, f"a {kind.__name__}")
+    return value

@@ -48,6 +48,7 @@ PROVIDERS: Final[Mapping[str, str]] = {
     "openrouter": "openrouter",
     "perplexity": "perplexity",
     "together": "together",
+    "vertex": "google",
     "xai": "x-ai",
     "xai-chat": "x-ai",
     "zai": "zai",

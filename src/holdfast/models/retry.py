@@ -2,7 +2,8 @@
 
 What is worth another try: a connection that failed, 408, 409, 425, 429, every 5xx (529 among them), a provider that
 says it is overloaded, a stream that was cut. Never: what is wrong with the request, the key or the account, and a
-conversation that is too long; asking again would bring the same answer.
+conversation that is too long; asking again would bring the same answer. Above all that stands what the provider says
+itself (`waiting.should_retry`).
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ FINAL_KINDS: Final = frozenset(
 )
 FINAL_STATUSES: Final = frozenset({400, 401, 403, 404})
 PASSING_STATUSES: Final = frozenset({408, 409, 425, 429})
+PASSING_KINDS: Final = frozenset({"rate_limited", "overloaded", "server_error", "timeout"})
+"""What a dialect may call an answer whose status says otherwise, where it knows the words of the provider better."""
 
 _MESSAGE: Final = 300
 """Longest words about one try, in characters."""
@@ -61,20 +64,33 @@ def check_seconds(what: str, value: object, *, above: bool = False) -> float:
     return value
 
 
-def worth_another(error: ModelError) -> bool:
-    """Whether the same request may succeed later."""
-    if error.kind in FINAL_KINDS or error.status in FINAL_STATUSES:
+def worth_another(error: ModelError, told: bool | None = None) -> bool:  # noqa: FBT001  as `should_retry` gives it
+    """Whether the same request may succeed later. `told` is what the provider says about that, if it does."""
+    if told is not None:
+        return told
+    if error.kind in FINAL_KINDS:
         return False
+    if error.status in FINAL_STATUSES:
+        return error.retryable and error.kind in PASSING_KINDS
     passing = error.status is not None and (error.status in PASSING_STATUSES or error.status >= 500)
     return passing or error.retryable
 
 
-def pause(policy: Retry, error: ModelError, *, tried: int, elapsed: float, chance: float) -> float | None:
+def pause(  # noqa: PLR0913
+    policy: Retry,
+    error: ModelError,
+    *,
+    tried: int,
+    elapsed: float,
+    chance: float,
+    told: bool | None = None,
+) -> float | None:
     """Seconds to wait before the next try, after `tried` tries; None: this was the last one.
 
-    `elapsed` counts from the first failure, `chance` is a number from 0 to 1.
+    `elapsed` counts from the first failure, `chance` is a number from 0 to 1, `told` is what the provider says about
+    another try.
     """
-    if tried >= policy.attempts or not worth_another(error):
+    if tried >= policy.attempts or not worth_another(error, told):
         return None
     full = policy.longest
     # Past some power the product is over any bound, and past some more no number holds it.

@@ -8,21 +8,13 @@ from __future__ import annotations
 
 from typing import Final
 
-from holdfast.errors import ModelError
+from holdfast.errors import EventTooLarge
 from holdfast.models.wire import Frame
 
 MAX_EVENT: Final = 32 * 1024 * 1024
 """Largest event, in bytes; an image that a model made comes in one."""
 
 _BOM: Final = b"\xef\xbb\xbf"
-
-
-class EventTooLarge(ModelError):
-    """An event of a stream is over its limit. Asking again would bring it again."""
-
-    def __init__(self, limit: int) -> None:
-        super().__init__(f"an event of the stream is larger than {limit:,} bytes", kind="bad_frame")
-        self.limit = limit
 
 
 class SseDecoder:

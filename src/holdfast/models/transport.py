@@ -37,11 +37,14 @@ class Timeouts(msgspec.Struct, frozen=True, kw_only=True):
     """From the request to the beginning of the answer, and from there to the first piece of its body."""
     idle: float = 120.0
     """Between two pieces of the body. Time in which nobody asks for the next one does not count."""
+    rest: float = 2.0
+    """For what is good to have and not waited for long: the end of a body after the provider's last word (a connection
+    that ends in order can be used again, and numbers may follow), and the words of a refusal after its status."""
     total: float | None = None
     """The whole call, all tries and pauses included. None: the deadline of the turn is the only one."""
 
     def __post_init__(self) -> None:
-        for name in ("connect", "first_byte", "idle"):
+        for name in ("connect", "first_byte", "idle", "rest"):
             check_seconds(f"timeout {name}", getattr(self, name), above=True)
         if self.total is not None:
             check_seconds("timeout total", self.total, above=True)

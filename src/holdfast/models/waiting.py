@@ -1,4 +1,4 @@
-"""How long a provider asks to wait: in the headers of its response, or in its words. Pure."""
+"""Whether and how long a provider asks to wait: in the headers of its response, or in its words. Pure."""
 
 from __future__ import annotations
 
@@ -39,6 +39,15 @@ def asked_in_words(message: str) -> float | None:
     hours, minutes, number, unit = found.groups()
     seconds = float(number or 0) / (1_000 if unit == "ms" else 1)
     return int(hours or 0) * 3_600 + int(minutes or 0) * 60 + seconds
+
+
+def should_retry(headers: Mapping[str, str]) -> bool | None:
+    """Whether a provider says that the same request is worth another try, from ``x-should-retry``.
+
+    It knows better than any status: OpenAI, Anthropic and their like send it, and their own clients obey. None where
+    nothing is said.
+    """
+    return {"true": True, "false": False}.get(headers.get("x-should-retry", "").strip().lower())
 
 
 def seconds_in(text: str | None) -> float | None:

@@ -43,6 +43,10 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
     """What this endpoint does differently; each dialect documents the flags it knows."""
     query: Mapping[str, str] = {}
 
+    def __repr__(self) -> str:
+        # Headers may hold what nobody should read in a log.
+        return f"Endpoint({self.provider!r}, {self.dialect!r}, {self.base_url!r})"
+
     def route(self, model: str) -> str:
         """What stamps replay data: it is good for the same provider, address and model alone."""
         return f"{self.provider} {self.base_url} {model}"
@@ -56,7 +60,7 @@ class WireRequest(msgspec.Struct, frozen=True):
     body: bytes
     headers: Mapping[str, str] = {}
     dropped: int = 0
-    """Parts of replay data that were left out because another route made them."""
+    """Parts of replay data that another route made, left out of messages that were encoded for the first time now."""
 
 
 class Fold(Protocol):
@@ -67,12 +71,21 @@ class Fold(Protocol):
     paused: bool
     """The provider wants the same conversation again, with what came so far, to go on."""
 
+    @property
+    def complete(self) -> bool:
+        """Whether the provider's terminal frame has come: what may still follow are numbers at most."""
+        ...
+
     def feed(self, frame: Frame) -> list[StreamEvent]:
         """What a frame means. Raises a `ModelError` for an error that the provider puts into its stream."""
         ...
 
     def finish(self) -> ModelReply:
         """The whole reply; `StreamCut` when the provider's terminal frame has not come."""
+        ...
+
+    def whole(self, body: bytes) -> ModelReply:
+        """The reply in a body that did not come as a stream."""
         ...
 
 
@@ -87,10 +100,6 @@ class Dialect(Protocol):
 
     def fold(self, endpoint: Endpoint, model: str) -> Fold:
         """A new reader for one response."""
-        ...
-
-    def whole(self, endpoint: Endpoint, model: str, body: bytes) -> ModelReply:
-        """The reply in a body that did not come as a stream."""
         ...
 
     def error(self, status: int, headers: Mapping[str, str], body: bytes) -> ModelError:

@@ -141,7 +141,7 @@ class _Nobody:
     def __init__(self, session: str) -> None:
         self.session = session
 
-    def show(self, kind: type[LiveEvent], run: str, **fields: Any) -> None:  # noqa: ANN401
+    def show(self, kind: type[LiveEvent], run: str, fields: dict[str, Any]) -> None:
         """Nobody watches."""
 
     async def steering(self) -> list[tuple[Admitted, UserMessage]]:

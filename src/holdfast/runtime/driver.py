@@ -19,13 +19,14 @@ from holdfast.crashpoints import crash_point
 from holdfast.driving import LeasedJournal, claimed, renewed
 from holdfast.effects.performer import error_info
 from holdfast.effects.scopes import install
-from holdfast.errors import Halted, HeadConflict, HoldfastError, LeaseHeld, StoreError
+from holdfast.errors import Halted, HeadConflict, HoldfastError, JournalMissing, LeaseHeld, StoreError
 from holdfast.messages import UserMessage
 from holdfast.models.prices import cost
 from holdfast.records import Admitted, Ended, Record, Resumed, Started
 from holdfast.runtime.live import Ring
 from holdfast.runtime.performing import Park, TurnRun
 from holdfast.runtime.reading import read_on, read_session
+from holdfast.runtime.watch import TurnEnded
 from holdfast.spawning import spawn
 from holdfast.turns import Ending, OpenTurn, keys
 from holdfast.turns.conversation import Said, Stop, deadline_wait, input_of, refs_of
@@ -167,7 +168,7 @@ class SessionDrive:
                 renewed(self._store, lease) as lost,
             ):
                 await self._drive(lease, lost)
-        except (LeaseHeld, Stopping):
+        except (LeaseHeld, Stopping, JournalMissing):  # missing: the input that would have made it was refused
             return
         except Halted as halted:
             raise halted.reason from halted.reason.__cause__
@@ -212,8 +213,7 @@ class SessionDrive:
         while not self._stopping:
             turn, first = await self._begin(conversation)
             if turn is not None:
-                await self._carry_on(turn, first)
-                self._around.watch.ended(self.session)
+                self._around.watch.ended(self.session, await self._carry_on(turn, first))
             if not await self._goes_on(turn):
                 await self._rest()
                 return
@@ -417,27 +417,30 @@ class SessionDrive:
 
     # ---- one turn ----
 
-    async def _carry_on(self, turn: OpenTurn, first: list[Record]) -> None:
-        """Go on with a turn until it ends or waits; then `turn.parked` tells for what."""
+    async def _carry_on(self, turn: OpenTurn, first: list[Record]) -> TurnEnded | None:
+        """Go on with a turn until it ends or waits; then `turn.parked` tells for what. Tells how it ended by itself."""
         turn.parked = None
         self._open = turn
         run = self._turn = TurnRun(self, self._agent, turn, self._ledger)
         run.performer.submit(first)
         self._stop_open()  # what came while the turn was being made
         self._set_alarm()
+        ending: Ending | None = None
         try:
             if self._interruption is not None:
                 await self._break_off(run, self._interruption)
             else:
-                await self._work_on(run)
+                ending = await self._work_on(run)
         finally:
             await run.performer.close("ended")
             self._turn = None
         if turn.parked is None:
             self._open, self._interruption = None, None
             self._interrupted = asyncio.get_running_loop().create_future()
+        return None if ending is None else TurnEnded(turn.run, turn.inputs.keys(), ending, run.answer(ending))
 
-    async def _work_on(self, run: TurnRun) -> None:
+    async def _work_on(self, run: TurnRun) -> Ending | None:
+        """Drive a turn; answers how it ended, if it did so by itself."""
         work = self._work = spawn(run.finish())
         if self._news:
             self.notify()
@@ -448,15 +451,15 @@ class SessionDrive:
                 await _unwound(work)
                 run.performer.check_halted()
                 await self._break_off(run, self._interruption)
-                return
+                return None
             if work.cancelled():
                 run.performer.check_halted()
                 await self._break_off(run, _Interruption(_cancelled_within()))
-                return
+                return None
             ending = _ending(run, work)
         except Park as park:
             await self._park(run, park.waits)
-            return
+            return None
         except asyncio.CancelledError:
             # The drive itself is cancelled: nothing is recorded, and whoever drives next goes on.
             run.performer.refuse()
@@ -466,6 +469,7 @@ class SessionDrive:
         finally:
             self._work = None
         await run.seal(ending)
+        return ending
 
     async def _break_off(self, run: TurnRun, interruption: _Interruption) -> None:
         """End the turn where it is. What was done stays done; what was under way is told as it is."""
@@ -496,7 +500,7 @@ class SessionDrive:
 
     # ---- what a turn needs ----
 
-    def show(self, kind: type[LiveEvent], run: str, **fields: Any) -> None:  # noqa: ANN401
+    def show(self, kind: type[LiveEvent], run: str, fields: dict[str, Any]) -> None:
         self._ring.publish(kind, run, self._ledger.head, fields)
 
     async def steering(self) -> list[tuple[Admitted, UserMessage]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 import msgspec
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from holdfast.agent import Agent
     from holdfast.errors import HoldfastError
-    from holdfast.runtime.watch import Watch
+    from holdfast.runtime.watch import Expectation, TurnEnded, Watch
     from holdfast.store import Store
 
 
@@ -62,6 +62,8 @@ class TurnReader:
         self._known = known
         self._conversation = Conversation()
         self._conversation.seq = after
+        self._text: str | None = None
+        """The words of the answer, where whoever drove the turn has told them."""
 
     async def read(self) -> Ending | None:
         """What is there now: how the turn ended, or None when it has not."""
@@ -94,21 +96,36 @@ class TurnReader:
             return None
         return self._conversation.seq, 1 if ending.code == "no_progress" else 0
 
-    async def wait(self, watch: Watch, stuck: Callable[[str], HoldfastError | None]) -> Ending:
-        """How the turn ended, as soon as it has."""
+    async def wait(
+        self, watch: Watch, stuck: Callable[[str], HoldfastError | None], expected: Expectation | None = None
+    ) -> Ending:
+        """How the turn ended, as soon as it has. Whoever gives what it has expected all along need not look first."""
+        if expected is not None and self._is_mine(ended := await expected.news):
+            return ended.ending
         while True:
-            version = self._store.version
-            ending = await self.read()
-            if ending is not None:
-                return ending
-            error = stuck(self.session)
-            if error is not None:
-                raise error
-            await watch.beyond(self.session, self._conversation.seq, version, ends=True)
+            with watch.expecting(self.session, self._conversation.seq, ends=True) as found:
+                ending = await self.read()
+                if ending is not None:
+                    return ending
+                error = stuck(self.session)
+                if error is not None:
+                    raise error
+                found.head = self._conversation.seq
+                ended = await found.news
+            if self._is_mine(ended):
+                return ended.ending
+
+    def _is_mine(self, ended: TurnEnded | None) -> TypeGuard[TurnEnded]:
+        if ended is None or self._number not in ended.inputs:
+            return False
+        self.run, self._text = ended.run, ended.text
+        return True
 
     def outcome(self, ending: Ending, agent: Agent | None) -> TurnOutcome:
         """The ending, with the words of the answer and the value that they stand for."""
-        text = "" if ending.answer is None else answer_of(self._conversation.thread, ending.answer)
+        text = self._text
+        if text is None:
+            text = "" if ending.answer is None else answer_of(self._conversation.thread, ending.answer)
         value = None
         if ending.typed:
             value = _value(text, agent)

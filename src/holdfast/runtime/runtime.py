@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 import msgspec
 
 from holdfast.agent import Agent, milliseconds
-from holdfast.bounds import check_int
+from holdfast.bounds import MAX_INT, check_int
 from holdfast.engine import Embedded
 from holdfast.errors import (
     AgentInvalid,
@@ -202,8 +202,11 @@ class Runtime:
     ) -> TurnOutcome:
         """Ask and wait for the answer, in a session of its own unless one is named."""
         name = f"run-{secrets.token_hex(6)}" if session is None else session
-        turn = await self.session(name, agent=agent).send(prompt, key=key, deadline=deadline)
-        return await turn.outcome()
+        asked = self.session(name, agent=agent)
+        # Who expects the end before the beginning need not look whether it has come already.
+        with self.watch.expecting(name, MAX_INT, ends=True) as expected:
+            turn = await asked.send(prompt, key=key, deadline=deadline)
+            return await turn.outcome_told(expected)
 
     async def accept(self, session: str, agent: str, said: Said, key: str | None) -> Receipt:
         """Take an input in, durably, and see to it that it is driven."""
@@ -212,12 +215,17 @@ class Runtime:
         if key is not None and check_id("key", key).startswith(RESERVED):
             raise InvalidId("key", key, f"keys that begin with {RESERVED!r} are Holdfast's own")
         body = msgspec.to_builtins(said)
-        receipt = await self.store.accept_into(session, "session", agent, body, key=key, refs=refs_of(said))
         due = self._deadline_of(agent, said)
+        early = due is None and self._engine is not None
+        refs = refs_of(said)
+        accepting = self.store.accept_into(session, "session", agent, body, key=key, refs=refs, patient=early)
+        # The drive of a session that rests begins at once: its lease is claimed in the same commit.
+        begun = early and self._engine is not None and self._engine.begin_early(session)
+        receipt = await accepting
         if receipt.fresh and due is not None:
             # It counts also while the turn waits for its turn; then nobody drives the session.
             await self.store.open_wait(session, deadline_wait(run_of(receipt.input)), deadline=receipt.at + due)
-        if self._engine is not None:
+        if self._engine is not None and not begun:
             self._engine.poke(session)
         return receipt
 

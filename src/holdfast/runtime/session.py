@@ -79,7 +79,7 @@ class Session:
         )
         receipt = await self._runtime.accept(self.id, await self._named_agent(), said, key)
         after = receipt.head if receipt.fresh and not steer else 0
-        return Turn(self._runtime, self.id, receipt.input, after, begins=not steer)
+        return Turn(self._runtime, self.id, receipt.input, after, begins=not steer, fresh=receipt.fresh)
 
     async def _kept(self, given: list[Text | File]) -> tuple[Text | Attachment, ...]:
         """What was given, with files replaced by references to bytes that the store has."""

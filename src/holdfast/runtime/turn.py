@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from holdfast.events import Event
     from holdfast.runtime.outcome import TurnOutcome
     from holdfast.runtime.runtime import Runtime
+    from holdfast.runtime.watch import Expectation
 
 TurnStatus = Literal["queued", "running", "waiting", "completed", "failed", "cancelled", "limit"]
 CancelStatus = Literal["requested", "already_requested", "too_late"]
@@ -25,7 +26,16 @@ CancelStatus = Literal["requested", "already_requested", "too_late"]
 class Turn:
     """The turn that answers one input of a session. What you do not ask of it costs nothing."""
 
-    def __init__(self, runtime: Runtime, session: str, number: int, after: int = 0, *, begins: bool = False) -> None:
+    def __init__(  # noqa: PLR0913
+        self,
+        runtime: Runtime,
+        session: str,
+        number: int,
+        after: int = 0,
+        *,
+        begins: bool = False,
+        fresh: bool = False,
+    ) -> None:
         self.session = session
         self.id = keys.run_of(number)
         """The turn that the input begins; one that steers may enter another turn instead."""
@@ -34,16 +44,28 @@ class Turn:
         self._after = after
         self._begins = begins
         """The input was accepted, and begins a turn of its own: nothing has to be looked up."""
+        self._fresh = fresh
+        """It was accepted just now, and not before."""
 
     def __repr__(self) -> str:
         return f"Turn({self.session!r}, {self.id!r})"
 
     async def outcome(self, *, timeout: float | None = None) -> TurnOutcome:
         """How the turn ended, as soon as it has. A `TimeoutError` after `timeout` seconds leaves the turn alone."""
-        reader = self._reader()
         async with asyncio.timeout(timeout):
-            ending = await reader.wait(self._runtime.watch, self._runtime.stuck)
-        return reader.outcome(ending, await self._runtime.agent_of(self.session))
+            return await self._outcome(None)
+
+    async def outcome_told(self, expected: Expectation) -> TurnOutcome:
+        """The same, for somebody who expected the end before the input was accepted."""
+        if not (self._begins and self._fresh):
+            return await self._outcome(None)
+        expected.head = self._after
+        return await self._outcome(expected)
+
+    async def _outcome(self, expected: Expectation | None) -> TurnOutcome:
+        reader = self._reader()
+        ending = await reader.wait(self._runtime.watch, self._runtime.stuck, expected)
+        return reader.outcome(ending, await self._runtime.agent_of(self.session) if ending.typed else None)
 
     async def status(self) -> TurnStatus:
         """How it stands."""

@@ -7,18 +7,40 @@ and only when something was committed, serves everybody who waits.
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
-from typing import TYPE_CHECKING, Final
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from holdfast.errors import StoreClosed
 from holdfast.spawning import spawn
 
 if TYPE_CHECKING:
+    from collections.abc import Collection, Generator
+
     from holdfast.store import Store
+    from holdfast.turns import Ending
 
 ANY: Final = ""
 """Stands for all journals together."""
 _PAUSE: Final = 0.02
+
+
+class TurnEnded(NamedTuple):
+    """A turn that ended here, told to whoever waits for it: all that the journal would tell."""
+
+    run: str
+    inputs: Collection[int]
+    """The inputs that entered it."""
+    ending: Ending
+    text: str
+
+
+@dataclass(eq=False, slots=True)
+class Expectation:
+    """Somebody who waits for a journal, and how far that one has read it."""
+
+    head: int
+    news: asyncio.Future[TurnEnded | None]
 
 
 class Watch:
@@ -26,51 +48,63 @@ class Watch:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._waiting: dict[tuple[str, bool], list[tuple[int, asyncio.Future[None]]]] = {}
+        self._waiting: dict[tuple[str, bool], list[Expectation]] = {}
         self._looking: asyncio.Task[None] | None = None
         self._closed = False
+        self._readers = 0
+        """How many wait for more than the end of a turn."""
         self.local: set[str] = set()
         """Journals that are driven here: whoever drives them says when they have grown."""
 
     def touch(self, journal: str) -> None:
         """Something about `journal` has changed here: whoever waits for it should look again."""
-        if self._waiting:
+        if self._readers:
             self._wake((journal, False))
             self._wake((ANY, False))
 
-    def ended(self, journal: str) -> None:
+    def ended(self, journal: str, turn: TurnEnded | None = None) -> None:
         """A turn of `journal` ended here, or its drive did."""
         if self._waiting:
             self.touch(journal)
-            self._wake((journal, True))
+            self._wake((journal, True), turn)
 
-    def _wake(self, what: tuple[str, bool]) -> None:
-        for _, waiter in self._waiting.pop(what, ()):
-            if not waiter.done():
-                waiter.set_result(None)
+    def _wake(self, what: tuple[str, bool], turn: TurnEnded | None = None) -> None:
+        for found in self._waiting.pop(what, ()):
+            if not found.news.done():
+                found.news.set_result(turn)
 
-    async def beyond(self, journal: str, head: int, version: int, *, ends: bool = False) -> None:
-        """Wait until `journal` has records above `head` (for `ANY`: the store has positions above it), or is touched.
+    @contextmanager
+    def expecting(self, journal: str, head: int, *, ends: bool = False) -> Generator[Expectation]:
+        """Expect records of `journal` above `head`: those that come from here on are noticed, so look inside the block.
 
-        `version` is the version of the store when the caller last looked. With `ends`, a journal that is driven here
-        is waited for until one of its turns ends.
+        With `ends`, a journal that is driven here is waited for until one of its turns ends, or its drive does.
         """
         if self._closed:
             raise StoreClosed
-        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        entry, what = (head, waiter), (journal, ends)
-        self._waiting.setdefault(what, []).append(entry)
+        what = (journal, ends)
+        found = Expectation(head, asyncio.get_running_loop().create_future())
+        self._waiting.setdefault(what, []).append(found)
+        self._readers += not ends
         if self._looking is None or self._looking.done():
             self._looking = spawn(self._look())
         try:
-            if self._store.version != version:
-                await self._compare([what])  # what came between the caller's look and now
-            await waiter
+            yield found
         finally:
+            self._readers -= not ends
             with suppress(ValueError, KeyError):
-                self._waiting[what].remove(entry)
+                self._waiting[what].remove(found)
                 if not self._waiting[what]:
                     del self._waiting[what]
+
+    async def beyond(self, journal: str, head: int, version: int) -> None:
+        """Wait until `journal` has records above `head` (for `ANY`: the store has positions above it), or is touched.
+
+        `version` is the version of the store when the caller last looked.
+        """
+        with self.expecting(journal, head) as found:
+            if self._store.version != version:
+                await self._compare([(journal, False)])  # what came between the caller's look and now
+            await found.news
 
     async def _look(self) -> None:
         """Compare what people wait for with what is there, as long as anybody waits."""
@@ -89,16 +123,16 @@ class Watch:
         if (ANY, False) in waited:
             heads[ANY] = await self._store.last_position()
         for what in waited:
-            for known, waiter in list(self._waiting.get(what, ())):
-                if heads.get(what[0], 0) > known and not waiter.done():
-                    waiter.set_result(None)
+            for found in list(self._waiting.get(what, ())):
+                if heads.get(what[0], 0) > found.head and not found.news.done():
+                    found.news.set_result(None)
 
     def _fail(self, error: Exception) -> None:
         waiting, self._waiting = self._waiting, {}
         for entries in waiting.values():
-            for _, waiter in entries:
-                if not waiter.done():
-                    waiter.set_exception(error)
+            for found in entries:
+                if not found.news.done():
+                    found.news.set_exception(error)
 
     async def close(self) -> None:
         """Nobody waits any more."""

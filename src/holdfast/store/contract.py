@@ -11,12 +11,15 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Literal, NamedTuple, Prot
 import msgspec
 
 from holdfast.records import Blob, JournalKind, Record, Status
+from holdfast.store.limits import StoreLimits as StoreLimits  # noqa: PLC0414  part of the contract
 
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable, Iterator, Sequence
 
     from holdfast.clock import Clock, Instant
+    from holdfast.store.memories.contract import MemoryReader, MemoryRows
+    from holdfast.store.notifications.contract import NotificationReader, NotificationRows, Notify
 
 R_co = TypeVar("R_co", covariant=True)
 T = TypeVar("T")
@@ -25,41 +28,6 @@ WaitState = Literal["open", "resolved", "expired", "cancelled", "revoked"]
 Durability = Literal["power", "process"]
 
 WAIT_STATES: Final[tuple[str, ...]] = get_args(WaitState)
-
-
-class StoreLimits(msgspec.Struct, frozen=True):
-    """Every bound of a store, with its default."""
-
-    record_bytes: int = 1024 * 1024
-    """One record. Larger values belong into blobs."""
-    inline_bytes: int = 32 * 1024
-    """Values above this are stored as blobs by the effect boundary."""
-    input_bytes: int = 1024 * 1024
-    """One accepted input, or one resolution of a wait."""
-    blob_bytes: int = 64 * 1024 * 1024
-    """One blob."""
-    pending_inputs: int = 1_000
-    """Inputs that wait for one journal."""
-    page: int = 1_000
-    """Rows that one read returns at the most."""
-    page_bytes: int = 16 * 1024 * 1024
-    """Payload that one read returns at the most (a single larger row comes alone)."""
-    queued: int = 100_000
-    """Commands that wait for the writer."""
-    queued_bytes: int = 256 * 1024 * 1024
-    """Payload that waits for the writer."""
-    batch: int = 2_048
-    """Commands that one transaction takes at the most."""
-    batch_bytes: int = 16 * 1024 * 1024
-    """Payload that one transaction takes at the most (a single larger command goes alone)."""
-    busy_ms: int = 10_000
-    """How long a write waits for another process."""
-    read_ms: int = 30_000
-    """How long one read may take."""
-    wal_bytes: int = 16 * 1024 * 1024
-    """The write-ahead log is reset when it is larger."""
-    wal_max_bytes: int = 1024 * 1024 * 1024
-    """Writes are refused when a foreign reader has kept the write-ahead log from being reset for so long."""
 
 
 class Owner(msgspec.Struct, frozen=True):
@@ -121,10 +89,16 @@ class Journal(msgspec.Struct, frozen=True):
     parent: str | None = None
     """The journal that this one is a fork of; it goes on after record `parent_seq` of that one."""
     parent_seq: int = 0
+    role: str | None = None
+    """What a process is: "task" for a tool call in the background, say."""
+    session: str | None = None
+    """The session that it works for."""
 
 
 class Work(msgspec.Struct, frozen=True):
-    """A session that somebody should advance: something came in since it was last looked at, or it is running.
+    """A journal that somebody should advance: something came in since it was last looked at, or it is running.
+
+    These are sessions, and processes that have a `role`; other processes are advanced by whoever calls them.
 
     `holder` is None when the lease is free or has expired, and `left_ms` what is left of it. A holder whose process is
     gone is still named; `Store.owner_gone` tells.
@@ -137,6 +111,8 @@ class Work(msgspec.Struct, frozen=True):
     status: Status
     holder: Owner | None
     left_ms: int
+    kind: JournalKind = "session"
+    role: str | None = None
 
 
 class Receipt(msgspec.Struct, frozen=True):
@@ -206,6 +182,10 @@ class JournalRow(msgspec.Struct):
     parent_seq: int = 0
     inputs: int = 0
     """Accepted so far; in a fork they count on from those of the parent."""
+    role: str | None = None
+    session: str | None = None
+    notices: int = 0
+    """Notifications that it has not finished with: those that are queued or claimed."""
 
 
 class InputRow(msgspec.Struct, frozen=True):
@@ -225,6 +205,10 @@ class InputRow(msgspec.Struct, frozen=True):
 class Command(msgspec.Struct, Generic[R_co], frozen=True):
     """One request to change the store; `R_co` is what it answers."""
 
+    def size(self) -> int:
+        """The payload, in bytes."""
+        return 0
+
 
 class OpenJournal(Command[Journal], frozen=True):
     """Create the journal, or find it as it is."""
@@ -232,6 +216,8 @@ class OpenJournal(Command[Journal], frozen=True):
     journal: str
     kind: JournalKind
     agent: str | None
+    role: str | None = None
+    session: str | None = None
 
 
 class Fork(Command[Journal], frozen=True):
@@ -261,6 +247,8 @@ class Release(Command[None], frozen=True):
 
     lease: Lease
     seen: int | None = None
+    patient: bool = True
+    """Whoever gives a lease back has nothing more to do with it."""
 
 
 class Append(Command[int], frozen=True):
@@ -273,6 +261,14 @@ class Append(Command[int], frozen=True):
     bodies: Sequence[bytes]
     plain: bool = False
     """None of the records touches the lists, the inbox or a blob: nothing to do but append."""
+    patient: bool = False
+    """Nobody waits for this one yet: it may share the commit of what follows within a moment."""
+    notify: tuple[Notify, ...] = ()
+    """Notifications for other journals, in the same commit. One that can't be delivered is dead; the records stay."""
+
+    def size(self) -> int:
+        payload = sum(map(len, self.bodies))
+        return payload + sum(notice.size() for notice in self.notify) if self.notify else payload
 
 
 class Accept(Command[Receipt], frozen=True):
@@ -287,6 +283,11 @@ class Accept(Command[Receipt], frozen=True):
     """It must come in although the inbox is full: a request to stop, say."""
     refs: tuple[str, ...] = ()
     """Digests of blobs that it refers to."""
+    patient: bool = False
+    """Another command follows at once, and may share its commit."""
+
+    def size(self) -> int:
+        return len(self.body)
 
 
 class OpenWait(Command[Wait], frozen=True):
@@ -304,6 +305,9 @@ class SettleWait(Command[Settlement], frozen=True):
     name: str
     state: Literal["resolved", "expired", "cancelled"]
     payload: bytes | None = None
+
+    def size(self) -> int:
+        return len(self.payload or b"")
 
 
 class RevokeWaits(Command[int], frozen=True):
@@ -323,6 +327,9 @@ class PutBlob(Command[Blob], frozen=True):
     digest: str
     body: bytes
 
+    def size(self) -> int:
+        return len(self.body)
+
 
 class CollectBlobs(Command[int], frozen=True):
     """Delete blobs that no record refers to and that were last put before `before` (wall milliseconds)."""
@@ -337,25 +344,16 @@ class Quarantine(Command[None], frozen=True):
     reason: str
 
 
-def size_of(command: Command[Any]) -> int:
-    """The payload of a command, in bytes."""
-    match command:
-        case Append():
-            return sum(map(len, command.bodies))
-        case PutBlob() | Accept():
-            return len(command.body)
-        case SettleWait():
-            return len(command.payload or b"")
-        case _:
-            return 0
-
-
 # ---- what a backend provides -----------------------------------------------------------------------------------------
 
 
 class Rows(Protocol):
     """The rows of a store inside one transaction. Reads see the writes of the same transaction."""
 
+    @property
+    def notifications(self) -> NotificationRows: ...
+    @property
+    def memories(self) -> MemoryRows: ...
     def last_position(self) -> int: ...
     def journal(self, journal: str) -> JournalRow | None: ...
     def add_journal(self, row: JournalRow) -> JournalRow: ...
@@ -386,6 +384,8 @@ class JournalFilter(msgspec.Struct, frozen=True):
     status: Status | None = None
     agent: str | None = None
     before: tuple[int, str] | None = None
+    role: str | None = None
+    session: str | None = None
 
 
 class RawRecord(NamedTuple):
@@ -402,6 +402,10 @@ class RawRecord(NamedTuple):
 class Reader(Protocol):
     """What can be read, each call from one consistent state. `limit` never exceeds a page."""
 
+    @property
+    def notifications(self) -> NotificationReader: ...
+    @property
+    def memories(self) -> MemoryReader: ...
     def row(self, journal: str) -> JournalRow | None: ...
     def records(self, journal: str, after: int, limit: int) -> list[Entry]: ...
     def tail(self, journal: str, limit: int) -> list[Entry]: ...

@@ -45,21 +45,24 @@ def require_journal(row: JournalRow | None, journal: str) -> JournalRow:
 
 
 def check_opening(row: JournalRow, asked: OpenJournal) -> None:
-    """An id belongs to one kind and one agent for ever."""
-    if (row.kind, row.agent) != (asked.kind, asked.agent):
-        raise JournalConflict(row.id, _opened_as(row.kind, row.agent), _opened_as(asked.kind, asked.agent))
+    """An id belongs to one kind, one agent, one role and one session for ever."""
+    if (row.kind, row.agent, row.role, row.session) != (asked.kind, asked.agent, asked.role, asked.session):
+        raise JournalConflict(row.id, _opened_as(row), _opened_as(asked))
 
 
-def _opened_as(kind: str, agent: str | None) -> str:
-    return f"a {kind} of {agent!r}" if agent else f"a {kind}"
+def _opened_as(opened: JournalRow | OpenJournal) -> str:
+    said = f"a {opened.kind} of {opened.agent!r}" if opened.agent else f"a {opened.kind}"
+    if opened.role:
+        said += f" with the role {opened.role!r}"
+    return f"{said} for {opened.session!r}" if opened.session else said
 
 
 def check_fork(parent: JournalRow, found: JournalRow | None, asked: Fork) -> None:
     """A fork begins at a record that its parent has. Its id belongs to it for ever."""
     if found is not None:
         if (found.parent, found.parent_seq) != (asked.parent, asked.at):
-            taken = _opened_as(found.kind, found.agent) + _fork_of(found.parent, found.parent_seq)
-            wanted = _opened_as(parent.kind, parent.agent) + _fork_of(asked.parent, asked.at)
+            taken = _opened_as(found) + _fork_of(found.parent, found.parent_seq)
+            wanted = _opened_as(parent) + _fork_of(asked.parent, asked.at)
             raise JournalConflict(found.id, taken, wanted)
         return
     check_served(parent)
@@ -132,15 +135,19 @@ def check_room(row: JournalRow, pending: int, limits: StoreLimits) -> None:
 
 
 def has_work(row: JournalRow) -> bool:
-    """Whether somebody should advance this journal: it was woken, or it is in the middle of a run."""
+    """Whether somebody should advance this journal: it was woken, or it is in the middle of a run.
+
+    A process without a role is advanced by whoever called it, and by nobody else.
+    """
     woken = row.wakes > row.seen or row.status == "running"
-    return woken and row.kind == "session" and row.quarantine is None
+    return woken and (row.kind == "session" or row.role is not None) and row.quarantine is None
 
 
 def as_work(row: JournalRow, now: Instant) -> Work:
     """A journal that has work, and who holds it now."""
     left = max(lease_left(row, now), 0)
-    return Work(row.no, row.id, row.agent, row.wakes, row.status, row.owner if left else None, left)
+    holder = row.owner if left else None
+    return Work(row.no, row.id, row.agent, row.wakes, row.status, holder, left, row.kind, row.role)
 
 
 def decide_seen(row: JournalRow, seen: int | None) -> int:
@@ -188,3 +195,8 @@ def decide_settle(row: JournalRow, found: Wait | None, asked: SettleWait, now: I
     payload = asked.payload if state == "resolved" else None
     settled = Wait(row.id, found.name, state, found.deadline, payload)
     return Settlement(settled, won=state == asked.state)
+
+
+def earliest(*times: int | None) -> int | None:
+    """The first of these moments; None when there is none."""
+    return min((time for time in times if time is not None), default=None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from typing import TYPE_CHECKING, Final, Self, cast
+from typing import TYPE_CHECKING, Any, Final, Self, cast
 
 import msgspec
 
@@ -140,7 +140,9 @@ class Store:
         check_int("fork point", at, least=-MAX_INT)  # which records there are is known to the store
         return await self._backend.submit(Fork(journal, parent, at))
 
-    def append(self, lease: Lease, added: Sequence[Record], *, head: int, checked: bool = True) -> asyncio.Future[int]:
+    def append(
+        self, lease: Lease, added: Sequence[Record], *, head: int, checked: bool = True, patient: bool = False
+    ) -> asyncio.Future[int]:
         """Add records after `head`; the future gives the new head when they are durable.
 
         Raises `Fenced` when the lease has moved on, `HeadConflict` when the journal does not end at `head`.
@@ -148,15 +150,14 @@ class Store:
         The append is queued at once. Appends to one journal are carried out in the order in which they were queued, so
         a writer may have several under way, each naming the head that the one before will leave. Records are checked
         to read back as they are; with `checked=False`, for those that Holdfast made itself, to be readable at all.
+        With `patient`, the caller does not wait yet: the records may share a commit with what follows at once.
         """
         try:
-            return self._backend.submit(self._append(lease, added, head, checked=checked))
+            return self._backend.submit(self._append(lease, added, head, checked=checked, patient=patient))
         except HoldfastError as refusal:
-            refused: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-            refused.set_exception(refusal)
-            return refused
+            return _refused(refusal)
 
-    def _append(self, lease: Lease, added: Sequence[Record], head: int, *, checked: bool) -> Append:
+    def _append(self, lease: Lease, added: Sequence[Record], head: int, *, checked: bool, patient: bool) -> Append:
         _lease(lease)
         check_int("head", head)
         kept = _as_tuple(added)
@@ -169,7 +170,7 @@ class Store:
             if len(body) > limit:
                 raise PayloadTooLarge("a record", len(body), limit)
             bodies.append(body)
-        return Append(lease.journal, lease.epoch, head, kept, bodies, all(map(is_plain, kept)))
+        return Append(lease.journal, lease.epoch, head, kept, bodies, all(map(is_plain, kept)), patient)
 
     async def journal(self, journal: str) -> Journal:
         """One line of the lists; `JournalMissing` when there is none."""
@@ -320,7 +321,7 @@ class Store:
         check_id("journal id", journal)
         return await self._backend.submit(self._accept(journal, content, key, None, urgent=bool(urgent)))
 
-    async def accept_into(  # noqa: PLR0913
+    def accept_into(  # noqa: PLR0913
         self,
         journal: str,
         kind: JournalKind,
@@ -329,16 +330,19 @@ class Store:
         *,
         key: str | None = None,
         refs: Sequence[Blob] = (),
-    ) -> Receipt:
+        patient: bool = False,
+    ) -> asyncio.Future[Receipt]:
         """Open the journal and take an input in, both or neither. Refused as `open_journal` and `accept` are.
 
-        `refs` are blobs that the content speaks of; they stay as long as the journal does.
+        `refs` are blobs that the content speaks of; they stay as long as the journal does. `patient`: another command
+        follows at once.
         """
-        opening = _opening(journal, kind, agent)
-        accept = self._accept(journal, content, key, opening)
-        if refs:
-            accept = msgspec.structs.replace(accept, refs=tuple(blob.digest for blob in refs))
-        return await self._backend.submit(accept)
+        try:
+            accept = self._accept(journal, content, key, _opening(journal, kind, agent))
+            digests = tuple(blob.digest for blob in refs)
+            return self._backend.submit(msgspec.structs.replace(accept, refs=digests, patient=patient))
+        except HoldfastError as refusal:
+            return _refused(refusal)
 
     def _accept(
         self, journal: str, content: object, key: str | None, opening: OpenJournal | None, *, urgent: bool = False
@@ -500,6 +504,13 @@ class Store:
         if type(limit) is int and limit > page:
             return page
         return check_int("limit", limit, least=1)
+
+
+def _refused(error: HoldfastError) -> asyncio.Future[Any]:
+    """What was refused before it could be queued, told like all that is refused later."""
+    refused: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+    refused.set_exception(error)
+    return refused
 
 
 def _opening(journal: str, kind: JournalKind, agent: str | None) -> OpenJournal:

@@ -39,6 +39,10 @@ from holdfast.store.contract import (
     StoreLimits,
     Wait,
 )
+from holdfast.store.memories.contract import DeleteMemory, PurgeMemory, PutMemory
+from holdfast.store.memories.changing import Memories
+from holdfast.store.notifications.contract import Carry, Notify, Ripen, SettleNotification
+from holdfast.store.notifications.moving import Notices
 from holdfast.store.owners import is_gone
 
 if TYPE_CHECKING:
@@ -51,12 +55,14 @@ if TYPE_CHECKING:
 class Transaction:
     """One transaction over `rows`, at one instant."""
 
-    __slots__ = ("_limits", "_now", "_rows")
+    __slots__ = ("_limits", "_now", "_rows", "memories", "notices")
 
     def __init__(self, rows: Rows, limits: StoreLimits, now: Instant) -> None:
         self._rows = rows
         self._limits = limits
         self._now = now
+        self.notices = Notices(rows, limits, now.wall, self._wake)
+        self.memories = Memories(rows, limits, now.wall)
 
     def apply(self, command: Command[Any]) -> Any:  # noqa: ANN401  each command has its own answer
         """Carry out one command, or raise its refusal with nothing written."""
@@ -80,17 +86,26 @@ class Transaction:
         row = self._rows.journal(asked.journal)
         decisions.check_fork(parent, row, asked)
         if row is None:
-            row = self._add_journal(OpenJournal(asked.journal, parent.kind, parent.agent), parent, asked.at)
+            opening = OpenJournal(asked.journal, parent.kind, parent.agent, parent.role, parent.session)
+            row = self._add_journal(opening, parent, asked.at)
         return as_journal(row)
 
     def _add_journal(self, asked: OpenJournal, parent: JournalRow | None = None, parent_seq: int = 0) -> JournalRow:
         at = self._now.wall
         row = JournalRow(0, asked.journal, asked.kind, asked.agent, "idle", 1, at, at)
+        row.role, row.session = asked.role, asked.session
         if parent is not None:
             row.parent, row.parent_seq, row.inputs = parent.id, parent_seq, parent.inputs
         row = self._rows.add_journal(row)
         opened = Opened(
-            at=at, kind=asked.kind, format=records.FORMAT, agent=asked.agent, parent=row.parent, parent_seq=parent_seq
+            at=at,
+            kind=asked.kind,
+            format=records.FORMAT,
+            agent=asked.agent,
+            parent=row.parent,
+            parent_seq=parent_seq,
+            role=asked.role,
+            session=asked.session,
         )
         self._rows.add_records(row, 1, 0, (records.encode(opened),))
         return row
@@ -122,10 +137,15 @@ class Transaction:
         row = self._row(asked.lease.journal)
         decisions.check_epoch(row, asked.lease.epoch)
         row.seen = decisions.decide_seen(row, asked.seen)
-        if asked.seen is not None and row.status not in {"running", "waiting"} and not self._rows.count_pending(row):
+        if asked.seen is not None and not self._is_unfinished(row):
             row.seen = row.wakes  # nothing waits and nothing is open: whatever woke it is done with
         row.owner, row.expires, row.mono_expires = None, 0, 0
         self._rows.save_lease(row)
+
+    def _is_unfinished(self, row: JournalRow) -> bool:
+        if row.status in {"running", "waiting"} or self._rows.count_pending(row):
+            return True
+        return self.notices.is_ready(row)
 
     def append(self, asked: Append) -> int:
         row = self._row(asked.journal)
@@ -143,6 +163,8 @@ class Transaction:
             self._follow(row, first, asked.records)
         if woken:
             self._wake(row)
+        for notice in asked.notify:
+            self.notices.send(notice)
         return head
 
     def _is_answered(self, row: JournalRow, record: Record) -> bool:
@@ -171,8 +193,12 @@ class Transaction:
                 row.updated = record.at
             if type(record) is Admitted:
                 self._rows.admit_input(row, record.input)
+                if row.notices:
+                    self.notices.admitted(row, record)
             if type(record) is Ended:
                 self._end_waits(row, record.run)
+                if row.notices:
+                    self.notices.ended(row, record)
             for blob in blobs_of(record):
                 self._rows.refer(blob.digest, row, seq)
         self._rows.save_journal(row)
@@ -264,6 +290,13 @@ _HANDLERS: Final[dict[type[Command[Any]], Callable[[Transaction, Any], Any]]] = 
     PutBlob: Transaction.put_blob,
     CollectBlobs: Transaction.collect_blobs,
     Quarantine: Transaction.quarantine,
+    Notify: lambda transaction, asked: transaction.notices.notify(asked),
+    Carry: lambda transaction, asked: transaction.notices.carry(asked),
+    SettleNotification: lambda transaction, asked: transaction.notices.settle(asked),
+    Ripen: lambda transaction, asked: transaction.notices.ripen(asked),
+    PutMemory: lambda transaction, asked: transaction.memories.put(asked),
+    DeleteMemory: lambda transaction, asked: transaction.memories.delete(asked),
+    PurgeMemory: lambda transaction, asked: transaction.memories.purge(asked),
 }
 
 
@@ -271,7 +304,7 @@ def as_journal(row: JournalRow) -> Journal:
     """The line that the lists show for a journal."""
     return Journal(
         *(row.id, row.kind, row.agent, row.status, row.head, row.created, row.updated, row.quarantine),
-        *(row.parent, row.parent_seq),
+        *(row.parent, row.parent_seq, row.role, row.session),
     )
 
 

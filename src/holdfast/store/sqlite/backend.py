@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from holdfast.clock import SystemClock
 from holdfast.errors import HoldfastError, InvalidArgument, StoreBusy, StoreClosed, StoreRefused, UsageError
-from holdfast.store.contract import StoreLimits, size_of
+from holdfast.store.contract import StoreLimits
 from holdfast.store.owners import this_process
 from holdfast.store.sqlite.files import (
     closed,
@@ -129,14 +129,14 @@ class SqliteBackend:
 
     def submit(self, command: Command[T]) -> asyncio.Future[T]:
         self._check_usable()
-        size = size_of(command)
+        size = command.size()
         if self._writer.queued() >= self.limits.queued:
             raise StoreBusy(f"{self.limits.queued:,} commands wait for the writer")
         if self._queued_bytes and self._queued_bytes + size > self.limits.queued_bytes:
             raise StoreBusy(f"{self._queued_bytes:,} bytes wait for the writer")
         self._queued_bytes += size
         waiter: asyncio.Future[Any] = self._loop.create_future()
-        self._writer.submit(Job(command, waiter, size))
+        self._writer.submit(Job(command, waiter, size, getattr(command, "patient", False)))
         return waiter
 
     def _check_usable(self) -> None:

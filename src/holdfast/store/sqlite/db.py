@@ -50,3 +50,17 @@ class Db(Protocol):
 def connect(path: Path, flags: int, vfs: str | None = None) -> Db:
     """Open a file that exists."""
     return cast("Db", apsw.Connection(str(path), flags=flags, vfs=vfs))
+
+
+def page(db: Db, sql: str, values: Sequence[Any], column: int, limit: int) -> list[Any]:
+    """Rows until `limit` bytes or characters of one column are taken; at least one."""
+    rows: list[Any] = []
+    taken = 0
+    cursor = db.execute(sql, values)
+    for row in cursor:
+        taken += len(row[column] or b"")
+        if rows and taken > limit:
+            break
+        rows.append(row)
+    cursor.close(True)  # noqa: FBT003  a page that ends early must not keep its snapshot
+    return rows

@@ -22,8 +22,11 @@ from holdfast.store.contract import (
     Wait,
     Work,
 )
-from holdfast.store.decisions import as_work
+from holdfast.store.decisions import as_work, earliest
 from holdfast.store.digests import blob_digest, input_digest, trusted
+from holdfast.store.sqlite.db import page
+from holdfast.store.sqlite.memories import MemoryQueries
+from holdfast.store.sqlite.notifications import NotificationQueries
 from holdfast.store.sqlite.rows import JOURNAL_COLUMNS, input_row, journal_row, wait_row
 
 if TYPE_CHECKING:
@@ -33,7 +36,7 @@ if TYPE_CHECKING:
     from holdfast.store.contract import JournalFilter, WaitState
     from holdfast.store.sqlite.db import Db
 
-_LIST_COLUMNS: Final = "id, kind, agent, status, head, created, updated, quarantine, parent, parent_seq"
+_LIST_COLUMNS: Final = "id, kind, agent, status, head, created, updated, quarantine, parent, parent_seq, role, session"
 _INPUT_COLUMNS: Final = "input, key, digest, body, at, pending"
 _WAIT_COLUMNS: Final = "name, state, deadline, payload, opened, crc"
 _HEADS_AT_ONCE: Final = 500
@@ -41,7 +44,8 @@ _HEADS_AT_ONCE: Final = 500
 WORK_QUERY: Final = (
     # The index is named, or SQLite would rather walk over all journals: they are in this order already.
     f"SELECT {JOURNAL_COLUMNS} FROM journals INDEXED BY journals_with_work"  # noqa: S608  constants
-    " WHERE quarantine IS NULL AND kind = 'session' AND (wakes > seen OR status = 'running') AND no > ?"
+    " WHERE quarantine IS NULL AND (kind = 'session' OR role IS NOT NULL)"
+    " AND (wakes > seen OR status = 'running') AND no > ?"
     " ORDER BY no LIMIT ?"
 )
 """The statement that finds work. Its terms are those of the index, which holds nothing but journals with work."""
@@ -53,19 +57,12 @@ class SqliteReader:
     def __init__(self, connection: Db, page_bytes: int = StoreLimits().page_bytes) -> None:
         self._db = connection
         self._page_bytes = page_bytes
+        self.notifications = NotificationQueries(connection, page_bytes)
+        self.memories = MemoryQueries(connection, page_bytes)
 
     def _page(self, sql: str, values: tuple[Any, ...], column: int) -> list[Any]:
         """Rows until the page is full, counted in bytes of one column; at least one."""
-        rows: list[Any] = []
-        taken = 0
-        cursor = self._db.execute(sql, values)
-        for row in cursor:
-            taken += len(row[column] or b"")
-            if rows and taken > self._page_bytes:
-                break
-            rows.append(row)
-        cursor.close(True)  # noqa: FBT003  a page that ends early must not keep its snapshot
-        return rows
+        return page(self._db, sql, values, column, self._page_bytes)
 
     def _one(self, sql: str, values: tuple[Any, ...]) -> Any:  # noqa: ANN401
         return self._db.execute(sql, values).get
@@ -176,11 +173,12 @@ class SqliteReader:
         return due, damaged
 
     def next_due(self) -> int | None:
-        return self._one(
+        wait = self._one(
             "SELECT w.deadline FROM waits w JOIN journals j ON j.no = w.journal"
             " WHERE w.state = 'open' AND w.deadline IS NOT NULL AND j.quarantine IS NULL ORDER BY w.deadline LIMIT 1",
             (),
         )
+        return earliest(wait, self.notifications.next_due())
 
     def blob(self, digest: str) -> bytes | None:
         body = self._one("SELECT body FROM blobs WHERE digest = ?", (digest,))
@@ -227,6 +225,10 @@ class SqliteReader:
         for table, column in (("records", "body"), ("blobs", "body"), ("inputs", "body"), ("waits", "payload")):
             for (body,) in self._db.execute(f"SELECT {column} FROM {table} WHERE {column} IS NOT NULL"):  # noqa: S608
                 yield table, body
+        for table, columns in (("notifications", ("title", "body")), ("memories", ("value",)), ("memory_changes", ("value",))):
+            for column in columns:
+                for (text,) in self._db.execute(f"SELECT {column} FROM {table} WHERE {column} IS NOT NULL"):  # noqa: S608
+                    yield table, text.encode()
 
     def raw_inputs(self) -> Iterator[tuple[str, InputRow, bool]]:
         for journal, *found in self._db.execute(
@@ -241,7 +243,7 @@ def list_query(where: JournalFilter, limit: int) -> tuple[str, list[Any]]:
     """The statement that lists journals. Every combination of filters has an index that is already in its order."""
     terms: list[str] = []
     values: list[Any] = []
-    for column in ("kind", "status", "agent"):
+    for column in ("kind", "status", "agent", "role", "session"):
         value = getattr(where, column)
         if value is not None:
             terms.append(f"{column} = ?")

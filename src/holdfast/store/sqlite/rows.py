@@ -15,6 +15,8 @@ import msgspec
 from holdfast.errors import JournalCorrupt
 from holdfast.store.checksum import checksum, salt_of
 from holdfast.store.contract import InputRow, JournalRow, Owner, Wait
+from holdfast.store.sqlite.memories import MemoryTable
+from holdfast.store.sqlite.notifications import NotificationTable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,7 +34,7 @@ Evidence: TypeAlias = int | tuple[int, int, int, int]
 
 JOURNAL_COLUMNS: Final = (
     "no, id, kind, agent, status, head, created, updated, epoch, owner, expires, mono_expires, term, quarantine,"
-    " revoked, wakes, seen, parent, parent_seq, inputs"
+    " revoked, wakes, seen, parent, parent_seq, inputs, role, session, notices"
 )
 _OWNER: Final = 9
 _REVOKED: Final = 14
@@ -54,6 +56,8 @@ class SqliteRows:
         self._leased: dict[int, JournalRow] = {}
         self._saved: dict[int, JournalRow] = {}
         self._touched = False
+        self.notifications = NotificationTable(connection, self._run)
+        self.memories = MemoryTable(connection, self._run)
         self.evidence: Evidence = 0
 
     def begin(self) -> bool:
@@ -84,8 +88,8 @@ class SqliteRows:
             self._db.executemany("UPDATE journals SET head = ? WHERE no = ?", heads)
             self._heads.clear()
         if self._woken:
-            woken = [(row.wakes, row.inputs, row.no) for row in self._woken.values()]
-            self._db.executemany("UPDATE journals SET wakes = ?, inputs = ? WHERE no = ?", woken)
+            woken = [(row.wakes, row.inputs, row.notices, row.no) for row in self._woken.values()]
+            self._db.executemany("UPDATE journals SET wakes = ?, inputs = ?, notices = ? WHERE no = ?", woken)
             self._woken.clear()
         if self._leased:  # columns of no list: their indexes stay as they are
             leased = [(*_lease_columns(row), row.no) for row in self._leased.values()]
@@ -143,10 +147,10 @@ class SqliteRows:
     def add_journal(self, row: JournalRow) -> JournalRow:
         self._run(
             f"INSERT INTO journals ({JOURNAL_COLUMNS})"  # noqa: S608
-            " VALUES (NULL, ?, ?, ?, ?, ?, ?, ?, 0, NULL, 0, 0, 0, NULL, 0, 0, 0, ?, ?, ?)",
+            " VALUES (NULL, ?, ?, ?, ?, ?, ?, ?, 0, NULL, 0, 0, 0, NULL, 0, 0, 0, ?, ?, ?, ?, ?, 0)",
             (
                 *(row.id, row.kind, row.agent, row.status, row.head, row.created, row.updated),
-                *(row.parent, row.parent_seq, row.inputs),
+                *(row.parent, row.parent_seq, row.inputs, row.role, row.session),
             ),
         )
         row.no = self._db.last_insert_rowid()
@@ -169,10 +173,11 @@ class SqliteRows:
     def _write_journal(self, row: JournalRow) -> None:
         self._db.execute(
             "UPDATE journals SET status = ?, head = ?, updated = ?, epoch = ?, owner = ?, expires = ?,"
-            " mono_expires = ?, term = ?, seen = ?, quarantine = ?, revoked = ?, wakes = ?, inputs = ? WHERE no = ?",
+            " mono_expires = ?, term = ?, seen = ?, quarantine = ?, revoked = ?, wakes = ?, inputs = ?, notices = ?"
+            " WHERE no = ?",
             (
                 *(row.status, row.head, row.updated, *_lease_columns(row)),
-                *(row.quarantine, int(row.revoked), row.wakes, row.inputs, row.no),
+                *(row.quarantine, int(row.revoked), row.wakes, row.inputs, row.notices, row.no),
             ),
         )
 

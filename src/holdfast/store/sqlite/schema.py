@@ -125,7 +125,89 @@ CREATE INDEX journals_with_work ON journals (no)
     WHERE quarantine IS NULL AND kind = 'session' AND (wakes > seen OR status = 'running');
 """
 
-MIGRATIONS: Final[tuple[str, ...]] = (_V1, _V2)
+_V3: Final = """
+-- What a process is, and for which session it works. `notices` counts the notifications that are not finished.
+ALTER TABLE journals ADD COLUMN role    TEXT;
+ALTER TABLE journals ADD COLUMN session TEXT;
+ALTER TABLE journals ADD COLUMN notices INTEGER NOT NULL DEFAULT 0;
+CREATE INDEX journals_by_role ON journals (role, updated, id) WHERE role IS NOT NULL;
+CREATE INDEX journals_by_role_and_status ON journals (role, status, updated, id) WHERE role IS NOT NULL;
+CREATE INDEX journals_by_session ON journals (session, updated, id) WHERE session IS NOT NULL;
+CREATE INDEX journals_by_session_and_role ON journals (session, role, updated, id) WHERE session IS NOT NULL;
+CREATE INDEX journals_by_session_and_status ON journals (session, status, updated, id) WHERE session IS NOT NULL;
+DROP INDEX journals_with_work;
+CREATE INDEX journals_with_work ON journals (no)
+    WHERE quarantine IS NULL AND (kind = 'session' OR role IS NOT NULL) AND (wakes > seen OR status = 'running');
+
+-- `journal` is an id: a notification for a journal that does not exist is kept too, as a dead one. The checksum covers
+-- what is said, which never changes. `woken` is 0 while the journal was not woken for it. Numbers are never used again.
+CREATE TABLE notifications (
+    id       INTEGER PRIMARY KEY AUTOINCREMENT,
+    journal  TEXT NOT NULL,
+    no       INTEGER NOT NULL,
+    kind     TEXT NOT NULL,
+    title    TEXT NOT NULL,
+    body     TEXT NOT NULL,
+    source   TEXT,
+    priority INTEGER NOT NULL,
+    key      TEXT,
+    state    TEXT NOT NULL,
+    attempts INTEGER NOT NULL,
+    due      INTEGER NOT NULL,
+    expires  INTEGER,
+    created  INTEGER NOT NULL,
+    updated  INTEGER NOT NULL,
+    input    INTEGER,
+    run      TEXT,
+    reason   TEXT,
+    woken    INTEGER NOT NULL,
+    crc      INTEGER NOT NULL
+) STRICT;
+CREATE INDEX notifications_by_journal ON notifications (journal);
+CREATE INDEX notifications_by_state ON notifications (state);
+CREATE INDEX notifications_by_journal_and_state ON notifications (journal, state);
+CREATE UNIQUE INDEX notifications_by_key ON notifications (journal, key) WHERE key IS NOT NULL;
+CREATE INDEX notifications_queued ON notifications (journal, priority DESC, no, due, expires) WHERE state = 'queued';
+CREATE INDEX notifications_claimed ON notifications (journal, input) WHERE state = 'claimed';
+CREATE INDEX notifications_unwoken ON notifications (due) WHERE state = 'queued' AND woken = 0;
+CREATE INDEX notifications_expiring ON notifications (expires) WHERE state = 'queued' AND expires IS NOT NULL;
+
+-- `size` is that of key and value in bytes. A version is that of the last change, of which the newest are kept.
+CREATE TABLE memories (
+    id      INTEGER PRIMARY KEY,
+    scope   TEXT NOT NULL,
+    key     TEXT NOT NULL,
+    version INTEGER NOT NULL,
+    value   TEXT NOT NULL,
+    size    INTEGER NOT NULL,
+    created INTEGER NOT NULL,
+    updated INTEGER NOT NULL,
+    expires INTEGER,
+    author  TEXT,
+    crc     INTEGER NOT NULL
+) STRICT;
+CREATE UNIQUE INDEX memories_by_key ON memories (scope, key);
+CREATE INDEX memories_usage ON memories (scope, expires, size);
+CREATE INDEX memories_expiring ON memories (expires) WHERE expires IS NOT NULL;
+CREATE TABLE memory_changes (
+    id      INTEGER PRIMARY KEY,
+    scope   TEXT NOT NULL,
+    key     TEXT NOT NULL,
+    version INTEGER NOT NULL,
+    change  TEXT NOT NULL,
+    value   TEXT,
+    at      INTEGER NOT NULL,
+    author  TEXT,
+    expires INTEGER
+) STRICT;
+CREATE UNIQUE INDEX memory_changes_by_key ON memory_changes (scope, key, version);
+CREATE INDEX memory_changes_expiring ON memory_changes (expires) WHERE expires IS NOT NULL AND value IS NOT NULL;
+CREATE VIRTUAL TABLE memory_words USING fts5 (
+    key, value, content = '', contentless_delete = 1, tokenize = 'unicode61 remove_diacritics 2'
+);
+"""
+
+MIGRATIONS: Final[tuple[str, ...]] = (_V1, _V2, _V3)
 VERSION: Final = len(MIGRATIONS)
 """The schema version this release writes."""
 

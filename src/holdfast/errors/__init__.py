@@ -1,0 +1,175 @@
+"""One tree of errors; each class says who can act.
+
+    HoldfastError
+    |-- UsageError        the caller: bad input, bad order of calls, a code change under a running journal
+    |-- WorldError        the outside world: an effect failed, or nobody can say what became of it
+    |-- StoreError        the store: busy, full, fenced, corrupt, refused
+    `-- InvariantBroken   us: a bug; stop and report it
+
+`Halted` is not in the tree. It unwinds user code that must not go on, so it derives from `BaseException`.
+"""
+
+from __future__ import annotations
+
+from holdfast.errors.agents import (
+    AgentInvalid,
+    AgentUnknown,
+    ControlCancelled,
+    CursorInvalid,
+    RuntimeStopped,
+    ToolInvalid,
+    TurnUnknown,
+)
+from holdfast.errors.arguments import (
+    InvalidArgument,
+    InvalidId,
+    InvalidNumber,
+    InvalidValue,
+    PayloadTooLarge,
+)
+from holdfast.errors.effects import (
+    EffectCancelled,
+    EffectFailed,
+    EffectRepeated,
+    EffectUnknown,
+    GroupInvalid,
+    NoneSucceeded,
+    OrderUnknown,
+    ReplayMismatch,
+    ReplayMiss,
+    RunEnded,
+    RunFailed,
+    ScopeBusy,
+)
+from holdfast.errors.journals import (
+    Fenced,
+    ForkPointMissing,
+    HeadConflict,
+    InboxFull,
+    InputTaken,
+    JournalConflict,
+    JournalCorrupt,
+    JournalMissing,
+    JournalQuarantined,
+    KeyConflict,
+    LeaseHeld,
+    RecordUnreadable,
+)
+from holdfast.errors.memory import MemoryConflict, MemoryCorrupt, MemoryFull
+from holdfast.errors.models import (
+    ContextOverflow,
+    EventTooLarge,
+    ModelError,
+    ModelUnknown,
+    RecordingDiffers,
+    RecordingEnded,
+    RecordingInvalid,
+    StreamCut,
+)
+from holdfast.errors.notifications import NotificationsFull, NotificationUnknown
+from holdfast.errors.store import (
+    BlobCorrupt,
+    BlobMissing,
+    CommitUnknown,
+    StoreBusy,
+    StoreClosed,
+    StoreDamaged,
+    StoreFailed,
+    StoreForeign,
+    StoreFull,
+    StoreRefused,
+    StoreTooNew,
+    StoreUnsafe,
+    WalPinned,
+)
+from holdfast.errors.tree import (
+    Actor,
+    Halted,
+    HoldfastError,
+    InvariantBroken,
+    StoreError,
+    Suspended,
+    UsageError,
+    WorldError,
+)
+from holdfast.errors.waits import (
+    WaitEnded,
+    WaitExpired,
+    WaitUnknown,
+)
+
+__all__ = [
+    "Actor",
+    "AgentInvalid",
+    "AgentUnknown",
+    "BlobCorrupt",
+    "BlobMissing",
+    "CommitUnknown",
+    "ContextOverflow",
+    "ControlCancelled",
+    "CursorInvalid",
+    "EffectCancelled",
+    "EffectFailed",
+    "EffectRepeated",
+    "EffectUnknown",
+    "EventTooLarge",
+    "Fenced",
+    "ForkPointMissing",
+    "GroupInvalid",
+    "Halted",
+    "HeadConflict",
+    "HoldfastError",
+    "InboxFull",
+    "InputTaken",
+    "InvalidArgument",
+    "InvalidId",
+    "InvalidNumber",
+    "InvalidValue",
+    "InvariantBroken",
+    "JournalConflict",
+    "JournalCorrupt",
+    "JournalMissing",
+    "JournalQuarantined",
+    "KeyConflict",
+    "LeaseHeld",
+    "MemoryConflict",
+    "MemoryCorrupt",
+    "MemoryFull",
+    "ModelError",
+    "ModelUnknown",
+    "NoneSucceeded",
+    "NotificationUnknown",
+    "NotificationsFull",
+    "OrderUnknown",
+    "PayloadTooLarge",
+    "RecordUnreadable",
+    "RecordingDiffers",
+    "RecordingEnded",
+    "RecordingInvalid",
+    "ReplayMismatch",
+    "ReplayMiss",
+    "RunEnded",
+    "RunFailed",
+    "RuntimeStopped",
+    "ScopeBusy",
+    "StoreBusy",
+    "StoreClosed",
+    "StoreDamaged",
+    "StoreError",
+    "StoreFailed",
+    "StoreForeign",
+    "StoreFull",
+    "StoreRefused",
+    "StoreTooNew",
+    "StoreUnsafe",
+    "StreamCut",
+    "Suspended",
+    "ToolInvalid",
+    "TurnUnknown",
+    "UsageError",
+    "WaitEnded",
+    "WaitExpired",
+    "WaitUnknown",
+    "WalPinned",
+    "WorldError",
+]

@@ -1,0 +1,68 @@
+"""Agents, their tools, sessions and turns, and the runtime they run in."""
+
+from __future__ import annotations
+
+from holdfast.errors.tree import UsageError, excerpt
+
+
+class AgentInvalid(UsageError):
+    """An agent that can't be run as it is defined."""
+
+    def __init__(self, agent: str, reason: str) -> None:
+        super().__init__(f"the agent {agent!r} is not valid: {reason}")
+        self.agent = agent
+        self.reason = reason
+
+
+class AgentUnknown(UsageError):
+    """No agent of this runtime has this name."""
+
+    def __init__(self, agent: str, known: tuple[str, ...]) -> None:
+        choice = ", ".join(known) or "none"
+        super().__init__(f"this runtime has no agent {agent!r}; it has: {choice}. Pass it to open(agents=[...])")
+        self.agent = agent
+        self.known = known
+
+
+class ToolInvalid(UsageError):
+    """A function that can't be a tool."""
+
+    def __init__(self, function: str, parameter: str | None, reason: str) -> None:
+        where = f"parameter {parameter!r} of the tool {function!r}" if parameter else f"the tool {function!r}"
+        super().__init__(f"{where} is not valid: {reason}")
+        self.function = function
+        self.parameter = parameter
+        self.reason = reason
+
+
+class TurnUnknown(UsageError):
+    """The session has no such turn."""
+
+    def __init__(self, session: str, turn: str) -> None:
+        super().__init__(f"the session {session!r} has no turn {turn!r}")
+        self.session = session
+        self.turn = turn
+
+
+class CursorInvalid(UsageError):
+    """A cursor that no event of this stream can have."""
+
+    def __init__(self, cursor: object, reason: str) -> None:
+        super().__init__(f"the cursor {excerpt(cursor)} is not valid: {reason}; use the cursor of an event, or 0")
+        self.cursor = cursor
+        self.reason = reason
+
+
+class ControlCancelled(UsageError):
+    """The control was cancelled; nothing more is accepted under it."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"this control was cancelled{f': {reason}' if reason else ''}; make another one")
+        self.reason = reason
+
+
+class RuntimeStopped(UsageError):
+    """The runtime is being closed and takes nothing new."""
+
+    def __init__(self) -> None:
+        super().__init__("this runtime is closed or closing; open it again")

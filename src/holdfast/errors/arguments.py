@@ -1,0 +1,56 @@
+"""What was given can't be meant."""
+
+from __future__ import annotations
+
+from holdfast.errors.tree import UsageError, excerpt
+
+
+class InvalidId(UsageError):
+    """An id that can't name a journal, a key, a wait or a step."""
+
+    def __init__(self, what: str, value: object, reason: str) -> None:
+        super().__init__(f"{what} {excerpt(value)} is not valid: {reason}")
+        self.what = what
+        self.value = value
+        self.reason = reason
+
+
+class InvalidNumber(UsageError):
+    """A number that can't be meant: a time, a size, a place or a count."""
+
+    def __init__(self, what: str, value: object, reason: str) -> None:
+        super().__init__(f"{what} {excerpt(value)} is not valid: {reason}")
+        self.what = what
+        self.value = value
+        self.reason = reason
+
+
+class InvalidArgument(UsageError):
+    """Something of the wrong kind was given."""
+
+    def __init__(self, what: str, value: object, wanted: str) -> None:
+        super().__init__(f"{what} {excerpt(value)} is not valid: {wanted} is wanted, not a {type(value).__name__}")
+        self.what = what
+        self.value = value
+        self.wanted = wanted
+
+
+class InvalidValue(UsageError):
+    """A value that has no canonical JSON form."""
+
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(f"the value at {path} can't be recorded: {reason}; use plain JSON values")
+        self.path = path
+        self.reason = reason
+
+
+class PayloadTooLarge(UsageError):
+    """A payload over its limit."""
+
+    def __init__(self, what: str, size: int, limit: int) -> None:
+        super().__init__(
+            f"{what} is {size:,} bytes, the limit is {limit:,}; store it as an attachment or raise the limit"
+        )
+        self.what = what
+        self.size = size
+        self.limit = limit

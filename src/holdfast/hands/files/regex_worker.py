@@ -1,0 +1,106 @@
+"""Matching lines in a process of its own, which can be ended: `re` can't be interrupted, and stops every thread.
+
+It gets texts on its standard input and answers on its standard output; it opens nothing. It is started by its path in
+an isolated interpreter, so it imports the standard library only.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from typing import IO, Any
+
+
+def find_lines(text: str, pattern: re.Pattern[str], *, context: int, room: int, chars: int) -> dict[str, Any]:
+    """Up to `room` lines that match, with those around them: number, whether it matches, and what is shown of it."""
+    lines = text.split("\n")
+    if lines[-1] == "":
+        lines.pop()
+    hits: dict[int, tuple[int, int]] = {}
+    more = False
+    for number, line in enumerate(lines):
+        found = pattern.search(line.removesuffix("\r"))
+        if found is None:
+            continue
+        if len(hits) >= room:
+            more = True
+            break
+        hits[number] = found.span()
+    around = {near for hit in hits for near in range(max(hit - context, 0), min(hit + context + 1, len(lines)))}
+    shown = [
+        [number + 1, number in hits, window(lines[number].removesuffix("\r"), hits.get(number, (0, 0)), chars)]
+        for number in sorted(around)
+    ]
+    return {"lines": shown, "hits": len(hits), "more": more}
+
+
+def window(line: str, span: tuple[int, int], chars: int) -> str:
+    """The part of a long line in which the match is."""
+    if len(line) <= chars:
+        return line
+    begin = max(min(span[0] - chars // 4, len(line) - chars), 0)
+    before = "..." if begin else ""
+    after = "..." if begin + chars < len(line) else ""
+    return f"{before}{line[begin : begin + chars]}{after}"
+
+
+def as_text(data: bytes) -> str | None:
+    """The text that these bytes are; None for everything else."""
+    if b"\0" in data:
+        return None
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        return None
+
+
+def compiled(pattern: str, *, ignore_case: bool) -> re.Pattern[str] | str:
+    """The pattern, or what is wrong with it."""
+    try:
+        return re.compile(pattern, re.IGNORECASE if ignore_case else 0)
+    except re.error as error:
+        place = "" if error.pos is None else f" at character {error.pos + 1}"
+        return f"{error.msg}{place}"
+    except (RecursionError, OverflowError, ValueError) as error:
+        return str(error) or "it is too complicated"
+
+
+def serve(source: IO[bytes], sink: IO[bytes]) -> None:
+    """Answer until the other side closes."""
+
+    def answer(value: object) -> None:
+        sink.write(json.dumps(value).encode() + b"\n")
+        sink.flush()
+
+    asked = json.loads(source.readline())
+    _limit_itself(asked["seconds"], asked["memory"])
+    pattern = compiled(asked["pattern"], ignore_case=asked["ignore_case"])
+    if isinstance(pattern, str):
+        answer({"invalid": pattern})
+        return
+    answer({"ready": True})
+    while header := source.readline():
+        size, room = json.loads(header)
+        try:
+            text = as_text(source.read(size))
+            if text is None:
+                answer({"text": False})
+            else:
+                answer(find_lines(text, pattern, context=asked["context"], room=room, chars=asked["chars"]))
+        except MemoryError:
+            answer({"memory": True})
+            return
+
+
+def _limit_itself(seconds: int, memory: int) -> None:
+    # If whoever started this dies in the middle of a match, nobody else is there to end it.
+    import resource  # noqa: PLC0415  not on every system, and only the process itself is to be limited
+
+    resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
+    resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+
+if __name__ == "__main__":
+    serve(sys.stdin.buffer, sys.stdout.buffer)

@@ -1,0 +1,131 @@
+"""What the sandbox of a command is made of: the arguments of bubblewrap. Pure.
+
+The command sees the system's programs, a `/tmp` and a `/proc` of its own, and the workspace; all but the workspace
+is read-only or made anew. There is no `/home`, no `/root`, no `/run`, no `/sys`, and of `/etc` only what programs need
+to start.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from holdfast.hands.shell.settings import HOME, WORKSPACE
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from holdfast.hands.shell.settings import Profile
+
+USER: Final = 1000
+"""Who the command believes it is; outside it is whoever runs us, with no capability."""
+ACCOUNTS: Final = f"sandbox:x:{USER}:{USER}::{HOME}:/bin/sh\n"
+GROUPS: Final = f"sandbox:x:{USER}:\n"
+
+SYSTEM: Final = ("/usr", "/nix/store", "/gnu/store")
+"""Folders with programs."""
+ROOTS: Final = ("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
+"""Names at the root that lead to programs: links into /usr on most machines."""
+SETTINGS: Final = (
+    *("/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/ld.so.conf.d", "/etc/alternatives", "/etc/localtime"),
+    *("/etc/nsswitch.conf", "/etc/ssl/certs", "/etc/ssl/openssl.cnf", "/etc/ca-certificates", "/etc/pki/tls/certs"),
+    *("/etc/mime.types", "/etc/protocols", "/etc/services"),
+)
+NAMING: Final = ("/etc/hosts", "/etc/resolv.conf", "/etc/gai.conf")
+"""What finds other machines by name; only with the network."""
+
+# The command waits until it is told to begin. If we die before, the line never comes and it is not run.
+_BEGIN: Final = 'read -r go && exec </dev/null && exec "$0" -c "$1"'
+
+
+@dataclass(frozen=True, slots=True)
+class Tree:
+    """What of the host's files there is to show."""
+
+    folders: tuple[str, ...]
+    links: tuple[tuple[str, str], ...]
+    """Names that are links, with where they lead."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Descriptors:
+    """Open files that bubblewrap reads from and writes to."""
+
+    filter: int
+    status: int
+    hold: int
+    accounts: int
+    groups: int
+
+    def all(self) -> tuple[int, ...]:
+        """Each of them, to be passed on."""
+        return self.filter, self.status, self.hold, self.accounts, self.groups
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Confinement:
+    """One command's sandbox."""
+
+    bwrap: str
+    tree: Tree
+    workspace: str
+    profile: Profile
+    protected: tuple[str, ...]
+    """Names in the workspace that stay as they are."""
+    memory: int
+    descriptors: Descriptors
+
+
+def arguments(confinement: Confinement, shell: str, command: str) -> list[str]:
+    """The whole command line."""
+    fds = confinement.descriptors
+    return [
+        confinement.bwrap,
+        *_apart(confinement.profile),
+        *_system(confinement.tree),
+        *("--ro-bind-data", str(fds.accounts), "/etc/passwd", "--ro-bind-data", str(fds.groups), "/etc/group"),
+        *_made_anew(confinement.memory),
+        *_workspace(confinement),
+        # Root outside is root to /proc/sys, with or without capabilities: a core_pattern would be run by the kernel.
+        *("--remount-ro", "/proc", "--remount-ro", "/dev", "--remount-ro", "/"),
+        *("--chdir", WORKSPACE),
+        *("--json-status-fd", str(fds.status), "--block-fd", str(fds.hold), "--seccomp", str(fds.filter)),
+        "--",
+        *beginning(shell, command),
+    ]
+
+
+def beginning(shell: str, command: str) -> list[str]:
+    """A shell that waits for a line on its standard input, and then becomes the command, with nothing to read."""
+    return ["/bin/sh", "-c", _BEGIN, shell, command]
+
+
+def _apart(profile: Profile) -> Sequence[str]:
+    # Each namespace by name: with --unshare-all, bubblewrap goes on without a user namespace where it can't have one.
+    namespaces = ["--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try"]
+    if profile != "network":
+        namespaces.append("--unshare-net")
+    identity = ("--uid", str(USER), "--gid", str(USER), "--hostname", "sandbox")
+    return [*namespaces, "--die-with-parent", "--new-session", "--cap-drop", "ALL", *identity]
+
+
+def _system(tree: Tree) -> Sequence[str]:
+    shown = [argument for folder in tree.folders for argument in ("--ro-bind", folder, folder)]
+    return [*shown, *(argument for name, target in tree.links for argument in ("--symlink", target, name))]
+
+
+def _made_anew(memory: int) -> Sequence[str]:
+    size = str(memory)
+    shared = ("--size", size, "--perms", "1777", "--tmpfs", "/dev/shm")  # noqa: S108  inside the sandbox
+    return ["--proc", "/proc", "--dev", "/dev", *shared, "--size", size, "--perms", "1777", "--tmpfs", HOME]
+
+
+def _workspace(confinement: Confinement) -> Sequence[str]:
+    if confinement.profile == "read":
+        return ["--ro-bind", confinement.workspace, WORKSPACE]
+    kept = [
+        argument
+        for name in confinement.protected
+        for argument in ("--ro-bind", f"{confinement.workspace}/{name}", f"{WORKSPACE}/{name}")
+    ]
+    return ["--bind", confinement.workspace, WORKSPACE, *kept]

@@ -1,0 +1,378 @@
+"""One command from its start to the end of all that it started.
+
+Everything here blocks: it runs in a thread of its own. The thread is also the parent of the sandbox, which the kernel
+ends when its parent does.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import subprocess
+import threading
+import time
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Literal
+
+from holdfast.hands.shell.cgroups import Group
+from holdfast.hands.shell.confinement import Confinement, arguments, beginning
+from holdfast.hands.shell.cutting import Clip, Notes
+from holdfast.hands.shell.errors import SandboxFailed, SandboxUnavailable
+from holdfast.hands.shell.protecting import PROTECTED, Protection
+from holdfast.hands.shell.sandbox import (
+    MAX_PROCESSES,
+    Files,
+    limit,
+    shell_program,
+    shown_tree,
+    trusted,
+)
+from holdfast.hands.shell.settings import environment
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator
+
+    from holdfast.hands.shell.cutting import Shown
+    from holdfast.hands.shell.settings import Settings
+
+_CHUNK: Final = 1 << 16
+_NOTE: Final = 1_000
+_BETWEEN_NOTES: Final = 0.1
+_BETWEEN_LOOKS: Final = 0.1
+_START_SECONDS: Final = 20.0
+_END_SECONDS: Final = 10.0
+_STATUS: Final = 4_096
+
+Why = Literal["ended", "timeout", "stopped", "crowded"]
+"""What ended a command: itself, its time, whoever asked for it, or too many processes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How a command ended. `code` is None for one that was killed."""
+
+    code: int | None
+    shown: Shown
+    why: Why
+
+
+class Stop:
+    """Tells a running command from another thread that it must end."""
+
+    __slots__ = ("_closed", "_descriptor", "_lock", "asked")
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._descriptor = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._closed = False
+        self.asked = False
+
+    def fileno(self) -> int:
+        """Readable when it was asked for."""
+        return self._descriptor
+
+    def ask(self) -> None:
+        """End the command, and all that it started."""
+        with self._lock:
+            self.asked = True
+            if not self._closed:
+                os.eventfd_write(self._descriptor, 1)
+
+    def close(self) -> None:
+        """Nothing is left to be ended."""
+        with self._lock:
+            if not self._closed:
+                self._closed = True
+                os.close(self._descriptor)
+
+
+@dataclass(frozen=True, slots=True)
+class _Child:
+    """A command that waits for its line to begin, with the process whose end is the end of all."""
+
+    process: subprocess.Popen[bytes]
+    end: Callable[[], None]
+    """Ends the command and all that it started, and waits for that."""
+    failed: Callable[[], bool]
+    """Whether the sandbox broke before it had a command in it."""
+    crowded: Callable[[], bool]
+    """Whether it has more processes than it may. The kernel's own limit does not hold for root."""
+
+
+def run(settings: Settings, command: str, seconds: float, tell: Callable[[str], None], stop: Stop) -> Ended:
+    """Run a command to its end, `seconds` at most; `tell` gets its output as it comes."""
+    try:
+        if stop.asked:
+            return Ended(None, Clip(settings.output).shown(), "stopped")
+        start = _confined if settings.sandboxed else _bare
+        with start(settings, command) as child:
+            try:
+                return _followed(child, settings, seconds, tell, stop)
+            finally:
+                child.end()
+    finally:
+        stop.close()
+
+
+def _followed(child: _Child, settings: Settings, seconds: float, tell: Callable[[str], None], stop: Stop) -> Ended:
+    clip = Clip(settings.output)
+    _say_begin(child.process)
+    why = _read(child, time.monotonic() + seconds, clip, _Telling(tell), stop)
+    child.end()
+    if why != "ended":
+        return Ended(None, clip.shown(), why)
+    code = child.process.wait()
+    if child.failed():
+        raise SandboxFailed(" ".join(clip.shown().text.split())[:300] or f"bubblewrap ended with {code}")
+    return Ended(code if code >= 0 else 128 - code, clip.shown(), why)
+
+
+def _say_begin(process: subprocess.Popen[bytes]) -> None:
+    if process.stdin is not None:
+        with suppress(BrokenPipeError):  # it ended already
+            process.stdin.write(b"\n")
+            process.stdin.flush()
+        with suppress(BrokenPipeError):
+            process.stdin.close()
+
+
+class _Telling:
+    """Passes output on, a note every now and then."""
+
+    __slots__ = ("_next", "_notes", "_tell")
+
+    def __init__(self, tell: Callable[[str], None]) -> None:
+        self._tell = tell
+        self._notes = Notes(_NOTE)
+        self._next = 0.0
+
+    def add(self, chunk: bytes) -> None:
+        self._notes.add(chunk)
+        self.tick()
+
+    def tick(self) -> None:
+        if time.monotonic() >= self._next:
+            self._pass_on(self._notes.take())
+
+    def end(self) -> None:
+        self._pass_on(self._notes.rest())
+
+    def _pass_on(self, note: str | None) -> None:
+        if note is not None:
+            self._next = time.monotonic() + _BETWEEN_NOTES
+            self._tell(note)
+
+
+def _read(child: _Child, until: float, clip: Clip, telling: _Telling, stop: Stop) -> Why:
+    """Read the output until the command ends, or must.
+
+    Something that a bare command left behind may keep the output open for ever, so it is the end of the command that
+    counts, with all that it had written by then.
+    """
+    assert child.process.stdout is not None  # noqa: S101  it was opened as a pipe
+    output = child.process.stdout.fileno()
+    leader = os.pidfd_open(child.process.pid)
+    poll = select.poll()
+    for descriptor in (output, leader, stop.fileno()):
+        poll.register(descriptor, select.POLLIN)
+    look = 0.0
+    try:
+        while True:
+            now = time.monotonic()
+            if now >= until or stop.asked:
+                return "stopped" if stop.asked else "timeout"
+            if now >= look:
+                look = now + _BETWEEN_LOOKS
+                if child.crowded():
+                    return "crowded"
+            ready = {descriptor for descriptor, _ in poll.poll(min(until - now, _BETWEEN_LOOKS) * 1000 + 1)}
+            telling.tick()
+            if output in ready:
+                chunk = os.read(output, _CHUNK)
+                if not chunk:
+                    poll.unregister(output)
+                clip.add(chunk)
+                telling.add(chunk)
+            elif leader in ready:
+                return "ended"
+    finally:
+        telling.end()
+        os.close(leader)
+
+
+# ---- in a sandbox ----------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _confined(settings: Settings, command: str) -> Generator[_Child]:
+    bwrap = trusted("bwrap")
+    if bwrap is None:  # it was there when the shell was made
+        raise SandboxUnavailable("bubblewrap (bwrap) is gone", "install it again")
+    with ExitStack() as stack:
+        protected: tuple[str, ...] = ()
+        if settings.profile != "read":
+            stack.callback(Protection(settings.workspace).release)
+            protected = PROTECTED
+        group = Group(settings.control_groups, settings.memory, MAX_PROCESSES)
+        stack.callback(group.remove)
+        files = stack.enter_context(Files())
+        confinement = Confinement(
+            bwrap=bwrap,
+            tree=shown_tree(settings.profile),
+            workspace=settings.workspace,
+            profile=settings.profile,
+            protected=protected,
+            memory=settings.memory,
+            descriptors=files.descriptors,
+        )
+        process = _started(arguments(confinement, shell_program(), command), settings, files.descriptors.all(), "/")
+        stack.callback(_closed, process)
+        files.handed_over()
+        sandbox = _Sandbox(process, files.status)
+        stack.callback(sandbox.end)
+        sandbox.await_first(group, settings.memory)
+        files.begin()
+        yield _Child(process, sandbox.end, sandbox.failed, sandbox.crowded)
+
+
+class _Sandbox:
+    """A running bubblewrap. The first process of its namespace is the one whose end ends all others."""
+
+    __slots__ = ("_ended", "_first", "_number", "_process", "_said", "_status")
+
+    def __init__(self, process: subprocess.Popen[bytes], status: int) -> None:
+        self._process = process
+        self._status = status
+        self._first: int | None = None
+        self._number = 0
+        self._said = b""
+        self._ended = False
+
+    def await_first(self, group: Group, memory: int) -> None:
+        """Bound the first process before it starts another. If the sandbox breaks before, its output says why."""
+        until = time.monotonic() + _START_SECONDS
+        while b"\n" not in self._said:
+            if not self._hear(until):
+                if time.monotonic() >= until:
+                    raise SandboxFailed(f"it was not there after {_START_SECONDS:g} s")
+                return
+        number = _number(self._said, "child-pid")
+        if number is None:
+            raise SandboxFailed(f"bubblewrap said {self._said[:100]!r} in the place of a process number")
+        try:
+            self._first = os.pidfd_open(number)
+            self._number = number
+            limit(number, memory)
+            group.take_in(number)
+        except ProcessLookupError:
+            return
+        except OSError as error:
+            raise SandboxFailed(f"its limits could not be set ({error.strerror})") from error
+
+    def crowded(self) -> bool:
+        """Whether the namespace has too many processes; as its own /proc shows them, once that is there."""
+        inside = f"/proc/{self._number}/root"
+        try:
+            if os.path.samestat(os.stat(inside), os.stat("/")):  # noqa: PTH116  not a path of files
+                return False  # it has not left our files yet, and this would count our own processes
+            names = os.listdir(f"{inside}/proc")  # noqa: PTH208  only names are wanted
+        except OSError:
+            return False
+        return sum(name.isdigit() for name in names) > MAX_PROCESSES
+
+    def end(self) -> None:
+        """Kill the first process, and wait until the kernel has ended all others of the namespace."""
+        if self._ended:
+            return
+        self._ended = True
+        if self._first is not None:
+            with suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._first, signal.SIGKILL)
+            # Readable when the process has ended, and the first one ends after all others.
+            _readable(self._first, _END_SECONDS)
+        self._finish()
+
+    def _finish(self) -> None:
+        try:
+            self._process.wait(_END_SECONDS if self._first is not None else 0)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        if self._first is not None:
+            os.close(self._first)
+        until = time.monotonic() + 1
+        while self._hear(until):
+            pass
+
+    def failed(self) -> bool:
+        """Whether there never was a command: bubblewrap tells an exit code only of one that began."""
+        return self._first is None or (_number(self._said, "exit-code") is None and self._process.returncode > 0)
+
+    def _hear(self, until: float) -> bool:
+        ready = _readable(self._status, max(until - time.monotonic(), 0))
+        heard = os.read(self._status, _STATUS) if ready else b""
+        self._said += heard
+        return bool(heard)
+
+
+def _readable(descriptor: int, seconds: float) -> bool:
+    poll = select.poll()  # `select` knows no descriptor over 1023
+    poll.register(descriptor, select.POLLIN)
+    return bool(poll.poll(seconds * 1000))
+
+
+def _number(said: bytes, name: str) -> int | None:
+    for line in said.splitlines():
+        with suppress(ValueError):
+            found = json.loads(line).get(name)
+            if isinstance(found, int):
+                return found
+    return None
+
+
+# ---- without one -----------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _bare(settings: Settings, command: str) -> Generator[_Child]:
+    """A plain process in a session of its own. What leaves that session is out of reach."""
+    process = _started(beginning(shell_program(), command), settings, (), settings.workspace)
+
+    def end() -> None:
+        if process.returncode is None:  # as long as nobody has waited for it, its number is not given to another
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+    with ExitStack() as stack:
+        stack.callback(_closed, process)
+        stack.callback(end)
+        limit(process.pid, settings.memory)
+        yield _Child(process, end, failed=lambda: False, crowded=lambda: False)
+
+
+def _started(argv: list[str], settings: Settings, passed: tuple[int, ...], folder: str) -> subprocess.Popen[bytes]:
+    try:
+        return subprocess.Popen(  # noqa: S603  this is what a shell is for
+            argv,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env=environment(settings, os.environ),
+            cwd=folder,
+            pass_fds=passed,
+            start_new_session=True,
+            bufsize=0,
+        )
+    except OSError as error:
+        raise SandboxFailed(f"{error.strerror}") from error
+
+
+def _closed(process: subprocess.Popen[bytes]) -> None:
+    for stream in (process.stdin, process.stdout):
+        if stream is not None:
+            with suppress(BrokenPipeError):
+                stream.close()

@@ -1,0 +1,187 @@
+"""`shell(...)`: the tool by which an agent runs commands."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from contextlib import suppress
+from math import ceil
+from typing import TYPE_CHECKING, Annotated, Any, Final, cast
+
+from pydantic import Field
+
+from holdfast.errors import InvalidArgument
+from holdfast.hands.shell import cgroups
+from holdfast.hands.shell.errors import WorkspaceRefused
+from holdfast.hands.shell.running import Ended, Stop, run
+from holdfast.hands.shell.sandbox import MAX_PROCESSES, require_sandbox
+from holdfast.hands.shell.settings import (
+    WORKSPACE,
+    Profile,
+    Settings,
+    checked_command,
+    checked_memory,
+    checked_output,
+    checked_profile,
+    checked_seconds,
+    checked_variables,
+)
+from holdfast.tools import tool
+from holdfast.tools.context import Context  # noqa: TC001  read from the signature
+from holdfast.tools.threads import in_thread
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from datetime import timedelta
+
+    from holdfast.tools import AnyTool
+
+_END_SECONDS: Final = 15.0
+_REACH: Final = {
+    "read": f"The workspace is {WORKSPACE} and can only be read; /tmp can be written. There is no network.",
+    "write": f"The workspace is {WORKSPACE} and can be written. There is no network.",
+    "network": f"The workspace is {WORKSPACE} and can be written. The network can be reached.",
+}
+
+
+def shell(  # noqa: PLR0913  one keyword for each thing that a host decides
+    workspace: str | os.PathLike[str],
+    *,
+    profile: Profile = "read",
+    unsafe: bool = False,
+    timeout: float | timedelta = 120,
+    memory: int = 2 * 2**30,
+    output_limit: int = 30_000,
+    env: tuple[str, ...] = (),
+    control_groups: tuple[str | os.PathLike[str], ...] = (),
+) -> tuple[AnyTool, ...]:
+    """The tool `shell`, which runs one command in the folder `workspace`, in a sandbox of its own.
+
+    With the profile "read" a command can change nothing that outlives it; "write" lets it change the workspace, but for
+    names that others obey (`.git`, start-up files, configuration of agents); "network" lets it reach the network too.
+    A command gets `timeout` seconds, and of the environment the variables that `env` names. Each of its processes gets
+    `memory` bytes; below folders of `control_groups` that were handed to us, all of them together do. A result shows
+    `output_limit` bytes of output.
+
+    Raises `SandboxUnavailable` where commands can't be confined. Only ``unsafe=True`` runs them without a sandbox, with
+    all that this process may do, whatever the profile.
+    """
+    if type(unsafe) is not bool:
+        raise InvalidArgument("unsafe", unsafe, "True or False")
+    settings = Settings(
+        workspace=_real(workspace),
+        profile=checked_profile(profile),
+        sandboxed=not unsafe,
+        seconds=checked_seconds(timeout),
+        memory=checked_memory(memory),
+        output=checked_output(output_limit),
+        variables=checked_variables(env),
+        control_groups=_folders(control_groups),
+    )
+    if settings.sandboxed:
+        require_sandbox()
+        cgroups.check(settings.control_groups, settings.memory, MAX_PROCESSES)
+    return (_tool(settings),)
+
+
+def _real(workspace: object) -> str:
+    if not isinstance(workspace, str | os.PathLike):
+        raise InvalidArgument("workspace", workspace, "the path of a folder")
+    path = os.fspath(cast("str | os.PathLike[str]", workspace))
+    try:
+        real = os.path.realpath(path, strict=True)
+    except (OSError, ValueError) as error:
+        raise WorkspaceRefused(str(path), f"there is no such folder ({error})") from error
+    if not os.path.isdir(real):  # noqa: PTH112  a path that was just made
+        raise WorkspaceRefused(real, "it is not a folder")
+    if real == "/":
+        raise WorkspaceRefused(real, "it is the whole machine; give a folder for the agent to work in")
+    return real
+
+
+def _folders(folders: object) -> tuple[str, ...]:
+    """Folders of control groups that the host hands over."""
+    if isinstance(folders, str) or not isinstance(folders, tuple | list):
+        raise InvalidArgument("control_groups", folders, "a tuple of folders")
+    found = [folder for folder in cast("Iterable[object]", folders) if not isinstance(folder, str | os.PathLike)]
+    if found:
+        raise InvalidArgument("control_groups", found[0], "the path of a folder")
+    return tuple(dict.fromkeys(os.fspath(folder) for folder in cast("Iterable[str | os.PathLike[str]]", folders)))
+
+
+def _tool(settings: Settings) -> AnyTool:
+    most = ceil(settings.seconds)
+
+    async def shell(
+        ctx: Context | None,
+        command: str,
+        timeout: Annotated[int, Field(ge=1)] = most,
+    ) -> dict[str, Any]:
+        """Run one command.
+
+        Args:
+            ctx: The call.
+            command: What to run, as you would type it into bash.
+            timeout: Seconds after which the command is killed.
+        """
+        said = checked_command(command)
+        seconds = min(float(timeout), settings.seconds)
+        return _told(await _run(settings, said, seconds, ctx), seconds)
+
+    writes = settings.writes
+    made = tool(read_only=not writes, idempotent=not writes, destructive=writes, description=_described(settings))
+    return made(shell)
+
+
+def _described(settings: Settings) -> str:
+    reach = _REACH[settings.profile] if settings.sandboxed else "It runs in the workspace, with no sandbox around it."
+    alone = "Nothing goes on after it: what it leaves in the background is ended with it."
+    return (
+        "Run one command with bash and get its exit code and its output (stdout and stderr together). "
+        f"{reach} Each call is a new shell: folder and variables are not kept. It can't ask anything: its standard "
+        f"input is empty. {alone} An exit code other than 0 is a result, not an error. "
+        "Long output is cut in the middle. "
+        f"A command is killed after {settings.seconds:g} s; `timeout` can make that less."
+    )
+
+
+async def _run(settings: Settings, command: str, seconds: float, ctx: Context | None) -> Ended:
+    stop = Stop()
+
+    def tell(note: str) -> None:
+        if ctx is not None:
+            with suppress(RuntimeError):  # the loop is closed: nobody watches any more
+                ctx.progress(note)
+
+    asked = {"settings": settings, "command": command, "seconds": seconds, "tell": tell, "stop": stop}
+    work = asyncio.ensure_future(in_thread(run, asked))
+    try:
+        return cast("Ended", await asyncio.shield(work))
+    except asyncio.CancelledError:
+        # Whoever cancelled must find nothing running.
+        stop.ask()
+        work.add_done_callback(_heard)
+        await asyncio.wait((work,), timeout=_END_SECONDS)
+        raise
+
+
+def _heard(work: asyncio.Future[object]) -> None:
+    if not work.cancelled():
+        work.exception()
+
+
+def _told(ended: Ended, seconds: float) -> dict[str, Any]:
+    """The result as the model sees it; a note only where something is to be said."""
+    reasons = {
+        "ended": "",
+        "stopped": "stopped, with all that it had started",
+        "timeout": f"killed after {seconds:g} s, with all that it had started",
+        "crowded": f"killed, with all that it had started: it had more than {MAX_PROCESSES} processes",
+    }
+    notes = [reasons[ended.why]] if reasons[ended.why] else []
+    if ended.shown.left_out:
+        notes.append(f"{ended.shown.left_out:,} of {ended.shown.size:,} bytes of output are left out in the middle")
+    if ended.shown.replaced:
+        notes.append("the output is not UTF-8; bytes that are not are shown as \ufffd")
+    told = {"exit_code": ended.code, "output": ended.shown.text}
+    return {**told, "note": "; ".join(notes)} if notes else told

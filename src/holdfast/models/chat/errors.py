@@ -1,0 +1,169 @@
+"""What goes wrong, in the words of all who speak this dialect, and whether the same request may succeed later. Pure."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
+
+import msgspec
+
+from holdfast.errors import ContextOverflow, ModelError
+from holdfast.models.reading import mapping, read, request_id_in, worded
+from holdfast.models.waiting import asked_in_headers, asked_in_words, should_retry
+from holdfast.models.wire import bounded
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_MAX_MESSAGE: Final = 990
+_encode: Final = msgspec.json.Encoder().encode
+
+
+class _Complaint(NamedTuple):
+    """What a provider says about an error, wherever it says it."""
+
+    message: str
+    words: str
+    """Code, type and the like, in lower case."""
+    status: int | None
+    retry_after: float | None
+
+
+_OVERFLOW: Final = re.compile(
+    r"context_length_exceeded|exceed_context_size|maximum context length|context length|context window|context size"
+    r"|too many tokens|prompt is too long|input is too long|input length exceed|reduce the length"
+    r"|reduce your message size|request too large for model",
+)
+_FILTERED: Final = re.compile(r"content_filter|content_policy|responsibleaipolicy|moderation|flagged_input")
+_UNPAID: Final = re.compile(
+    r"insufficient_quota|billing|insufficient.(?:balance|credit|funds)|exceeded your current quota",
+)
+_BAD_KEY: Final = re.compile(r"invalid_api_key|(?:incorrect|invalid) api key|api key not valid|authentication_error")
+_RESAMPLED: Final = re.compile(r"tool_use_failed|output_parse_failed|json_validate_failed")
+"""Groq checks what the model made, and answers 400 where it is no call or no JSON. Nothing is wrong with the request:
+the model is asked for another sample, which mostly comes out well, as often as any other failure is tried again. That
+is why it counts as a fault of the server, whose status says otherwise."""
+_SECRET: Final = re.compile(
+    r"(?i)(?<=bearer )\S+"
+    r"|(?<=key provided: )[^\s.,]+"
+    r"|\b(?:sk|gsk|xai|pplx|nvapi|csk|fw|hf|tgp|AIza)[-_][A-Za-z0-9_*-]{8,}|\bAIza[A-Za-z0-9_-]{16,}",
+)
+
+_STATUSES: Final[Mapping[int, tuple[str, bool]]] = {
+    400: ("bad_request", False),
+    401: ("authentication", False),
+    402: ("billing", False),
+    403: ("permission", False),
+    404: ("not_found", False),
+    408: ("timeout", True),
+    409: ("server_error", True),
+    425: ("server_error", True),
+    429: ("rate_limited", True),
+    498: ("overloaded", True),
+    503: ("overloaded", True),
+    504: ("timeout", True),
+    529: ("overloaded", True),
+}
+"""What a status means when the words say nothing more, and whether the same request may succeed later."""
+
+_WORDS: Final = (
+    (re.compile(r"rate.?limit|too many requests"), ("rate_limited", True)),
+    (re.compile(r"overloaded|unavailable|capacity"), ("overloaded", True)),
+    (re.compile(r"timeout|timed.out"), ("timeout", True)),
+    (re.compile(r"model_not_found|not_found"), ("not_found", False)),
+    (re.compile(r"permission"), ("permission", False)),
+    (re.compile(r"invalid_request|bad_request|validation"), ("bad_request", False)),
+)
+"""The same for errors without a status."""
+
+
+def http_error(status: int, headers: Mapping[str, str], body: bytes) -> ModelError:
+    """What an answer with an error status means."""
+    head = {name.lower(): value for name, value in headers.items()}
+    complaint = _complaint(_readable(body))
+    message = complaint.message or "no reason was given"
+    error = _mapped(complaint, status, f"HTTP {status}: {message}")
+    error.status = status
+    error.request_id = request_id_in(head)
+    waiting = asked_in_headers(head)
+    error.retry_after = waiting if waiting is not None else complaint.retry_after
+    told = should_retry(head)
+    if told is not None:
+        error.retryable = told
+    return error
+
+
+def in_stream(said: Any) -> ModelError:  # noqa: ANN401  whatever came
+    """An error inside a response that had begun well."""
+    complaint = _complaint(said)
+    error = _mapped(complaint, complaint.status, complaint.message or "the provider ended the reply with an error")
+    error.retry_after = complaint.retry_after
+    return error
+
+
+def _mapped(complaint: _Complaint, status: int | None, message: str) -> ModelError:
+    message = bounded(_SECRET.sub("***", message), _MAX_MESSAGE)
+    kind, retryable = _kind(status, complaint.words, complaint.message.lower())
+    if kind == "context_overflow":
+        return ContextOverflow(message)
+    return ModelError(message, kind=kind, retryable=retryable)
+
+
+def _kind(status: int | None, words: str, message: str) -> tuple[str, bool]:
+    everything = f"{words} {message}"
+    for pattern, kind, where in (
+        (_RESAMPLED, ("server_error", True), words),
+        (_FILTERED, ("content_filter", False), words),
+        (_UNPAID, ("billing", False), everything),
+        (_BAD_KEY, ("authentication", False), everything),
+    ):
+        if pattern.search(where):
+            return kind
+    if status != 429 and (status is None or status < 500 or "exceed_context" in words) and _OVERFLOW.search(everything):
+        return "context_overflow", False
+    if status is not None:
+        return _STATUSES.get(status) or (("server_error", True) if status >= 500 else ("bad_request", False))
+    return next((kind for pattern, kind in _WORDS if pattern.search(everything)), ("server_error", True))
+
+
+def _readable(body: bytes) -> Any:  # noqa: ANN401  any JSON value, or the words themselves
+    try:
+        return read(body)
+    except ModelError:
+        return body[: 4 * _MAX_MESSAGE].decode("utf-8", "replace").strip()
+
+
+def _complaint(said: Any) -> _Complaint:  # noqa: ANN401  whatever came
+    if isinstance(said, list) and said:
+        said = cast("list[Any]", said)[0]
+    if not isinstance(said, dict):
+        return _Complaint(worded(said), "", None, asked_in_words(worded(said)))
+    top = cast("dict[str, Any]", said)
+    inner = top.get("error")
+    error = cast("dict[str, Any]", inner) if isinstance(inner, dict) else top
+    message = worded(inner) or _words_of(error)
+    metadata = mapping(error.get("metadata"))
+    raw = metadata.get("raw")
+    if raw:
+        message = f"{message}: {raw if isinstance(raw, str) else _encode(raw).decode()}"
+    generated = worded(error.get("failed_generation"))
+    if generated:
+        message = f"{bounded(message, _MAX_MESSAGE // 2)} The model had made: {generated}"
+    codes = [error.get("code"), error.get("type"), error.get("status"), mapping(error.get("innererror")).get("code")]
+    words = " ".join([code.lower() for code in codes if isinstance(code, str)])
+    if metadata.get("flagged_input") is not None:
+        words += " flagged_input"
+    status = next((code for code in (error.get("status_code"), *codes) if _is_status(code)), None)
+    return _Complaint(message, words, status, asked_in_words(message))
+
+
+def _is_status(code: Any) -> bool:  # noqa: ANN401  whatever came
+    return type(code) is int and 400 <= code < 600
+
+
+def _words_of(error: dict[str, Any]) -> str:
+    for field in ("message", "detail", "title", "errors"):
+        value = error.get(field)
+        if value:
+            return value if isinstance(value, str) else _encode(value).decode()
+    return ""

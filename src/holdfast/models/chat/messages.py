@@ -1,0 +1,262 @@
+"""The messages of a conversation, each written once for a route, and what depends on their neighbours. Pure."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import string
+from typing import TYPE_CHECKING, Any, Final, cast
+
+import msgspec
+
+from holdfast.errors import ModelError
+from holdfast.messages import (
+    AssistantMessage,
+    Attachment,
+    Reasoning,
+    Text,
+    ToolCall,
+    ToolMessage,
+    UserMessage,
+    refusal_of,
+    text_of,
+)
+from holdfast.models.reading import listed, made_id, mapping, worded
+from holdfast.models.wire import bounded
+from holdfast.models.writing import attachment_in, base64_of, data_url
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from holdfast.messages import InputPart, Message, ModelRequest
+
+_encode: Final = msgspec.json.Encoder().encode
+
+_OK: Final = b'{"role":"assistant","content":"OK"}'
+
+
+def opening(request: ModelRequest, flags: frozenset[str]) -> bytes | None:
+    """The instructions as the first message."""
+    said = request.instructions
+    if request.output is not None and flags & {"json_object", "schema_in_words"}:
+        schema = _encode(request.output.schema).decode()
+        words = f"Give the final answer as JSON and nothing else, in the shape of this JSON schema:\n{schema}"
+        said = f"{said}\n\n{words}" if said else words
+    if not said:
+        return None
+    role = "developer" if "developer" in flags else "user" if "instructions_as_user" in flags else "system"
+    return _encode({"role": role, "content": said})
+
+
+def in_place(messages: tuple[Message, ...], pieces: list[bytes], flags: frozenset[str]) -> list[bytes]:
+    """The encoded messages as they follow each other. What depends on neighbours is decided here."""
+    if "alternate" in flags:
+        return _alternating(messages, pieces)
+    if "assistant_after_tools" not in flags:
+        return [piece for piece in pieces if piece]
+    placed: list[bytes] = []
+    before: type[Message] | None = None
+    for message, piece in zip(messages, pieces, strict=True):
+        if not piece:
+            continue
+        if before is ToolMessage and type(message) is UserMessage:
+            placed.append(_OK)
+        placed.append(piece)
+        before = type(message)
+    return placed
+
+
+def _alternating(messages: tuple[Message, ...], pieces: list[bytes]) -> list[bytes]:
+    placed: list[bytes] = []
+    run: list[bytes] = []
+
+    def close() -> None:
+        if run:
+            placed.append(b'{"role":"user","content":[' + b",".join(run) + b"]}")
+            run.clear()
+
+    for message, piece in zip(messages, pieces, strict=True):
+        if type(message) is UserMessage:
+            run.append(piece)
+        elif piece:
+            close()
+            placed.append(piece)
+    close()
+    return placed
+
+
+class Writer:
+    """Writes single messages for one route."""
+
+    __slots__ = ("dropped", "files", "flags", "route")
+
+    def __init__(self, route: str, flags: frozenset[str], files: Mapping[str, bytes]) -> None:
+        self.route = route
+        self.flags = flags
+        self.files = files
+        self.dropped = 0
+        """Parts with replay data that another route made, in the messages that were written here."""
+
+    def message(self, message: Message) -> bytes:
+        """One message of ours: none, one or several of theirs, joined by commas."""
+        match message:
+            case UserMessage():
+                return self._user(message)
+            case AssistantMessage():
+                return self._assistant(message)
+            case ToolMessage():
+                return self._results(message)
+
+    def _user(self, message: UserMessage) -> bytes:
+        if "alternate" in self.flags:
+            return b",".join([_encode(self._part(part)) for part in message.parts]) or _encode(_text_part(""))
+        if all(type(part) is Text for part in message.parts) and len(message.parts) <= 1:
+            return _encode({"role": "user", "content": message.text})
+        return _encode({"role": "user", "content": [self._part(part) for part in message.parts]})
+
+    def _part(self, part: InputPart) -> dict[str, Any]:
+        return _text_part(part.text) if type(part) is Text else self._attachment(cast("Attachment", part))
+
+    def _attachment(self, file: Attachment) -> dict[str, Any]:
+        data = self.files.get(file.digest)
+        if data is None:
+            raise ModelError(f"the bytes of the attachment {_called(file)} are not there", kind="bad_request")
+        family, _, kind = file.media_type.partition(";")[0].strip().lower().partition("/")
+        if family == "image":
+            return {"type": "image_url", "image_url": {"url": data_url(file.media_type, data)}}
+        if family == "audio":
+            return {"type": "input_audio", "input_audio": {"data": base64_of(data), "format": _AUDIO.get(kind, kind)}}
+        if (family, kind) == ("application", "pdf"):
+            return self._pdf(file, data)
+        if family == "text" or kind in _TEXTS or kind.endswith(("+json", "+xml")):
+            return _text_part(f"{_called(file)}:\n{data.decode('utf-8', 'replace')}")
+        wanted = "pictures, sound, PDFs and text can be sent"
+        raise ModelError(f"{_called(file)} is {bounded(file.media_type, 100)}: {wanted}", kind="bad_request")
+
+    def _pdf(self, file: Attachment, data: bytes) -> dict[str, Any]:
+        name = file.name or "document.pdf"
+        if "document_url" in self.flags:
+            return {"type": "document_url", "document_url": data_url(file.media_type, data), "document_name": name}
+        return {"type": "file", "file": {"filename": name, "file_data": data_url(file.media_type, data)}}
+
+    def _assistant(self, message: AssistantMessage) -> bytes:
+        replays = [part for part in message.parts if type(part) is Reasoning or type(part) is ToolCall]
+        self.dropped += sum([part.replay is not None and part.route != self.route for part in replays])
+        said: dict[str, Any] = {"role": "assistant"}
+        text, refusal = text_of(message.parts), refusal_of(message.parts)
+        if refusal and "refusal_field" in self.flags:
+            said["refusal"] = refusal
+        elif refusal:
+            text = f"{text}\n{refusal}" if text else refusal
+        if text:
+            said["content"] = text
+        calls = [self._call(call) for call in message.calls]
+        if calls:
+            said["tool_calls"] = calls
+        if len(said) == 1:
+            return b""  # nothing that may be sent: an answer that was cut off while the model thought
+        for part in message.parts:
+            if type(part) is Reasoning and part.route == self.route and isinstance(part.replay, dict):
+                _think(said, part.text, cast("dict[str, Any]", part.replay))
+        if "reasoning_content" not in said:
+            # Another route thought here, or nobody did; the field is missed nevertheless.
+            if "empty_reasoning_content" in self.flags:
+                said["reasoning_content"] = ""
+            elif calls and "blank_reasoning_content" in self.flags:
+                said["reasoning_content"] = " "
+        return _encode(said)
+
+    def _call(self, call: ToolCall) -> dict[str, Any]:
+        replay = mapping(call.replay) if call.route == self.route else {}
+        if replay.get("custom") and call.arguments is not None:
+            shape: dict[str, Any] = {"name": tool_name(call.name), "input": worded(call.arguments.get("input"))}
+            return {"id": self._id(call.id), "type": "custom", "custom": shape}
+        # What was no JSON object is quoted in the result of the call; here everybody wants to read an object.
+        arguments = "{}" if call.arguments is None else _encode(call.arguments).decode()
+        function = {"name": tool_name(call.name), "arguments": arguments}
+        sent: dict[str, Any] = {"id": self._id(call.id), "type": "function", "function": function}
+        if "extra_content" in replay:
+            sent["extra_content"] = replay["extra_content"]
+        return sent
+
+    def _results(self, message: ToolMessage) -> bytes:
+        pieces: list[bytes] = []
+        shown: list[dict[str, Any]] = []
+        for result in message.results:
+            content, files = self._content(result.content)
+            pieces.append(_encode({"role": "tool", "tool_call_id": self._id(result.call_id), "content": content}))
+            for file in files:
+                shown += [_text_part(f"This is the file {_called(file)}:"), self._attachment(file)]
+        if shown:
+            # A tool message takes text alone, so files that tools gave are shown right after the results.
+            if "assistant_after_tools" in self.flags:
+                pieces.append(_OK)
+            pieces.append(_encode({"role": "user", "content": shown}))
+        return b",".join(pieces)
+
+    def _content(self, content: Any) -> tuple[str, list[Attachment]]:  # noqa: ANN401  any JSON value
+        if isinstance(content, str):
+            return content, []
+        items = cast("list[Any]", content) if isinstance(content, list) else [content]
+        found = [attachment_in(item, self.files) for item in items]
+        files = [file for file in found if file is not None]
+        if not files:
+            return _encode(content).decode(), []
+        texts = [
+            _result_text(item) if file is None else f"See the file {_called(file)}."
+            for item, file in zip(items, found, strict=True)
+        ]
+        return "\n".join(texts), files
+
+    def _id(self, id: str) -> str:
+        if "call_ids_9" in self.flags and not _NINE.fullmatch(id):
+            return _short(id)
+        if "call_ids_40" in self.flags and len(id) > 40:
+            return made_id(id)
+        return id or made_id(id)
+
+
+_AUDIO: Final = {"mpeg": "mp3", "x-wav": "wav", "wave": "wav", "vnd.wave": "wav", "mp4": "m4a", "x-m4a": "m4a"}
+_TEXTS: Final = frozenset(("json", "xml", "yaml", "x-yaml", "toml", "javascript", "x-sh", "sql", "csv", "x-ndjson"))
+_NINE: Final = re.compile(r"[a-zA-Z0-9]{9}")
+_LETTERS: Final = string.ascii_letters + string.digits
+_NOT_IN_NAMES: Final = re.compile(r"[^a-zA-Z0-9_-]")
+
+
+def _text_part(text: str) -> dict[str, Any]:
+    return {"type": "text", "text": text}
+
+
+def _result_text(item: Any) -> str:  # noqa: ANN401  any JSON value
+    return item if isinstance(item, str) else _encode(item).decode()
+
+
+def _called(file: Attachment) -> str:
+    return bounded(file.name, 200) if file.name else file.digest[:12]
+
+
+def tool_name(name: str) -> str:
+    """A name that is accepted. Tools are named like this anyway; a model may have made one up."""
+    return _NOT_IN_NAMES.sub("_", name)[:64] or "unknown"
+
+
+def _short(id: str) -> str:
+    number = int.from_bytes(hashlib.sha256(id.encode("utf-8", "surrogatepass")).digest())
+    letters: list[str] = []
+    for _ in range(9):
+        number, rest = divmod(number, len(_LETTERS))
+        letters.append(_LETTERS[rest])
+    return "".join(letters)
+
+
+def _think(said: dict[str, Any], text: str, replay: dict[str, Any]) -> None:
+    """Put reasoning into an assistant message, in the way in which its route wants it back."""
+    field = replay.get("field")
+    if "details" in replay:
+        said["reasoning_details"] = [*said.get("reasoning_details", ()), *listed(replay["details"])]
+    elif field == "thinking":
+        answer: Any = said.get("content", [])
+        after = [_text_part(answer)] if isinstance(answer, str) else answer
+        said["content"] = [{"type": "thinking", "thinking": [_text_part(text)]}, *after]
+    elif field in {"reasoning", "reasoning_content"}:
+        said[field] = said.get(field, "") + text

@@ -1,0 +1,439 @@
+"""A response as it comes: pieces of text, of reasoning and of calls, put together. Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, cast
+
+import msgspec
+
+from holdfast.errors import ModelError, StreamCut
+from holdfast.messages import (
+    CallChunk,
+    CallEnd,
+    CallStart,
+    ModelReply,
+    Reasoning,
+    ReasoningChunk,
+    Refusal,
+    StreamStart,
+    StreamUsage,
+    Text,
+    TextChunk,
+    Usage,
+)
+from holdfast.models.chat.calls import OpenCalls
+from holdfast.models.chat.errors import in_stream
+from holdfast.models.reading import UNREADABLE, Halves, counted, listed, mapping, read, sound, worded
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from holdfast.messages import FinishReason, Part, StreamEvent
+    from holdfast.models.chat.calls import OpenCall
+    from holdfast.models.wire import Endpoint, Frame
+
+MAX_REPLY: Final = 32 * 1024 * 1024
+"""Longest reply that is taken, in characters of everything that is kept of it."""
+
+_GROWS: Final = (
+    *("content", "text", "refusal", "reasoning", "reasoning_content", "thinking", "summary", "arguments", "input"),
+)
+"""The fields whose text goes on in the next chunk."""
+_encode: Final = msgspec.json.Encoder().encode
+
+
+class ChatFold:
+    """The state of one response that is being read."""
+
+    __slots__ = (
+        *("_calls", "_created", "_details", "_done", "_finish", "_flags", "_halves", "_held", "_id", "_model", "_name"),
+        *("_raw_usage", "_refusal", "_route", "_started", "_text", "_thoughts", "_usage", "ignored", "paused"),
+    )
+
+    def __init__(self, endpoint: Endpoint, model: str) -> None:
+        self.ignored = 0
+        """Frames, and parts of frames, that nobody here understands."""
+        self.paused = False
+        self._flags = endpoint.flags
+        self._route = endpoint.route(model)
+        self._name = f"{endpoint.provider}:{model}"
+        self._model = model
+        self._id: str | None = None
+        self._created = 0
+        self._started = False
+        self._done = False
+        self._finish: str | None = None
+        self._text: list[str] = []
+        self._thoughts: list[str] = []
+        self._refusal: list[str] = []
+        self._details: list[dict[str, Any]] = []
+        self._calls = OpenCalls()
+        self._halves = Halves(*_GROWS)
+        self._usage = Usage()
+        self._raw_usage: dict[str, Any] | None = None
+        self._held = 0
+
+    @property
+    def complete(self) -> bool:
+        """Whether the provider has said why the reply ended. A ``[DONE]`` without a reason is a reply that was cut."""
+        return self._finish is not None
+
+    def feed(self, frame: Frame) -> list[StreamEvent]:
+        """What a frame means. Raises a `ModelError` for an error that the provider puts into its stream."""
+        data = frame.data
+        if data[:1] != b"{":
+            data = data.strip()
+            if not data:
+                return []
+            if data == b"[DONE]":
+                self._done = True
+                return []
+        if self._done:
+            self.ignored += 1
+            return []
+        chunk = self._halves.read(data)
+        if not isinstance(chunk, dict):
+            self.ignored += 1
+            return []
+        return self._chunk(cast("dict[str, Any]", chunk), failed=frame.event == "error")
+
+    def whole(self, body: bytes) -> ModelReply:
+        """The reply in a body that did not come as a stream: it is whole because it can be read."""
+        said = read(body)
+        if isinstance(said, list) and len(cast("list[Any]", said)) == 1:
+            said = cast("list[Any]", said)[0]
+        if not isinstance(said, dict):
+            raise _bad("the body is no JSON object")
+        chunk = cast("dict[str, Any]", said)
+        choices = listed(chunk.get("choices"))
+        if not choices and not chunk.get("error"):
+            raise _bad("the body has no choices")
+        self._chunk(chunk, failed=False)
+        if self._finish is None:
+            self._close("stop", [])
+        return self.finish()
+
+    def finish(self) -> ModelReply:
+        """The whole reply; `StreamCut` when the provider has not said why it ended."""
+        if self._finish is None:
+            raise StreamCut(self._name)
+        self._end_texts([])
+        calls = [call.whole(self._route) for call in self._calls.all]
+        refusal = "".join(self._refusal)
+        parts: list[Part] = [*self._reasoning()]
+        if self._text:
+            parts.append(Text("".join(self._text)))
+        if refusal:
+            parts.append(Refusal(refusal))
+        parts += calls
+        finish = _finished(self._finish, calls=bool(calls), refused=bool(refusal))
+        usage = self._halves.kept(self._raw_usage)
+        return ModelReply(tuple(parts), finish, self._usage, self._model, raw_usage=usage, response_id=self._id)
+
+    def _chunk(self, chunk: dict[str, Any], *, failed: bool) -> list[StreamEvent]:
+        error = chunk.get("error")
+        if error or failed:
+            raise in_stream(self._halves.kept(error or chunk))
+        choices = chunk.get("choices")
+        usage = chunk.get("usage") or mapping(chunk.get("x_groq")).get("usage")
+        if not isinstance(choices, list) and not usage:
+            self.ignored += 1
+            return []
+        events: list[StreamEvent] = []
+        if not self._started:
+            self._started = True
+            self._model = worded(chunk.get("model"))[:1_000] or self._model
+            events.append(StreamStart(self._model))
+        if self._id is None:
+            self._id = worded(chunk.get("id"))[:1_000] or None
+            self._created = counted(chunk.get("created"))
+        if isinstance(usage, dict):
+            self._raw_usage = cast("dict[str, Any]", usage)
+        for choice in listed(choices):
+            self._choice(mapping(choice), events)
+        if isinstance(usage, dict):
+            self._count(cast("dict[str, Any]", usage), events)
+        return events
+
+    def _choice(self, choice: dict[str, Any], events: list[StreamEvent]) -> None:
+        if choice.get("index") not in (0, None):
+            self.ignored += 1
+            return
+        if choice.get("error"):
+            raise in_stream(self._halves.kept(choice["error"]))
+        said = choice.get("delta")
+        if said is None and not (self._text or self._refusal or self._calls.all):
+            said = choice.get("message")  # some send it instead of a delta; those who send both repeat themselves
+        if isinstance(said, dict):
+            self._take(cast("dict[str, Any]", said), events)
+        reason = choice.get("finish_reason")
+        if isinstance(reason, str) and reason:
+            self._close(reason, events)
+        usage = choice.get("usage")
+        if isinstance(usage, dict):
+            self._count(cast("dict[str, Any]", usage), events)
+
+    # -- text
+
+    def _take(self, said: dict[str, Any], events: list[StreamEvent]) -> None:
+        details = said.get("reasoning_details")
+        thought = said.get("reasoning_content") or said.get("reasoning")
+        if details:
+            self._keep_details(listed(details))
+            thought = thought or _summary(listed(details))
+        if thought and isinstance(thought, str):
+            self._say(self._thoughts, "thoughts", thought, ReasoningChunk, events)
+        content = said.get("content")
+        if content:
+            self._content(content, events)
+        refusal = said.get("refusal")
+        if refusal and isinstance(refusal, str):
+            self._say(self._refusal, "refusal", refusal, TextChunk, events)
+        calls = said.get("tool_calls")
+        if calls:
+            for fragment in listed(calls):
+                self._fragment(mapping(fragment), events)
+        old = said.get("function_call")
+        if isinstance(old, dict):
+            self._fragment({"index": 0, "function": old}, events)
+
+    def _content(self, content: Any, events: list[StreamEvent]) -> None:  # noqa: ANN401  whatever came
+        if isinstance(content, str):
+            self._say(self._text, "text", content, TextChunk, events)
+            return
+        for item in listed(content):
+            part = mapping(item)
+            match part.get("type"):
+                case "text":
+                    self._say(self._text, "text", worded(part.get("text")), TextChunk, events)
+                case "thinking":
+                    self._say(self._thoughts, "thoughts", _thinking(part.get("thinking")), ReasoningChunk, events)
+                case _:
+                    self.ignored += 1
+
+    def _say(
+        self,
+        kept: list[str],
+        place: str,
+        text: str,
+        chunk: Callable[[str], StreamEvent],
+        events: list[StreamEvent],
+    ) -> None:
+        if self._halves.broken:
+            text = self._halves.join(place, text)
+        if text:
+            self._hold(len(text))
+            kept.append(text)
+            events.append(chunk(text))
+
+    def _end_texts(self, events: list[StreamEvent]) -> None:
+        """Half a character at the end of a text has no other half any more."""
+        for kept, place, chunk in (
+            (self._thoughts, "thoughts", ReasoningChunk),
+            (self._text, "text", TextChunk),
+            (self._refusal, "refusal", TextChunk),
+        ):
+            rest = self._halves.left(place)
+            if rest:
+                kept.append(rest)
+                events.append(chunk(rest))
+
+    def _hold(self, size: int) -> None:
+        self._held += size
+        if self._held > MAX_REPLY:
+            raise ModelError(f"the reply is longer than {MAX_REPLY:,} characters", kind="bad_frame")
+
+    def _keep_details(self, details: list[Any]) -> None:
+        if "send_reasoning_details" not in self._flags:
+            return
+        for item in details:
+            detail = mapping(item)
+            if not detail:
+                continue
+            self._hold(_size(detail))
+            last = self._details[-1] if self._details else {}
+            if _continues(last, detail):
+                _merge(last, detail)
+            else:
+                self._details.append(dict(detail))
+
+    def _reasoning(self) -> Iterable[Reasoning]:
+        text = "".join(self._thoughts)
+        if self._details:
+            yield Reasoning(text, {"details": self._halves.kept(self._details)}, self._route)
+        elif text:
+            field = next((field for flag, field in _SENT_AS if flag in self._flags), None)
+            yield Reasoning(text) if field is None else Reasoning(text, {"field": field}, self._route)
+
+    # -- calls
+
+    def _fragment(self, fragment: dict[str, Any], events: list[StreamEvent]) -> None:
+        if self._finish is not None:
+            self.ignored += 1
+            return
+        custom = isinstance(fragment.get("custom"), dict)
+        function = mapping(fragment.get("custom") if custom else fragment.get("function"))
+        name, id = worded(function.get("name")), worded(fragment.get("id"))
+        came: Any = function.get("input") if custom else function.get("arguments")
+        index = fragment.get("index")
+        call = self._calls.addressed(index if type(index) is int else None, id, name, came)
+        call.custom = call.custom or custom
+        if fragment.get("extra_content") is not None:
+            call.extra = self._halves.kept(fragment["extra_content"])
+        call.theirs = call.theirs or id
+        call.name = call.name or name
+        # Some send the arguments as the object itself.
+        more = (
+            came
+            if isinstance(came, str)
+            else _encode(self._halves.kept(came)).decode()
+            if isinstance(came, dict)
+            else ""
+        )
+        if more and self._halves.broken:
+            more = self._halves.join(call, more)
+        self._hold(len(more) + (0 if call.id else len(id) + len(name)))
+        if more:
+            call.arguments.append(more)
+        if call.id:
+            if more:
+                events.append(CallChunk(call.id, more))
+        elif call.name and (self._id or self._created or not self._calls.needs_id(call)):
+            self._show(call, events)
+
+    def _show(self, call: OpenCall, events: list[StreamEvent]) -> None:
+        # An id that is made up must not be that of a call of an earlier reply, nor depend on anything but what came.
+        # Where the reply has neither a name nor a date, it is told apart by all that it says, at its end.
+        told = (self._id or "", str(self._created), "".join(self._thoughts), "".join(self._text))
+        self._calls.identify(call, *told, str(_usage(self._raw_usage or {})))
+        events.append(CallStart(call.id, call.name))
+        if call.arguments:
+            events.append(CallChunk(call.id, "".join(call.arguments)))
+
+    def _close(self, reason: str, events: list[StreamEvent]) -> None:
+        if self._finish is not None:
+            return
+        failure = _FAILURES.get(reason)
+        if failure is not None:
+            raise ModelError(f"the provider ended the reply with {reason!r}", kind=failure, retryable=True)
+        self._finish = reason
+        self._end_texts(events)
+        self.ignored += self._calls.settle()
+        calls = self._calls.all
+        if calls and _FINISHES.get(reason) == "output_limit" and not "".join(calls[-1].arguments).strip():
+            calls[-1].cut = True
+        for call in calls:
+            call.name = call.name or "unknown"
+            rest = self._halves.left(call)
+            if rest:
+                call.arguments.append(rest)
+            if not call.id:
+                self._show(call, events)
+            elif rest:
+                events.append(CallChunk(call.id, rest))
+            events.append(CallEnd(call.whole(self._route)))
+
+    # -- the rest
+
+    def _count(self, usage: dict[str, Any], events: list[StreamEvent]) -> None:
+        self._raw_usage = usage
+        found = _usage(usage)
+        if found != self._usage:
+            self._usage = found
+            events.append(StreamUsage(found))
+
+
+_SENT_AS: Final = (
+    ("send_reasoning_content", "reasoning_content"),
+    ("send_reasoning", "reasoning"),
+    ("send_thinking_parts", "thinking"),
+)
+
+_FINISHES: Final[Mapping[str, FinishReason]] = {
+    "stop": "stop",
+    "length": "output_limit",
+    "max_tokens": "output_limit",
+    "content_filter": "content_filter",
+    "sensitive": "content_filter",
+    "refusal": "refusal",
+    "model_length": "context_overflow",
+    "model_context_window_exceeded": "context_overflow",
+    "tool_calls": "tool_calls",
+    "function_call": "tool_calls",
+}
+"""How a reply may end. What is not here is `stop`, or `tool_calls` where there are calls."""
+
+_FAILURES: Final[Mapping[str, str]] = {
+    "error": "server_error",
+    "abort": "server_error",
+    "network_error": "network",
+    "insufficient_system_resource": "overloaded",
+}
+"""Reasons that say that the reply is not whole."""
+
+
+def _finished(reason: str, *, calls: bool, refused: bool) -> FinishReason:
+    finish = _FINISHES.get(reason, "stop")
+    if finish not in {"stop", "tool_calls"}:
+        return finish
+    if calls:
+        return "tool_calls"  # many say "stop" here
+    return "refusal" if refused else "stop"
+
+
+_GROWING: Final = {"reasoning.text": "text", "reasoning.summary": "summary"}
+
+
+def _continues(last: dict[str, Any], detail: dict[str, Any]) -> bool:
+    """Whether a detail is the next piece of the last one. Encrypted ones come whole."""
+    kind = worded(detail.get("type"))
+    if kind not in _GROWING or last.get("type") != kind or last.get("index") != detail.get("index"):
+        return False
+    return last.get("id") is None or detail.get("id") is None or last["id"] == detail["id"]
+
+
+def _merge(last: dict[str, Any], detail: dict[str, Any]) -> None:
+    growing = _GROWING[cast("str", detail["type"])]
+    for field, value in detail.items():
+        if field == growing and isinstance(last.get(field), str):
+            last[field] += worded(value)
+        elif value is not None or field not in last:
+            last[field] = value
+
+
+def _summary(details: list[Any]) -> str:
+    found = [mapping(detail) for detail in details]
+    return "".join([worded(detail.get(_GROWING.get(worded(detail.get("type")), ""))) for detail in found])
+
+
+def _thinking(thinking: Any) -> str:  # noqa: ANN401  whatever came
+    if isinstance(thinking, str):
+        return thinking
+    return "".join([worded(mapping(part).get("text")) for part in listed(thinking)])
+
+
+def _usage(usage: dict[str, Any]) -> Usage:
+    """The counters of all who speak this dialect, as ours."""
+    asked, answered = mapping(usage.get("prompt_tokens_details")), mapping(usage.get("completion_tokens_details"))
+    prompt, output = counted(usage.get("prompt_tokens")), counted(usage.get("completion_tokens"))
+    read = _first(asked.get("cached_tokens"), usage.get("prompt_cache_hit_tokens"), usage.get("cached_tokens"))
+    write = _first(asked.get("cache_write_tokens"), asked.get("cache_creation_tokens"))
+    reasoning = _first(answered.get("reasoning_tokens"), usage.get("reasoning_tokens"))
+    if reasoning and counted(usage.get("total_tokens")) == prompt + output + reasoning:
+        output += reasoning  # theirs does not include it
+    return Usage(max(prompt - read - write, 0), output, read, write, min(reasoning, output))
+
+
+def _first(*values: Any) -> int:  # noqa: ANN401  whatever came
+    return next((number for number in map(counted, values) if number), 0)
+
+
+def _size(detail: dict[str, Any]) -> int:
+    try:
+        return len(_encode(detail))
+    except UNREADABLE:  # half a character
+        return len(_encode(sound(detail)))
+
+
+def _bad(message: str) -> ModelError:
+    return ModelError(message, kind="bad_frame", retryable=True)

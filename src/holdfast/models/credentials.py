@@ -1,0 +1,110 @@
+"""Keys of providers: where one comes from at each call, and how it is kept out of whatever is said about the call."""
+
+from __future__ import annotations
+
+import inspect
+import os
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from holdfast.errors import InvalidArgument, ModelError
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from holdfast.models.wire import Endpoint
+
+ApiKey: TypeAlias = "str | Callable[[], str | Awaitable[str]]"
+
+AUTH: Final = ("bearer", "x-api-key", "x-goog-api-key", "api-key", "none")
+"""The ways to present a key."""
+_NO_KEY: Final = "[key]"
+_SHORTEST_SECRET: Final = 8
+"""What is shorter is a word such as ``EMPTY`` that local servers take for a key, and would be found everywhere."""
+
+
+class Credentials:
+    """The key of one endpoint, asked for anew at each call. Only a function is kept, so that no repr shows it."""
+
+    __slots__ = ("_endpoint", "_source")
+
+    def __init__(self, endpoint: Endpoint, given: object = None) -> None:
+        if endpoint.auth not in AUTH:
+            raise InvalidArgument("auth", endpoint.auth, f"one of {', '.join(AUTH)}")
+        self._endpoint = endpoint
+        self._source = _source(endpoint, given)
+
+    async def key(self) -> str:
+        """The key as it is now; empty where the endpoint needs none."""
+        failed = ""
+        key: object = None
+        try:
+            key = self._source()
+            if inspect.isawaitable(key):
+                key = await key
+        except Exception as error:  # noqa: BLE001  somebody else's function
+            failed = type(error).__name__
+        provider = self._endpoint.provider
+        if failed:  # raised out here, because what that function raised may tell more than anybody should read
+            message = f"the function that gives the key for {provider} failed with {failed}"
+            raise ModelError(message, kind="authentication")
+        if key is None:
+            if not self._endpoint.keys or self._endpoint.auth == "none":
+                return ""
+            names = " or ".join(self._endpoint.keys)
+            raise ModelError(f"no key for {provider}: set {names}, or pass api_key", kind="authentication")
+        text = key.strip() if isinstance(key, str) else ""
+        if not text or not text.isascii() or not text.isprintable() or " " in text:
+            message = f"the key for {provider} is not one word of plain characters"
+            raise ModelError(message, kind="authentication")
+        return text
+
+    def header(self, key: str) -> dict[str, str]:
+        """The header that presents `key`."""
+        if not key:
+            return {}
+        if self._endpoint.auth in {"bearer", "none"}:
+            return {"authorization": f"Bearer {key}"}
+        return {self._endpoint.auth: key}
+
+
+def _source(endpoint: Endpoint, given: object) -> Callable[[], object]:
+    if given is None:
+        return lambda: next((found for name in endpoint.keys if (found := os.environ.get(name, "").strip())), None)
+    if isinstance(given, str):
+        return lambda: given
+    if callable(given):
+        return given
+    raise InvalidArgument("api_key", type(given), "a string, or a function that gives one")
+
+
+# ---- what is said about a call ---------------------------------------------------------------------------------------
+
+
+def scrubbed(body: bytes, key: str) -> bytes:
+    """What a provider sent, without the key. Before anybody shortens it: half a key could not be found any more."""
+    return body.replace(key.encode(), _NO_KEY.encode()) if len(key) >= _SHORTEST_SECRET else body
+
+
+def scrub(error: ModelError, key: str) -> None:
+    """Take out the key, where a provider or a library repeats it."""
+    say(error, without(error.message, key))
+    if error.request_id is not None:
+        error.request_id = without(error.request_id, key)
+
+
+def without(text: str, key: str) -> str:
+    """A text without the key; one that was cut may end in the middle of it."""
+    if len(key) < _SHORTEST_SECRET:
+        return text
+    text = text.replace(key, _NO_KEY)
+    end = text.removesuffix("...")
+    for size in range(len(key) - 1, 3, -1):
+        if end.endswith(key[:size]):
+            return f"{end[:-size]}{_NO_KEY}..."
+    return text
+
+
+def say(error: ModelError, message: str) -> None:
+    """Give an error other words."""
+    error.message = message
+    error.args = (message,)

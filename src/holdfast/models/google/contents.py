@@ -1,0 +1,186 @@
+"""Messages as contents: what was said, in Google's own words. Pure."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, Final, cast
+
+import msgspec
+
+from holdfast.errors import ModelError
+from holdfast.messages import AssistantMessage, Attachment, Reasoning, Refusal, Text, ToolCall, ToolMessage
+from holdfast.models.google.calls import NO_ID
+from holdfast.models.reading import mapping
+from holdfast.models.writing import attachment_in, base64_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from holdfast.messages import Message, Part, ToolResult, UserMessage
+
+FOREIGN: Final = "skip_thought_signature_validator"
+"""What Google takes in place of the signature of a call that another model made."""
+
+_encode: Final = msgspec.json.Encoder().encode
+
+_TEXTUAL: Final = re.compile(r"text/|application/(?:[\w.-]+\+)?(?:json|xml|yaml|x-yaml|toml|javascript)\b")
+_IN_RESULTS: Final = re.compile(r"image/|application/pdf\b")
+"""Media that may stand inside the result of a tool."""
+
+
+class Writer:
+    """Messages as contents with commas between them."""
+
+    __slots__ = ("_files", "_older", "_route", "dropped")
+
+    def __init__(self, route: str, files: Mapping[str, bytes], *, older: bool) -> None:
+        self._route = route
+        self._files = files
+        self._older = older
+        self.dropped = 0
+
+    def message(self, message: Message) -> bytes:
+        """One message as a content, or as two of them; nothing when there is nothing to send."""
+        if type(message) is AssistantMessage:
+            self.dropped += _foreign(message, self._route)
+            parts = _model_parts(message, self._route, self._files, signed=not self._older)
+            return _encode({"role": "model", "parts": parts}) if parts else b""
+        if type(message) is ToolMessage:
+            return _result_content(message, self._files, older=self._older)
+        parts = _user_parts(cast("UserMessage", message), self._files)
+        return _encode({"role": "user", "parts": parts}) if parts else b""
+
+
+def _foreign(message: AssistantMessage, route: str) -> int:
+    """How many parts hold replay data of another route."""
+    held = [part for part in message.parts if isinstance(part, Reasoning | ToolCall)]
+    return sum(part.replay is not None and part.route != route for part in held)
+
+
+def _user_parts(message: UserMessage, files: Mapping[str, bytes]) -> list[dict[str, Any]]:
+    parts: list[dict[str, Any]] = []
+    for part in message.parts:
+        if type(part) is Attachment:
+            parts.extend(_attached(part, files))
+        elif type(part) is Text and part.text:
+            parts.append({"text": part.text})
+    return parts
+
+
+def _model_parts(
+    message: AssistantMessage, route: str, files: Mapping[str, bytes], *, signed: bool
+) -> list[dict[str, Any]]:
+    """What the model said. With `signed`, the first call that another model made says that it has no signature."""
+    parts: list[dict[str, Any]] = []
+    last: Part | None = None
+    for part in message.parts:
+        match part:
+            case Text(text) | Refusal(text):
+                # Why the provider's filter stopped a reply is nothing that the model said.
+                if text and not (type(part) is Refusal and message.finish == "content_filter"):
+                    parts.append({"text": text})
+            case Reasoning():
+                _replayed(part, route, parts, after_text=type(last) is Text)
+            case ToolCall():
+                parts.append(_call(part, route, bare=not signed))
+                signed = False
+            case Attachment():
+                parts.extend(_attached(part, files))
+        last = part
+    return parts
+
+
+def _replayed(part: Reasoning, route: str, parts: list[dict[str, Any]], *, after_text: bool) -> None:
+    replay = mapping(part.replay) if part.route == route else {}
+    signature = replay.get("thoughtSignature")
+    if "part" in replay:
+        parts.append(replay["part"])
+    elif replay.get("of") == "text":
+        if after_text and parts:
+            parts[-1]["thoughtSignature"] = signature
+        else:
+            parts.append({"text": "", "thoughtSignature": signature})
+    elif signature:
+        parts.append({"text": part.text, "thought": True, "thoughtSignature": signature})
+
+
+def _call(call: ToolCall, route: str, *, bare: bool) -> dict[str, Any]:
+    """A call as it came. What was no JSON object goes back as an empty one; its result says what was wrong."""
+    part: dict[str, Any] = {"functionCall": {**_id(call.id), "name": call.name, "args": call.arguments or {}}}
+    own = call.route == route
+    signature = mapping(call.replay).get("thoughtSignature") if own else None
+    if signature:
+        part["thoughtSignature"] = signature
+    elif not own and not bare:
+        part["thoughtSignature"] = FOREIGN
+    return part
+
+
+def _id(id: str) -> dict[str, str]:
+    return {} if not id or id.startswith(NO_ID) else {"id": id}
+
+
+def _result_content(message: ToolMessage, files: Mapping[str, bytes], *, older: bool) -> bytes:
+    """The results in one content; media that can't stand inside them follow in another."""
+    parts: list[dict[str, Any]] = []
+    beside: list[dict[str, Any]] = []
+    for result in message.results:
+        said, media = _result(result, files)
+        inside = [] if older else [item for item in media if _IN_RESULTS.match(item.media_type)]
+        for item in media:
+            if item not in inside:
+                beside.extend(_attached(item, files))
+        answer: dict[str, Any] = {**_id(result.call_id), "name": result.name, "response": said}
+        if inside:
+            answer["parts"] = [_inline(item, files) for item in inside]
+        parts.append({"functionResponse": answer})
+    contents = [_encode({"role": "user", "parts": some}) for some in (parts, beside) if some]
+    return b",".join(contents)
+
+
+def _result(result: ToolResult, files: Mapping[str, bytes]) -> tuple[dict[str, Any], list[Attachment]]:
+    """What a call came to, as an object, and the media that belong to it."""
+    media: list[Attachment] = []
+
+    def told(value: Any) -> Any:  # noqa: ANN401  any JSON value
+        attachment = attachment_in(value, files)
+        if attachment is None:
+            return value
+        if (words := _words(attachment, files)) is not None:
+            return words
+        media.append(attachment)
+        return f"[attachment: {attachment.name or attachment.media_type}]"
+
+    content = result.content
+    said = [told(item) for item in cast("list[Any]", content)] if isinstance(content, list) else told(content)
+    return {"output" if result.state == "ok" else "error": said}, media
+
+
+def _attached(attachment: Attachment, files: Mapping[str, bytes]) -> list[dict[str, Any]]:
+    words = _words(attachment, files)
+    if words is None:
+        return [_inline(attachment, files)]
+    name = [{"text": f"{attachment.name}:"}] if attachment.name else []
+    return [*name, {"text": words}]
+
+
+def _words(attachment: Attachment, files: Mapping[str, bytes]) -> str | None:
+    """The text of a file that is text."""
+    if not _TEXTUAL.match(attachment.media_type):
+        return None
+    try:
+        return _bytes(attachment, files).decode()
+    except UnicodeDecodeError:
+        return None
+
+
+def _inline(attachment: Attachment, files: Mapping[str, bytes]) -> dict[str, Any]:
+    return {"inlineData": {"mimeType": attachment.media_type, "data": base64_of(_bytes(attachment, files))}}
+
+
+def _bytes(attachment: Attachment, files: Mapping[str, bytes]) -> bytes:
+    try:
+        return files[attachment.digest]
+    except KeyError:
+        message = f"the bytes of the attachment {attachment.digest} are not part of the request"
+        raise ModelError(message, kind="bad_request") from None

@@ -1,0 +1,236 @@
+"""What must not get into a recording, and how it is taken out. Pure.
+
+Four things are taken out. What went out as a credential, wherever it comes back; what has the shape of a key; what
+stands before the host of an address, and parameters of its query; and in requests, every value whose *name* says that
+it is a secret, at any depth. Headers and parameters of a request are kept by a list of harmless names, so one that
+nobody has thought of is not written.
+
+Redaction comes to the same when it is done twice, so that a request can be compared with one that was written before.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final, cast
+from urllib.parse import parse_qsl, quote, unquote, urlsplit
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+REDACTED: Final = "REDACTED"
+
+REQUEST_HEADERS: Final = re.compile(r"content-type|accept|anthropic-version|anthropic-beta|openai-beta")
+RESPONSE_HEADERS: Final = re.compile(
+    r"content-type|date|retry-after.*|x-should-retry|.*ratelimit.*|openai-version|openai-processing-ms|x-amzn-errortype"
+)
+QUERY: Final = frozenset(("alt", "api-version", "beta", "stream", "include"))
+"""Parameters of a request that are written."""
+_PUBLIC: Final = QUERY | {"version", "v", "format", "lang", "hl", "page", "limit", "offset"}
+"""Parameters that stay in addresses that a request speaks of."""
+
+_SHORTEST: Final = 8
+"""What is shorter would be found in the middle of words."""
+_CREDENTIAL_HEADER: Final = re.compile(r"auth|key|token|secret|cookie|password|credential|signature", re.IGNORECASE)
+_WORD_START: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+_SECRET_NAME: Final = re.compile(
+    # The last word decides: a token is a secret, but max_tokens and token_count are numbers.
+    r"(?:.*_)?(?:"
+    r"authori[sz]ation|auth|bearer|jwt|token|secrets?|passwords?|passwd|pwd|passphrase|cookies?|credentials?"
+    r"|api_?keys?|(?:access|secret|private|subscription|account|encryption|signing|master)_?key|access_key_id"
+    r"|connection_string|dsn"
+    r")"
+)
+_SECRET_PARAMETERS: Final = frozenset(("key", "sig", "signature", "code"))
+_SCHEMAS: Final = frozenset(("properties", "patternProperties", "$defs", "definitions"))
+"""Below these a name is that of a field, and what it has is a schema."""
+_SHAPES: Final = re.compile(
+    # Only where a word begins: the same letters in the middle of encrypted reasoning are none of our business.
+    r"(?<![\w+/=*.-])(?:"
+    r"(?:sk|pk|rk)-(?=[\w*-]*[\d*])[\w*-]{8,}"
+    r"|(?:hf|gsk|xai|nvapi|pplx|csk|fw|tgp_v1)[_-](?=[\w*-]*[\d*])[\w*-]{16,}"
+    r"|AIza[\w*-]{16,}|(?:AKIA|ASIA)[A-Z0-9*]{12,}|gh[a-z]_\w{16,}"
+    r"|eyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]{8,}"
+    r")"
+)
+_BEARER: Final = re.compile(r"\b(bearer|basic)( +)(?=[\w.~+/=-]*\d)[\w.~+/=-]{16,}", re.IGNORECASE)
+# Inside of JSON a slash may be written as "\/", and an ampersand as "\u0026".
+_USERINFO: Final = re.compile(r"(?<![a-z0-9+.-])([a-z][a-z0-9+.-]{0,30}:(?:\\?/){2})[^\s/\\?#@\"'<>]+@", re.IGNORECASE)
+_PARAMETER: Final = re.compile(r"([?&;#]|\\u0026)([\w.~%-]{1,80})=([^&;#\s\"'<>\\)\]}]+)", re.IGNORECASE)
+_ADDRESS: Final = re.compile(r"\bhttps?://[^\s\"'<>\\]+", re.IGNORECASE)
+
+
+def names_secret(name: str) -> bool:
+    """Whether a field of this name holds a secret, such as ``Authorization``, ``clientSecret`` or ``GITHUB_TOKEN``."""
+    words = _WORD_START.sub("_", name).lower().replace("-", "_").replace(" ", "_")
+    return _SECRET_NAME.fullmatch(words) is not None
+
+
+class Secrets:
+    """Takes out of anything that is to be written what must not be read."""
+
+    def __init__(self) -> None:
+        self._values: set[str] = set()
+
+    @property
+    def known(self) -> int:
+        """How many credentials there are to look for; it grows with what is learnt."""
+        return len(self._values)
+
+    def learn(self, url: str, headers: Mapping[str, str], body: bytes = b"") -> None:
+        """Remember the credentials of a request, to find them where somebody repeats them."""
+        place = urlsplit(url)
+        sent = [value for name, value in headers.items() if _CREDENTIAL_HEADER.search(name)]
+        sent += [value for name, value in parse_qsl(place.query) if name.lower() not in QUERY]
+        sent += [unquote(value) for value in (place.username, place.password) if value]
+        for value in sent:
+            self._remember(value)
+        with suppress(RecursionError):  # what is that deep is not written at all
+            for value in _named_secrets(_parsed(body.decode("utf-8", "replace"))):
+                # A name alone does not tell a password from a word that stands everywhere.
+                if any(letter.isdigit() for letter in value) or len(value) >= 3 * _SHORTEST:
+                    self._remember(value)
+
+    def _remember(self, value: str) -> None:
+        for part in {value, value.partition(" ")[2]}:
+            if len(part) >= _SHORTEST and part != REDACTED:
+                self._values |= {part, json.dumps(part)[1:-1], quote(part, safe="")}
+
+    def text(self, text: str) -> str:
+        """A text without secrets."""
+        for value in sorted(self._values, key=len, reverse=True):
+            text = text.replace(value, REDACTED)
+        text = _SHAPES.sub(REDACTED, text)
+        text = _BEARER.sub(rf"\1\2{REDACTED}", text)
+        text = _USERINFO.sub(rf"\1{REDACTED}@", text)
+        return _PARAMETER.sub(_without_secret, text)
+
+    def bytes(self, data: bytes) -> bytes:
+        """Bytes that are no text, without secrets."""
+        for value in sorted(self._values, key=len, reverse=True):
+            data = data.replace(value.encode(), REDACTED.encode())
+        return data
+
+    def json(self, value: Any) -> Any:  # noqa: ANN401  any JSON value
+        """A JSON value of a reply, names included. Its fields are the provider's, and not called secrets by names."""
+        if isinstance(value, str):
+            return self.text(value)
+        if isinstance(value, list):
+            return [self.json(item) for item in cast("list[Any]", value)]
+        if isinstance(value, dict):
+            return {self.text(name): self.json(item) for name, item in cast("dict[str, Any]", value).items()}
+        return value
+
+    def request(self, value: Any, inside: str = "") -> Any:  # noqa: ANN401
+        """A JSON value of a request, without what its names call a secret. It is the field `inside` of another."""
+        if isinstance(value, str):
+            return self._request_text(value)
+        if isinstance(value, list):
+            return [self.request(item) for item in cast("list[Any]", value)]
+        if isinstance(value, dict):
+            fields = cast("dict[str, Any]", value)
+            return {
+                self.text(name): (
+                    _blank(item) if _is_secret(fields, name, inside) else self.request(item, _below(name, inside))
+                )
+                for name, item in fields.items()
+            }
+        return value
+
+    def _request_text(self, text: str) -> str:
+        inner = _parsed(text)
+        if inner is not None:  # arguments of calls and results of tools are often JSON in a string
+            try:
+                clean = self.request(inner)
+            except RecursionError:
+                return REDACTED  # too deep to look through
+            # The text is looked through even so: of a name that stands in it twice, reading it gave one value.
+            return self.text(text) if clean == inner else json.dumps(clean, ensure_ascii=False)
+        return self.text(_ADDRESS.sub(_without_parameters, text))
+
+
+def _below(name: str, inside: str) -> str:
+    """What the fields of a field are inside of. One that is described by a schema has no meaning of its own."""
+    return "" if inside in _SCHEMAS else name
+
+
+def _is_secret(fields: Mapping[str, Any], name: str, inside: str) -> bool:
+    """Whether the field `name` of an object holds a secret. The object is the field `inside` of another one."""
+    item = fields[name]
+    if inside in _SCHEMAS and isinstance(item, dict):
+        return False
+    if inside.lower() == "headers":
+        return not REQUEST_HEADERS.fullmatch(name.lower())
+    if name.lower() == "value":  # a pair such as {"name": "Authorization", "value": "..."}
+        called = fields.get("name", fields.get("key"))
+        return isinstance(called, str) and names_secret(called)
+    return names_secret(name)
+
+
+def _blank(value: Any) -> Any:  # noqa: ANN401
+    """The same shape, without what it says."""
+    if isinstance(value, list):
+        return [_blank(item) for item in cast("list[Any]", value)]
+    if isinstance(value, dict):
+        return {name: _blank(item) for name, item in cast("dict[str, Any]", value).items()}
+    return value if value is None or isinstance(value, bool) else REDACTED
+
+
+def _named_secrets(value: Any, inside: str = "") -> Iterator[str]:  # noqa: ANN401
+    """The strings that stand in fields whose names call them secrets."""
+    if isinstance(value, list):
+        for item in cast("list[Any]", value):
+            yield from _named_secrets(item)
+    elif isinstance(value, dict):
+        fields = cast("dict[str, Any]", value)
+        for name, item in fields.items():
+            if _is_secret(fields, name, inside):
+                yield from _strings(item)
+            else:
+                yield from _named_secrets(item, _below(name, inside))
+    elif isinstance(value, str):
+        inner = _parsed(value)
+        if inner is not None:
+            yield from _named_secrets(inner)
+
+
+def _strings(value: Any) -> Iterator[str]:  # noqa: ANN401
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        for item in cast("dict[str, Any]", value).values():
+            yield from _strings(item)
+    elif isinstance(value, list):
+        for item in cast("list[Any]", value):
+            yield from _strings(item)
+
+
+def _parsed(text: str) -> dict[str, Any] | list[Any] | None:
+    """The object or the list that a text is, if it is one."""
+    if not text.lstrip().startswith(("{", "[")):
+        return None
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return found if isinstance(found, (dict, list)) else None  # pyright: ignore[reportUnknownVariableType]
+
+
+def _without_secret(found: re.Match[str]) -> str:
+    """A parameter of an address, without its value if its name calls that a secret."""
+    before, name, _ = found.groups()
+    plain = unquote(name)
+    if plain.lower() in _SECRET_PARAMETERS or plain.lower().endswith("signature") or names_secret(plain):
+        return f"{before}{name}={REDACTED}"
+    return found[0]
+
+
+def _without_parameters(found: re.Match[str]) -> str:
+    """An address in a request, without the values of parameters that nobody knows to be harmless."""
+    return _PARAMETER.sub(
+        lambda parameter: (
+            parameter[0] if unquote(parameter[2]).lower() in _PUBLIC else f"{parameter[1]}{parameter[2]}={REDACTED}"
+        ),
+        found[0],
+    )

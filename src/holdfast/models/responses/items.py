@@ -1,0 +1,229 @@
+"""The items that a conversation is made of, written from messages. Pure."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
+
+import msgspec
+
+from holdfast.errors import ModelError
+from holdfast.messages import AssistantMessage, Attachment, Reasoning, Refusal, Text, ToolCall, ToolMessage, UserMessage
+from holdfast.models.reading import listed, mapping
+from holdfast.models.writing import attachment_in, data_url
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from holdfast.messages import Message, ToolResult
+
+Item: TypeAlias = dict[str, Any]
+
+NOT_IN_NAMES: Final = re.compile(r"[^A-Za-z0-9_-]")
+_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_LONGEST_ID: Final = 64
+_encode: Final = msgspec.json.Encoder().encode
+
+
+def item_in(value: Any) -> Item | None:  # noqa: ANN401  whatever came
+    """The item that came, if it says what it is."""
+    found = mapping(value)
+    return found if isinstance(found.get("type"), str) else None
+
+
+def items_in(value: Any) -> list[Item]:  # noqa: ANN401  whatever came
+    """The items among what came."""
+    return [item for item in map(item_in, listed(value)) if item is not None]
+
+
+def without(item: Item, names: tuple[str, ...]) -> Item:
+    """An item without some of its fields."""
+    return {name: value for name, value in item.items() if name not in names}
+
+
+class Writer:
+    """Writes single messages for one route."""
+
+    __slots__ = ("_files", "_named", "_route", "dropped")
+
+    def __init__(self, route: str, files: Mapping[str, bytes], *, named: bool) -> None:
+        self._route = route
+        self._files = files
+        self._named = named
+        """Whether items are sent with their ids."""
+        self.dropped = 0
+        """Parts with replay data that another route made, in the messages that were written here."""
+
+    def message(self, message: Message) -> bytes:
+        """The items of one message, joined."""
+        match message:
+            case UserMessage():
+                return _encode({"role": "user", "content": _content(message, self._files)})
+            case ToolMessage():
+                return b",".join([_encode(_result(result, self._files)) for result in message.results])
+            case AssistantMessage():
+                items, dropped = _said(message, self._route, named=self._named)
+                self.dropped += dropped
+                return b",".join([_encode(item) for item in items])
+
+
+def _content(message: UserMessage, files: Mapping[str, bytes]) -> str | list[Item]:
+    if len(message.parts) == 1 and type(part := message.parts[0]) is Text:
+        return part.text
+    return [_input_text(part.text) if isinstance(part, Text) else _file(part, files) for part in message.parts]
+
+
+def _input_text(text: str) -> Item:
+    return {"type": "input_text", "text": text}
+
+
+def _file(attachment: Attachment, files: Mapping[str, bytes]) -> Item:
+    data = files.get(attachment.digest)
+    if data is None:
+        raise ModelError(f"the bytes of the attachment {attachment.digest[:12]} are not at hand", kind="bad_request")
+    kind = attachment.media_type
+    url = data_url(kind, data)
+    if kind.startswith("image/"):
+        return {"type": "input_image", "detail": "auto", "image_url": url}
+    name = attachment.name or f"attachment.{kind.rpartition('/')[2]}"
+    return {"type": "input_file", "filename": name, "file_data": url}
+
+
+def _result(result: ToolResult, files: Mapping[str, bytes]) -> Item:
+    output = _result_output(result.content, files)
+    return {"type": "function_call_output", "call_id": _wire_id(result.call_id), "output": output}
+
+
+def _result_output(content: Any, files: Mapping[str, bytes]) -> str | list[Item]:  # noqa: ANN401  any JSON value
+    if isinstance(content, str):
+        return content
+    values = list(cast("list[Any]", content)) if isinstance(content, list | tuple) else [content]
+    attached = [attachment_in(value, files) for value in values]
+    if not any(attached):
+        return _encode(content).decode()
+    return [
+        _file(file, files) if file else _input_text(value if isinstance(value, str) else _encode(value).decode())
+        for value, file in zip(values, attached, strict=True)
+    ]
+
+
+def _said(message: AssistantMessage, route: str, *, named: bool) -> tuple[list[Item], int]:
+    """The items of a reply, and how many parts had replay data of another route."""
+    parts = message.parts
+    # An item that has an id is refused without the reasoning it came with, so one can't have an id without the other.
+    named = named and all(_returnable(part.replay) for part in parts if type(part) is Reasoning and part.route == route)
+    items: list[Item] = []
+    dropped = place = 0
+    while place < len(parts):
+        part = parts[place]
+        place += 1
+        own: Item | None = None
+        if isinstance(part, Reasoning | ToolCall) and part.replay is not None:
+            own = _owned(part, route)
+            dropped += own is None
+        if isinstance(part, ToolCall):
+            items.append(_call_item(part, own, named=named))
+        elif not isinstance(part, Reasoning) or (own and own.get("type") == "message"):
+            begin = place if isinstance(part, Reasoning) else place - 1
+            while place < len(parts) and not isinstance(parts[place], Reasoning | ToolCall):
+                place += 1
+            words = [word for word in parts[begin:place] if not isinstance(word, Reasoning | ToolCall)]
+            if words:
+                items.append(_message_item(own, words, named=named))
+        elif own:
+            items += _own_items(own, named=named)
+    # Reasoning that nothing follows is refused: the reply was cut off while the model thought.
+    while items and items[-1].get("type") == "reasoning":
+        items.pop()
+    return _answered(items), dropped
+
+
+def _owned(part: Reasoning | ToolCall, route: str) -> Item | None:
+    return cast("Item", part.replay) if part.route == route and isinstance(part.replay, dict) else None
+
+
+def _returnable(replay: Any) -> bool:  # noqa: ANN401  what was kept
+    """Whether an item can be sent again: reasoning only with its content, as the provider has kept none."""
+    if not isinstance(replay, dict):
+        return True
+    item = cast("Item", replay)
+    return item.get("type") != "reasoning" or bool(item.get("encrypted_content") or item.get("content"))
+
+
+def _own_items(item: Item, *, named: bool) -> list[Item]:
+    if not _returnable(item):
+        return []
+    if item.get("type") == "reasoning" and not named:
+        return [without(item, ("id",))]
+    return [item]
+
+
+def _call_item(call: ToolCall, own: Item | None, *, named: bool) -> Item:
+    name = call.name if _NAME.fullmatch(call.name) else NOT_IN_NAMES.sub("_", call.name)[:64] or "unknown"
+    more = {} if own is None else own if named else without(own, ("id",))
+    # Arguments that are no JSON object are not repeated: many servers read them, and the result says what was wrong.
+    arguments = "{}" if call.arguments is None else _encode(call.arguments).decode()
+    return {
+        **more,
+        "type": "function_call",
+        "call_id": _wire_id(call.id),
+        "name": name,
+        "arguments": arguments,
+    }
+
+
+def _wire_id(id: str) -> str:
+    """The id of a call, within what the API takes; calls of other providers may have longer ones."""
+    return id if len(id) <= _LONGEST_ID else f"call_{hashlib.sha256(id.encode()).hexdigest()[:40]}"
+
+
+def _message_item(own: Item | None, words: Iterable[Text | Refusal | Attachment], *, named: bool) -> Item:
+    """A message with its words; `own` is what it was besides them."""
+    said = [_word(word) for word in words]
+    if own is None:
+        return {"type": "message", "role": "assistant", "content": said}
+    frames = items_in(own.get("content"))
+    if [frame["type"] for frame in frames] == [word["type"] for word in said]:
+        said = [frame | word for frame, word in zip(frames, said, strict=True)]
+    more = own if named else without(own, ("id",))
+    return {**more, "role": "assistant", "content": said}
+
+
+def _word(part: Text | Refusal | Attachment) -> Item:
+    match part:
+        case Text():
+            return {"type": "output_text", "text": part.text}
+        case Refusal():
+            return {"type": "refusal", "refusal": part.text}
+        case Attachment():  # a reply can't hold bytes in this dialect
+            return {"type": "output_text", "text": f"[{part.media_type}: {part.name or part.digest[:12]}]"}
+
+
+_NOBODY: Final = "This tool is not available here. The call was not carried out."
+_UNANSWERED: Final[Mapping[str, Callable[[Any], Item]]] = {
+    "apply_patch_call": lambda call_id: {
+        "type": "apply_patch_call_output",
+        "call_id": call_id,
+        "status": "failed",
+        "output": _NOBODY,
+    },
+    "shell_call": lambda call_id: {
+        "type": "shell_call_output",
+        "call_id": call_id,
+        "output": [{"stdout": "", "stderr": _NOBODY, "outcome": {"type": "exit", "exit_code": 1}}],
+    },
+    "local_shell_call": lambda call_id: {"type": "local_shell_call_output", "call_id": call_id, "output": _NOBODY},
+    "custom_tool_call": lambda call_id: {"type": "custom_tool_call_output", "call_id": call_id, "output": _NOBODY},
+}
+"""Calls of the provider's own kind that wait for us: a conversation with one that has no answer is refused."""
+
+
+def _answered(items: list[Item]) -> list[Item]:
+    open_calls = [item for item in items if item.get("type") in _UNANSWERED and isinstance(item.get("call_id"), str)]
+    if not open_calls:
+        return items
+    answers = [item.get("call_id") for item in items if str(item.get("type")).endswith("_output")]
+    return items + [
+        _UNANSWERED[str(item["type"])](item["call_id"]) for item in open_calls if item["call_id"] not in answers
+    ]

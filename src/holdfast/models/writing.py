@@ -1,0 +1,121 @@
+"""What the dialects share when they write: bytes made once, files, and schemas that are held strictly. Pure."""
+
+from __future__ import annotations
+
+import base64
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
+
+import msgspec
+
+from holdfast.messages import Attachment
+from holdfast.models.reading import listed, mapping
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+
+class Once:
+    """The bytes of a value that is the same object in every request of an agent: made once, then looked up."""
+
+    __slots__ = ("_kept", "_make", "_room")
+
+    def __init__(self, make: Callable[[Any], bytes], room: int = 128) -> None:
+        self._make = make
+        self._room = room
+        # The value is kept with its bytes, so no other value can get its identity.
+        self._kept: dict[int, tuple[Any, bytes]] = {}
+
+    def __call__(self, value: Any) -> bytes:  # noqa: ANN401  what `make` takes
+        """The bytes of `value`."""
+        found = self._kept.get(id(value))
+        if found is None:
+            found = (value, self._make(value))
+            if len(self._kept) >= self._room:
+                self._kept.clear()
+            self._kept[id(value)] = found
+        return found[1]
+
+
+# ---- files -----------------------------------------------------------------------------------------------------------
+
+
+def attachment_in(value: Any, files: Mapping[str, bytes]) -> Attachment | None:  # noqa: ANN401  any JSON value
+    """The attachment that a value in a tool's result stands for: it was recorded as JSON, and its bytes are here."""
+    if isinstance(value, Attachment):
+        return value
+    if mapping(value).get("type") != "attachment":
+        return None
+    try:
+        found = msgspec.convert(value, Attachment)
+    except msgspec.ValidationError:
+        return None
+    return found if found.digest in files else None
+
+
+def base64_of(data: bytes) -> str:
+    """Bytes as text."""
+    return base64.b64encode(data).decode("ascii")
+
+
+def data_url(media_type: str, data: bytes) -> str:
+    """Bytes as an address, without the parameters of their media type."""
+    return f"data:{media_type.partition(';')[0].strip()};base64,{base64_of(data)}"
+
+
+# ---- schemas that a provider can hold a model to ---------------------------------------------------------------------
+
+
+class Strictness(NamedTuple):
+    """What an API takes in a schema that is marked strict. One thing more, and it refuses the request."""
+
+    words: frozenset[str]
+    formats: frozenset[str]
+    depth: int
+    properties: int
+
+
+PLAIN_WORDS: Final = frozenset(
+    (
+        *("type", "title", "description", "enum", "const", "anyOf", "$ref", "$defs"),
+        *("properties", "required", "additionalProperties", "items"),
+    )
+)
+"""What everybody takes who knows strict schemas at all."""
+
+
+def is_strict(schema: Any, rules: Strictness) -> bool:  # noqa: ANN401  any JSON value
+    """Whether `schema` keeps the rules: closed objects, all properties required, plain words only."""
+    if mapping(schema).get("type") != "object":
+        return False
+    properties = [0]
+    return _obeys(schema, rules, 0, properties) and properties[0] <= rules.properties
+
+
+def _obeys(schema: Any, rules: Strictness, depth: int, properties: list[int]) -> bool:  # noqa: ANN401  a piece of it
+    if not isinstance(schema, dict) or depth > rules.depth:
+        return False
+    found = cast("dict[str, Any]", schema)
+    if "$ref" in found:
+        return len(found) == 1 and str(found["$ref"]).startswith("#")
+    kinds = {kind for kind in listed(found.get("type")) or [found.get("type")] if isinstance(kind, str)}
+    plain = found.keys() <= rules.words and ("format" not in found or str(found["format"]) in rules.formats)
+    if not plain or not (kinds or "anyOf" in found) or not _is_closed(found, kinds):
+        return False
+    fields = mapping(found.get("properties"))
+    properties[0] += len(fields)
+    inner = [(value, depth + 1) for value in fields.values()]
+    inner += [(value, depth) for value in listed(found.get("anyOf"))]
+    inner += [(value, 1) for name in ("$defs", "definitions") for value in mapping(found.get(name)).values()]
+    inner += [(found.get("items"), depth + 1)] if "array" in kinds else []
+    return all(_obeys(value, rules, level, properties) for value, level in inner)
+
+
+def _is_closed(schema: dict[str, Any], kinds: set[str]) -> bool:
+    """Whether an object has exactly the properties it names, each of them always."""
+    if "object" not in kinds:
+        return True
+    required, fields = schema.get("required"), schema.get("properties")
+    if not isinstance(required, list) or not isinstance(fields, dict):
+        return False
+    named = sorted(map(str, cast("list[Any]", required))) == sorted(map(str, cast("dict[Any, Any]", fields)))
+    return named and schema.get("additionalProperties") is False

@@ -1,0 +1,199 @@
+"""The model calls of one turn: answered from the journal, or asked for the first time and shown while they come."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+
+from holdfast import events
+from holdfast.crashpoints import crash_point
+from holdfast.effects.canonical import digest_of_bytes
+from holdfast.effects.performer import bounded, printable
+from holdfast.effects.replay import Answer, Repeat
+from holdfast.errors import ModelError, StreamCut
+from holdfast.messages import (
+    Attachment,
+    CallChunk,
+    CallStart,
+    ModelReply,
+    ReasoningChunk,
+    StreamEnd,
+    StreamNote,
+    StreamReset,
+    Text,
+    TextChunk,
+    ToolMessage,
+    UserMessage,
+    decode_reply,
+    encode,
+)
+from holdfast.models.contract import batches
+from holdfast.records import ABSENT, Ask, Blob, Done, ErrorInfo, Failed
+from holdfast.runtime.surroundings import passes
+from holdfast.turns import ModelFailed, Replied
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from holdfast.agent import Agent
+    from holdfast.effects.performer import Performer
+    from holdfast.messages import Message, ModelRequest, StreamEvent
+    from holdfast.records import Outcome
+    from holdfast.runtime.recording import Recorder
+    from holdfast.runtime.surroundings import Surroundings
+    from holdfast.turns import CallModel
+    from holdfast.turns.thread import Thread
+
+
+class Unfinished(NamedTuple):
+    """A reply that is under way, and its words so far."""
+
+    key: str
+    ask: Ask
+    said: list[str]
+
+    @property
+    def answer(self) -> str:
+        """The id of the message that these words become if the turn is broken off now."""
+        return self.key.replace("/", ".").removesuffix(".model")
+
+    def outcome(self, model: str, now: int) -> Done:
+        """The words so far as the recorded reply."""
+        reply = ModelReply((Text("".join(self.said)),), "cancelled", model=model)
+        return Done(at=now, key=self.key, ask=self.ask, value=msgspec.Raw(encode(reply)))
+
+
+class Asking:
+    """Asks the model of one turn."""
+
+    def __init__(self, around: Surroundings, run: str, agent: Agent, performer: Performer, recorder: Recorder) -> None:
+        self._around = around
+        self._run = run
+        self._agent = agent
+        self._performer = performer
+        self._recorder = recorder
+        self._loop = asyncio.get_running_loop()
+        self._files: dict[str, bytes] = {}
+        self._searched = 0
+        self._unfinished: Unfinished | None = None
+        self.rules = agent.rules
+
+    @property
+    def unfinished(self) -> Unfinished | None:
+        """The reply that is under way, if it has said anything yet."""
+        found = self._unfinished
+        return found if found is not None and any(found.said) else None
+
+    async def respond(self, effect: CallModel, key: str) -> Replied | ModelFailed:
+        """What the model says to the conversation."""
+        content = digest_of_bytes("request", self._agent.prefix.encode() + effect.thread.chain)
+        ask = Ask("model_call", self._agent.name, content)
+        decision = self._performer.decide(key, ask, Repeat.FREE)
+        if isinstance(decision, Answer):
+            return _recorded(decision.outcome)
+        await self._around.boundary()
+        request = self._agent.request(effect.thread, effect.position, await self._attached(effect.thread))
+        self._show(events.ContextBuilt, messages=len(request.messages))
+        self._show(events.ModelStarted, model=self._agent.model.name, step=effect.position + 1)
+        return await self._ask(request, key, ask)
+
+    async def _ask(self, request: ModelRequest, key: str, ask: Ask) -> Replied | ModelFailed:
+        begun = self._loop.time()
+        crash_point("model.before_call")
+        try:
+            body = encode(self._priced(await self._stream(Unfinished(key, ask, []), request)))
+            reply = decode_reply(body)  # a model of somebody's own may have put anything into it
+        except ModelError as error:
+            failed = self._failed(key, ask, error, begun)
+        except BaseException as error:
+            if passes(error):
+                raise
+            broken = error if isinstance(error, Exception) else RuntimeError(f"{type(error).__name__}: {error}")
+            failed = self._performer.failed(key, ask, broken, begun)
+        else:
+            crash_point("model.after_reply")
+            outcome = await self._performer.succeeded(key, ask, body, begun)
+            if not isinstance(outcome, Failed):
+                self._recorder.submit([outcome], patient=True)
+                return Replied(reply)
+            failed = outcome
+        self._unfinished = None
+        self._recorder.submit([failed])
+        return ModelFailed(failed.error.kind, failed.error.message)
+
+    def _failed(self, key: str, ask: Ask, error: ModelError, begun: float) -> Failed:
+        info = ErrorInfo(printable(error.kind[:100]), bounded(error.message))
+        ms = round((self._loop.time() - begun) * 1000)
+        detail = msgspec.Raw(encode(error.attempts)) if error.attempts else ABSENT
+        return Failed(at=self._performer.now(), key=key, ask=ask, error=info, ms=ms, detail=detail)
+
+    def _priced(self, reply: ModelReply) -> ModelReply:
+        """A reply with what it cost, by the prices of today."""
+        if reply.cost is not None:
+            return reply
+        cost = self._around.price(reply, self._agent.model.name)
+        return reply if cost is None else msgspec.structs.replace(reply, cost=cost)
+
+    async def _attached(self, thread: Thread) -> dict[str, bytes]:
+        """The bytes of all attachments of the conversation; each is read once in a turn."""
+        for message in thread.tail(len(thread) - self._searched):
+            for digest in _attachments(message):
+                if digest not in self._files:
+                    self._files[digest] = await self._performer.large(Blob(digest, 0))
+        self._searched = len(thread)
+        return self._files
+
+    async def _stream(self, unfinished: Unfinished, request: ModelRequest) -> ModelReply:
+        model = self._agent.model
+        self._unfinished = unfinished
+        async with aclosing(batches(model, request)) as stream:
+            async for batch in stream:
+                for event in batch:
+                    if type(event) is StreamEnd:
+                        self._unfinished = None
+                        reply = event.reply
+                        return reply if reply.model else msgspec.structs.replace(reply, model=model.name)
+                    self._streamed(event, unfinished.said)
+        raise StreamCut(model.name)
+
+    def _streamed(self, event: StreamEvent, said: list[str]) -> None:
+        """Show a piece of the reply."""
+        if type(event) is TextChunk:
+            said.append(event.text)
+            self._show(events.TextDelta, text=event.text)
+            crash_point("model.mid_stream")
+        elif type(event) is CallChunk:
+            self._show(events.ToolCallDelta, call_id=event.id, arguments=event.arguments)
+        elif type(event) is CallStart:
+            self._show(events.ToolCallStarted, call_id=event.id, tool=event.name)
+        elif type(event) is ReasoningChunk:
+            self._show(events.ReasoningDelta, text=event.text)
+        elif type(event) is StreamNote:
+            self._show(events.ModelNote, what=event.kind, detail=event.detail)
+        elif type(event) is StreamReset:
+            said.clear()
+            self._show(events.AttemptReset, reason=event.reason)
+
+    def _show(self, kind: type[events.LiveEvent], **fields: Any) -> None:  # noqa: ANN401
+        self._around.show(kind, self._run, fields)
+
+
+def _recorded(outcome: Outcome) -> Replied | ModelFailed:
+    match outcome:
+        case Done():
+            return Replied(decode_reply(bytes(outcome.value)))
+        case Failed():
+            return ModelFailed(outcome.error.kind, outcome.error.message)
+        case _:
+            return ModelFailed("interrupted", "the model call was interrupted")
+
+
+def _attachments(message: Message) -> Iterator[str]:
+    """Digests of the attachments that a message speaks of."""
+    if isinstance(message, UserMessage):
+        yield from (part.digest for part in message.parts if isinstance(part, Attachment))
+    elif isinstance(message, ToolMessage):
+        yield from (digest for result in message.results for digest in result.files)

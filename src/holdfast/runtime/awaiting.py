@@ -1,0 +1,78 @@
+"""What the tools of one turn wait for from outside: an approval, a webhook, another system. It may take days."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from holdfast.agent import milliseconds
+from holdfast.effects.canonical import digest_of_bytes
+from holdfast.effects.envelope import segment
+from holdfast.effects.replay import Answer, Begin, Repeat
+from holdfast.effects.values import decode_value
+from holdfast.errors import Suspended, WaitEnded, WaitExpired
+from holdfast.names import check_id
+from holdfast.records import Ask, Done, ErrorInfo, Failed, Intended
+
+if TYPE_CHECKING:
+    from datetime import timedelta
+
+    from holdfast.effects.performer import Performer
+    from holdfast.records import Outcome
+    from holdfast.runtime.recording import Recorder
+    from holdfast.runtime.surroundings import Surroundings
+
+
+class Awaiting:
+    """The waits of one turn."""
+
+    def __init__(self, around: Surroundings, performer: Performer, recorder: Recorder) -> None:
+        self._around = around
+        self._performer = performer
+        self._recorder = recorder
+
+    def token(self, key: str, name: str, occurrence: int) -> str:
+        """What whoever answers the wait has to show."""
+        return self._around.token(_names(key, name, occurrence)[1])
+
+    async def wait(self, key: str, name: str, occurrence: int, timeout: timedelta | float | None) -> Any:  # noqa: ANN401
+        """The answer, if it is there; otherwise the call is left here, and runs again when it is."""
+        below, known = _names(key, name, occurrence)
+        ask = Ask("await_event", known, digest_of_bytes("wait", known.encode()))
+        decision = self._performer.decide(below, ask, Repeat.FREE)
+        if isinstance(decision, Answer):
+            return await self._answer(name, decision.outcome)
+        deadline = None if timeout is None else self._performer.now() + milliseconds(timeout)
+        wait = await self._around.open_wait(known, deadline)
+        if wait.state == "open":
+            self._performer.leave(key)  # what is cancelled in the call from here on was not: it runs again
+            if isinstance(decision, Begin):
+                self._recorder.submit([Intended(at=self._performer.now(), key=below, ask=ask)])
+            raise Suspended(known)
+        asked = ask if isinstance(decision, Begin) else None
+        if wait.state == "resolved":
+            begun = asyncio.get_running_loop().time()
+            outcome = await self._performer.succeeded(below, asked, wait.payload or b"null", begun)
+        else:
+            info = ErrorInfo(wait.state, f"the wait was {wait.state}")
+            outcome = Failed(at=self._performer.now(), key=below, ask=asked, error=info)
+        self._recorder.submit([outcome])
+        # From here on the tool may act on the answer: if it is interrupted now, it was not left by itself.
+        await self._recorder.settle()
+        return await self._answer(name, outcome)
+
+    async def _answer(self, name: str, outcome: Outcome) -> Any:  # noqa: ANN401  whatever somebody outside answered
+        if isinstance(outcome, Done):
+            body = bytes(outcome.value) if outcome.blob is None else await self._performer.large(outcome.blob)
+            return decode_value(body)
+        state = outcome.error.kind if isinstance(outcome, Failed) else "cancelled"
+        if state == "expired":
+            raise WaitExpired(name)
+        raise WaitEnded(name, state)
+
+
+def _names(key: str, name: str, occurrence: int) -> tuple[str, str]:
+    """The key of a wait, and the name under which the store knows it."""
+    below = f"{key}/{segment(check_id('wait', name), occurrence)}"
+    known = below if len(below) <= 200 else f"{below[:150]}~{digest_of_bytes('wait', below.encode())[:40]}"
+    return below, known

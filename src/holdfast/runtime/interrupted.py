@@ -1,0 +1,52 @@
+"""What a journal tells about a tool call that has no outcome yet. Pure.
+
+What `reconcile` does to find out about a call hangs below that call, too, apart from what the call itself has done.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from holdfast.effects.replay import Past, Recorded
+
+LOOK: Final = "%reconcile-"
+"""What the places below a call begin with in which `reconcile` works; no name of a step or a wait can look like it."""
+
+
+def has_outcome(past: Past, key: str) -> bool:
+    """Whether it is recorded how the effect ended."""
+    found = past.effects.get(key)
+    return found is not None and found.outcome is not None
+
+
+def left_by_itself(past: Past, key: str) -> bool:
+    """Whether the call was left in order, to wait: then nothing of it was interrupted, and it may run again."""
+    waiting = False
+    for name, found in _below(past, key):
+        if not name.startswith(f"{key}/{LOOK}") and found.ask().kind == "await_event":
+            waiting = found.outcome is None
+    return waiting
+
+
+def only_waits(past: Past, key: str) -> bool:
+    """Whether the call did nothing that is recorded but wait, and nobody has answered it."""
+    below = dict(_below(past, key))
+    if any(name.startswith(f"{key}/{LOOK}") for name in below):
+        return False  # it was interrupted once, and somebody is finding out
+    waits = [found for found in below.values() if found.ask().kind == "await_event" and found.outcome is None]
+    return bool(waits) and len(waits) == len(below)
+
+
+def next_look(past: Past, key: str) -> str:
+    """The place of the next attempt to find out what came of a call."""
+    number = 1
+    while has_outcome(past, f"{key}/{LOOK}{number}"):
+        number += 1
+    return f"{key}/{LOOK}{number}"
+
+
+def _below(past: Past, key: str) -> Iterator[tuple[str, Recorded]]:
+    return ((name, found) for name, found in past.effects.items() if name.startswith(f"{key}/"))

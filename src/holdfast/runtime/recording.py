@@ -1,0 +1,60 @@
+"""The records of one turn on their way into its journal: in their place at once, waited for as late as possible.
+
+A record is in its place as soon as it is submitted, and what is submitted later can't be durable without it. Durability
+is awaited before anything happens to the world that must not happen twice under another name, and before anybody is
+told how the turn ended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from holdfast.errors import Halted, HoldfastError, InvariantBroken
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable
+
+    from holdfast.effects.performer import Performer
+    from holdfast.records import Record
+
+
+class Recorder:
+    """Submits the records of one turn."""
+
+    def __init__(self, performer: Performer) -> None:
+        self._performer = performer
+        self._loop = asyncio.get_running_loop()
+        self._gathered: list[Record] = []
+        self._durable: Awaitable[object] | None = None
+
+    def submit(self, added: list[Record], *, patient: bool = False) -> None:
+        """Put records into their place in the journal; `patient`: nobody will wait for them soon."""
+        gathered, self._gathered = self._gathered, []
+        _, self._durable = self._performer.submit([*gathered, *added], patient=patient)
+
+    def gather(self, outcome: Record) -> None:
+        """Submit an outcome together with those of other calls that end in the same round of the loop."""
+        if not self._gathered:
+            self._loop.call_soon(self.flush)
+        self._gathered.append(outcome)
+
+    def flush(self) -> None:
+        """Submit what was gathered."""
+        if not self._gathered:
+            return
+        try:
+            self.submit([], patient=True)
+        except (Halted, HoldfastError):
+            pass  # the turn is halted: it hears of it with its next effect
+        except Exception as error:  # noqa: BLE001  nothing may go on without these records
+            broken = InvariantBroken(f"what a tool gave can't be recorded: {error!r}")
+            broken.__cause__ = error
+            self._performer.halt(broken)
+
+    async def settle(self) -> None:
+        """Wait until everything that was submitted is durable."""
+        self.flush()
+        if self._durable is not None:
+            pending, self._durable = self._durable, None
+            await self._performer.durable(pending)

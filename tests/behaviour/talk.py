@@ -1,0 +1,46 @@
+"""What was said in a session, and what the model was asked."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import holdfast as hf
+from holdfast.testing import ScriptedModel
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+
+    from holdfast.messages import Message
+
+SOON = 5.0
+
+
+def asked(agent: hf.Agent) -> list[hf.ModelRequest]:
+    """What the model was asked."""
+    model = agent.model
+    assert isinstance(model, ScriptedModel)
+    return model.requests
+
+
+def pairs_are_whole(messages: Sequence[Message]) -> bool:
+    """Whether each batch of calls is followed by the results of just those calls."""
+    wanted: list[str] = []
+    for message in messages:
+        got = [result.call_id for result in message.results] if isinstance(message, hf.ToolMessage) else []
+        if got != wanted:
+            return False
+        wanted = [made.id for made in message.calls] if isinstance(message, hf.AssistantMessage) else []
+    return not wanted
+
+
+def states(messages: Sequence[Message]) -> list[str]:
+    """How the calls ended."""
+    return [result.state for message in messages if isinstance(message, hf.ToolMessage) for result in message.results]
+
+
+async def until(condition: Callable[[], Awaitable[bool]]) -> None:
+    """Wait for something that can only be asked for."""
+    async with asyncio.timeout(SOON):
+        while not await condition():  # noqa: ASYNC110  what is awaited is in the store
+            await asyncio.sleep(0.005)

@@ -1,0 +1,75 @@
+"""One real process after the other, for little: a server that imports everything once, and forks a child per request.
+
+The server is a script that calls `serve`. It reads a JSON object from each line of its standard input, waits for the
+child, and answers with its exit status. It has no threads itself.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import traceback
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from holdfast.testing import arm_from_environment
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+PATIENCE = 30.0
+
+
+class Forks:
+    """Starts the children of a script, each on the store of a folder."""
+
+    def __init__(self, script: str | Path) -> None:
+        self._server = subprocess.Popen(
+            [sys.executable, str(script)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+
+    def run(self, folder: Path, **request: str) -> int:
+        """The exit status of a child: 0 when its work is done, -9 when it was killed."""
+        folder.mkdir(exist_ok=True)
+        assert self._server.stdin is not None
+        assert self._server.stdout is not None
+        self._server.stdin.write(json.dumps({"folder": str(folder), **request}) + "\n")
+        self._server.stdin.flush()
+        return int(self._server.stdout.readline())
+
+    def close(self) -> None:
+        assert self._server.stdin is not None
+        assert self._server.stdout is not None
+        self._server.stdin.close()
+        self._server.wait(timeout=PATIENCE)
+        self._server.stdout.close()
+
+
+def serve(work: Callable[[Path, dict[str, str]], object]) -> None:
+    """Do the work of each request in a child of its own, which a crash point of the request may end."""
+    for line in sys.stdin:
+        pid = os.fork()
+        if pid == 0:
+            os._exit(_child(work, json.loads(line)))
+        _, status = os.waitpid(pid, 0)
+        print(os.waitstatus_to_exitcode(status), flush=True)
+
+
+def _child(work: Callable[[Path, dict[str, str]], object], request: dict[str, str]) -> int:
+    os.environ.update({name: value for name, value in request.items() if name.startswith("HOLDFAST_")})
+    arm_from_environment()
+    folder = Path(request["folder"])
+    try:
+        work(folder, request)
+    except BaseException:  # noqa: BLE001  the test shows what happened in the child
+        (folder / "error.txt").write_text(traceback.format_exc())
+        return 1
+    return 0
+
+
+def error_in(folder: Path) -> str:
+    """What a child that failed has left behind."""
+    path = folder / "error.txt"
+    return path.read_text() if path.exists() else "no error was written"

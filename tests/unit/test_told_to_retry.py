@@ -1,0 +1,54 @@
+"""What a provider says itself about another try, and answers whose status says less than their words."""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast.errors import ContextOverflow, ModelError
+from holdfast.models.chat import DIALECT
+from holdfast.models.retry import Retry, pause, worth_another
+from holdfast.models.waiting import should_retry
+
+
+@pytest.mark.parametrize(
+    ("said", "told"), [("true", True), ("False", False), (" true ", True), ("", None), ("maybe", None)]
+)
+def test_a_header_says_whether_another_try_is_of_use(said: str, told: bool | None) -> None:  # noqa: FBT001
+    assert should_retry({"x-should-retry": said}) is told
+
+
+def test_where_there_is_no_such_header_nothing_is_said() -> None:
+    assert should_retry({}) is None
+
+
+@pytest.mark.parametrize("told", [True, False])
+@pytest.mark.parametrize(
+    "error",
+    [
+        ModelError("no", kind="server_error", status=500, retryable=True),
+        ModelError("no", kind="bad_request", status=400),
+        ContextOverflow("too long"),
+    ],
+    ids=lambda error: error.kind,
+)
+def test_what_the_provider_says_stands_above_kind_and_status(error: ModelError, told: bool) -> None:  # noqa: FBT001
+    assert worth_another(error, told) is told
+
+
+def test_what_the_provider_says_does_not_lift_the_number_of_tries() -> None:
+    error = ModelError("no", kind="server_error", status=500)
+    policy = Retry(attempts=3)
+    waits = [pause(policy, error, tried=tried, elapsed=0, chance=0, told=True) for tried in (1, 2, 3)]
+    assert waits == [0.5, 1.0, None]
+
+
+def test_a_call_that_the_provider_could_not_read_is_sampled_again_within_the_number_of_tries() -> None:
+    body = b'{"error":{"message":"Failed to call a function.","type":"invalid_request_error","code":"tool_use_failed"}}'
+    error = DIALECT.error(400, {}, body)
+    waits = [pause(Retry(attempts=2), error, tried=tried, elapsed=0, chance=0) for tried in (1, 2)]
+    assert waits == [0.5, None]
+
+
+def test_a_request_that_is_refused_is_not_sent_again() -> None:
+    error = DIALECT.error(400, {}, b'{"error":{"message":"no","type":"invalid_request_error"}}')
+    assert not worth_another(error)

@@ -26,21 +26,21 @@ class Model(Protocol):
         ...
 
 
-async def batches(model: Model, request: ModelRequest) -> AsyncGenerator[Sequence[StreamEvent], None]:
-    """The stream of a model, let go at once when nobody reads on.
+def batches(model: Model, request: ModelRequest) -> AsyncGenerator[Sequence[StreamEvent], None]:
+    """The stream of a model, to be closed by whoever reads it.
 
-    A model that has a method `batches` gives all that one piece of its answer means at once, which is cheaper; of
-    others each event is a batch.
+    A model that has an async generator `batches` gives all that one piece of its answer means at once, which is
+    cheaper; of others each event is a batch.
     """
     together = getattr(model, "batches", None)
-    stream: Any = model.stream(request) if together is None else together(request)
+    return _one_by_one(model, request) if together is None else together(request)
+
+
+async def _one_by_one(model: Model, request: ModelRequest) -> AsyncGenerator[Sequence[StreamEvent], None]:
+    stream: Any = model.stream(request)
     try:
-        if together is None:
-            async for event in cast("AsyncIterator[StreamEvent]", stream):
-                yield (event,)
-        else:
-            async for batch in cast("AsyncIterator[Sequence[StreamEvent]]", stream):
-                yield batch
+        async for event in cast("AsyncIterator[StreamEvent]", stream):
+            yield (event,)
     finally:
         close = getattr(stream, "aclose", None)
         if close is not None:

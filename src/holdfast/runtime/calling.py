@@ -182,8 +182,10 @@ class Calling:
     # ---- performing ----
 
     async def _together(self, todo: list[Call]) -> None:
-        tasks = [asyncio.ensure_future(self._perform(call)) for call in todo]
+        first, *others = todo
+        tasks = [asyncio.ensure_future(self._perform(call)) for call in others]
         try:
+            await self._perform(first)  # needs no task of its own
             await asyncio.gather(*tasks)
         finally:
             left = [task for task in tasks if not task.done()]

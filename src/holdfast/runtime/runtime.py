@@ -25,6 +25,7 @@ from holdfast.errors import (
 )
 from holdfast.models import prices
 from holdfast.names import check_id
+from holdfast.runtime.collecting import rare_collections
 from holdfast.runtime.driver import SessionDrive, Surround
 from holdfast.runtime.following import Cursor, Rings, follow_store, store_cursor
 from holdfast.runtime.invocation import Emitted, Subscription, emit
@@ -347,11 +348,14 @@ async def open(  # noqa: PLR0913
     Whatever was interrupted goes on at once. `drive=False` only looks and accepts: another process does the work.
     `prices` go before the known ones: ``{"provider:model": hf.Price(input=3, output=15)}``, dollars a million tokens.
     """
-    async with (
-        open_store(path, durability=durability, limits=limits, clock=clock) as store,
-        Runtime(store, agents, lease_ms=lease_ms, concurrency=concurrency, drive=drive, own_prices=prices) as runtime,
-    ):
-        yield runtime
+    with rare_collections():
+        async with (
+            open_store(path, durability=durability, limits=limits, clock=clock) as store,
+            Runtime(
+                store, agents, lease_ms=lease_ms, concurrency=concurrency, drive=drive, own_prices=prices
+            ) as runtime,
+        ):
+            yield runtime
 
 
 async def run(agent: Agent, prompt: str, *, deadline: timedelta | float | None = None) -> TurnOutcome:

@@ -19,7 +19,7 @@ MAX_CALLS: Final = 1_000
 class OpenCall:
     """A call as far as it has come."""
 
-    __slots__ = ("arguments", "custom", "cut", "extra", "id", "index", "name", "theirs")
+    __slots__ = ("_whole", "arguments", "custom", "cut", "extra", "id", "index", "name", "theirs")
 
     def __init__(self, index: int | None) -> None:
         self.index = index
@@ -33,9 +33,15 @@ class OpenCall:
         self.extra: Any = None
         self.cut = False
         """The limit came before its arguments: that is not a call without any."""
+        self._whole: ToolCall | None = None
 
     def whole(self, route: str) -> ToolCall:
         """The call, after its last fragment."""
+        if self._whole is None:
+            self._whole = self._made(route)
+        return self._whole
+
+    def _made(self, route: str) -> ToolCall:
         text = "".join(self.arguments)
         if self.custom:
             return ToolCall(self.id, self.name, {"input": text}, None, {"custom": True}, route)

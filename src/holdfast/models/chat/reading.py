@@ -23,6 +23,7 @@ from holdfast.messages import (
 )
 from holdfast.models.chat.calls import OpenCalls
 from holdfast.models.chat.errors import in_stream
+from holdfast.models.chat.frames import usual
 from holdfast.models.reading import UNREADABLE, Halves, counted, listed, mapping, read, sound, worded
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
     from holdfast.messages import FinishReason, Part, StreamEvent
     from holdfast.models.chat.calls import OpenCall
+    from holdfast.models.chat.frames import Chunk
     from holdfast.models.wire import Endpoint, Frame
 
 MAX_REPLY: Final = 32 * 1024 * 1024
@@ -91,6 +93,8 @@ class ChatFold:
         if self._done:
             self.ignored += 1
             return []
+        if not frame.event and not self._halves.broken and (known := usual(data)) is not None:
+            return self._usual(known)
         chunk = self._halves.read(data)
         if not isinstance(chunk, dict):
             self.ignored += 1
@@ -140,13 +144,7 @@ class ChatFold:
             self.ignored += 1
             return []
         events: list[StreamEvent] = []
-        if not self._started:
-            self._started = True
-            self._model = worded(chunk.get("model"))[:1_000] or self._model
-            events.append(StreamStart(self._model))
-        if self._id is None:
-            self._id = worded(chunk.get("id"))[:1_000] or None
-            self._created = counted(chunk.get("created"))
+        self._begin(chunk.get("id"), chunk.get("model"), chunk.get("created"), events)
         if isinstance(usage, dict):
             self._raw_usage = cast("dict[str, Any]", usage)
         for choice in listed(choices):
@@ -154,6 +152,40 @@ class ChatFold:
         if isinstance(usage, dict):
             self._count(cast("dict[str, Any]", usage), events)
         return events
+
+    def _usual(self, chunk: Chunk) -> list[StreamEvent]:
+        events: list[StreamEvent] = []
+        if self._id is None:
+            self._begin(chunk.id, chunk.model, chunk.created, events)
+        if chunk.usage is not None:
+            self._raw_usage = chunk.usage
+        for choice in chunk.choices:
+            delta = choice.delta
+            thought = delta.reasoning_content or delta.reasoning
+            if thought:
+                self._say(self._thoughts, "thoughts", thought, ReasoningChunk, events)
+            if delta.content:
+                self._say(self._text, "text", delta.content, TextChunk, events)
+            for piece in delta.tool_calls or ():
+                function = piece.function
+                name, more = ("", "") if function is None else (function.name or "", function.arguments or "")
+                call = self._addressed(piece.index, piece.id or "", name, more)
+                if call is not None:
+                    self._grow(call, more, events)
+            if choice.finish_reason:
+                self._close(choice.finish_reason, events)
+        if chunk.usage is not None:
+            self._count(chunk.usage, events)
+        return events
+
+    def _begin(self, id: Any, model: Any, created: Any, events: list[StreamEvent]) -> None:  # noqa: ANN401  whatever came
+        if not self._started:
+            self._started = True
+            self._model = worded(model)[:1_000] or self._model
+            events.append(StreamStart(self._model))
+        if self._id is None:
+            self._id = worded(id)[:1_000] or None
+            self._created = counted(created)
 
     def _choice(self, choice: dict[str, Any], events: list[StreamEvent]) -> None:
         if choice.get("index") not in (0, None):
@@ -268,20 +300,17 @@ class ChatFold:
     # -- calls
 
     def _fragment(self, fragment: dict[str, Any], events: list[StreamEvent]) -> None:
-        if self._finish is not None:
-            self.ignored += 1
-            return
         custom = isinstance(fragment.get("custom"), dict)
         function = mapping(fragment.get("custom") if custom else fragment.get("function"))
         name, id = worded(function.get("name")), worded(fragment.get("id"))
         came: Any = function.get("input") if custom else function.get("arguments")
         index = fragment.get("index")
-        call = self._calls.addressed(index if type(index) is int else None, id, name, came)
+        call = self._addressed(index if type(index) is int else None, id, name, came)
+        if call is None:
+            return
         call.custom = call.custom or custom
         if fragment.get("extra_content") is not None:
             call.extra = self._halves.kept(fragment["extra_content"])
-        call.theirs = call.theirs or id
-        call.name = call.name or name
         # Some send the arguments as the object itself.
         more = (
             came
@@ -290,10 +319,25 @@ class ChatFold:
             if isinstance(came, dict)
             else ""
         )
+        self._grow(call, more, events)
+
+    def _addressed(self, index: int | None, id: str, name: str, came: object) -> OpenCall | None:
+        """The call that a fragment belongs to, with its id and its name; None after the end of the reply."""
+        if self._finish is not None:
+            self.ignored += 1
+            return None
+        call = self._calls.addressed(index, id, name, came)
+        call.theirs = call.theirs or id
+        call.name = call.name or name
+        if not call.id:
+            self._hold(len(id) + len(name))
+        return call
+
+    def _grow(self, call: OpenCall, more: str, events: list[StreamEvent]) -> None:
         if more and self._halves.broken:
             more = self._halves.join(call, more)
-        self._hold(len(more) + (0 if call.id else len(id) + len(name)))
         if more:
+            self._hold(len(more))
             call.arguments.append(more)
         if call.id:
             if more:
@@ -304,8 +348,11 @@ class ChatFold:
     def _show(self, call: OpenCall, events: list[StreamEvent]) -> None:
         # An id that is made up must not be that of a call of an earlier reply, nor depend on anything but what came.
         # Where the reply has neither a name nor a date, it is told apart by all that it says, at its end.
-        told = (self._id or "", str(self._created), "".join(self._thoughts), "".join(self._text))
-        self._calls.identify(call, *told, str(_usage(self._raw_usage or {})))
+        told: tuple[str, ...] = ()
+        if self._calls.needs_id(call):
+            said = (self._id or "", str(self._created), "".join(self._thoughts), "".join(self._text))
+            told = (*said, str(_usage(self._raw_usage or {})))
+        self._calls.identify(call, *told)
         events.append(CallStart(call.id, call.name))
         if call.arguments:
             events.append(CallChunk(call.id, "".join(call.arguments)))

@@ -55,6 +55,9 @@ if TYPE_CHECKING:
     from holdfast.events import ReasoningDelta as ReasoningDelta
     from holdfast.events import RunResumed as RunResumed
     from holdfast.events import RunStarted as RunStarted
+    from holdfast.events import TaskEnded as TaskEnded
+    from holdfast.events import TaskProgressed as TaskProgressed
+    from holdfast.events import TaskStarted as TaskStarted
     from holdfast.events import TextDelta as TextDelta
     from holdfast.events import ToolCallCompleted as ToolCallCompleted
     from holdfast.events import ToolCallDelta as ToolCallDelta
@@ -199,6 +202,9 @@ _HOMES = {
     "Subscription": "holdfast.runtime",
     "Text": "holdfast.messages",
     "TextChunk": "holdfast.messages",
+    "TaskEnded": "holdfast.events",
+    "TaskProgressed": "holdfast.events",
+    "TaskStarted": "holdfast.events",
     "TextDelta": "holdfast.events",
     "Timeouts": "holdfast.models.transport",
     "Tool": "holdfast.tools",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -16,13 +16,15 @@ from holdfast.messages import ModelRequest, Settings
 from holdfast.models import Model, model
 from holdfast.names import check_id
 from holdfast.output import Output
-from holdfast.tools import AnyTool, Tool, tool
+from holdfast.tools.toolset import Toolset, flattened
 from holdfast.turns.machine import Rules
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from holdfast.messages import OutputSpec, ToolSpec
+    from holdfast.tools import AnyTool
+    from holdfast.tools.toolset import Given
     from holdfast.turns.thread import Thread
 
 MAX_INSTRUCTIONS: Final = 1_000_000
@@ -57,9 +59,10 @@ class Agent:
     """Model, instructions, tools, the shape of the answer, limits.
 
     `model` is a Model or a name such as ``"provider:model"``, or a list of these: the first that works. `tools` are
-    functions, made into tools where they are not (a plain function is never silently repeated). `output` is the type
-    of the answer: a pydantic model, a dataclass, anything pydantic understands, or a JSON schema. `settings` say how
-    the model is to answer.
+    functions, tools, toolsets and lists of these; a function is made a tool, which is never silently repeated.
+    `output` is the type of the answer: a pydantic model, a dataclass, anything pydantic understands, or a JSON schema.
+    `settings` say how the model is to answer. A tool call that takes longer than `inline_budget` goes on in the
+    background, where the tool says nothing else.
     """
 
     def __init__(  # noqa: PLR0913
@@ -68,12 +71,15 @@ class Agent:
         *,
         model: Model | str | Sequence[Model | str],
         instructions: str = "",
-        tools: Sequence[AnyTool | Callable[..., Any]] = (),
+        tools: Sequence[Given] | Toolset = (),
         output: Any = None,  # noqa: ANN401  a type or a schema
         limits: Limits | None = None,
         settings: Settings | None = None,
+        inline_budget: timedelta | float | None = None,
     ) -> None:
         self.name = check_id("agent", name)
+        self.inline_budget = None if inline_budget is None else milliseconds(inline_budget) / 1000
+        """How many seconds the model waits for a call before that goes on in the background; None: without end."""
         self.limits = Limits() if limits is None else limits
         if not isinstance(self.limits, Limits):  # pyright: ignore[reportUnnecessaryIsInstance]  # callers may be untyped
             raise InvalidArgument("limits", limits, "Limits")
@@ -145,14 +151,11 @@ def milliseconds(span: timedelta | float) -> int:
     return max(1, round(seconds * 1000))
 
 
-def _by_name(agent: str, tools: Sequence[AnyTool | Callable[..., Any]]) -> dict[str, AnyTool]:
+def _by_name(agent: str, tools: Sequence[Given] | Toolset) -> dict[str, AnyTool]:
     found: dict[str, AnyTool] = {}
-    if not isinstance(tools, list | tuple):
-        raise InvalidArgument("tools", tools, "a list of functions and tools")
-    for given in tools:
-        if not callable(given):
-            raise InvalidArgument("tool", given, "a function or a tool")
-        made = cast("AnyTool", given) if isinstance(given, Tool) else tool(given)
+    if not isinstance(tools, list | tuple | Toolset):
+        raise InvalidArgument("tools", tools, "a list of functions, tools and toolsets")
+    for made in flattened(tools):
         if found.setdefault(made.name, made) != made:
             raise AgentInvalid(agent, f"it has two tools called {made.name!r}; give one of them another name")
     return found

@@ -38,10 +38,11 @@ from holdfast.store.digests import blob_digest
 from holdfast.store.store import LEASE_MS, MIN_LEASE_MS
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Awaitable, Callable
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 
     from holdfast.effects.performer import Ledger
     from holdfast.records import JournalKind
+    from holdfast.store import Notify
     from holdfast.store.contract import Lease
     from holdfast.store.store import Store
 
@@ -197,17 +198,25 @@ async def _body(performer: Performer, ledger: Ledger, body: Callable[[Boundary],
 
 @asynccontextmanager
 async def claimed(
-    store: Store, journal: str, lease_ms: int, seen: Callable[[], int | None] = lambda: None
+    store: Store,
+    journal: str,
+    lease_ms: int,
+    seen: Callable[[], int | None] = lambda: None,
+    lease: Lease | None = None,
 ) -> AsyncGenerator[Lease]:
     """Hold the lease as long as the block runs, and give it back whatever happens: also when cancelled meanwhile.
 
-    `seen` tells at the end up to which wake the holder has looked.
+    `seen` tells at the end up to which wake the holder has looked. `lease` is one that was claimed before.
     """
-    claim = asyncio.ensure_future(store.claim(journal, ttl_ms=lease_ms))
+    claim = asyncio.ensure_future(store.claim(journal, ttl_ms=lease_ms) if lease is None else _given(lease))
     try:
         yield await asyncio.shield(claim)
     finally:
         await asyncio.shield(_give_back(store, claim, seen))
+
+
+async def _given(lease: Lease) -> Lease:
+    return lease
 
 
 async def _give_back(store: Store, claim: asyncio.Future[Lease], seen: Callable[[], int | None]) -> None:
@@ -262,8 +271,10 @@ class LeasedJournal:
     def now(self) -> int:
         return self._store.clock.read().wall
 
-    def append(self, added: list[Record], *, patient: bool = False) -> tuple[int, asyncio.Future[int]]:
-        future = self._store.append(self._lease, added, head=self._head, checked=False, patient=patient)
+    def append(
+        self, added: list[Record], *, patient: bool = False, notify: Sequence[Notify] = ()
+    ) -> tuple[int, asyncio.Future[int]]:
+        future = self._store.append(self._lease, added, head=self._head, checked=False, patient=patient, notify=notify)
         # Looked at by whoever waits for a later append: if this one failed, that one fails too.
         future.add_done_callback(self._appended)
         self._head += len(added)
@@ -302,7 +313,13 @@ class RecordedJournal:
     def now(self) -> int:
         return self._store.clock.read().wall
 
-    def append(self, added: list[Record], *, patient: bool = False) -> tuple[int, Awaitable[object]]:  # noqa: ARG002
+    def append(
+        self,
+        added: list[Record],
+        *,
+        patient: bool = False,  # noqa: ARG002  part of the protocol
+        notify: Sequence[Notify] = (),  # noqa: ARG002
+    ) -> tuple[int, Awaitable[object]]:
         raise ReplayMiss(getattr(added[0], "key", self.journal))
 
     async def put_blob(self, body: bytes) -> Blob:

@@ -21,15 +21,18 @@ from holdfast.messages import (
     decode_reply,
 )
 from holdfast.records import (
+    TASK,
     Admitted,
     Cancelled,
     Done,
     Ended,
     EndStatus,
+    ErrorInfo,
     Failed,
     Intended,
     Outcome,
     Parked,
+    Progressed,
     Record,
     Resumed,
     Started,
@@ -135,6 +138,28 @@ class TurnWaiting(_Event, frozen=True, tag="turn_waiting"):
     """The turn is parked; nothing runs until one of these waits is answered."""
 
     waits: tuple[str, ...]
+
+
+class TaskStarted(_Event, frozen=True, tag="task_started"):
+    """The process `by` carries out a call in the background; `session` is the id of the task."""
+
+    by: str | None
+
+
+class TaskProgressed(_Event, frozen=True, tag="task_progressed"):
+    """How far a task is, in the words of its tool."""
+
+    note: str | None = None
+    fraction: float | None = None
+
+
+class TaskEnded(_Event, frozen=True, tag="task_ended"):
+    """A task has ended, and its session is notified."""
+
+    status: EndStatus
+    code: str = ""
+    """Why it did not complete, in one word: ``interrupted``, or the kind of its error."""
+    message: str = ""
 
 
 class LoopDetected(_Event, frozen=True, tag="loop_detected"):
@@ -264,6 +289,9 @@ RecordEvent: TypeAlias = (
     InputAccepted
     | RunStarted
     | RunResumed
+    | TaskStarted
+    | TaskProgressed
+    | TaskEnded
     | MessageCommitted
     | UsageRecorded
     | ToolCallCompleted
@@ -317,6 +345,13 @@ _Seen: TypeAlias = "tuple[type[Event], str | None, dict[str, Any]]"
 
 def _seen(record: Record) -> Iterator[_Seen]:
     match record:
+        case Started() | Resumed() if record.run == TASK:
+            yield TaskStarted, record.run, {"by": record.by}
+        case Progressed():
+            yield TaskProgressed, record.run, {"note": record.note, "fraction": record.fraction}
+        case Ended() if record.run == TASK:
+            error = record.error or ErrorInfo("", "")
+            yield TaskEnded, record.run, {"status": record.status, "code": error.kind, "message": error.message}
         case Started():
             yield RunStarted, record.run, {"code": record.code, "by": record.by}
         case Resumed():
@@ -342,7 +377,7 @@ def _admitted(record: Admitted) -> Iterator[_Seen]:
     said = input_of(bytes(record.body))
     if isinstance(said, Stop):
         return
-    message = UserMessage(f"{record.run}.i{record.input}", said.parts)
+    message = UserMessage(f"{record.run}.i{record.input}", said.parts, said.origin)
     yield InputAccepted, record.run, {"input": record.input, "key": record.key, "text": message.text}
     yield MessageCommitted, record.run, {"message": message}
 

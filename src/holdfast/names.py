@@ -71,10 +71,15 @@ def check_choice(what: str, value: object, choices: tuple[str, ...]) -> None:
 
 def check_text(what: str, value: object, limit: int = 1_000) -> str:
     """A text for people, cut to `limit` characters; `InvalidId` when it is none."""
+    return check_string(what, value)[:limit]
+
+
+def check_string(what: str, value: object) -> str:
+    """A text of any length that can be stored as UTF-8; `InvalidId` when it is none."""
     if not isinstance(value, str):
         raise InvalidId(what, value, f"it is a {type(value).__name__}, not a text")
     try:
         value.encode()
     except UnicodeEncodeError:
         raise InvalidId(what, value, "it holds a lone surrogate") from None
-    return value[:limit]
+    return value

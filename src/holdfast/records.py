@@ -37,6 +37,9 @@ Wake = Literal["all", "any", "race"]
 Number = Annotated[int, msgspec.Meta(ge=-(2**62), le=2**62)]
 """A time, a size or a place. Larger ones are refused when a record is read, so they must not be written."""
 
+TASK: Final = "task"
+"""The run of a journal that is a task: a tool call that goes on in the background. No turn is called like it."""
+
 ABSENT: Final = msgspec.Raw()
 """No value: left out of the bytes (a JSON null would be ``Raw(b"null")``). Another empty Raw would not be."""
 
@@ -161,6 +164,8 @@ class Done(_Record, frozen=True, gc=False, tag="done"):
     """How long it took."""
     refs: tuple[Blob, ...] = ()
     """Attachments that the value speaks of."""
+    kept: tuple[Blob, ...] = ()
+    """What was too long for the value and can be read apart."""
 
 
 class Failed(_Record, frozen=True, gc=False, tag="failed"):
@@ -193,6 +198,14 @@ class Cancelled(_Record, frozen=True, gc=False, tag="cancelled"):
     ask: Ask | None = None
 
 
+class Progressed(_Record, frozen=True, gc=False, tag="progressed"):
+    """How far a run in the background is, in the words of what it runs."""
+
+    run: str
+    note: str | None = None
+    fraction: float | None = None
+
+
 class Grouped(_Record, frozen=True, gc=False, tag="grouped"):
     """Several effects at once. The order in which they settled is the order of their outcomes in the journal."""
 
@@ -203,7 +216,19 @@ class Grouped(_Record, frozen=True, gc=False, tag="grouped"):
 
 Outcome: TypeAlias = Done | Failed | Unknown | Cancelled
 Record: TypeAlias = (
-    Opened | Admitted | Started | Resumed | Parked | Ended | Intended | Done | Failed | Unknown | Cancelled | Grouped
+    Opened
+    | Admitted
+    | Started
+    | Resumed
+    | Parked
+    | Ended
+    | Intended
+    | Done
+    | Failed
+    | Unknown
+    | Cancelled
+    | Grouped
+    | Progressed
 )
 
 KINDS: Final[frozenset[type]] = frozenset(get_args(Record))
@@ -259,7 +284,7 @@ def decode(body: bytes) -> Record:
 def blobs_of(record: Record) -> tuple[Blob, ...]:
     """The blobs that `record` refers to."""
     blob = getattr(record, "blob", None)
-    refs: tuple[Blob, ...] = getattr(record, "refs", ())
+    refs: tuple[Blob, ...] = getattr(record, "refs", ()) + getattr(record, "kept", ())
     return refs if blob is None else (blob, *refs)
 
 

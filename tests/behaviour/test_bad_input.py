@@ -16,6 +16,7 @@ import holdfast
 from holdfast import Boundary, Effect, Repeat, Store, StoreLimits, drive, open_store
 from holdfast.errors import BlobMissing, HoldfastError, InputTaken, UsageError, WaitUnknown
 from holdfast.records import Admitted, Ask, Blob, Done, Ended, Failed, Grouped, Intended, Opened, Parked, Started
+from holdfast.store import Notify
 from holdfast.store.audit import audit
 from holdfast.testing import MemoryBackend
 from holdfast.testing.conformance import contents
@@ -57,6 +58,9 @@ BAD_VALUES: list[Any] = [
 TOO_LARGE = "x" * 5_000
 
 
+NEXT = Parked(at=1, run="main")
+
+
 class Ground(NamedTuple):
     """A store with a little of everything in it."""
 
@@ -72,6 +76,8 @@ async def _furnish(store: Store) -> Ground:
     await store.accept("j", "hello", key="k")
     await store.open_wait("j", "w")
     await store.put_blob(b"bytes")
+    await store.notify("j", kind="task", title="done")
+    await store.memory_put("s", "k", "v")
     return Ground(store, lease, store.wait_token("j", "w"))
 
 
@@ -175,6 +181,17 @@ NAMED: dict[str, Call] = {
     "wait name": lambda g, bad: g.store.wait("j", bad),
     "waits": lambda g, bad: g.store.waits(bad),
     "quarantine": lambda g, bad: g.store.quarantine(bad, "a test"),
+    "notify": lambda g, bad: g.store.notify(bad, kind="task", title="x"),
+    "notify kind": lambda g, bad: g.store.notify("j", kind=bad, title="x"),
+    "next_notifications": lambda g, bad: g.store.next_notifications(bad),
+    "append notify": lambda g, bad: g.store.append(g.lease, [NEXT], head=2, notify=[Notify(bad, "task", "x")]),
+    "memory_put": lambda g, bad: g.store.memory_put(bad, "k", "v"),
+    "memory_put key": lambda g, bad: g.store.memory_put("s", bad, "v"),
+    "memory_get": lambda g, bad: g.store.memory_get(bad, "k"),
+    "memory_get key": lambda g, bad: g.store.memory_get("s", bad),
+    "memory_delete": lambda g, bad: g.store.memory_delete("s", bad),
+    "memory_list": lambda g, bad: g.store.memory_list(bad),
+    "memory_history": lambda g, bad: g.store.memory_history("s", bad),
     "drive": lambda g, bad: drive(g.store, bad, _nothing),
     "drive run": lambda g, bad: drive(g.store, "new", _nothing, run=bad),
 }
@@ -184,6 +201,17 @@ OPTIONAL: dict[str, Call] = {
     "accept_into key": lambda g, bad: g.store.accept_into("new", "session", None, 1, key=bad),
     "accept_into agent": lambda g, bad: g.store.accept_into("new", "session", bad, 1, key="new"),
     "open_journal agent": lambda g, bad: g.store.open_journal("new", agent=bad),
+    "open_journal role": lambda g, bad: g.store.open_journal("new", "process", role=bad),
+    "open_journal session": lambda g, bad: g.store.open_journal("new", "process", session=bad),
+    "accept_into role": lambda g, bad: g.store.accept_into("new", "process", None, 1, role=bad),
+    "journals role": lambda g, bad: g.store.journals(role=bad),
+    "journals session": lambda g, bad: g.store.journals(session=bad),
+    "notify source": lambda g, bad: g.store.notify("j", kind="task", title="x", source=bad),
+    "notify key": lambda g, bad: g.store.notify("j", kind="task", title="x", key=bad),
+    "notifications": lambda g, bad: g.store.notifications(bad),
+    "carry key": lambda g, bad: g.store.carry(g.lease, [1], "x", key=bad),
+    "memory_put by": lambda g, bad: g.store.memory_put("s", "k", "v", by=bad),
+    "memory_search scope": lambda g, bad: g.store.memory_search(bad, "v"),
     "revoke_waits name": lambda g, bad: g.store.revoke_waits("j", bad),
     "drive agent": lambda g, bad: drive(g.store, "new", _nothing, agent=bad),
 }
@@ -230,6 +258,11 @@ LIMITED: dict[str, Call] = {
     "pending": lambda g, bad: g.store.pending("j", limit=bad),
     "waits": lambda g, bad: g.store.waits("j", limit=bad),
     "due": lambda g, bad: g.store.due(limit=bad),
+    "next_notifications": lambda g, bad: g.store.next_notifications("j", bad),
+    "notifications": lambda g, bad: g.store.notifications(limit=bad),
+    "memory_list": lambda g, bad: g.store.memory_list("s", limit=bad),
+    "memory_search": lambda g, bad: g.store.memory_search("s", "v", bad),
+    "memory_history": lambda g, bad: g.store.memory_history("s", "k", bad),
 }
 
 
@@ -277,6 +310,60 @@ async def test_a_bad_deadline_is_refused(ground: Ground) -> None:
     await _check_refused(ground, lambda g, bad: g.store.open_wait("j", "new", deadline=bad), BAD_NUMBERS)
 
 
+@pytest.mark.parametrize("name", ["due", "expires", "priority"])
+async def test_a_bad_number_of_a_notification_is_refused(ground: Ground, name: str) -> None:
+    await _check_refused(ground, lambda g, bad: g.store.notify("j", kind="task", title="x", **{name: bad}), BAD_NUMBERS)
+
+
+@pytest.mark.parametrize("name", ["title", "body"])
+async def test_a_notification_that_is_not_text_is_refused(ground: Ground, name: str) -> None:
+    text: dict[str, Any] = {"title": "x"}
+    bad = [None, 7, b"x", ["x"], object, "\ud800", *(["x" * 40_000] if name == "body" else [])]
+    await _check_refused(ground, lambda g, bad: g.store.notify("j", kind="task", **(text | {name: bad})), bad)
+
+
+NUMBERED: dict[str, Call] = {
+    "notification": lambda g, bad: g.store.notification(bad),
+    "settle_notification": lambda g, bad: g.store.settle_notification(bad, "cancelled"),
+    "carry": lambda g, bad: g.store.carry(g.lease, [1, bad], "x"),
+}
+
+
+@pytest.mark.parametrize("name", NUMBERED)
+async def test_a_bad_id_of_a_notification_is_refused(ground: Ground, name: str) -> None:
+    await _check_refused(ground, NUMBERED[name], [*BAD_NUMBERS, None, 0, -1, 99])
+
+
+async def test_a_bad_state_of_a_notification_is_refused(ground: Ground) -> None:
+    bad: list[Any] = ["", "claimed", "expired", "dead", "QUEUED", None, 7, []]
+    await _check_refused(ground, lambda g, bad: g.store.settle_notification(1, bad), bad)
+    await _check_refused(ground, lambda g, bad: g.store.notifications(state=bad), ["", "x", 7, []])
+
+
+async def test_what_is_no_list_of_notifications_is_refused(ground: Ground) -> None:
+    await _check_refused(ground, lambda g, bad: g.store.carry(g.lease, bad, "x"), [None, 7, "1", object, [None]])
+    await _check_refused(
+        ground, lambda g, bad: g.store.append(g.lease, [NEXT], head=2, notify=bad), [7, "x", object, [None], [{}]]
+    )
+    await _check_refused(ground, lambda g, bad: g.store.notifications(before=bad), [7, "x", object])
+
+
+async def test_a_bad_version_or_time_of_memory_is_refused(ground: Ground) -> None:
+    await _check_refused(
+        ground, lambda g, bad: g.store.memory_put("s", "k", "v", expected=bad), [*BAD_NUMBERS, -1, 0, 2]
+    )
+    await _check_refused(ground, lambda g, bad: g.store.memory_delete("s", "k", expected=bad), [*BAD_NUMBERS, -1, 0, 2])
+    await _check_refused(ground, lambda g, bad: g.store.memory_put("s", "k", "v", expires=bad), [*BAD_NUMBERS, -1])
+
+
+async def test_a_memory_that_is_not_text_is_refused(ground: Ground) -> None:
+    bad: list[Any] = [None, 7, b"x", ["x"], object, "\ud800"]
+    await _check_refused(ground, lambda g, bad: g.store.memory_put("s", "k", bad), [*bad, "x" * 300_000])
+    await _check_refused(ground, lambda g, bad: g.store.memory_list("s", bad), bad)
+    await _check_refused(ground, lambda g, bad: g.store.memory_list("s", after=bad), bad)
+    await _check_refused(ground, lambda g, bad: g.store.memory_search("s", bad), bad)
+
+
 async def test_a_bad_head_is_refused(ground: Ground) -> None:
     added = [Parked(at=1, run="main")]
     bad = [*BAD_NUMBERS, None, -1, 0, 1, 3]
@@ -288,7 +375,7 @@ async def test_a_bad_fork_point_is_refused(ground: Ground) -> None:
 
 
 async def test_a_bad_count_of_what_was_seen_is_refused(ground: Ground) -> None:
-    await _check_refused(ground, lambda g, bad: g.store.release(g.lease, seen=bad), [*BAD_NUMBERS, -1, 2])
+    await _check_refused(ground, lambda g, bad: g.store.release(g.lease, seen=bad), [*BAD_NUMBERS, -1, 3])
 
 
 async def test_what_is_no_list_of_journals_is_refused(ground: Ground) -> None:

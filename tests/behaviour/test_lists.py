@@ -23,6 +23,11 @@ FILTERS = [
     dict(zip(("kind", "status", "agent", "before"), chosen, strict=True))
     for chosen in itertools.product((None, "session"), (None, "waiting"), (None, "support"), (False, True))
 ]
+FAMILIES = [
+    dict(zip(("status", "role", "session", "before"), chosen, strict=True))
+    for chosen in itertools.product((None, "waiting"), (None, "task"), (None, "s"), (None, (50, "x")))
+    if chosen[1] or chosen[2]
+]
 
 
 async def _fill(store: hf.Store) -> None:
@@ -85,6 +90,21 @@ async def test_every_list_is_served_by_an_index_in_its_order(tmp_path: Path, cho
     else:
         assert "agent=?" in plan, plan
         assert chosen["status"] is None or "status=?" in plan, plan
+
+
+@pytest.mark.parametrize("chosen", FAMILIES, ids=str)
+async def test_every_list_of_a_role_or_a_session_is_served_by_an_index_in_its_order(
+    tmp_path: Path, chosen: dict[str, Any]
+) -> None:
+    async with hf.open_store(tmp_path / "store.db") as store:
+        await _fill(store)
+    sql, values = list_query(JournalFilter(**chosen), 50)
+    db: Any = apsw.Connection(str(tmp_path / "store.db"))
+    plan = " / ".join(row[3] for row in db.execute(f"EXPLAIN QUERY PLAN {sql}", values))
+    db.close()
+    assert "INDEX journals" in plan
+    assert "TEMP B-TREE" not in plan, plan
+    assert all(f"{column}=?" in plan for column in ("status", "role", "session") if chosen[column]), plan
 
 
 async def test_work_is_found_by_an_index_that_holds_nothing_else(tmp_path: Path) -> None:

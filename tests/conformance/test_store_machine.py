@@ -22,7 +22,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from holdfast.errors import HoldfastError
 from holdfast.records import Admitted, Ask, Blob, Done, Ended, Intended, Parked, Record, Resumed, Started
-from holdfast.store import Lease, Store
+from holdfast.store import Lease, Notify, Receipt, Store
 from holdfast.store.audit import audit
 from holdfast.store.digests import blob_digest
 from holdfast.store.sqlite.backend import SqliteBackend
@@ -120,6 +120,7 @@ class StoreMachine(RuleBasedStateMachine):
         self._memory, self._sqlite = Side(self._clock, None), Side(self._clock, self._folder)
         self._sides = (self._memory, self._sqlite)
         self._boots = 0
+        self._runs = 0
         self._news = 0  # what was acknowledged since the last crash
         for side in self._sides:
             self._run(side.open())
@@ -258,6 +259,96 @@ class StoreMachine(RuleBasedStateMachine):
         else:
             self._both("quarantine", lambda side: side.store.quarantine("bad", reason))
 
+    # ---- notifications ----
+
+    @rule(
+        journal=live,
+        title=st.sampled_from(("one", "two")),
+        priority=st.integers(0, 1),
+        key=st.sampled_from((None, None, "k1", "k2")),
+        delay=st.sampled_from((None, None, 0, 300, 1_500)),
+        life=st.sampled_from((None, None, 2_000, 10_000)),
+    )
+    def notify(  # noqa: PLR0917
+        self, journal: str, title: str, priority: int, key: str | None, delay: int | None, life: int | None
+    ) -> None:
+        now = self._clock.read().wall
+        due, expires = (None if after is None else now + after for after in (delay, life))
+        self._both(
+            "notify",
+            lambda side: side.store.notify(
+                journal, kind="task", title=title, priority=priority, key=key, due=due, expires=expires
+            ),
+        )
+
+    @precondition(lambda self: self._memory.leases)
+    @rule(pick=picks, journal=live, title=st.sampled_from(("one", "two")), key=st.sampled_from((None, "k1")))
+    def append_and_notify(self, pick: int, journal: str, title: str, key: str | None) -> None:
+        async def append(side: Side) -> int:
+            lease = self._lease(side, pick)
+            head = (await side.store.journal(lease.journal)).head
+            notices = [Notify(journal, "task", title, key=key), Notify("nobody", "task", title)]
+            return await side.store.append(lease, [plain_record(4, 1)], head=head, notify=notices)
+
+        self._both("append_and_notify", append)
+
+    @rule(
+        journal=live,
+        limit=st.integers(1, 3),
+        status=st.sampled_from((None, "completed", "failed", "cancelled", "limit")),
+        unstarted=st.booleans(),
+    )
+    def deliver(self, journal: str, limit: int, status: Any, unstarted: bool) -> None:  # noqa: FBT001
+        """Notify, claim, carry what is ready into a turn of its own, and end that, if it ends."""
+        self._both("notify", lambda side: side.store.notify(journal, kind="task", title="three"))
+        self.claim_lease(journal, 2_000)
+        self._runs += 1
+        run = f"n{self._runs}"
+
+        async def carry(side: Side) -> object:
+            ids = [found.id for found in await side.store.next_notifications(journal, limit)]
+            return await side.store.carry(self._lease(side, 0), ids, "news", key=run)
+
+        if not self._memory.leases:
+            return
+        receipt, _ = self._both("deliver", carry)
+        if not isinstance(receipt, Receipt):
+            return
+        added: list[Record] = [Admitted(at=1, input=receipt.input, key="k", run=run)]
+        if status is not None:
+            added.append(Ended(at=2, run=run, status=status, unstarted=unstarted))
+        self._both("turn", lambda side: self._append(side, 0, added, 0))
+
+    @rule(number=st.integers(1, 8), state=st.sampled_from(("cancelled", "acknowledged", "queued", "carried")))
+    def settle_or_carry_notification(self, number: int, state: Any) -> None:
+        if state != "carried":
+            self._both("settle_notification", lambda side: side.store.settle_notification(number, state))
+        elif self._memory.leases:
+            self._both("carry", lambda side: side.store.carry(self._lease(side, 0), [number], "news", key="k1"))
+
+    @rule(again=st.booleans())
+    def ripen(self, again: bool) -> None:  # noqa: FBT001
+        self._both("ripen", lambda side: side.store.ripen(again=again))
+
+    # ---- memory ----
+
+    @rule(
+        key=keys,
+        value=st.sampled_from(("apple", "pear apple", "", None)),
+        expected=st.sampled_from((None, None, 0, 1, 2)),
+        life=st.sampled_from((None, 300, 2_000)),
+    )
+    def remember_or_forget(self, key: str, value: str | None, expected: int | None, life: int | None) -> None:
+        expires = None if life is None else self._clock.read().wall + life
+        if value is not None:
+            self._both(
+                "memory_put", lambda side: side.store.memory_put("m", key, value, expected=expected, expires=expires)
+            )
+        elif life is None:
+            self._both("memory_delete", lambda side: side.store.memory_delete("m", key, expected=expected))
+        else:
+            self._both("memory_purge", lambda side: side.store.memory_purge())
+
     # ---- blobs ----
 
     @rule(body=bodies, unused_ms=st.sampled_from((None, None, 0, 1_000)))
@@ -346,7 +437,12 @@ class StoreMachine(RuleBasedStateMachine):
             assert not found
 
 
-SOUND: Final = frozenset(("gap", "checksum", "unreadable", "epoch", "head", "list", "blob", "input", "wakes", "fork"))
+SOUND: Final = frozenset(
+    (
+        *("gap", "checksum", "unreadable", "epoch", "head", "list", "blob", "input", "wakes", "fork"),
+        *("notification", "memory"),
+    )
+)
 """Laws of the store. The others are about effects, and the records of this machine tell no sensible story of those."""
 
 _Outcome = Any  # a value, or the error instead of it
@@ -380,7 +476,10 @@ async def _everything(store: Store) -> object:
     heads = await store.heads([*JOURNALS, "fork 1", "fork 2"])
     by_status = {status: await store.journals(status=status) for status in ("running", "waiting")}
     blobs = await store.examine(lambda reader: sorted(reader.raw_blobs()))
-    lists = (leases, woken, work, inputs, heads, by_status)
+    ready = {row.id: await store.next_notifications(row.id) for row in rows}
+    histories = [await store.memory_history("m", key) for key in ("k1", "k2", "k3")]
+    apples = sorted(entry.key for entry in await store.memory_search("m", "apple"))
+    lists = (leases, woken, work, inputs, heads, by_status, ready, histories, apples)
     return found, await store.feed(), due, await store.next_due(), lists, blobs
 
 
@@ -388,6 +487,8 @@ MINIMA: Final = {
     **dict.fromkeys(("open_journal", "claim ok", "append ok", "accept ok", "crash", "advance"), 5),
     **dict.fromkeys(("pipeline", "admit", "refer", "put_blob", "open_wait ok", "resolve ok", "reopen", "fork ok"), 2),
     **dict.fromkeys(("renew", "release", "collect_blobs", "expire_wait", "cancel_wait", "revoke_waits"), 1),
+    **dict.fromkeys(("notify ok", "append_and_notify ok", "deliver ok", "settle_notification", "ripen ok"), 2),
+    **dict.fromkeys(("turn ok", "carry", "memory_put ok", "memory_delete"), 1),
     **dict.fromkeys(("quarantine", "jump", "reboot", "crash_with_an_append_under_way"), 1),
 }
 """How often each of these must have happened in a whole run, or it has tested nothing."""
@@ -395,6 +496,7 @@ MINIMA: Final = {
 REFUSALS: Final = (
     *("HeadConflict", "Fenced", "LeaseHeld", "KeyConflict", "WaitUnknown", "InputTaken", "BlobMissing"),
     *("JournalMissing", "JournalConflict", "JournalQuarantined", "ForkPointMissing", "InvalidNumber"),
+    *("NotificationUnknown", "MemoryConflict"),
 )
 
 
@@ -422,7 +524,7 @@ def _settings(examples: int, steps: int, *, derandomize: bool) -> settings:
 
 def test_sqlite_and_the_memory_model_agree_also_over_crashes() -> None:
     StoreMachine.seen.clear()
-    run_state_machine_as_test(StoreMachine, settings=_settings(40, 30, derandomize=True))
+    run_state_machine_as_test(StoreMachine, settings=_settings(50, 35, derandomize=True))
     _check_not_vacuous(factor=1, refusals=7)
 
 

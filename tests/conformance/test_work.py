@@ -54,6 +54,9 @@ async def test_the_work_of_a_process_that_is_gone_can_be_claimed_at_once(tmp_pat
         ("UPDATE journals SET parent = NULL, parent_seq = 0 WHERE id = 'b'", "list"),
         ("UPDATE journals SET parent = 'a', parent_seq = 1 WHERE id = 'c'", "list"),
         ("UPDATE journals SET id = 'z' WHERE id = 'c'", "fork"),
+        ("UPDATE journals SET role = 'task' WHERE id = 'c'", "list"),
+        ("UPDATE journals SET session = 'a' WHERE id = 'c'", "list"),
+        ("UPDATE journals SET notices = 1 WHERE id = 'c'", "notification"),
     ],
 )
 async def test_an_audit_names_rows_that_do_not_fit_their_records(tmp_path: Path, damage: str, rule: str) -> None:

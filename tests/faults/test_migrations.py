@@ -5,48 +5,116 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import apsw
+import pytest
 
 import holdfast as hf
-from holdfast.store.sqlite.schema import APPLICATION_ID, MIGRATIONS
+from holdfast.errors import StoreRefused
+from holdfast.records import Started
+from holdfast.store.sqlite.health import examine
+from holdfast.store.sqlite.schema import APPLICATION_ID, MIGRATIONS, VERSION
 from holdfast.testing import ScriptedModel, check, text
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 
-async def _store_of_schema_1(path: Path) -> None:
-    """A store as the first schema had it: a session with one input that nobody has answered."""
+TABLES = ("meta", "journals", "records", "inputs", "waits", "blobs", "refs")
+"""What the first schema had, and all others have."""
+
+
+async def _store_of_schema(version: int, path: Path) -> None:
+    """A store as an older schema had it: a session with one input that nobody has answered."""
     async with hf.open_store(path) as store:
         await store.accept_into("s", "session", "a", {"parts": [{"type": "text", "text": "hello"}]}, key="k")
         await store.open_journal("idle", "session", "a")
+        await store.open_journal("driven", "process")
+        await store.append(await store.claim("driven"), [Started(at=1, run="r")], head=1)
     connection: Any = apsw.Connection(str(path))
     old: Any = apsw.Connection(str(path.with_suffix(".old")))
-    old.execute(MIGRATIONS[0])
-    for table in ("meta", "journals", "records", "inputs", "waits", "blobs", "refs"):
+    for script in MIGRATIONS[:version]:
+        old.execute(script)
+    for table in TABLES:
         columns = [row[1] for row in old.execute(f"PRAGMA table_info({table})")]
         listed, places = ", ".join(columns), ", ".join("?" * len(columns))
         for row in connection.execute(f"SELECT {listed} FROM {table}"):  # noqa: S608
             old.execute(f"INSERT INTO {table} ({listed}) VALUES ({places})", row)  # noqa: S608
-    old.execute(f"PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = 1; PRAGMA journal_mode = WAL")
+    old.execute(f"PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {version}; PRAGMA journal_mode = WAL")
     old.close()
     connection.close()
 
 
-async def test_a_store_of_the_first_schema_opens_and_is_sound(tmp_path: Path) -> None:
-    await _store_of_schema_1(tmp_path / "store.db")
+def _schema(path: Path) -> set[tuple[str, str, str]]:
+    """All tables and indexes, with the statements that make them; how a column came to be there does not matter."""
+    db: Any = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)
+    found: set[tuple[str, str, str]] = set()
+    for kind, name, sql in db.execute("SELECT type, name, coalesce(sql, '') FROM sqlite_schema"):
+        columns = sorted(row[1:] for row in db.execute(f"PRAGMA table_xinfo('{name}')")) if kind == "table" else sql
+        found.add((kind, name, str(columns)))
+    db.close()
+    return found
+
+
+OLD = range(1, VERSION)
+
+
+@pytest.mark.parametrize("version", OLD)
+async def test_an_older_store_opens_and_is_sound(tmp_path: Path, version: int) -> None:
+    await _store_of_schema(version, tmp_path / "store.db")
     async with hf.open_store(tmp_path / "store.old") as store:
         assert await check(store) == []
-        assert {line.id for line in await store.journals()} == {"s", "idle"}
+        assert {line.id for line in await store.journals()} == {"s", "idle", "driven"}
+        assert {(line.role, line.session) for line in await store.journals()} == {(None, None)}
 
 
-async def test_an_input_that_waited_in_a_store_of_the_first_schema_is_answered(tmp_path: Path) -> None:
-    await _store_of_schema_1(tmp_path / "store.db")
+@pytest.mark.parametrize("version", OLD)
+async def test_an_older_store_gets_the_tables_of_a_new_one(tmp_path: Path, version: int) -> None:
+    await _store_of_schema(version, tmp_path / "store.db")
+    async with hf.open_store(tmp_path / "store.old"):
+        pass
+    assert _schema(tmp_path / "store.old") == _schema(tmp_path / "store.db")
+
+
+@pytest.mark.parametrize("version", OLD)
+async def test_work_of_an_older_store_is_found(tmp_path: Path, version: int) -> None:
+    await _store_of_schema(version, tmp_path / "store.db")
+    async with hf.open_store(tmp_path / "store.old") as store:
+        assert [(found.journal, found.kind, found.role) for found in await store.work()] == [("s", "session", None)]
+
+
+@pytest.mark.parametrize("version", OLD)
+async def test_an_older_store_takes_notifications_and_memory(tmp_path: Path, version: int) -> None:
+    await _store_of_schema(version, tmp_path / "store.db")
+    async with hf.open_store(tmp_path / "store.old") as store:
+        await store.notify("idle", kind="task", title="done")
+        await store.memory_put("team", "greeting", "hello there")
+        await store.open_journal("task", "process", role="task", session="idle")
+    async with hf.open_store(tmp_path / "store.old") as store:
+        assert [found.title for found in await store.next_notifications("idle")] == ["done"]
+        assert [found.key for found in await store.memory_search(None, "hello")] == ["greeting"]
+        assert [line.id for line in await store.journals(session="idle", role="task")] == ["task"]
+        assert await check(store) == []
+
+
+@pytest.mark.parametrize("version", OLD)
+async def test_a_report_about_an_older_store_is_refused_and_changes_nothing(tmp_path: Path, version: int) -> None:
+    await _store_of_schema(version, tmp_path / "store.db")
+    old = tmp_path / "store.old"
+    before = old.read_bytes()
+    with pytest.raises(StoreRefused, match=f"version {version}, and {VERSION} is wanted"):
+        examine(old)
+    assert old.read_bytes() == before
+
+
+@pytest.mark.parametrize("version", OLD)
+async def test_an_input_that_waited_in_an_older_store_is_answered(tmp_path: Path, version: int) -> None:
+    await _store_of_schema(version, tmp_path / "store.db")
     agent = hf.Agent("a", model=ScriptedModel([text("welcome")]))
     async with hf.open(tmp_path / "store.old", agents=[agent]) as runtime:
         assert (await runtime.session("s").turn("t1").outcome(timeout=10)).text == "welcome"
 
 
-async def test_inputs_count_on_in_a_store_of_the_first_schema(tmp_path: Path) -> None:
-    await _store_of_schema_1(tmp_path / "store.db")
+@pytest.mark.parametrize("version", OLD)
+async def test_inputs_count_on_in_an_older_store(tmp_path: Path, version: int) -> None:
+    await _store_of_schema(version, tmp_path / "store.db")
     async with hf.open_store(tmp_path / "store.old") as store:
         assert (await store.accept("s", "again")).input == 2

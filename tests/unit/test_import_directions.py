@@ -13,9 +13,9 @@ PACKAGE = Path(__file__).parents[2] / "src" / "holdfast"
 LAYERS: list[tuple[str, ...]] = [
     ("errors", "bounds", "clock", "names", "crashpoints", "records", "messages", "spawning", "attachments"),
     ("effects",),
-    ("turns", "events", "output"),
+    ("turns", "tasks", "events", "output"),
     ("store", "models", "tools"),
-    ("hands",),
+    ("hands", "profiles"),
     ("driving", "agent"),
     ("engine",),
     ("runtime",),
@@ -29,6 +29,9 @@ PURE = [
     *("names.py", "records.py", "effects/canonical.py", "effects/envelope.py", "effects/divergence.py"),
     *("effects/replay.py", "effects/values.py", "store/contract.py", "store/decisions.py", "store/checksum.py"),
     *("store/digests.py", "store/audit.py", "messages.py", "events.py", "tools/results.py"),
+    *("store/limits.py", "store/notifications/contract.py", "store/notifications/decisions.py"),
+    *("store/notifications/moving.py", "store/notifications/audit.py", "store/memories/contract.py"),
+    *("store/memories/decisions.py", "store/memories/changing.py", "store/memories/audit.py"),
     *(f"models/{name}.py" for name in ("wire", "waiting", "retry", "sse", "arrays", "reading", "writing", "statuses")),
     *("models/flags.py", "models/recorded/redaction.py", "models/recorded/comparing.py"),
     *(
@@ -41,7 +44,9 @@ PURE = [
     *(f"hands/web/{name}.py" for name in ("addresses", "urls", "policy", "inflating", "media", "markup", "layout")),
     *(f"hands/web/{name}.py" for name in ("page", "report")),
     "runtime/interrupted.py",
-    *(f"turns/{name}.py" for name in ("machine", "thread", "keys", "answers", "ending", "conversation")),
+    *("tasks/state.py", "tasks/words.py"),
+    *(f"profiles/{name}.py" for name in ("profile", "references", "errors")),
+    *(f"turns/{name}.py" for name in ("machine", "thread", "keys", "answers", "ending", "conversation", "notices")),
 ]
 IMPURE_MODULES = {"asyncio", "time", "random", "os", "threading", "socket", "subprocess", "secrets", "apsw"}
 HEAVY = {"apsw", "msgspec", "pydantic", "typer", "asyncio"}

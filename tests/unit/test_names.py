@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from holdfast.errors import InvalidId
-from holdfast.names import MAX_ID, check_id
+from holdfast.names import MAX_ID, MAX_NAME, check_id, check_name
 
 
 @pytest.mark.parametrize(
@@ -79,3 +79,32 @@ def test_the_error_message_is_short_and_printable(value: object, _: str) -> None
 def test_a_character_that_ends_a_line_is_refused(separator: str) -> None:
     with pytest.raises(InvalidId):
         check_id("journal id", f"a{separator}b")
+
+
+@pytest.mark.parametrize("value", ["a", "a.b", "a b", "é", "日本", "notes.md", "a..b", "x" * MAX_NAME, "-", "*", "C:"])
+def test_these_are_names(value: str) -> None:
+    assert check_name("memory key", value) == value
+
+
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        ("", "it is empty"),
+        ("x" * (MAX_NAME + 1), "it has 201 characters, the limit is 200"),
+        (".", "it has an empty, '.' or '..' part"),
+        ("..", "it has an empty, '.' or '..' part"),
+        ("a/b", "it has a separator (/ or \\)"),
+        ("a\\b", "it has a separator (/ or \\)"),
+        (".hidden", "it begins or ends with a dot"),
+        ("a.", "it begins or ends with a dot"),
+        (" a", "it begins or ends with white space"),
+        ("a\tb", "it has the character U+0009"),
+        ("e\u0301", "it is not in the normal form NFC"),
+        (7, "it is a int, not a string"),
+    ],
+    ids=ascii,
+)
+def test_these_are_no_names(value: object, reason: str) -> None:
+    with pytest.raises(InvalidId) as caught:
+        check_name("memory key", value)
+    assert caught.value.reason == reason

@@ -55,6 +55,10 @@ GOLDEN: list[tuple[Record, str]] = [
         '{"t":"opened","kind":"session","format":1,"parent":"p","parent_seq":12,"at":1}',
     ),
     (
+        Opened(at=1, kind="process", format=1, role="task", session="s"),
+        '{"t":"opened","kind":"process","format":1,"role":"task","session":"s","at":1}',
+    ),
+    (
         Admitted(at=1, input=3, key="k", body=msgspec.Raw(b'"hi"')),
         '{"t":"admitted","input":3,"key":"k","body":"hi","at":1}',
     ),

@@ -10,7 +10,7 @@ import typer
 from typer.core import TyperGroup
 
 from holdfast import __version__
-from holdfast.cli import commands, doctor, models
+from holdfast.cli import commands, doctor, models, notifications, profiled, profiles
 from holdfast.cli.failures import FAILED, INTERRUPTED, exit_code
 from holdfast.errors import HoldfastError
 
@@ -59,10 +59,13 @@ for _command in (
     commands.resolve,
     commands.fork,
     commands.replay,
+    commands.inbox,
     doctor.doctor,
 ):
     app.command(_command.__name__)(_command)
 app.add_typer(models.app, name="models")
+app.add_typer(notifications.app, name="notifications")
+app.add_typer(profiles.app, name="profiles")
 
 
 def _version(*, wanted: bool) -> None:
@@ -73,15 +76,26 @@ def _version(*, wanted: bool) -> None:
 
 @app.callback()
 def options(
+    context: typer.Context,
     *,
+    profile: Annotated[
+        str | None,
+        typer.Option(
+            "--profile",
+            envvar=profiled.ENVIRONMENT,
+            metavar="NAME",
+            help="The profile that gives defaults to options; 'holdfast profiles' lists them.",
+        ),
+    ] = None,
     version: Annotated[bool, typer.Option("--version", help="Show the version and exit.", is_eager=True)] = False,
 ) -> None:
     """A runtime for agents that can't lose their place.
 
-    All commands work on one store file: --store PATH, or HOLDFAST_STORE, or holdfast.db in this folder. They may be
-    used while other processes work on the same file.
+    All commands work on one store file: --store PATH, or HOLDFAST_STORE, or that of the profile, or holdfast.db in this
+    folder. They may be used while other processes work on the same file.
     """
     _version(wanted=version)
+    profiled.apply(context, profile)
 
 
 def main() -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from holdfast.cli.following import Follower
 from holdfast.cli.loading import load_agent
+from holdfast.cli.profiled import prices
 from holdfast.cli.running import announce, choose_session, opened, quiet_logs
 from holdfast.cli.screen import TextScreen
 from holdfast.cli.terminal import stderr, stdout
@@ -46,7 +47,7 @@ class Talk:
         store = await self._stack.enter_async_context(opened(self._path, session))
         try:
             self.session = await choose_session(store, session, as_id)
-            runtime = Runtime(store, [self._agent], only=self.session)
+            runtime = Runtime(store, [self._agent], only=self.session, own_prices=prices())
             self._runtime = await self._stack.enter_async_context(runtime)
         except BaseException:
             await self._stack.aclose()

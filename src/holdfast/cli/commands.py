@@ -35,7 +35,13 @@ def _finish(work: Coroutine[None, None, int]) -> None:
 
 def run(  # noqa: PLR0913
     agent: AgentArgument,
-    prompt: Annotated[str, typer.Argument(help="What to say; '-' reads it from standard input.", show_default=False)],
+    prompt: Annotated[
+        str | None,
+        typer.Argument(
+            help="What to say; '-' reads it from standard input. It alone is enough with the agent of a profile.",
+            show_default=False,
+        ),
+    ] = None,
     *,
     session: SessionOption = None,
     as_id: AsOption = None,
@@ -60,8 +66,9 @@ def run(  # noqa: PLR0913
 
     Exit codes: 0 completed, 1 failed, 2 wrong call, 3 waits for a person, 4 cancelled, 5 limit reached.
     """
-    from holdfast.cli import running  # noqa: PLC0415
+    from holdfast.cli import profiled, running  # noqa: PLC0415
 
+    agent, prompt = profiled.spoken(agent, prompt)
     asked = running.Asked(
         store=store,
         agent=agent,
@@ -213,3 +220,17 @@ def replay(
     from holdfast.cli import replaying  # noqa: PLC0415
 
     _finish(replaying.replay(store, id, agent, check=check, as_json=as_json))
+
+
+def inbox(
+    *,
+    as_json: JsonOption = False,
+    store: StoreOption = DEFAULT_STORE,
+) -> None:
+    """List what waits for a person, with the command that answers each.
+
+    These are the waits of sessions, calls of which nobody knows how they ended, and notifications that were given up.
+    """
+    from holdfast.cli import inbox as shown  # noqa: PLC0415
+
+    _finish(shown.inbox(store, as_json=as_json))

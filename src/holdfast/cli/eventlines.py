@@ -87,6 +87,13 @@ def describe(event: Event) -> str | None:  # noqa: PLR0911, PLR0912  one line fo
             return f"model failed: {one_line(event.code, 40)}: {one_line(event.message, 200)}"
         case events.ApprovalRequested():
             return f"waits for {wait_label(event.wait)}"
+        case events.TaskStarted():
+            return f"task begun by {event.by}"
+        case events.TaskProgressed():
+            done = "" if event.fraction is None else f" {event.fraction:.0%}"
+            return f"task{done}: {event.note or 'goes on'}"
+        case events.TaskEnded():
+            return f"task {event.status}" + (f": {event.code}: {event.message}" if event.code else "")
         case events.TurnWaiting():
             return f"parked until {', '.join(map(wait_label, event.waits))}"
         case events.TurnCompleted():

@@ -210,6 +210,7 @@ def probe(
 
 
 async def _probe(model: Model, prompt: str) -> Report:
+    from holdfast.cli.profiled import prices  # noqa: PLC0415
     from holdfast.models.prices import cost  # noqa: PLC0415
 
     text = await _ask(model, ModelRequest(messages=(_said(prompt),)))
@@ -220,7 +221,7 @@ async def _probe(model: Model, prompt: str) -> Report:
     failed = next((check for check in checks if check.state == "failed"), None)
     error = text.error or (called.error if called else None)
     replies = [asked.reply for asked in (text, called) if asked is not None and asked.reply is not None]
-    costs = [cost(model.name, reply.usage) for reply in replies]
+    costs = [cost(model.name, reply.usage, prices()) for reply in replies]
     known = [amount for amount in costs if amount is not None]
     return Report(
         model=model.name,

@@ -16,6 +16,7 @@ from holdfast.cli.failures import CallInvalid
 from holdfast.cli.following import Follower, hint
 from holdfast.cli.loading import load_agent
 from holdfast.cli.options import Format
+from holdfast.cli.profiled import prices
 from holdfast.cli.screen import QuietScreen, screen_for
 from holdfast.cli.sessions import (
     find,
@@ -73,7 +74,7 @@ async def run(asked: Asked) -> int:
         session = await choose_session(store, asked.session, asked.as_id)
         if asked.detach:
             return await _detach(store, asked, agent, session, prompt)
-        async with Runtime(store, [agent], only=session) as runtime:
+        async with Runtime(store, [agent], only=session, own_prices=prices()) as runtime:
             after = await _place(store, session, asked.key)
             turn = await _send(runtime, asked, agent, session, prompt)
             announce(session, turn.id)
@@ -189,7 +190,7 @@ async def _resume(path: Path, target: Target, agent: Agent, screen: Screen, *, u
     if target.line.agent != agent.name:
         raise JournalConflict(target.id, f"a session of agent {target.line.agent!r}", f"one of {agent.name!r}")
     code = 0
-    async with open_store(path) as store, Runtime(store, [agent], only=target.id) as runtime:
+    async with open_store(path) as store, Runtime(store, [agent], only=target.id, own_prices=prices()) as runtime:
         while (followed := await _next(runtime, target.id, screen, path)) is not None:
             code = followed.code
             if followed.left:

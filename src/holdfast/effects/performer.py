@@ -65,7 +65,7 @@ from holdfast.records import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Generator
+    from collections.abc import Awaitable, Callable, Generator, Sequence
 
     from holdfast.records import Blob
 
@@ -88,10 +88,12 @@ class Ledger(Protocol):
         """Wall time in milliseconds."""
         ...
 
-    def append(self, added: list[Record], *, patient: bool = False) -> tuple[int, Awaitable[object]]:
+    def append(
+        self, added: list[Record], *, patient: bool = False, notify: Sequence[Any] = ()
+    ) -> tuple[int, Awaitable[object]]:
         """Queue records now; answers the sequence of the last one, and what to await for durability.
 
-        With `patient`, nobody awaits it soon.
+        With `patient`, nobody awaits it soon. `notify` are notifications that belong into the same commit.
         """
         ...
 
@@ -191,7 +193,7 @@ class Performer:
 
     def idempotency_key(self, key: str) -> str:
         """What makes an effect recognisable to the outside world, whoever attempts it, however often."""
-        return digest("idempotency", [self._ledger.store_id, self._ledger.journal, key])[:40]
+        return idempotency_key(self._ledger.store_id, self._ledger.journal, key)
 
     # ---- deciding ----
 
@@ -352,23 +354,29 @@ class Performer:
             current.reset(token)
         return await self.succeeded(key, ask, body, begun)
 
-    async def succeeded(
-        self, key: str, ask: Ask | None, body: bytes, begun: float, refs: tuple[Blob, ...] = ()
+    async def succeeded(  # noqa: PLR0913, PLR0917
+        self,
+        key: str,
+        ask: Ask | None,
+        body: bytes,
+        begun: float,
+        refs: tuple[Blob, ...] = (),
+        kept: tuple[Blob, ...] = (),
     ) -> Outcome:
         """The outcome of an effect that gave `body`; a large one is kept apart. `refs` are blobs it speaks of."""
-        ms = _since(begun)
+        ms, now = _since(begun), self._ledger.now()
         if len(body) <= self._ledger.inline_bytes:
-            return Done(at=self._ledger.now(), key=key, ask=ask, value=msgspec.Raw(body), ms=ms, refs=refs)
+            return Done(at=now, key=key, ask=ask, value=msgspec.Raw(body), ms=ms, refs=refs, kept=kept)
         try:
             blob = await self._ledger.put_blob(body)
-            return Done(at=self._ledger.now(), key=key, ask=ask, blob=blob, ms=ms, refs=refs)
+            return Done(at=now, key=key, ask=ask, blob=blob, ms=ms, refs=refs, kept=kept)
         except StoreError as error:
             # Not the world's failure but ours: it must not become the recorded outcome of the effect.
             raise self.halt(error) from error
         except UsageError as error:
             # Whoever reads this must not take it for an effect that did nothing.
-            kept = RuntimeError(f"it ran to its end and took effect, but what it gave can't be kept: {error}")
-            return self.failed(key, ask, kept, begun)
+            lost = RuntimeError(f"it ran to its end and took effect, but what it gave can't be kept: {error}")
+            return self.failed(key, ask, lost, begun)
 
     def failed(self, key: str, ask: Ask | None, error: Exception, begun: float) -> Failed:
         """The outcome of an effect that raised."""
@@ -388,20 +396,25 @@ class Performer:
         await self.durable(durable)
         return seq
 
-    def submit(self, added: list[Record], *, patient: bool = False) -> tuple[int, Awaitable[object]]:
+    def submit(
+        self, added: list[Record], *, patient: bool = False, notify: Sequence[Any] = ()
+    ) -> tuple[int, Awaitable[object]]:
         """Append without waiting: the place in the journal is fixed now, durability comes with the awaitable."""
         self.check_halted()
         if self._sealed:
             raise RunEnded(self.run)
         noted, self._abandoned = self._abandoned, []
         try:
-            return self._ledger.append([*noted, *added], patient=patient)
+            return self._ledger.append([*noted, *added], patient=patient, notify=notify)
         except HoldfastError as error:
             raise self.halt(error) from error
 
-    async def seal(self, ended: Ended, before: list[Record] | None = None) -> None:
-        """Record how the run ended, after what is left to be said. Nothing is recorded in its name after that."""
-        _, durable = self.submit([*(before or ()), ended])
+    async def seal(self, ended: Ended, before: list[Record] | None = None, *, notify: Sequence[Any] = ()) -> None:
+        """Record how the run ended, after what is left to be said. Nothing is recorded in its name after that.
+
+        `notify` are notifications that belong into the same commit.
+        """
+        _, durable = self.submit([*(before or ()), ended], notify=notify)
         self._sealed = True
         await self.durable(durable)
 
@@ -494,6 +507,11 @@ class Performer:
     def now(self) -> int:
         """Wall time for records."""
         return self._ledger.now()
+
+
+def idempotency_key(store: str, journal: str, key: str) -> str:
+    """What makes the effect `key` of a journal recognisable to the outside world."""
+    return digest("idempotency", [store, journal, key])[:40]
 
 
 def _seconds() -> float:

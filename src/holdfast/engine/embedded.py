@@ -114,6 +114,11 @@ class Embedded:
         self._begin(session, session)
         return session in self._active
 
+    def begin_task(self, id: str, drive: Drive) -> None:
+        """Drive a task from now on: one that is under way in this process already, or that was just made."""
+        if not self._stopping and id not in self._active:
+            self._spawn(id, drive)
+
     def wake(self) -> None:
         """Look again: there may be work now that was none before."""
         self._wake.set()
@@ -216,6 +221,7 @@ class Embedded:
                     await self._store.expire_wait(wait.journal, wait.name)
                     if wait.name.endswith("/deadline"):
                         self._urge(wait.journal)  # a turn in the queue may be over before it has begun
+            await self._store.ripen()
             self._due = await self._store.next_due()
             if self._due == before:
                 return
@@ -243,8 +249,10 @@ class Embedded:
         else:
             self._queue.pop(session, None)
         drive = self._make(work, full)
-        if drive is None:
-            return
+        if drive is not None:
+            self._spawn(session, drive)
+
+    def _spawn(self, session: str, drive: Drive) -> None:
         task = spawn(drive.run())
         self._active[session] = (drive, task)
         task.add_done_callback(lambda done: self._ended(session, done))

@@ -17,6 +17,7 @@ from holdfast.errors.agents import (
     ControlCancelled,
     CursorInvalid,
     RuntimeStopped,
+    TaskUnknown,
     ToolInvalid,
     TurnUnknown,
 )
@@ -164,6 +165,7 @@ __all__ = [
     "StoreUnsafe",
     "StreamCut",
     "Suspended",
+    "TaskUnknown",
     "ToolInvalid",
     "TurnUnknown",
     "UsageError",

@@ -44,6 +44,14 @@ class TurnUnknown(UsageError):
         self.turn = turn
 
 
+class TaskUnknown(UsageError):
+    """There is no such task."""
+
+    def __init__(self, task: str) -> None:
+        super().__init__(f"there is no task {task!r}; `holdfast tasks` lists them")
+        self.task = task
+
+
 class CursorInvalid(UsageError):
     """A cursor that no event of this stream can have."""
 

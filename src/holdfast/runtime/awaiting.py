@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from holdfast.agent import milliseconds
 from holdfast.effects.canonical import digest_of_bytes
@@ -20,13 +20,25 @@ if TYPE_CHECKING:
     from holdfast.effects.performer import Performer
     from holdfast.records import Outcome
     from holdfast.runtime.recording import Recorder
-    from holdfast.runtime.surroundings import Surroundings
+    from holdfast.store.contract import Wait
+
+
+class Waits(Protocol):
+    """Where waits are kept."""
+
+    async def open_wait(self, name: str, deadline: int | None) -> Wait:
+        """The wait as it now is."""
+        ...
+
+    def token(self, name: str) -> str:
+        """The secret that resolves it."""
+        ...
 
 
 class Awaiting:
-    """The waits of one turn."""
+    """The waits of one turn, or of one task."""
 
-    def __init__(self, around: Surroundings, performer: Performer, recorder: Recorder) -> None:
+    def __init__(self, around: Waits, performer: Performer, recorder: Recorder) -> None:
         self._around = around
         self._performer = performer
         self._recorder = recorder

@@ -7,25 +7,21 @@ nobody knows, and not a batch.
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from holdfast import events
-from holdfast.attachments import File
 from holdfast.crashpoints import crash_point
 from holdfast.effects.canonical import canonical_json, digest_of_bytes
-from holdfast.effects.replay import Again, Answer, Begin, Decision, Repeat, SettleUnknown
-from holdfast.effects.scopes import Place, current
-from holdfast.errors import InvariantBroken, Suspended
-from holdfast.messages import Attachment, ToolCall, ToolResult
-from holdfast.records import Ask, Blob, Cancelled, Done, ErrorInfo, Failed, Unknown
-from holdfast.runtime.interrupted import has_outcome, left_by_itself, next_look, only_waits
-from holdfast.runtime.surroundings import passes
-from holdfast.tools.context import Context
-from holdfast.tools.definition import Bound, Complaint, NotDone
-from holdfast.tools.results import complained, malformed, raised, timed_out, unknown_tool
+from holdfast.effects.replay import Again, Answer, Begin, Repeat, SettleUnknown
+from holdfast.errors import Suspended
+from holdfast.records import Ask, Cancelled, Done, Unknown
+from holdfast.runtime.interrupted import has_outcome, left_by_itself, only_waits
+from holdfast.runtime.invoking import Call, Invoker
+from holdfast.tasks.words import continues
+from holdfast.tools.definition import Complaint
+from holdfast.tools.results import complained, malformed, unknown_tool
 from holdfast.turns import keys
 from holdfast.turns.answers import result_of
 
@@ -33,15 +29,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from holdfast.effects.performer import Performer
+    from holdfast.messages import ToolCall, ToolResult
     from holdfast.records import Outcome, Record
+    from holdfast.runtime.invoking import Work
     from holdfast.runtime.recording import Recorder
     from holdfast.runtime.surroundings import Surroundings
     from holdfast.tools.context import Caller
     from holdfast.tools.definition import AnyTool
     from holdfast.turns import OpenTurn, RunTools
-
-_FILES_DEPTH: Final = 4
-"""How deep in what a tool returns files are looked for."""
 
 
 class Park(Exception):
@@ -52,53 +47,27 @@ class Park(Exception):
         self.waits = waits
 
 
-@dataclass(slots=True)
-class Call:
-    """One call of a batch, on its way to a result."""
-
-    call: ToolCall
-    name: str
-    """How events name it."""
-    key: str
-    ask: Ask
-    tool: AnyTool | None
-    decision: Decision
-    intended: bool
-    bound: Bound | None = None
-    refused: ErrorInfo | None = None
-    result: ToolResult | None = None
-    wait: str | None = None
-    begun: bool = False
-
-    @property
-    def alone(self) -> bool:
-        """Whether it must not run beside others."""
-        return self.tool is not None and not self.tool.read_only
-
-    @property
-    def asked(self) -> Ask | None:
-        """What its outcome must say about it; nothing where its intent has."""
-        return None if self.intended else self.ask
-
-    @property
-    def intends(self) -> bool:
-        """Whether what it is about to do is recorded before it does it."""
-        return isinstance(self.decision, Begin) and self.decision.intent
-
-
 class Calling:
     """Performs the tool calls of one turn."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913
         self,
         around: Surroundings,
         caller: Caller,
         tools: Mapping[str, AnyTool],
         performer: Performer,
         recorder: Recorder,
+        *,
+        budget: float | None = None,
+        resumed: bool = False,
     ) -> None:
+        self._budget = budget
+        """How many seconds a model waits for a call, where the tool says nothing; then it goes on in the background."""
+        self._resumed = resumed
+        """A process before this one may have begun calls, and let them go on in the background."""
         self._around = around
         self._caller = caller
+        self._invoker = Invoker(caller, performer, recorder)
         self._tools = tools
         self._performer = performer
         self._recorder = recorder
@@ -211,111 +180,34 @@ class Calling:
         prepared.result = result_of(prepared.call, outcome)
 
     async def _outcome(self, prepared: Call) -> Outcome:
-        if isinstance(prepared.decision, SettleUnknown):
-            return await self._reconcile(prepared)
-        if prepared.refused is not None:
-            return self._failed(prepared, prepared.refused, 0)
+        tool = prepared.tool
+        if tool is None or prepared.refused is not None or not self._may_spill(tool):
+            return await self._invoker.outcome(prepared, self._began)
+        known = await self._around.spilled(prepared.key) if self._resumed else None
+        if known is not None:
+            return await self._answered(prepared, known, None)
+        if tool.background:
+            return await self._answered(prepared, await self._around.start_task(prepared), None)
+        budget = tool.inline_budget or self._budget
+        return await self._invoker.outcome(prepared, self._began, budget, self._spill)
+
+    def _may_spill(self, tool: AnyTool) -> bool:
+        if tool.background is not None:
+            return tool.background
+        return tool.inline_budget is not None or self._budget is not None
+
+    async def _spill(self, work: Work, seconds: float) -> Outcome:
+        return await self._answered(work.call, await self._around.adopt_task(work), seconds)
+
+    async def _answered(self, prepared: Call, task: str, seconds: float | None) -> Outcome:
+        """The call goes on in the background: that is its outcome here."""
+        body = msgspec.json.encode(continues(task, prepared.call.name, seconds))
+        return await self._performer.succeeded(prepared.key, prepared.asked, body, self._loop.time())
+
+    def _began(self, prepared: Call) -> None:
         fields = {"call": prepared.name, "tool": prepared.call.name}
         self._around.show(events.ToolExecutionStarted, self._run, fields)
         self._open[prepared.key] = prepared
-        prepared.begun = True
-        return await self._invoke(prepared)
-
-    async def _invoke(self, prepared: Call) -> Outcome:
-        tool, bound = _ready(prepared)
-        context = Context(self._caller, prepared.key, prepared.call.id, tool.name)
-        begun = self._loop.time()
-        token = current.set(Place(self._performer, prepared.key, inside=True))
-        timer: asyncio.Timeout | None = None
-        crash_point("tool.before_run")
-        try:
-            if tool.timeout is None:
-                value = await tool.call(bound, context)
-            else:
-                timer = asyncio.timeout(tool.timeout)
-                async with timer:
-                    value = await tool.call(bound, context)
-            crash_point("tool.after_run")
-            refs: list[Blob] = []
-            if _holds_file(value):
-                value = await self._kept(value, refs)
-            body = tool.as_json(value)
-        except BaseExceptionGroup as group:
-            self._unwrap(group)
-            return self._failed(prepared, raised(group), begun)
-        except BaseException as error:
-            if passes(error):
-                raise
-            self._performer.check_halted()
-            if isinstance(error, asyncio.CancelledError):
-                info = ErrorInfo("CancelledError", f"what it waited for was cancelled {error}".rstrip())
-                return self._failed(prepared, info, begun)
-            if timer is not None and timer.expired() and isinstance(error, TimeoutError):
-                return self._timed_out(prepared, tool, begun)
-            return self._failed(prepared, raised(error), begun)
-        finally:
-            current.reset(token)
-        return await self._performer.succeeded(prepared.key, prepared.asked, body, begun, tuple(refs))
-
-    async def _kept(self, value: object, refs: list[Blob], depth: int = 0) -> object:
-        """What a tool gave, with files replaced by references to bytes that the store has."""
-        if isinstance(value, File):
-            blob = await self._performer.keep(value.data)
-            refs.append(blob)
-            return Attachment(blob.digest, value.media_type, blob.size, value.name)
-        if depth < _FILES_DEPTH and isinstance(value, list | tuple):
-            return [await self._kept(item, refs, depth + 1) for item in cast("list[object]", value)]
-        if depth < _FILES_DEPTH and type(value) is dict:
-            items = cast("dict[object, object]", value).items()
-            return {key: await self._kept(item, refs, depth + 1) for key, item in items}
-        return value
-
-    def _timed_out(self, prepared: Call, tool: AnyTool, begun: float) -> Outcome:
-        """It was stopped. Of a call that must not be repeated, nobody can say whether it took effect."""
-        if not tool.read_only:
-            return Unknown(at=self._performer.now(), key=prepared.key, ask=prepared.asked)
-        return self._failed(prepared, timed_out(tool.name, tool.timeout or 0), begun)
-
-    def _unwrap(self, group: BaseExceptionGroup[BaseException]) -> None:
-        """A task group wraps what one of its tasks was left with."""
-        self._performer.check_halted()
-        for error in _leaves(group):
-            if isinstance(error, Suspended | KeyboardInterrupt):
-                raise error
-
-    def _failed(self, prepared: Call, error: ErrorInfo, begun: float) -> Failed:
-        ms = round((self._loop.time() - begun) * 1000) if begun else 0
-        return Failed(at=self._performer.now(), key=prepared.key, ask=prepared.asked, error=error, ms=ms)
-
-    async def _reconcile(self, prepared: Call) -> Outcome:
-        """Find out what came of an interrupted call, if the tool knows how; otherwise nobody can say."""
-        tool, bound = prepared.tool, prepared.bound
-        if tool is None or tool.reconcile is None or bound is None:
-            return Unknown(at=self._performer.now(), key=prepared.key)
-        look = next_look(self._performer.past, prepared.key)
-        context = Context(self._caller, prepared.key, prepared.call.id, tool.name, scope=look)
-        begun = self._loop.time()
-        token = current.set(Place(self._performer, look, inside=True))
-        try:
-            async with asyncio.timeout(tool.timeout):
-                body = await tool.find_out(bound, context)
-        except NotDone:
-            pass
-        except BaseException as error:
-            if passes(error) or isinstance(error, Suspended):
-                raise
-            self._performer.check_halted()
-            return Unknown(at=self._performer.now(), key=prepared.key)
-        else:
-            return await self._performer.succeeded(prepared.key, None, body, begun)
-        finally:
-            current.reset(token)
-        # What it found is used up with the run that follows: if that is interrupted too, it looks anew.
-        ask = Ask("sample", "reconcile", digest_of_bytes("look", look.encode()))
-        self._recorder.submit([Done(at=self._performer.now(), key=look, ask=ask, value=msgspec.Raw(b"false"))])
-        await self._recorder.settle()
-        prepared.decision = Again()
-        return await self._outcome(prepared)
 
     # ---- when the turn is stopped ----
 
@@ -350,13 +242,6 @@ class Calling:
             first = False
 
 
-def _ready(prepared: Call) -> tuple[AnyTool, Bound]:
-    if prepared.tool is None or prepared.bound is None:
-        message = f"{prepared.key!r} can't be performed"
-        raise InvariantBroken(message)
-    return prepared.tool, prepared.bound
-
-
 def _content(call: ToolCall) -> str:
     return digest_of_bytes("call", canonical_json([call.name, call.arguments]))
 
@@ -374,23 +259,3 @@ def _groups(calls: list[Call]) -> Iterator[list[Call]]:
             group.append(call)
     if group:
         yield group
-
-
-def _holds_file(value: Any, depth: int = 0) -> bool:  # noqa: ANN401  whatever a tool gave
-    if isinstance(value, File):
-        return True
-    if depth == _FILES_DEPTH:
-        return False
-    if isinstance(value, list | tuple):
-        return any(_holds_file(item, depth + 1) for item in cast("list[object]", value))
-    return type(value) is dict and any(
-        _holds_file(item, depth + 1) for item in cast("dict[object, object]", value).values()
-    )
-
-
-def _leaves(group: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]:
-    for error in group.exceptions:
-        if isinstance(error, BaseExceptionGroup):
-            yield from _leaves(cast("BaseExceptionGroup[BaseException]", error))
-        else:
-            yield error

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from holdfast.events import LiveEvent
     from holdfast.messages import ModelReply, UserMessage
     from holdfast.records import Admitted
+    from holdfast.runtime.invoking import Call, Work
     from holdfast.store import Store
     from holdfast.store.contract import Wait
     from holdfast.turns import OpenTurn
@@ -140,6 +141,7 @@ class _Nobody:
 
     def __init__(self, session: str) -> None:
         self.session = session
+        self.host = None
 
     def show(self, kind: type[LiveEvent], run: str, fields: dict[str, Any]) -> None:
         """Nobody watches."""
@@ -156,6 +158,18 @@ class _Nobody:
 
     def token(self, name: str) -> str:
         message = f"a check must not give out the token of {name!r}"
+        raise InvariantBroken(message)
+
+    async def spilled(self, key: str) -> str | None:  # noqa: ARG002
+        """What is in the journal is all that counts."""
+        return None
+
+    async def start_task(self, call: Call) -> str:
+        message = f"a check must not start the task of {call.key!r}"
+        raise InvariantBroken(message)
+
+    async def adopt_task(self, work: Work) -> str:
+        message = f"a check must not let {work.call.key!r} go on"
         raise InvariantBroken(message)
 
     def price(self, reply: ModelReply, asked: str) -> float | None:  # noqa: ARG002

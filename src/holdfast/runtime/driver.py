@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -23,25 +22,23 @@ from holdfast.errors import Halted, HeadConflict, HoldfastError, JournalMissing,
 from holdfast.messages import UserMessage
 from holdfast.models.prices import cost
 from holdfast.records import Admitted, Ended, Record, Resumed, Started
+from holdfast.runtime.delivering import AT_ONCE, deliver
 from holdfast.runtime.live import Ring
 from holdfast.runtime.performing import Park, TurnRun
 from holdfast.runtime.reading import read_on, read_session
+from holdfast.runtime.services import Services
 from holdfast.runtime.watch import TurnEnded
 from holdfast.spawning import spawn
 from holdfast.turns import Ending, OpenTurn, keys
 from holdfast.turns.conversation import Said, Stop, deadline_wait, input_of, refs_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from holdfast.agent import Agent
     from holdfast.events import LiveEvent
     from holdfast.messages import ModelReply
-    from holdfast.models.prices import Price
-    from holdfast.runtime.following import Rings
-    from holdfast.runtime.turnstile import Turnstile
-    from holdfast.runtime.watch import Watch
-    from holdfast.store import Store
+    from holdfast.runtime.invoking import Call, Work
+    from holdfast.runtime.surroundings import Surround
+    from holdfast.store import Notification
     from holdfast.store.contract import Input, Lease, Wait
     from holdfast.turns import Conversation
 
@@ -55,19 +52,6 @@ PATIENCE: Final = 0.5
 
 class Stopping(Exception):
     """The runtime is being closed; whoever opens the store next goes on from here."""
-
-
-@dataclass(slots=True)
-class Surround:
-    """What all drives of one runtime share."""
-
-    store: Store
-    agents: Mapping[str, Agent]
-    watch: Watch
-    rings: Rings
-    turnstile: Turnstile
-    lease_ms: int
-    prices: Mapping[str, Price]
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +100,7 @@ class SessionDrive:
 
     def __init__(self, around: Surround, session: str, *, stops_only: bool = False) -> None:
         self.session = session
+        self.host: Services | None = Services(around.store, around.desk, session)
         self._store = around.store
         self._around = around
         self._stops_only = stops_only
@@ -138,6 +123,7 @@ class SessionDrive:
         self._work: asyncio.Task[Ending] | None = None
         self._interruption: _Interruption | None = None
         self._interrupted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._lease: Lease
         self._ledger: LeasedJournal
         self._ring: Ring
 
@@ -184,6 +170,7 @@ class SessionDrive:
         crash_point("drive.claimed")
         await self._around.turnstile.enter()
         self._wakes = max(self._wakes, lease.wakes)
+        self._lease = lease
         self._ledger = LeasedJournal(self._store, lease, self._around.watch.touch)
         self._ring = Ring(self.session, lease.head, self._store.clock, self._around.watch.touch)
         self._around.rings.add(self._ring)
@@ -191,11 +178,11 @@ class SessionDrive:
         lost.add_done_callback(self._on_loss)
         try:
             self._news, seen = False, self._wakes  # whatever comes from here on may not be in what is read now
-            conversation, pending = await read_session(self._store, self.session, lease.head)
+            conversation, pending, ready = await read_session(self._store, self.session, lease.head)
             if conversation.seq != lease.head:
                 raise HeadConflict(self.session, lease.head, conversation.seq)
             self._agent = self._around.agents.get(conversation.agent or "")
-            await self._serve(conversation, pending, seen)
+            await self._serve(conversation, pending, ready, seen)
         finally:
             if self._alarm is not None:
                 self._alarm.cancel()
@@ -204,10 +191,12 @@ class SessionDrive:
                 await asyncio.gather(self._looking, return_exceptions=True)
             self._around.rings.remove(self._ring)
 
-    async def _serve(self, conversation: Conversation, pending: list[Input] | None, seen: int) -> None:
+    async def _serve(
+        self, conversation: Conversation, pending: list[Input], ready: list[Notification], seen: int
+    ) -> None:
         self._open = conversation.turn
-        if pending is not None and len(pending) < self._store.limits.page:
-            await self._act_on(pending, seen)
+        if len(pending) < self._store.limits.page:
+            await self._act_on(pending, ready, seen)
         else:
             await self._look()
         while not self._stopping:
@@ -252,7 +241,7 @@ class SessionDrive:
             return await self._next(conversation)
         if not await self._may_resume(turn):
             return None, []
-        return turn, [Resumed(at=self._ledger.now(), run=turn.run, by=_me())]
+        return turn, [Resumed(at=self._ledger.now(), run=turn.run, by=self._around.me)]
 
     async def _next(self, conversation: Conversation) -> tuple[OpenTurn | None, list[Record]]:
         """The next turn: begun by the oldest input that waits, steering or not."""
@@ -262,7 +251,9 @@ class SessionDrive:
         self._inbox.remove(waiting)
         admitted, message = await self._admit(waiting, waiting.run)
         due = waiting.deadline(self._agent)
-        started = Started(at=self._ledger.now(), run=waiting.run, code=self._agent.version, by=_me(), deadline=due)
+        started = Started(
+            at=self._ledger.now(), run=waiting.run, code=self._agent.version, by=self._around.me, deadline=due
+        )
         turn = OpenTurn(waiting.run, started, conversation.thread, conversation.position, (message,), due)
         turn.inputs[waiting.input.input] = message
         return turn, [started, admitted]
@@ -274,7 +265,7 @@ class SessionDrive:
             raise TypeError(said)
         self._taken.add(found.input)
         now = self._ledger.now()
-        message = UserMessage(f"{run}.i{found.input}", said.parts)
+        message = UserMessage(f"{run}.i{found.input}", said.parts, said.origin)
         if len(found.body) > self._ledger.inline_bytes:
             blob = await self._ledger.put_blob(found.body)
             return Admitted(at=now, input=found.input, key=found.key, blob=blob, run=run, refs=refs_of(said)), message
@@ -305,10 +296,11 @@ class SessionDrive:
             self._news, seen = False, self._wakes
             try:
                 pending = await self._pending()
+                ready = await self._store.next_notifications(self.session, AT_ONCE)
             except BaseException:
                 self._news = True  # whatever came has not been looked at
                 raise
-            await self._act_on(pending, seen)
+            await self._act_on(pending, ready, seen)
 
     async def _pending(self) -> list[Input]:
         """All that waits: a request to stop may stand behind a thousand others."""
@@ -328,7 +320,7 @@ class SessionDrive:
                 _log.warning("the inbox of %r can't be read: %s", self.session, error)
                 await asyncio.sleep(LOOK_AGAIN)
 
-    async def _act_on(self, pending: list[Input], seen: int) -> None:
+    async def _act_on(self, pending: list[Input], ready: list[Notification], seen: int) -> None:
         """Sort what waits: what the open turn must hear at once, which queued turns are over, and what is left.
 
         The open turn is the one that is open now, not the one that was when the inbox was read.
@@ -342,7 +334,21 @@ class SessionDrive:
             _, durable = self._ledger.append(records)
             await durable
             self._around.watch.ended(self.session)
+        if ready and self._may_deliver():
+            delivered = await deliver(self._store, self._lease, ready)
+            if delivered is not None:
+                self._inbox.append(_Waiting(*delivered))
         self._seen = seen
+
+    def _may_deliver(self) -> bool:
+        """Whether notifications may enter now: into the turn that runs, or as one of their own; one input at a time."""
+        if self._agent is None or self._stops_only or self._stopping:
+            return False
+        if self._open is not None and (self._open.parked is not None or self._interruption is not None):
+            return False  # it would wait behind a turn that waits
+        if any(isinstance(found.said, Said) and found.said.origin == "holdfast" for found in self._inbox):
+            return False
+        return self._around.can_deliver(self.session)
 
     def _stop_open(self) -> None:
         """The open turn must stop if somebody asked for it, or if its time is up. The first reason stays."""
@@ -533,6 +539,23 @@ class SessionDrive:
     def token(self, name: str) -> str:
         return self._store.wait_token(self.session, name)
 
+    async def spilled(self, key: str) -> str | None:
+        return await self._around.desk.spilled(self.session, key)
+
+    async def start_task(self, call: Call) -> str:
+        return await self._around.desk.start(self.session, self._agent_name, self._run_name, call)
+
+    async def adopt_task(self, work: Work) -> str:
+        return await self._around.desk.adopt(self.session, self._agent_name, self._run_name, work)
+
+    @property
+    def _agent_name(self) -> str:
+        return "" if self._agent is None else self._agent.name
+
+    @property
+    def _run_name(self) -> str:
+        return "" if self._open is None else self._open.run
+
     def price(self, reply: ModelReply, asked: str) -> float | None:
         prices = self._around.prices
         if not reply.raw_usage and not reply.usage.total:
@@ -581,7 +604,3 @@ def _cancelled_within() -> Ending:
 
 def _deadline_ending() -> Ending:
     return Ending("limit", "deadline", "the deadline of the turn has passed", "limit")
-
-
-def _me() -> str:
-    return f"pid {os.getpid()}"

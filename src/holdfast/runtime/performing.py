@@ -57,6 +57,7 @@ class TurnRun:
         self, around: Surroundings, agent: Agent | None, turn: OpenTurn, ledger: Ledger, *, strict: bool = False
     ) -> None:
         self.session = around.session
+        self.host = around.host
         self.run = turn.run
         self.deadline = turn.deadline
         self.stopped = False
@@ -73,7 +74,10 @@ class TurnRun:
         self._recorder = Recorder(self.performer)
         self._waits = Awaiting(around, self.performer, self._recorder)
         tools = {} if agent is None else agent.tools
-        self._calling = Calling(around, self, tools, self.performer, self._recorder)
+        budget = None if agent is None else agent.inline_budget
+        self._calling = Calling(
+            around, self, tools, self.performer, self._recorder, budget=budget, resumed=bool(turn.records)
+        )
 
     @cached_property
     def _asking(self) -> Asking:

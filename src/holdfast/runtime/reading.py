@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from holdfast.records import Blob, Record
-    from holdfast.store import Input, Store
+    from holdfast.store import Input, Notification, Store
 
 
 async def fetched(store: Store, record: Record) -> Record:
@@ -55,19 +55,19 @@ async def read_conversation(store: Store, journal: str, *, upto: int | None = No
     return conversation
 
 
-async def read_session(store: Store, journal: str, head: int) -> tuple[Conversation, list[Input]]:
-    """What was said in a session that ends at `head`, and what waits in its inbox."""
-    entries, pending = await store.read_with_inbox(journal)
+async def read_session(store: Store, journal: str, head: int) -> tuple[Conversation, list[Input], list[Notification]]:
+    """What was said in a session that ends at `head`, what waits in its inbox, and what may be delivered to it."""
+    entries, pending, ready = await store.read_with_inbox(journal)
     conversation = Conversation()
     opened = entries[0].record if entries else None
     if isinstance(opened, Opened) and opened.parent is not None:
         await _read(store, journal, head, conversation)
-        return conversation, pending
+        return conversation, pending, ready
     for entry in entries:
         conversation.add(entry.seq, await fetched(store, entry.record))
     if conversation.seq < head:
         await read_on(store, journal, conversation, head)
-    return conversation, pending
+    return conversation, pending, ready
 
 
 async def _read(store: Store, journal: str, upto: int | None, conversation: Conversation) -> None:

@@ -26,12 +26,15 @@ from holdfast.errors import (
 from holdfast.models import prices
 from holdfast.names import check_id
 from holdfast.runtime.collecting import rare_collections
-from holdfast.runtime.driver import SessionDrive, Surround
+from holdfast.runtime.desk import ROLE, Desk
+from holdfast.runtime.driver import SessionDrive
 from holdfast.runtime.following import Cursor, Rings, follow_store, store_cursor
 from holdfast.runtime.invocation import Emitted, Subscription, emit
 from holdfast.runtime.session import Session
+from holdfast.runtime.surroundings import Surround
 from holdfast.runtime.turnstile import Turnstile
 from holdfast.runtime.watch import Watch
+from holdfast.runtime.working import TaskDrive
 from holdfast.spawning import spawn
 from holdfast.store import open_store
 from holdfast.store.store import LEASE_MS, MIN_LEASE_MS, Store
@@ -40,7 +43,7 @@ from holdfast.turns.keys import run_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
-    from datetime import timedelta
+    from datetime import datetime, timedelta
     from pathlib import Path
     from types import TracebackType
 
@@ -49,9 +52,11 @@ if TYPE_CHECKING:
     from holdfast.events import Event
     from holdfast.models.prices import Price
     from holdfast.records import Status
+    from holdfast.runtime.desk import Recovered
     from holdfast.runtime.invocation import Control, EmitRequest
     from holdfast.runtime.outcome import TurnOutcome
     from holdfast.runtime.turn import CancelStatus
+    from holdfast.store import Notification
     from holdfast.store.contract import Durability, Journal, Receipt, Settlement, StoreLimits, Wait, Work
     from holdfast.turns.conversation import Said
 
@@ -82,6 +87,7 @@ class Runtime:
         drive: bool = True,
         only: str | None = None,
         own_prices: Mapping[str, Price] | None = None,
+        can_deliver: Callable[[str], bool] | None = None,
     ) -> None:
         self.store = store
         self.rings = Rings()
@@ -94,8 +100,22 @@ class Runtime:
             self.register(agent)
         check_int("lease time", lease_ms, least=MIN_LEASE_MS)
         check_int("concurrency", concurrency, least=1)
-        self._around = Surround(store, self.agents, self.watch, self.rings, Turnstile(), lease_ms, own_prices or {})
+        self._around = Surround(
+            store,
+            self.agents,
+            self.watch,
+            self.rings,
+            Turnstile(),
+            lease_ms,
+            own_prices or {},
+            can_deliver or _always,
+            f"pid {os.getpid()}",
+        )
+        self.tasks = Desk(self._around)
+        """Background work: tool calls that go on after the model has had an answer."""
+        self._around.desk = self.tasks
         self._engine = Embedded(store, self._drive_of, self.watch.ended, concurrency) if drive else None
+        self.tasks.drives = self._engine
         self._only = only
         self._subscriptions: set[Subscription] = set()
         self._closed = False
@@ -311,10 +331,64 @@ class Runtime:
         """Accept a request: the receipt names the turn at once; awaiting it gives the outcome."""
         return await emit(self, request, control)
 
+    # ---- notifications ----
+
+    async def notify(  # noqa: PLR0913
+        self,
+        session: str,
+        title: str,
+        body: str = "",
+        *,
+        key: str | None = None,
+        priority: int = 0,
+        at: datetime | None = None,
+        expires: datetime | None = None,
+        kind: str = "host",
+    ) -> Notification:
+        """Tell a session something: at its next safe point, or as a turn of its own when it rests.
+
+        The same `key` with the same content is one notification. It is delivered from `at` on, until `expires`.
+        """
+        found, fresh = await self.store.notify(
+            session,
+            kind=kind,
+            title=title,
+            body=body,
+            key=key,
+            priority=priority,
+            due=_wall(at),
+            expires=_wall(expires),
+        )
+        if fresh and self._engine is not None and (at is None or found.due <= self.store.clock.read().wall):
+            self._engine.poke(session)
+        return found
+
+    def gate_changed(self, session: str | None = None) -> None:
+        """What `can_deliver` says may have changed: of one session, or of any."""
+        if self._engine is None:
+            return
+        if session is None:
+            self._engine.wake()
+        else:
+            self._engine.poke(session)
+
+    async def recover(self) -> list[Recovered]:
+        """See to the background work of processes that are gone: answers which tasks, and what becomes of them.
+
+        Opening a runtime begins with that by itself; this tells about it. Work of processes that live is not touched.
+        """
+        found = await self.tasks.recover()
+        if self._engine is not None:
+            self._engine.wake()
+        return found
+
     # ---- the engine ----
 
-    def _drive_of(self, work: Work | str, stops_only: bool) -> SessionDrive | None:  # noqa: FBT001
+    def _drive_of(self, work: Work | str, stops_only: bool) -> SessionDrive | TaskDrive | None:  # noqa: FBT001
         session = work if isinstance(work, str) else work.journal
+        if not isinstance(work, str) and work.role == ROLE:
+            known = work.agent in self.agents and self._only is None and not stops_only
+            return TaskDrive(self._around, session) if known else None
         if self._only is not None and session != self._only:
             return None
         known = isinstance(work, str) or work.agent in self.agents
@@ -330,6 +404,14 @@ class Runtime:
         return 0 if self._engine is None else self._engine.active
 
 
+def _always(session: str) -> bool:  # noqa: ARG001  any session
+    return True
+
+
+def _wall(at: datetime | None) -> int | None:
+    return None if at is None else round(at.timestamp() * 1000)
+
+
 @asynccontextmanager
 async def open(  # noqa: PLR0913
     path: Path | str | None,
@@ -340,19 +422,27 @@ async def open(  # noqa: PLR0913
     concurrency: int = CONCURRENCY,
     drive: bool = True,
     prices: Mapping[str, Price] | None = None,
+    can_deliver: Callable[[str], bool] | None = None,
     limits: StoreLimits | None = None,
     clock: Clock | None = None,
 ) -> AsyncGenerator[Runtime]:
     """Open the store at `path` (None: in memory) with the agents that may run on it, as an async context manager.
 
     Whatever was interrupted goes on at once. `drive=False` only looks and accepts: another process does the work.
+    `can_deliver` is asked before notifications enter a session; call `runtime.gate_changed` when it may say otherwise.
     `prices` go before the known ones: ``{"provider:model": hf.Price(input=3, output=15)}``, dollars a million tokens.
     """
     with rare_collections():
         async with (
             open_store(path, durability=durability, limits=limits, clock=clock) as store,
             Runtime(
-                store, agents, lease_ms=lease_ms, concurrency=concurrency, drive=drive, own_prices=prices
+                store,
+                agents,
+                lease_ms=lease_ms,
+                concurrency=concurrency,
+                drive=drive,
+                own_prices=prices,
+                can_deliver=can_deliver,
             ) as runtime,
         ):
             yield runtime

@@ -3,21 +3,52 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Mapping  # noqa: TC003
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from holdfast.errors import Halted, Suspended
 
 if TYPE_CHECKING:
+    from holdfast.agent import Agent
     from holdfast.events import LiveEvent
     from holdfast.messages import ModelReply, UserMessage
+    from holdfast.models.prices import Price
     from holdfast.records import Admitted
+    from holdfast.runtime.desk import Desk
+    from holdfast.runtime.following import Rings
+    from holdfast.runtime.invoking import Call, Work
+    from holdfast.runtime.services import Services
+    from holdfast.runtime.turnstile import Turnstile
+    from holdfast.runtime.watch import Watch
+    from holdfast.store import Store
     from holdfast.store.contract import Wait
+
+
+@dataclass(slots=True)
+class Surround:
+    """What all drives of one runtime share."""
+
+    store: Store
+    agents: Mapping[str, Agent]
+    watch: Watch
+    rings: Rings
+    turnstile: Turnstile
+    lease_ms: int
+    prices: Mapping[str, Price]
+    can_deliver: Callable[[str], bool]
+    """Whether the host lets notifications into a session now."""
+    me: str
+    """This process, as records name it."""
+    desk: Desk = field(init=False)
 
 
 class Surroundings(Protocol):
     """The session around a turn: who watches, what comes in, what it waits for."""
 
     session: str
+    host: Services | None
+    """What the tools of Holdfast itself may use."""
 
     def show(self, kind: type[LiveEvent], run: str, fields: dict[str, Any]) -> None:
         """Show a live event to whoever watches."""
@@ -37,6 +68,18 @@ class Surroundings(Protocol):
 
     def token(self, name: str) -> str:
         """The secret that resolves a wait."""
+        ...
+
+    async def spilled(self, key: str) -> str | None:
+        """The task in which the call `key` goes on in the background, if there is one."""
+        ...
+
+    async def start_task(self, call: Call) -> str:
+        """Carry out a call in the background; answers the id of the task, when it is durable."""
+        ...
+
+    async def adopt_task(self, work: Work) -> str:
+        """Let a call that is under way go on in the background; answers the id of the task, when it is durable."""
         ...
 
     def price(self, reply: ModelReply, asked: str) -> float | None:

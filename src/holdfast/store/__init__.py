@@ -1,4 +1,4 @@
-"""The store: journals, leases, inbox, waits and blobs, and the backends that keep them."""
+"""The store: journals, leases, inbox, waits, notifications, memory and blobs, and the backends that keep them."""
 
 from __future__ import annotations
 
@@ -19,6 +19,8 @@ from holdfast.store.contract import (
     Wait,
     Work,
 )
+from holdfast.store.memories.contract import MemoryChange, MemoryScope, Remembered
+from holdfast.store.notifications.contract import Notification, NotificationState, Notify
 from holdfast.store.store import LEASE_MS, Store
 
 if TYPE_CHECKING:
@@ -35,8 +37,14 @@ __all__ = [
     "Input",
     "Journal",
     "Lease",
+    "MemoryChange",
+    "MemoryScope",
+    "Notification",
+    "NotificationState",
+    "Notify",
     "Owner",
     "Receipt",
+    "Remembered",
     "Settlement",
     "Store",
     "StoreLimits",

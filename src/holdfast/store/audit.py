@@ -25,6 +25,8 @@ from holdfast.records import (
     next_status,
     touches_lists,
 )
+from holdfast.store.memories.audit import audit_memories
+from holdfast.store.notifications.audit import Surroundings, audit_notifications
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -57,14 +59,19 @@ def audit(reader: Reader, progress: Callable[[int, int], None] | None = None) ->
         inputs.setdefault(journal, {})[row.input] = row.pending
     rows = reader.raw_journals()
     heads = {row.id: row.head for row in rows}
+    ended: dict[str, set[str]] = {}
     for done, row in enumerate(rows):
         if progress is not None:
             progress(done, len(rows))
         audited = _JournalAudit(row, blobs, references, inputs.get(row.id, {}))
         found.extend(audited.run(reader.raw_records(row.id)))
+        ended[row.id] = audited.ended
         found.extend(_misplaced(row, heads))
     found.extend(_dangling(references, blobs))
     found.extend(_unsound(reader))
+    around = Surroundings(rows, inputs, ended)
+    found.extend(Violation(*violated) for violated in audit_notifications(reader, around))
+    found.extend(Violation(*violated) for violated in audit_memories(reader))
     return found
 
 
@@ -111,7 +118,7 @@ class _JournalAudit:
         self._intended: set[str] = set()
         self._settled: set[str] = set()
         self._started: set[str] = set()
-        self._ended: set[str] = set()
+        self.ended: set[str] = set()
         self._groups: set[str] = set()
         self._closed_scopes: set[str] = set()
         self._admitted: set[int] = set()
@@ -176,7 +183,7 @@ class _JournalAudit:
                 pass
 
     def _begin(self, seq: int, run: str) -> None:
-        if run in self._ended:
+        if run in self.ended:
             self._report("terminal", seq, f"the run {run!r} goes on, but it had ended")
         self._started.add(run)
 
@@ -199,7 +206,7 @@ class _JournalAudit:
             self._report("terminal", seq, f"{key!r} belongs to a run that had ended")
 
     def _end(self, seq: int, record: Ended) -> None:
-        self._once(self._ended, record.run, "terminal", seq, f"the run {record.run!r} ended before")
+        self._once(self.ended, record.run, "terminal", seq, f"the run {record.run!r} ended before")
         if record.unstarted and record.run in self._started:
             self._report("terminal", seq, f"the run {record.run!r} is said to end before it began, but it had begun")
         scope = segment(record.run)
@@ -240,6 +247,9 @@ class _JournalAudit:
         first = self._opened
         if first is not None and (row.parent, row.parent_seq) != (first.parent, first.parent_seq):
             self._report("list", row.head, f"listed as a fork of {row.parent!r}, its records say {first.parent!r}")
+        if first is not None and (row.role, row.session) != (first.role, first.session):
+            listed = f"with the role {row.role!r} for {row.session!r}"
+            self._report("list", row.head, f"listed {listed}, its records say {first.role!r} for {first.session!r}")
 
     def _wakes(self) -> None:
         row = self._row

@@ -6,12 +6,12 @@ together with all other commands that are waiting, in one transaction. Backends 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, Generic, Literal, NamedTuple, Protocol, TypeVar, get_args
+from typing import TYPE_CHECKING, Final, Generic, Literal, NamedTuple, Protocol, TypeVar, get_args
 
 import msgspec
 
 from holdfast.records import Blob, JournalKind, Record, Status
-from holdfast.store.limits import StoreLimits as StoreLimits  # noqa: PLC0414  part of the contract
+from holdfast.store.limits import StoreLimits as StoreLimits  # noqa: PLC0414, TC001  part of the contract
 
 if TYPE_CHECKING:
     import asyncio

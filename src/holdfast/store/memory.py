@@ -38,8 +38,10 @@ from holdfast.store.contract import (
     Wait,
     Work,
 )
-from holdfast.store.decisions import as_work, has_work
+from holdfast.store.decisions import as_work, earliest, has_work
 from holdfast.store.digests import blob_digest, input_digest, trusted
+from holdfast.store.memories.table import MemoryTable
+from holdfast.store.notifications.table import NotificationTable
 from holdfast.store.owners import this_process
 from holdfast.store.transaction import Transaction, as_journal, broken_by
 from holdfast.store.waiting import Versions
@@ -76,6 +78,8 @@ class MemoryDisk:
         self._waits: dict[int, dict[str, Wait]] = {}
         self._blobs: dict[str, tuple[int, bytes]] = {}
         self._refs: set[tuple[str, int, int]] = set()
+        self.notifications = NotificationTable()
+        self.memories = MemoryTable()
 
     # ---- Rows ----
 
@@ -241,7 +245,7 @@ class MemoryDisk:
 
     def next_due(self) -> int | None:
         waiting = self._open_waits()
-        return waiting[0][0] if waiting else None
+        return earliest(waiting[0][0] if waiting else None, self.notifications.next_due())
 
     def blob(self, digest: str) -> bytes | None:
         found = self._blobs.get(digest)
@@ -287,6 +291,10 @@ class MemoryDisk:
         yield from (("blob", body) for _, body in self._blobs.values())
         yield from (("input", row.body) for found in self._inputs.values() for row in found.values())
         yield from (("wait", wait.payload or b"") for found in self._waits.values() for wait in found.values())
+        for found, _ in self.notifications.raw():
+            yield from (("notification", text.encode()) for text in (found.title, found.body))
+        yield from (("memory", entry.value.encode()) for entry, _ in self.memories.raw())
+        yield from (("memory", (change.value or "").encode()) for change in self.memories.raw_changes())
 
     def raw_inputs(self) -> Iterator[tuple[str, InputRow, bool]]:
         names = {row.no: row.id for row in self._journals.values()}
@@ -296,10 +304,9 @@ class MemoryDisk:
 
 
 def _matches(row: JournalRow, where: JournalFilter) -> bool:
-    return all(
-        wanted is None or wanted == found
-        for wanted, found in ((where.kind, row.kind), (where.status, row.status), (where.agent, row.agent))
-    )
+    wanted = (where.kind, where.status, where.agent, where.role, where.session)
+    found = (row.kind, row.status, row.agent, row.role, row.session)
+    return all(one is None or one == other for one, other in zip(wanted, found, strict=True))
 
 
 class MemoryBackend:

@@ -15,16 +15,12 @@ from holdfast.errors import (
     HoldfastError,
     InvalidArgument,
     InvalidValue,
-    JournalCorrupt,
     JournalMissing,
     PayloadTooLarge,
-    WaitUnknown,
 )
 from holdfast.names import check_choice, check_id, check_text
 from holdfast.records import JOURNAL_KINDS, STATUSES, Opened, is_plain
-from holdfast.store import tokens
 from holdfast.store.contract import (
-    WAIT_STATES,
     Accept,
     Append,
     Claim,
@@ -35,18 +31,19 @@ from holdfast.store.contract import (
     Lease,
     Mark,
     OpenJournal,
-    OpenWait,
     Owner,
     PutBlob,
     Quarantine,
     Release,
     Renew,
-    RevokeWaits,
-    SettleWait,
 )
 from holdfast.store.digests import blob_digest, input_digest
+from holdfast.store.memories.calls import MemoryCalls
+from holdfast.store.notifications.calls import NotificationCalls
+from holdfast.store.notifications.calls import checked as checked_notice
 from holdfast.store.owners import is_gone
 from holdfast.store.transaction import as_journal
+from holdfast.store.waits import WaitCalls
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
@@ -62,12 +59,10 @@ if TYPE_CHECKING:
         Input,
         Reader,
         Receipt,
-        Settlement,
         StoreLimits,
-        Wait,
-        WaitState,
         Work,
     )
+    from holdfast.store.notifications.contract import Notification, Notify
 
     T = TypeVar("T")
 
@@ -76,11 +71,10 @@ LEASE_MS: Final = 10_000
 
 MIN_LEASE_MS: Final = 50
 """The shortest lease."""
-_LOOK_AGAIN_MS: Final = 30_000
 
 
-class Store:
-    """Journals, leases, inbox, waits and blobs in one place.
+class Store(WaitCalls, NotificationCalls, MemoryCalls):
+    """Journals, leases, inbox, waits, notifications, memory and blobs in one place.
 
     Every method that changes something returns when the change is durable. Several processes may have the same store
     open; `holdfast.open_store` opens one.
@@ -89,7 +83,7 @@ class Store:
     def __init__(self, backend: Backend) -> None:
         for name, value in msgspec.structs.asdict(backend.limits).items():
             check_int(f"limit {name}", value, least=1)
-        self._backend = backend
+        super().__init__(backend)
 
     async def __aenter__(self) -> Self:
         return self
@@ -125,9 +119,21 @@ class Store:
 
     # ---- journals ----
 
-    async def open_journal(self, journal: str, kind: JournalKind = "session", agent: str | None = None) -> Journal:
-        """Create the journal, or find it as it is. Another kind or agent under the same id is a `JournalConflict`."""
-        return await self._backend.submit(_opening(journal, kind, agent))
+    async def open_journal(
+        self,
+        journal: str,
+        kind: JournalKind = "session",
+        agent: str | None = None,
+        *,
+        role: str | None = None,
+        session: str | None = None,
+    ) -> Journal:
+        """Create the journal, or find it as it is. Another kind or agent under the same id is a `JournalConflict`.
+
+        `role` says what a process is, and makes it work that others may take up; `session` for which session it works.
+        Another role or session is a conflict, too.
+        """
+        return await self._backend.submit(_opening(journal, kind, agent, role, session))
 
     async def fork(self, journal: str, parent: str, at: int) -> Journal:
         """Create a journal that goes on after record `at` of `parent`, with the kind and the agent of that one.
@@ -140,8 +146,15 @@ class Store:
         check_int("fork point", at, least=-MAX_INT)  # which records there are is known to the store
         return await self._backend.submit(Fork(journal, parent, at))
 
-    def append(
-        self, lease: Lease, added: Sequence[Record], *, head: int, checked: bool = True, patient: bool = False
+    def append(  # noqa: PLR0913
+        self,
+        lease: Lease,
+        added: Sequence[Record],
+        *,
+        head: int,
+        checked: bool = True,
+        patient: bool = False,
+        notify: Sequence[Notify] = (),
     ) -> asyncio.Future[int]:
         """Add records after `head`; the future gives the new head when they are durable.
 
@@ -151,9 +164,17 @@ class Store:
         a writer may have several under way, each naming the head that the one before will leave. Records are checked
         to read back as they are; with `checked=False`, for those that Holdfast made itself, to be readable at all.
         With `patient`, the caller does not wait yet: the records may share a commit with what follows at once.
+
+        `notify` are notifications in the same commit. One that can't be queued (its journal is missing, quarantined or
+        full, or its key says something else) is kept as a dead one that tells why; the records are appended all the
+        same.
         """
         try:
-            return self._backend.submit(self._append(lease, added, head, checked=checked, patient=patient))
+            append = self._append(lease, added, head, checked=checked, patient=patient)
+            if notify:
+                notices = tuple(checked_notice(notice, self._backend.limits) for notice in _notices(notify))
+                append = msgspec.structs.replace(append, notify=notices)
+            return self._backend.submit(append)
         except HoldfastError as refusal:
             return _refused(refusal)
 
@@ -187,12 +208,17 @@ class Store:
         page = self._page(limit)
         return await self._guarded(journal, lambda reader: reader.records(journal, after, page))
 
-    async def read_with_inbox(self, journal: str) -> tuple[list[Entry], list[Input]]:
-        """The first page of a journal and of its inbox, in one go."""
+    async def read_with_inbox(self, journal: str) -> tuple[list[Entry], list[Input], list[Notification]]:
+        """The first page of a journal, of its inbox, and of what may be delivered to it now, in one go."""
         check_id("journal id", journal)
-        page = self._backend.limits.page
+        page, now = self._backend.limits.page, self._wall()
         return await self._guarded(
-            journal, lambda reader: (reader.records(journal, 0, page), reader.pending(journal, 0, page))
+            journal,
+            lambda reader: (
+                reader.records(journal, 0, page),
+                reader.pending(journal, 0, page),
+                reader.notifications.next(journal, now, page),
+            ),
         )
 
     async def read_all(self, journal: str, *, after: int = 0) -> AsyncIterator[Entry]:
@@ -227,12 +253,14 @@ class Store:
         future.add_done_callback(lambda done: done.cancelled() or done.exception())  # nobody has to look at it
         return future
 
-    async def journals(
+    async def journals(  # noqa: PLR0913
         self,
         *,
         kind: JournalKind | None = None,
         status: Status | None = None,
         agent: str | None = None,
+        role: str | None = None,
+        session: str | None = None,
         before: Journal | None = None,
         limit: int = 50,
     ) -> list[Journal]:
@@ -241,12 +269,13 @@ class Store:
             check_choice("journal kind", kind, JOURNAL_KINDS)
         if status is not None:
             check_choice("status", status, STATUSES)
-        if agent is not None:
-            check_id("agent", agent)
+        for what, name in (("agent", agent), ("role", role), ("session", session)):
+            if name is not None:
+                check_id(what, name)
         if before is not None and not isinstance(before, Journal):  # pyright: ignore[reportUnnecessaryIsInstance]  # callers may be untyped
             raise InvalidArgument("before", before, "a line of the page before")
         cursor = None if before is None else (before.updated, before.id)
-        where = JournalFilter(kind, status, agent, cursor)
+        where = JournalFilter(kind, status, agent, cursor, role, session)
         page = self._page(limit)
         return await self._backend.read(lambda reader: reader.journals(where, page))
 
@@ -261,9 +290,10 @@ class Store:
         return await self._backend.read(lambda reader: reader.wakes(names))
 
     async def work(self, after: int = 0, limit: int | None = None) -> list[Work]:
-        """Sessions that somebody should advance, also those that somebody does: `holder` tells.
+        """Sessions, and processes with a role, that somebody should advance, also those that somebody does.
 
-        They come in the order of their creation. Pass the last `no` as `after` for the next page.
+        `holder` tells who does. They come in the order of their creation. Pass the last `no` as `after` for the next
+        page.
         """
         check_int("cursor", after)
         page = self._page(limit)
@@ -274,14 +304,6 @@ class Store:
         """Stop serving a journal that can't be trusted."""
         check_id("journal id", journal)
         await self._backend.submit(Quarantine(journal, check_text("reason", reason)))
-
-    async def _guarded(self, journal: str, query: Callable[[Reader], T]) -> T:
-        """Read, and quarantine the journal if what was read can't be trusted."""
-        try:
-            return await self._backend.read(query)
-        except JournalCorrupt as error:
-            await self._backend.submit(Quarantine(journal, f"record {error.seq}: {error.reason}"))
-            raise
 
     # ---- leases ----
 
@@ -331,6 +353,8 @@ class Store:
         key: str | None = None,
         refs: Sequence[Blob] = (),
         patient: bool = False,
+        role: str | None = None,
+        session: str | None = None,
     ) -> asyncio.Future[Receipt]:
         """Open the journal and take an input in, both or neither. Refused as `open_journal` and `accept` are.
 
@@ -338,7 +362,7 @@ class Store:
         follows at once.
         """
         try:
-            accept = self._accept(journal, content, key, _opening(journal, kind, agent))
+            accept = self._accept(journal, content, key, _opening(journal, kind, agent, role, session))
             digests = tuple(blob.digest for blob in refs)
             return self._backend.submit(msgspec.structs.replace(accept, refs=digests, patient=patient))
         except HoldfastError as refusal:
@@ -374,89 +398,6 @@ class Store:
         check_id("journal id", journal)
         check_int("input", number)
         return await self._guarded(journal, lambda reader: reader.input(journal, number))
-
-    # ---- waits ----
-
-    async def open_wait(self, journal: str, name: str, *, deadline: int | None = None) -> Wait:
-        """Make the wait exist, with a deadline in wall milliseconds. If it exists, the first deadline stays."""
-        check_id("journal id", journal)
-        check_id("wait", name)
-        if deadline is not None:
-            check_int("deadline", deadline)
-        return await self._backend.submit(OpenWait(journal, name, deadline))
-
-    def wait_token(self, journal: str, name: str) -> str:
-        """The bearer token of a wait. Whoever has it can resolve the wait, once, also before it is opened."""
-        return tokens.mint(self._backend.secret, check_id("journal id", journal), check_id("wait", name))
-
-    async def resolve(self, token: str, value: object) -> Settlement:
-        """Resolve the wait that `token` stands for; the first one decides, and everybody learns the same."""
-        # First the value: what is wrong with it must not depend on whether the token is good.
-        body = canonical(value)
-        limit = self._backend.limits.input_bytes
-        if len(body) > limit:
-            raise PayloadTooLarge("the resolution", len(body), limit)
-        journal, name = tokens.verify(self._backend.secret, token)
-        try:
-            return await self._backend.submit(SettleWait(journal, name, "resolved", body))
-        except JournalMissing:
-            raise WaitUnknown from None
-
-    async def expire_wait(self, journal: str, name: str) -> Settlement:
-        """End a wait whose deadline has passed; one that is not due stays open."""
-        check_id("journal id", journal)
-        check_id("wait", name)
-        return await self._backend.submit(SettleWait(journal, name, "expired"))
-
-    async def cancel_wait(self, journal: str, name: str) -> Settlement:
-        """End a wait that nobody needs any more."""
-        check_id("journal id", journal)
-        check_id("wait", name)
-        return await self._backend.submit(SettleWait(journal, name, "cancelled"))
-
-    async def revoke_waits(self, journal: str, name: str | None = None) -> int:
-        """Make one wait worthless, or all of the journal's for ever; their tokens look as if they never existed."""
-        check_id("journal id", journal)
-        if name is not None:
-            check_id("wait", name)
-        return await self._backend.submit(RevokeWaits(journal, name))
-
-    async def wait(self, journal: str, name: str) -> Wait | None:
-        """The wait as it is now; None when nobody opened or resolved it."""
-        check_id("journal id", journal)
-        check_id("wait", name)
-        return await self._guarded(journal, lambda reader: reader.wait(journal, name))
-
-    async def waits(self, journal: str, limit: int | None = None, *, state: WaitState | None = None) -> list[Wait]:
-        """The waits of a journal (in one state, if it is given), by name."""
-        check_id("journal id", journal)
-        if state is not None:
-            check_choice("wait state", state, WAIT_STATES)
-        page = self._page(limit)
-        return await self._guarded(journal, lambda reader: reader.waits(journal, state, page))
-
-    async def due(self, limit: int | None = None) -> list[Wait]:
-        """Open waits whose deadline has passed, longest overdue first. Timers are waits that nobody resolves."""
-        now = self._backend.clock.read().wall
-        page = self._page(limit)
-        due, damaged = await self._backend.read(lambda reader: reader.due(now, page))
-        for journal in sorted(damaged):  # one damaged wait must not stop the timers of all others
-            await self._backend.submit(Quarantine(journal, "a wait does not match its checksum"))
-        return due
-
-    async def next_due(self) -> int | None:
-        """The earliest deadline of an open wait, in wall milliseconds."""
-        return await self._backend.read(lambda reader: reader.next_due())
-
-    async def until(self, due: int) -> None:
-        """Wait until the wall clock says `due`.
-
-        The waiting itself is by the monotonic clock. A wall clock set forward is noticed within half a minute; one set
-        back delays the moment. Neither makes it come twice.
-        """
-        check_int("time", due)
-        while (left := due - self._backend.clock.read().wall) > 0:  # noqa: ASYNC110  no event tells that a clock was set
-            await asyncio.sleep(min(left, _LOOK_AGAIN_MS) / 1000)
 
     # ---- blobs ----
 
@@ -497,14 +438,6 @@ class Store:
         """Run an audit over the raw rows."""
         return await self._backend.read(query)
 
-    def _page(self, limit: int | None) -> int:
-        page = self._backend.limits.page
-        if limit is None:
-            return page
-        if type(limit) is int and limit > page:
-            return page
-        return check_int("limit", limit, least=1)
-
 
 def _refused(error: HoldfastError) -> asyncio.Future[Any]:
     """What was refused before it could be queued, told like all that is refused later."""
@@ -513,12 +446,20 @@ def _refused(error: HoldfastError) -> asyncio.Future[Any]:
     return refused
 
 
-def _opening(journal: str, kind: JournalKind, agent: str | None) -> OpenJournal:
+def _opening(journal: str, kind: JournalKind, agent: str | None, role: str | None, session: str | None) -> OpenJournal:
     check_id("journal id", journal)
     check_choice("journal kind", kind, JOURNAL_KINDS)
-    if agent is not None:
-        check_id("agent", agent)
-    return OpenJournal(journal, kind, agent)
+    for what, name in (("agent", agent), ("role", role), ("session", session)):
+        if name is not None:
+            check_id(what, name)
+    return OpenJournal(journal, kind, agent, role, session)
+
+
+def _notices(given: Sequence[Notify]) -> tuple[Notify, ...]:
+    try:
+        return tuple(given)
+    except TypeError:
+        raise InvalidArgument("notify", given, "a list of notifications") from None
 
 
 def _names(journals: Sequence[str]) -> list[str]:

@@ -39,8 +39,8 @@ from holdfast.store.contract import (
     StoreLimits,
     Wait,
 )
-from holdfast.store.memories.contract import DeleteMemory, PurgeMemory, PutMemory
 from holdfast.store.memories.changing import Memories
+from holdfast.store.memories.contract import DeleteMemory, PurgeMemory, PutMemory
 from holdfast.store.notifications.contract import Carry, Notify, Ripen, SettleNotification
 from holdfast.store.notifications.moving import Notices
 from holdfast.store.owners import is_gone

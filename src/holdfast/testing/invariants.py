@@ -22,7 +22,8 @@ async def check(store: Store, world: World | None = None, *, canaries: Sequence[
     """Every violated invariant; an empty list is what a test wants.
 
     Of the store: no gaps, checksums right, outcomes only after an intent where one is due, one outcome a key, one
-    terminal a run, no dangling blob, epochs that never go back, lists that follow from the records. Of the world: an
+    terminal a run, no dangling blob, epochs that never go back, lists that follow from the records, no notification
+    that nobody answers for, no memory that its history does not tell of. Of the world: an
     effect that must not be repeated was attempted once at the most, all attempts of an effect bear one idempotency key,
     no two effects share one, and whatever is recorded as done did reach the world. `canaries` are secrets that must
     not be found anywhere.

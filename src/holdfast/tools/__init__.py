@@ -2,6 +2,24 @@
 
 from __future__ import annotations
 
-from holdfast.tools.definition import AnyTool, Bound, Complaint, NotDone, Tool, ToolRetry, tool
+from holdfast.tools.decorator import tool
+from holdfast.tools.definition import AnyTool, Bound, Complaint, Tool
+from holdfast.tools.retries import ToolRetryPolicy
+from holdfast.tools.signals import NotDone, ToolRetry
+from holdfast.tools.threads import Abandoned, abandoned
+from holdfast.tools.toolset import Toolset, toolset
 
-__all__ = ["AnyTool", "Bound", "Complaint", "NotDone", "Tool", "ToolRetry", "tool"]
+__all__ = [
+    "Abandoned",
+    "AnyTool",
+    "Bound",
+    "Complaint",
+    "NotDone",
+    "Tool",
+    "ToolRetry",
+    "ToolRetryPolicy",
+    "Toolset",
+    "abandoned",
+    "tool",
+    "toolset",
+]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from holdfast.effects.boundary import Boundary, EffectContext
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from datetime import timedelta
 
     from holdfast.effects.performer import Performer
@@ -21,6 +22,8 @@ class Caller(Protocol):
     deadline: int | None
     stopped: bool
     performer: Performer
+    host: Any
+    """What the tools of Holdfast itself may use of the runtime; None where there is none."""
 
     def progress(self, key: str, note: str | None, fraction: float | None) -> None:
         """Tell observers how far the call is."""
@@ -42,11 +45,23 @@ class Context(EffectContext):
     a part of the tool once: when the call is performed again after a crash or a wait, it answers what it had given.
     """
 
-    __slots__ = ("_caller", "_scope", "_waits", "call_id", "session", "tool", "turn")
+    __slots__ = ("_caller", "_idempotency", "_scope", "_waits", "call_id", "session", "tool", "turn", "used")
 
-    def __init__(self, caller: Caller, key: str, call_id: str, tool: str, *, scope: str | None = None) -> None:
+    def __init__(  # noqa: PLR0913
+        self,
+        caller: Caller,
+        key: str,
+        call_id: str,
+        tool: str,
+        *,
+        scope: str | None = None,
+        idempotency: str | None = None,
+    ) -> None:
         super().__init__(Boundary(caller.performer), key)
         self._scope = key if scope is None else scope
+        self._idempotency = idempotency
+        self.used = False
+        """Whether the call has asked for steps or waits, which are recorded where it began."""
         self._caller = caller
         self._waits: dict[str, int] = {}
         self.session = caller.session
@@ -54,6 +69,26 @@ class Context(EffectContext):
         self.call_id = call_id
         """The provider's id of the call."""
         self.tool = tool
+
+    @property
+    def idempotency_key(self) -> str:
+        """The same for every attempt and every re-drive of this call, and for no other call of any store."""
+        return super().idempotency_key if self._idempotency is None else self._idempotency
+
+    async def step(self, name: str, function: Callable[..., Any], *args: object, **options: Any) -> Any:  # noqa: ANN401
+        """A part of the tool that runs once: performed again, the call gets what it had given."""
+        self.used = True
+        return await super().step(name, function, *args, **options)
+
+    def move(self, caller: Caller, key: str) -> None:
+        """The call goes on elsewhere: on behalf of `caller`, under another key, and recognisable as before."""
+        self._idempotency = self.idempotency_key
+        self._caller, self._boundary, self.key, self._scope = caller, Boundary(caller.performer), key, key
+
+    @property
+    def host(self) -> Any:  # noqa: ANN401  what a runtime offers is no matter of this layer
+        """The runtime, as far as the tools of Holdfast itself need it."""
+        return self._caller.host
 
     @property
     def cancelled(self) -> bool:
@@ -77,6 +112,7 @@ class Context(EffectContext):
         from its beginning and gets the answer here. Put what must not happen twice before the wait into `step`.
         Raises `WaitExpired` when nobody answered within `timeout`.
         """
+        self.used = True
         occurrence = self._waits[name] = self._waits.get(name, 0) + 1
         return await self._caller.wait(self._scope, name, occurrence, timeout)
 

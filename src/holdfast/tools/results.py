@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import difflib
+from itertools import islice
 from typing import TYPE_CHECKING, Final, cast
 
 from holdfast.effects.performer import printable
 from holdfast.records import ErrorInfo
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from holdfast.messages import ToolCall
     from holdfast.tools.definition import Complaint
@@ -19,6 +20,11 @@ MAX_TEXT: Final = 2_000
 MAX_NAMES: Final = 50
 """How many tools are listed to a model that asked for one that is not there."""
 
+MAX_MEMBERS: Final = 20
+"""How many errors of a group are told."""
+MAX_NAME: Final = 100
+"""Longest name of a kind of error, in characters."""
+
 _SHOWN: Final = 200
 
 
@@ -27,11 +33,31 @@ def raised(error: BaseException) -> ErrorInfo:
 
     A group of errors is told as its members; what holds them together means nothing to a model.
     """
-    leaves = _leaves(error)
-    if len(leaves) == 1:
-        return ErrorInfo(type(leaves[0]).__name__, _message(leaves[0]))
-    lines = [f"{type(leaf).__name__}: {_message(leaf)}".removesuffix(": ") for leaf in leaves]
-    return ErrorInfo(type(error).__name__, shorten("; ".join(lines), MAX_TEXT))
+    found = leaves(error)
+    first = next(found)
+    rest = list(islice(found, MAX_MEMBERS - 1))
+    if not rest:
+        return ErrorInfo(_kind(first), _message(first))
+    more = sum(1 for _ in found)
+    said = [said_by(leaf) for leaf in (first, *rest)]
+    told = shorten("; ".join(said), MAX_TEXT - 100)
+    return ErrorInfo(_kind(error), f"{told}; and {more:,} more" if more else told)
+
+
+def said_by(error: BaseException) -> str:
+    """An error on one line, whatever it does when it is asked."""
+    return f"{_kind(error)}: {_message(error)}".removesuffix(": ")
+
+
+def leaves(error: BaseException) -> Iterator[BaseException]:
+    """The errors in a group, however deep; or the error itself."""
+    left = [error]
+    while left:
+        here = left.pop()
+        if isinstance(here, BaseExceptionGroup):
+            left.extend(reversed(cast("BaseExceptionGroup[BaseException]", here).exceptions))
+        else:
+            yield here
 
 
 def complained(complaint: Complaint) -> ErrorInfo:
@@ -72,17 +98,20 @@ def shorten(text: str, limit: int) -> str:
     return text[: max(limit - len(end), 0)] + end
 
 
-def _leaves(error: BaseException) -> list[BaseException]:
-    if isinstance(error, BaseExceptionGroup):
-        members = cast("BaseExceptionGroup[BaseException]", error).exceptions
-        return [leaf for member in members for leaf in _leaves(member)]
-    return [error]
+def _kind(error: BaseException) -> str:
+    # Not `__name__` as the class gives it: a metaclass may answer anything.
+    name = cast("str", type.__dict__["__name__"].__get__(type(error)))
+    return printable(name[:MAX_NAME])
 
 
 def _message(error: BaseException) -> str:
     try:
         text = str(error)
-    except Exception:  # noqa: BLE001  an error that can't even be shown must not hide that it happened
+        # A subclass of `str` may do anything in its methods, so it is made a plain one.
+        text = str.__getitem__(text, slice(0, 4 * MAX_TEXT)) if type(text) is not str else text[: 4 * MAX_TEXT]
+    except BaseException:  # noqa: BLE001  an error that can't even be shown must not hide that it happened
         return ""
+    if not text and isinstance(error, MemoryError):
+        return "it ran out of memory"
     # No traceback; a huge message is not split into words before it is cut.
-    return printable(shorten(" ".join(text[: 4 * MAX_TEXT].split()), MAX_TEXT - 100))
+    return printable(shorten(" ".join(text.split()), MAX_TEXT - 100))

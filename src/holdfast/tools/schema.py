@@ -8,9 +8,8 @@ from __future__ import annotations
 import inspect
 import types
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Union, cast, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Union, get_args, get_origin, get_type_hints
 
-import msgspec
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 from pydantic.fields import FieldInfo
 from pydantic.json_schema import GenerateJsonSchema
@@ -18,30 +17,31 @@ from pydantic.json_schema import GenerateJsonSchema
 import holdfast
 from holdfast.effects.values import encode_value
 from holdfast.errors import InvalidValue, ToolInvalid
+from holdfast.tools.complaints import ROOM, problems
 from holdfast.tools.context import Context
-from holdfast.tools.results import MAX_TEXT, shorten
+from holdfast.tools.portable import Portable, portable
+from holdfast.tools.results import said_by, shorten
+from holdfast.tools.unions import NoForm
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from pydantic_core import ErrorDetails
+    from pydantic.json_schema import JsonSchemaValue
+    from pydantic_core import core_schema
 
-MAX_PROBLEMS: Final = 8
-"""How many problems with its arguments a model is told at once."""
+    from holdfast.tools.absent import Absent
 
-_ROOM: Final = MAX_TEXT - 400  # for the problems; the rest is for the words around them
-_SHOWN: Final = 80
-_EXPECTED: Final = 400
 _ORDER: Final = ("type", "properties", "required", "additionalProperties")
-# Schemas by name, a list of schemas, or one schema; everything else in a schema is data and stays as it is.
-_NAMED: Final = frozenset(("properties", "$defs", "patternProperties", "dependentSchemas"))
-_LISTED: Final = frozenset(("anyOf", "allOf", "oneOf", "prefixItems"))
-_SINGLE: Final = frozenset(("items", "additionalProperties", "not", "contains", "propertyNames", "if", "then", "else"))
 
 
 class _Schema(GenerateJsonSchema):
     # A default that has no JSON form is a matter between the function and itself: the schema leaves it out.
     ignored_warning_kinds: ClassVar[set[Any]] = {"skipped-choice", "non-serializable-default"}  # pyright: ignore[reportIncompatibleVariableOverride]
+
+    def decimal_schema(self, schema: core_schema.DecimalSchema) -> JsonSchemaValue:
+        # A number or the same as text: a model is told of the number.
+        made = super().decimal_schema(schema)
+        return next((one for one in made.get("anyOf", ()) if one.get("type") == "number"), made)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,17 +54,21 @@ class Accepts:
     shape: type[BaseModel]
     fields: tuple[tuple[str, str], ...]
     """Each field of `shape` with the parameter it stands for."""
+    absent: Absent | None = None
+    """What a model may leave out although the function's types ask for it: null is meant."""
 
     def read(self, arguments: dict[str, Any]) -> dict[str, Any] | str:
         """What to call the function with, or what is wrong with the arguments."""
         try:
-            found: BaseModel = self.shape.__pydantic_validator__.validate_json(encode_value(arguments))
+            given = arguments if self.absent is None else self.absent.filled(arguments)
+            found: BaseModel = self.shape.__pydantic_validator__.validate_json(encode_value(given))
         except ValidationError as error:
-            return _problems(error, arguments, self.parameters)
+            details = error.errors(include_url=False, include_context=False)
+            return problems(details, arguments, self.parameters)
         except InvalidValue as error:
             return f"- {error}"
         except Exception as error:  # noqa: BLE001  a validator of the user's own types may raise anything
-            return shorten(f"- they could not be checked: {type(error).__name__}: {error}", _ROOM)
+            return shorten(f"- they could not be checked: {said_by(error)}", ROOM)
         values: dict[str, Any] = vars(found)
         return {parameter: values[field] for field, parameter in self.fields}
 
@@ -84,8 +88,18 @@ def read_signature(function: Callable[..., Any], label: str, described: Mapping[
         raise ToolInvalid(label, contexts[1], f"{contexts[0]!r} is the context already")
     asked = [parameter for parameter in parameters if parameter.name not in contexts]
     shape, schema = _build(asked, label, described)
+    made = _portable(schema, label, {_shown_as(parameter): parameter.name for parameter in asked})
     fields = tuple((_field(n), parameter.name) for n, parameter in enumerate(asked))
-    return Accepts(_tidy(schema), contexts[0] if contexts else None, shape, fields)
+    return Accepts(_ordered(made.schema), contexts[0] if contexts else None, shape, fields, made.absent)
+
+
+def _portable(schema: dict[str, Any], label: str, names: Mapping[str, str]) -> Portable:
+    try:
+        return portable(schema)
+    except NoForm as error:
+        first, *rest = error.place or ("",)
+        inside = f"at {'.'.join(rest).replace('.[]', '[]')}: " if rest else ""
+        raise ToolInvalid(label, names.get(first, first) or None, inside + error.reason) from None
 
 
 def is_context(hint: object) -> bool:
@@ -163,16 +177,20 @@ def _shape(
     fields: dict[str, Any] = {}
     shown: set[str] = set()
     for n, parameter in enumerate(parameters):
-        known = _known(parameter)
-        alias = known.validation_alias if isinstance(known.validation_alias, str) else parameter.name
+        alias = _shown_as(parameter)
         if alias in shown:
             raise ToolInvalid(label, parameter.name, f"another parameter is shown as {alias!r} too")
         shown.add(alias)
-        description = known.description or described.get(parameter.name) or None
+        description = _known(parameter).description or described.get(parameter.name) or None
         default = ... if parameter.default is inspect.Parameter.empty else parameter.default
         fields[_field(n)] = (Annotated[parameter.hint, Field(alias=alias, description=description)], default)
     shape = create_model(label, __config__=ConfigDict(extra="forbid"), **fields)
     return shape, shape.model_json_schema(schema_generator=_Schema)
+
+
+def _shown_as(parameter: _Parameter) -> str:
+    alias = _known(parameter).validation_alias
+    return alias if isinstance(alias, str) else parameter.name
 
 
 def _known(parameter: _Parameter) -> FieldInfo:
@@ -185,25 +203,9 @@ def _field(n: int) -> str:
     return f"p{n}"
 
 
-def _tidy(schema: dict[str, Any]) -> dict[str, Any]:
-    whole: dict[str, Any] = {"type": "object", "properties": {}, **_untitled(schema), "additionalProperties": False}
+def _ordered(whole: dict[str, Any]) -> dict[str, Any]:
     first = {key: whole[key] for key in _ORDER if key in whole}
     return first | {key: whole[key] for key in sorted(whole.keys() - first.keys())}
-
-
-def _untitled(schema: Any) -> Any:  # noqa: ANN401  a schema may be an object or a boolean
-    if not isinstance(schema, dict):
-        return schema
-    items = cast("dict[str, Any]", schema).items()
-    return {key: _untitled_part(key, value) for key, value in items if key != "title"}
-
-
-def _untitled_part(key: str, value: Any) -> Any:  # noqa: ANN401  as above
-    if key in _NAMED:
-        return {name: _untitled(schema) for name, schema in value.items()}
-    if key in _LISTED:
-        return [_untitled(schema) for schema in value]
-    return _untitled(value) if key in _SINGLE else value
 
 
 def _shown_type(hint: object) -> str:
@@ -212,61 +214,3 @@ def _shown_type(hint: object) -> str:
 
 def _first_line(error: Exception) -> str:
     return shorten((str(error).strip().splitlines() or [type(error).__name__])[0], 300)
-
-
-# ---- what is wrong, for the model ------------------------------------------------------------------------------------
-
-
-def _problems(error: ValidationError, arguments: dict[str, Any], schema: dict[str, Any]) -> str:
-    details = error.errors(include_url=False, include_context=False)
-    lines = list(dict.fromkeys(_problem(detail, arguments, schema) for detail in details))
-    told = lines[:MAX_PROBLEMS]
-    room = _ROOM // len(told)
-    more = [f"- and {len(lines) - MAX_PROBLEMS:,} more"] if len(lines) > MAX_PROBLEMS else []
-    return "\n".join([*(shorten(line, room) for line in told), *more])
-
-
-def _problem(detail: ErrorDetails, arguments: dict[str, Any], schema: dict[str, Any]) -> str:
-    place, properties = detail["loc"], schema["properties"]
-    where = shorten(_path(place, arguments), _SHOWN)
-    kind = detail["type"]
-    if kind == "extra_forbidden" and len(place) == 1:
-        there = f"there are: {', '.join(properties)}" if properties else "it takes none"
-        return f"- {where}: there is no such argument; {there}"
-    expected = _expected(properties.get(place[0]) if place else None, schema)
-    if kind == "missing":
-        return f"- {where}: it is missing{f' (expected {expected})' if expected else ''}"
-    given = shorten(_as_json(detail["input"]), _SHOWN)
-    known = f"got {given}; expected {expected}" if expected else f"got {given}"
-    return f"- {where}: {shorten(detail['msg'], _EXPECTED)} ({known})"
-
-
-def _path(place: tuple[int | str, ...], arguments: object) -> str:
-    """Where in the arguments, without the names that pydantic gives to the members of a union."""
-    path, value = "", arguments
-    for n, step in enumerate(place):
-        if isinstance(value, dict) and isinstance(step, str):
-            inside = cast("dict[str, Any]", value)
-            if step not in inside and n + 1 < len(place):
-                continue
-            value, path = inside.get(step), f"{path}.{step}" if path else step
-        elif isinstance(value, list) and isinstance(step, int):
-            items = cast("list[Any]", value)
-            value, path = items[step] if step < len(items) else None, f"{path}[{step}]"
-    return path or "arguments"
-
-
-def _expected(wanted: dict[str, Any] | None, schema: dict[str, Any]) -> str:
-    if wanted is None:
-        return ""
-    target = str(wanted.get("$ref", "")).removeprefix("#/$defs/")
-    resolved = schema.get("$defs", {}).get(target, wanted)
-    bare = {key: value for key, value in resolved.items() if key not in {"description", "default"}}
-    return shorten(_as_json(bare), _EXPECTED) if bare else "any value"
-
-
-def _as_json(value: object) -> str:
-    try:
-        return msgspec.json.encode(value).decode()
-    except (TypeError, ValueError):
-        return repr(value)

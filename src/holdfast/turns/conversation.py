@@ -15,6 +15,7 @@ from holdfast.errors import InvariantBroken, RecordUnreadable
 from holdfast.messages import (
     Attachment,
     InputPart,
+    Origin,
     Text,
     ToolCall,
     ToolMessage,
@@ -62,6 +63,7 @@ class Said(msgspec.Struct, frozen=True, omit_defaults=True):
     deadline_ms: int | None = None
     """How long the turn may take, from the moment of acceptance."""
     metadata: dict[str, Any] | None = None
+    origin: Origin = "user"
 
 
 class Stop(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -177,7 +179,7 @@ class Conversation:
         said = input_of(bytes(record.body))
         if turn is None or record.run != turn.run or isinstance(said, Stop):
             return
-        message = UserMessage(f"{turn.run}.i{record.input}", said.parts)
+        message = UserMessage(f"{turn.run}.i{record.input}", said.parts, said.origin)
         if not turn.inputs:
             turn.said = (message,)
         turn.inputs[record.input] = message

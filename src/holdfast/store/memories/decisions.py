@@ -49,9 +49,7 @@ def check_room(asked: PutMemory, entry: Remembered | None, used: MemoryScope, li
 def written(asked: PutMemory, entry: Remembered | None, last_version: int, now: int) -> Remembered:
     """The entry as it will be."""
     created = now if entry is None else entry.created
-    return Remembered(
-        asked.scope, asked.key, last_version + 1, asked.value, created, now, asked.expires, asked.by
-    )
+    return Remembered(asked.scope, asked.key, last_version + 1, asked.value, created, now, asked.expires, asked.by)
 
 
 def change_of(entry: Remembered, kind: ChangeKind, *, version: int, now: int, by: str | None) -> MemoryChange:

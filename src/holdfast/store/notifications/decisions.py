@@ -43,7 +43,9 @@ def is_same(found: Notification, asked: Notify) -> bool:
     return (found.kind, found.title, found.body, found.source, found.priority) == said
 
 
-def refusal(row: JournalRow | None, found: Notification | None, asked: Notify, limits: StoreLimits) -> HoldfastError | None:
+def refusal(
+    row: JournalRow | None, found: Notification | None, asked: Notify, limits: StoreLimits
+) -> HoldfastError | None:
     """Why this can't be queued, or None. `found` is the notification under its key, which says something else."""
     if row is None:
         return JournalMissing(asked.journal)
@@ -123,16 +125,14 @@ def after_run(found: Notification, ended: Ended, now: int, limits: StoreLimits) 
     if has_expired(found, now):
         return expire(found, now)
     reason = f"the turn {ended.run} ended as {ended.status}"
-    return replace(
-        found, state="queued", due=now + backoff(found.attempts), reason=reason, updated=now, woken=False
-    )
+    return replace(found, state="queued", due=now + backoff(found.attempts), reason=reason, updated=now, woken=False)
 
 
 def settle(found: Notification, state: SettledByHand, now: int) -> Notification | None:
     """The notification as a person settles it, or None when that was decided before.
 
-    What is queued, claimed or dead may be taken as read or dropped; what is dead may be tried again. One that a turn has
-    is not queued a second time.
+    What is queued, claimed or dead may be taken as read or dropped; what is dead may be tried again. One that a turn
+    has is not queued a second time.
     """
     if state == "queued":
         if found.state != "dead" or has_expired(found, now):

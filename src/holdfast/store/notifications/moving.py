@@ -99,9 +99,7 @@ class Notices:
     def ended(self, row: JournalRow, record: Ended) -> None:
         """A turn is over: what it carried is acknowledged, or goes back."""
         claimed = self._rows.notifications.claimed_by_run(row.id, record.run)
-        self._move(
-            row, claimed, [decisions.after_run(found, record, self._now, self._limits) for found in claimed]
-        )
+        self._move(row, claimed, [decisions.after_run(found, record, self._now, self._limits) for found in claimed])
 
     def _move(self, row: JournalRow | None, before: Sequence[Notification], after: Sequence[Notification]) -> None:
         """Write what has become of notifications of one journal."""

@@ -17,6 +17,7 @@ from holdfast.store.decisions import lease_left
 from holdfast.store.owners import is_gone
 from holdfast.store.sqlite.files import check_header, connect_reader, snapshot, translated
 from holdfast.store.sqlite.reader import SqliteReader
+from holdfast.store.sqlite.schema import VERSION
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -56,6 +57,9 @@ class Health(msgspec.Struct, frozen=True):
     pending_inputs: int
     open_waits: int
     next_due: int | None
+    notifications: dict[str, int]
+    """How many there are, by state."""
+    memories: int
     blobs: int
     blob_bytes: int
     leases: tuple[Held, ...]
@@ -77,10 +81,19 @@ def examine(path: Path | str, progress: Callable[[int, int], None] | None = None
     with translated(file):
         connection = connect_reader(file, StoreLimits())
         try:
+            _check_current(file, connection)
             with snapshot(connection):  # others may go on writing: this is about one moment
                 return _report(file, connection, progress)
         finally:
             connection.close()
+
+
+def _check_current(path: Path, db: Db) -> None:
+    """An older store has other tables. Looking must not change it, so somebody else has to bring it up to date."""
+    found = int(db.pragma("user_version"))
+    if 0 < found < VERSION:
+        reason = f"its schema is version {found}, and {VERSION} is wanted; open it once to bring it up to date"
+        raise StoreRefused(path, reason)
 
 
 def _report(path: Path, db: Db, progress: Callable[[int, int], None] | None) -> Health:
@@ -107,6 +120,8 @@ def _report(path: Path, db: Db, progress: Callable[[int, int], None] | None) -> 
         pending_inputs=_one(db, "SELECT count(*) FROM inputs WHERE pending = 1"),
         open_waits=_one(db, "SELECT count(*) FROM waits WHERE state = 'open'"),
         next_due=reader.next_due(),
+        notifications=dict(db.execute("SELECT state, count(*) FROM notifications GROUP BY state ORDER BY state")),
+        memories=_one(db, "SELECT count(*) FROM memories"),
         blobs=counted[0],
         blob_bytes=counted[1],
         leases=_leases(rows, SystemClock().read()),

@@ -62,9 +62,7 @@ class MemoryTable:
         )
         number = self._number(entry.scope, entry.key)
         self._run("DELETE FROM memory_words WHERE rowid = ?", (number,))
-        self._run(
-            "INSERT INTO memory_words (rowid, key, value) VALUES (?, ?, ?)", (number, entry.key, entry.value)
-        )
+        self._run("INSERT INTO memory_words (rowid, key, value) VALUES (?, ?, ?)", (number, entry.key, entry.value))
 
     def remove(self, scope: str, key: str) -> None:
         number = self._number(scope, key)

@@ -225,10 +225,10 @@ class SqliteReader:
         for table, column in (("records", "body"), ("blobs", "body"), ("inputs", "body"), ("waits", "payload")):
             for (body,) in self._db.execute(f"SELECT {column} FROM {table} WHERE {column} IS NOT NULL"):  # noqa: S608
                 yield table, body
-        for table, columns in (("notifications", ("title", "body")), ("memories", ("value",)), ("memory_changes", ("value",))):
-            for column in columns:
-                for (text,) in self._db.execute(f"SELECT {column} FROM {table} WHERE {column} IS NOT NULL"):  # noqa: S608
-                    yield table, text.encode()
+        texts = (("notifications", "title"), ("notifications", "body"), ("memories", "value"))
+        for table, column in (*texts, ("memory_changes", "value")):
+            for (text,) in self._db.execute(f"SELECT {column} FROM {table} WHERE {column} IS NOT NULL"):  # noqa: S608
+                yield table, text.encode()
 
     def raw_inputs(self) -> Iterator[tuple[str, InputRow, bool]]:
         for journal, *found in self._db.execute(

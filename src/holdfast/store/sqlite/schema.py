@@ -135,6 +135,7 @@ CREATE INDEX journals_by_role_and_status ON journals (role, status, updated, id)
 CREATE INDEX journals_by_session ON journals (session, updated, id) WHERE session IS NOT NULL;
 CREATE INDEX journals_by_session_and_role ON journals (session, role, updated, id) WHERE session IS NOT NULL;
 CREATE INDEX journals_by_session_and_status ON journals (session, status, updated, id) WHERE session IS NOT NULL;
+CREATE INDEX journals_of_session ON journals (session, role, status, updated, id) WHERE session IS NOT NULL;
 DROP INDEX journals_with_work;
 CREATE INDEX journals_with_work ON journals (no)
     WHERE quarantine IS NULL AND (kind = 'session' OR role IS NOT NULL) AND (wakes > seen OR status = 'running');

@@ -17,10 +17,24 @@ Every case wants a storage of its own, and may have it open twice at the same ti
 
 from __future__ import annotations
 
-from holdfast.testing.conformance import blobs, changes, forks, inbox, journals, leases, lists, waits, work
+from holdfast.testing.conformance import (
+    blobs,
+    carrying,
+    changes,
+    forks,
+    inbox,
+    journals,
+    leases,
+    lists,
+    memories,
+    notifications,
+    roles,
+    waits,
+    work,
+)
 from holdfast.testing.conformance.suite import Case, Contents, Stores, cases, contents, refusal
 
 __all__ = ["PARTS", "Case", "Contents", "Stores", "cases", "contents", "refusal"]
 
-PARTS = (journals, forks, leases, inbox, waits, work, blobs, lists, changes)
+PARTS = (journals, forks, leases, inbox, waits, work, roles, blobs, lists, changes, notifications, carrying, memories)
 """The modules that hold the cases, one a noun; importing one adds its cases to the suite."""

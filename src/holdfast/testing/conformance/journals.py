@@ -219,7 +219,7 @@ async def a_journal_and_its_inbox_are_read_in_one_go(stores: Stores) -> None:
         await store.open_journal("a")
         await append_here(store, await store.claim("a"), step("x"))
         await store.accept("a", "hello", key="k")
-        entries, waiting = await store.read_with_inbox("a")
+        entries, waiting, _ = await store.read_with_inbox("a")
         assert entries == await store.read("a")
         assert waiting == await store.pending("a")
 

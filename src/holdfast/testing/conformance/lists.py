@@ -175,6 +175,7 @@ async def the_lists_are_a_fold_of_the_records(stores: Stores) -> None:
     async with stores.open(clock) as store:
         await _populate(store, clock)
         await store.fork("fork", "j01", 2)
+        await store.open_journal("task", "process", role="task", session="j01")
         found = await contents(store)
         folded: dict[str, Journal] = {}
         for entry in await store.feed():
@@ -189,6 +190,7 @@ def _fold(line: Journal | None, journal: str, seq: int, record: Record) -> Journ
     if line is None:
         assert isinstance(record, Opened)
         born = Journal(journal, record.kind, record.agent, "idle", seq, record.at, record.at)
-        return msgspec.structs.replace(born, parent=record.parent, parent_seq=record.parent_seq)
+        fork = {"parent": record.parent, "parent_seq": record.parent_seq}
+        return msgspec.structs.replace(born, **fork, role=record.role, session=record.session)
     updated = record.at if touches_lists(record) else line.updated
     return msgspec.structs.replace(line, status=next_status(line.status, record), head=seq, updated=updated)

@@ -18,7 +18,18 @@ if TYPE_CHECKING:
 
     from holdfast.clock import Clock
     from holdfast.records import Record
-    from holdfast.store import Entry, Input, Journal, Lease, Store, Wait, Work
+    from holdfast.store import (
+        Entry,
+        Input,
+        Journal,
+        Lease,
+        MemoryChange,
+        Notification,
+        Remembered,
+        Store,
+        Wait,
+        Work,
+    )
 
     Call: TypeAlias = Callable[[Store, Lease], Awaitable[object]]
 
@@ -69,6 +80,8 @@ class Contents(NamedTuple):
     pending: dict[str, list[Input]]
     waits: dict[str, list[Wait]]
     work: list[tuple[str, int]]
+    notifications: list[Notification]
+    memory: list[tuple[list[Remembered], list[MemoryChange]]]
 
 
 async def contents(store: Store) -> Contents:
@@ -85,6 +98,8 @@ async def contents(store: Store) -> Contents:
         {name: await store.pending(name) for name in names},
         {name: await store.waits(name) for name in names},
         [(found.journal, found.wakes) for found in await all_work(store)],
+        await all_notifications(store),
+        [await _memory(store, scope.scope) for scope in await store.memory_scopes()],
     )
 
 
@@ -95,6 +110,23 @@ async def all_work(store: Store) -> list[Work]:
         assert page[0] not in found, "a page begins with work that was shown before"
         found.extend(page)
     return found
+
+
+async def all_notifications(store: Store) -> list[Notification]:
+    """All notifications, newest first, page by page."""
+    found: list[Notification] = []
+    while page := await store.notifications(before=found[-1] if found else None, limit=store.limits.page):
+        assert page[0] not in found, "a page begins with a notification that was shown before"
+        found.extend(page)
+    return found
+
+
+async def _memory(store: Store, scope: str) -> tuple[list[Remembered], list[MemoryChange]]:
+    """All entries of a scope, and their history."""
+    entries: list[Remembered] = []
+    while page := await store.memory_list(scope, after=entries[-1].key if entries else ""):
+        entries.extend(page)
+    return entries, [change for entry in entries for change in await store.memory_history(scope, entry.key)]
 
 
 async def refusal(kind: type[E], attempt: Awaitable[object]) -> E:
@@ -153,6 +185,9 @@ ON_A_JOURNAL: Final[dict[str, Call]] = {
     "read_with_inbox": lambda store, lease: store.read_with_inbox(lease.journal),
     "wait": lambda store, lease: store.wait(lease.journal, "w"),
     "waits": lambda store, lease: store.waits(lease.journal),
+    "notify": lambda store, lease: store.notify(lease.journal, kind="task", title="done", key="k"),
+    "carry": lambda store, lease: store.carry(lease, (), "news"),
+    "next_notifications": lambda store, lease: store.next_notifications(lease.journal),
 }
 """Every call that needs a journal."""
 
@@ -170,8 +205,18 @@ ON_THE_STORE: Final[dict[str, Call]] = {
     "journals": lambda store, _: store.journals(),
     "due": lambda store, _: store.due(),
     "next_due": lambda store, _: store.next_due(),
+    "notifications": lambda store, _: store.notifications(),
+    "ripen": lambda store, _: store.ripen(),
+    "memory_put": lambda store, lease: store.memory_put(lease.journal, "k", "v"),
+    "memory_get": lambda store, lease: store.memory_get(lease.journal, "k"),
+    "memory_delete": lambda store, lease: store.memory_delete(lease.journal, "k"),
+    "memory_list": lambda store, lease: store.memory_list(lease.journal),
+    "memory_search": lambda store, lease: store.memory_search(lease.journal, "v"),
+    "memory_history": lambda store, lease: store.memory_history(lease.journal, "k"),
+    "memory_scopes": lambda store, _: store.memory_scopes(),
+    "memory_purge": lambda store, _: store.memory_purge(),
 }
 """Every call that needs none."""
 
-STALE: Final = ("append", "renew", "release")
+STALE: Final = ("append", "renew", "release", "carry")
 """The calls that need a lease that is still theirs."""

@@ -1,0 +1,126 @@
+"""`holdfast inbox`: what waits for a person, and the command that answers each."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, Literal
+
+import msgspec
+
+from holdfast.cli.following import hint
+from holdfast.cli.notifications import read_notifications
+from holdfast.cli.sessions import looking, open_waits, wait_label
+from holdfast.cli.terminal import duration, one_line, stdout
+from holdfast.turns import keys
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+    from holdfast.cli.terminal import Terminal
+    from holdfast.store import Journal, Store
+    from holdfast.store.notifications.contract import Notification
+
+ASK: Final = "ask"
+"""The last part of a wait for somebody who can say what became of a call that was interrupted."""
+_MOST: Final = 1_000
+"""Notifications that are shown."""
+
+
+class Item(msgspec.Struct, frozen=True):
+    """One thing that only a person can decide."""
+
+    kind: Literal["wait", "unknown", "notification"]
+    """A tool asks; nobody knows what became of a call; a notification was given up."""
+    session: str
+    what: str
+    """It in one line."""
+    since: int
+    answer: str
+    """The command that answers it."""
+    wait: str | None = None
+    tool: str | None = None
+    deadline: int | None = None
+    notification: int | None = None
+
+
+async def inbox(path: Path, *, as_json: bool) -> int:
+    """List what waits for a person: sessions that changed last first, then notifications, newest first."""
+    async with looking(path) as runtime:
+        store = runtime.store
+        items = [item async for item in _waits(store, path)]
+        items += [_dead(found, path) for found in await read_notifications(store, None, "dead", _MOST)]
+        now = store.clock.read().wall
+    out = stdout()
+    if as_json:
+        out.line(msgspec.json.encode(items).decode())
+    elif items:
+        out.write("".join(f"{line}\n" for item in items for line in _lines(out, item, now)))
+    else:
+        out.line("nothing waits for a person")
+    return 0
+
+
+async def _waits(store: Store, path: Path) -> AsyncIterator[Item]:
+    last: Journal | None = None
+    while page := await store.journals(kind="session", status="waiting", before=last, limit=store.limits.page):
+        for line in page:
+            if line.quarantine is None:  # what can't be trusted is for `doctor`
+                for item in await _of_session(store, line, path):
+                    yield item
+        last = page[-1]
+
+
+async def _of_session(store: Store, line: Journal, path: Path) -> list[Item]:
+    names = await open_waits(store, line.id)
+    labels = [wait_label(wait.name) for wait in await store.waits(line.id, state="open")] if names else []
+    items: list[Item] = []
+    for name in names:
+        wait = await store.wait(line.id, name)
+        label = wait_label(name)
+        called = label if labels.count(label) <= 1 else name
+        tool = _tool(name)
+        unknown = label == ASK and tool is not None
+        items.append(
+            Item(
+                kind="unknown" if unknown else "wait",
+                session=line.id,
+                what=f"what became of {tool}: it was interrupted" if unknown else _asked(label, tool),
+                since=line.updated,
+                answer=hint(path, "resolve", line.id, called, "JSON"),
+                wait=name,
+                tool=tool,
+                deadline=None if wait is None else wait.deadline,
+            )
+        )
+    return items
+
+
+def _tool(name: str) -> str | None:
+    """The tool below whose call a wait stands."""
+    key = keys.parse(name)
+    if key is None or not key.call:
+        return None
+    return name.split("/")[2].partition(".")[2] or None
+
+
+def _asked(label: str, tool: str | None) -> str:
+    return label if tool is None else f"{label} ({tool} asks)"
+
+
+def _dead(found: Notification, path: Path) -> Item:
+    reason = f": {found.reason}" if found.reason else ""
+    return Item(
+        kind="notification",
+        session=found.journal,
+        what=f"{found.title} was not told{reason}",
+        since=found.updated,
+        answer=hint(path, "notifications", "settle", str(found.id), "queued"),
+        notification=found.id,
+    )
+
+
+def _lines(out: Terminal, item: Item, now: int) -> list[str]:
+    ago = f"{duration(max(now - item.since, 0))} ago"
+    left = "" if item.deadline is None else f", {duration(max(item.deadline - now, 0))} left"
+    head = f"{item.kind}  {one_line(item.session, 60)}  {one_line(item.what, 200)}, {ago}{left}"
+    return [head.replace(item.kind, out.paint(item.kind, "bold"), 1), f"  {one_line(item.answer, 400)}"]

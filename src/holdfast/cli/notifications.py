@@ -1,0 +1,138 @@
+"""`holdfast notifications`: what is to be told to sessions, and what became of it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Final, cast
+
+import msgspec
+import typer
+
+from holdfast.cli.failures import FAILED, explained
+from holdfast.cli.options import DEFAULT_STORE, JsonOption, StoreOption
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from holdfast.cli.terminal import Terminal
+    from holdfast.store import Store
+    from holdfast.store.notifications.contract import Notification, NotificationState, SettledByHand
+
+_HEADINGS: Final = ["ID", "SESSION", "STATE", "KIND", "TRIES", "CHANGED", "TITLE"]
+
+app = typer.Typer(invoke_without_command=True, rich_markup_mode=None)
+
+
+@app.callback()
+def notifications(  # noqa: PLR0913
+    context: typer.Context,
+    *,
+    session: Annotated[
+        str | None, typer.Option("--session", "-S", metavar="ID", help="Only those for this session; a cut id is fine.")
+    ] = None,
+    state: Annotated[
+        str | None,
+        typer.Option(metavar="STATE", help="Only queued, claimed, acknowledged, cancelled, expired or dead ones."),
+    ] = None,
+    limit: Annotated[int, typer.Option(metavar="N", min=1, help="How many at the most.")] = 50,
+    as_json: JsonOption = False,
+    store: StoreOption = DEFAULT_STORE,
+) -> None:
+    """List notifications, newest first.
+
+    A notification waits (queued) until the session can be told, is carried into a turn (claimed), and is acknowledged
+    when that turn ends well. After too many turns that did not end well it is dead.
+    """
+    if context.invoked_subcommand is not None:
+        # A store that was named before the word 'settle' is meant for it too.
+        context.default_map = {"settle": {"store": store}}
+        return
+    import asyncio  # noqa: PLC0415
+
+    with explained():
+        asyncio.run(_list(store, session, state, limit, as_json=as_json))
+
+
+@app.command()
+def settle(
+    number: Annotated[int, typer.Argument(metavar="ID", min=1, help="The notification.", show_default=False)],
+    state: Annotated[
+        str, typer.Argument(metavar="STATE", help="cancelled, acknowledged or queued.", show_default=False)
+    ],
+    *,
+    store: StoreOption = DEFAULT_STORE,
+) -> None:
+    """Settle a notification by hand: drop it, take it as read, or try one that is dead again.
+
+    Exit code 0 when this has decided it, 1 when that came too late.
+    """
+    import asyncio  # noqa: PLC0415
+
+    with explained():
+        code = asyncio.run(_settle(store, number, state))
+    raise typer.Exit(code)
+
+
+async def _list(path: Path, session: str | None, state: str | None, limit: int, *, as_json: bool) -> None:
+    from holdfast.cli.sessions import find_session, looking  # noqa: PLC0415
+    from holdfast.cli.terminal import stdout  # noqa: PLC0415
+
+    async with looking(path) as runtime:
+        journal = None if session is None else (await find_session(runtime.store, session)).id
+        # The store refuses a word that is no state.
+        found = await read_notifications(runtime.store, journal, cast("NotificationState | None", state), limit)
+        now = runtime.store.clock.read().wall
+    out = stdout()
+    if as_json:
+        out.line(msgspec.json.encode(found).decode())
+    elif found:
+        out.write("".join(f"{line}\n" for line in _rows(out, found, now)))
+    else:
+        out.line("no notifications")
+
+
+async def read_notifications(
+    store: Store, journal: str | None, state: NotificationState | None, limit: int
+) -> list[Notification]:
+    """Notifications, newest first, also more than a page of them."""
+    found: list[Notification] = []
+    while len(found) < limit:
+        size = min(limit - len(found), store.limits.page)
+        page = await store.notifications(journal, state, before=found[-1] if found else None, limit=size)
+        found += page
+        if len(page) < size:
+            break
+    return found
+
+
+async def _settle(path: Path, number: int, state: str) -> int:
+    from holdfast.cli.sessions import looking  # noqa: PLC0415
+    from holdfast.cli.terminal import stderr, stdout  # noqa: PLC0415
+
+    async with looking(path) as runtime:
+        found, decided = await runtime.store.settle_notification(number, cast("SettledByHand", state))
+    if not decided:
+        stderr().line(f"too late: notification {number} is {found.state} and stays so")
+        return FAILED
+    stdout().line(f"notification {number} is {found.state}")
+    return 0
+
+
+def _rows(out: Terminal, found: list[Notification], now: int) -> list[str]:
+    from holdfast.cli.terminal import duration, one_line, table  # noqa: PLC0415
+
+    rows = [_HEADINGS]
+    painted = [[out.paint(word, "bold") for word in _HEADINGS]]
+    for line in found:
+        reason = f" ({one_line(line.reason, 100)})" if line.reason and line.state in {"queued", "dead"} else ""
+        row = [
+            str(line.id),
+            one_line(line.journal, 24),
+            line.state,
+            one_line(line.kind, 24),
+            str(line.attempts),
+            f"{duration(max(now - line.updated, 0))} ago",
+            one_line(line.title, 60) + reason,
+        ]
+        rows.append(row)
+        painted.append([*row[:2], out.status(row[2]), *row[3:]])
+    return table(rows, painted)

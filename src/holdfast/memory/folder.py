@@ -1,0 +1,425 @@
+"""The folder of the mirror: a folder for each scope, a file for each entry. Nothing that a person wrote is lost here.
+
+What replaces a file changes places with it; then that which was there is looked at. If it is not what was meant to be
+replaced, somebody wrote it at this moment, and it is kept under a name of its own. All names of our own begin with a
+dot, which no key can: `.new` is a text that is being written, `.old` one that was complete when it got this name.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import hashlib
+import os
+import time
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import TYPE_CHECKING, Final
+
+from holdfast.crashpoints import crash_point
+from holdfast.errors import HoldfastError, InvalidArgument
+from holdfast.hands.files.errors import FileMissing, FileTooLarge
+from holdfast.hands.files.paths import shown_name
+from holdfast.hands.files.reading import decoded
+from holdfast.hands.files.workspace import Workspace, chunks, read_all, told
+from holdfast.memory import index
+from holdfast.memory.deciding import Seen, digest_of
+from holdfast.memory.errors import MirrorBusy, MirrorTooLarge, MirrorUnavailable
+from holdfast.memory.filenames import OWN, SUFFIX, Stray, conflict_key, read_name, written_name
+from holdfast.memory.report import Refused
+from holdfast.memory.swapping import exchange
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Iterator, Mapping
+    from pathlib import Path
+
+    from holdfast.memory.deciding import Base
+    from holdfast.memory.index import Place
+
+MAX_ENTRIES: Final = 200_000
+"""How many names one look at a folder takes."""
+
+_PATIENCE: Final = 5.0
+_PAUSE: Final = 0.01
+_RACY_NS: Final = 2_000_000_000
+_MARK: Final = b"\xef\xbb\xbf"
+_NO_LOCKS: Final = {errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL}
+_ADVICE: Final = "it is too large for an entry of memory"
+
+
+@dataclass(slots=True)
+class Found:
+    """What is in the folder."""
+
+    files: dict[Place, Seen] = field(default_factory=dict["Place", Seen])
+    refused: list[Refused] = field(default_factory=list[Refused])
+    blocked: set[Place] = field(default_factory=set["Place"])
+    """Entries whose file can't be used."""
+    closed: set[str] = field(default_factory=set[str])
+    """Scopes whose folder can't be used."""
+
+    def is_blocked(self, place: Place) -> bool:
+        """Whether something is where the file of this entry would be, or may be, that is left alone."""
+        return place in self.blocked or place[0] in self.closed
+
+
+class Outcome(Enum):
+    """What came of writing a file."""
+
+    WRITTEN = "written"
+    KEPT = "kept"
+    """It was written, and a text that somebody had put there at this moment was kept beside it."""
+    IN_THE_WAY = "in the way"
+    """It was not written: something else is there, or nothing where something was."""
+
+
+class Digests:
+    """Digests of files that have not been touched since they were read."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[str, bytes], tuple[tuple[int, ...], Seen]] = {}
+
+    def get(self, at: tuple[str, bytes], number: int) -> Seen | None:
+        known = self._known.get(at)
+        return known[1] if known is not None and known[0] == _signature(os.fstat(number)) else None
+
+    def put(self, at: tuple[str, bytes], before: os.stat_result, seen: Seen) -> None:
+        # A file that was touched just now may be touched again without its times telling.
+        if time.time_ns() - max(before.st_mtime_ns, before.st_ctime_ns) > _RACY_NS:
+            self._known[at] = (_signature(before), seen)
+
+
+def path_of(place: Place) -> str:
+    """The file of an entry, below the folder."""
+    return f"{written_name(place[0])}/{written_name(place[1])}{SUFFIX}"
+
+
+class Folder:
+    """The folder, open and locked: one process compares at a time."""
+
+    def __init__(self, path: Path, limit: int, digests: Digests) -> None:
+        self.path = path
+        self._limit = limit
+        self._digests = digests
+        try:
+            path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._workspace = Workspace(path)
+        except (OSError, InvalidArgument) as error:
+            raise MirrorUnavailable(str(path), str(error)) from error
+        try:
+            self._lock()
+        except BaseException:
+            self._workspace.close()
+            raise
+
+    def close(self) -> None:
+        """Let others compare."""
+        self._workspace.close()
+
+    def _lock(self) -> None:
+        until = time.monotonic() + _PATIENCE
+        while True:
+            try:
+                return fcntl.flock(self._workspace.root, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if time.monotonic() > until:
+                    raise MirrorBusy(str(self.path)) from None
+                time.sleep(_PAUSE)
+            except OSError as error:
+                if error.errno in _NO_LOCKS:
+                    return None
+                raise MirrorUnavailable(str(self.path), str(error)) from error
+
+    # ---- what is known ----
+
+    def bases(self, store: str) -> dict[Place, Base] | None:
+        """What was mirrored last; None where nobody knows."""
+        try:
+            with self._workspace.file(index.NAME.encode(), index.NAME, follow=False) as number:
+                data = read_all(number, index.NAME, index.MAX_BYTES, "remove it")
+        except FileMissing:
+            return {}
+        except HoldfastError:
+            return None
+        return index.decode_index(store, data)
+
+    def note(self, store: str, bases: dict[Place, Base]) -> None:
+        """Remember what is mirrored, durably."""
+        name = index.NAME.encode()
+        fresh = _own(name, b"new")
+        root = self._workspace.root
+        with told(index.NAME):
+            self._fill(root, fresh, index.encode_index(store, bases))
+            crash_point("mirror.before_note")
+            os.rename(fresh, name, src_dir_fd=root, dst_dir_fd=root)
+            _sync(root)
+        crash_point("mirror.noted")
+
+    # ---- looking ----
+
+    def look(self, places: Mapping[Place, object]) -> Found:
+        """All files, by the entry that they stand for. `places` are the entries that are known."""
+        found = Found()
+        scopes: dict[str, str] = {written_name(scope): scope for scope, _ in places}
+        keys: dict[str, dict[str, str]] = {}
+        for scope, key in places:
+            keys.setdefault(scope, {})[written_name(key)] = key
+        left = MAX_ENTRIES
+        for name in self._names(self._workspace.root):
+            scope = read_name(name, scopes, suffix="")
+            if isinstance(scope, Stray):
+                _refuse(found, shown_name(name), scope.reason)
+                continue
+            try:
+                left -= self._look_into(scope, name, keys.get(scope, {}), found)
+            except HoldfastError as error:
+                found.closed.add(scope)
+                _refuse(found, shown_name(name), str(error))
+            if left < 0:
+                raise MirrorTooLarge(str(self.path), MAX_ENTRIES)
+        return found
+
+    def _look_into(self, scope: str, folder: bytes, known: dict[str, str], found: Found) -> int:
+        count = 0
+        with self._workspace.directory(folder, shown_name(folder), follow=False) as below:
+            for name in self._names(below):
+                count += 1
+                label = f"{shown_name(folder)}/{shown_name(name)}"
+                key = read_name(name, known)
+                if isinstance(key, Stray):
+                    _refuse(found, label, key.reason)
+                    continue
+                try:
+                    found.files[scope, key] = self._seen(below, (scope, name), label)
+                except FileMissing:
+                    continue  # it was removed at this moment
+                except HoldfastError as error:
+                    found.blocked.add((scope, key))
+                    _refuse(found, label, str(error))
+        return count
+
+    def _names(self, number: int) -> list[bytes]:
+        with told("the folder"):
+            names = [os.fsencode(name) for name in os.listdir(number)]
+        if len(names) > MAX_ENTRIES:
+            raise MirrorTooLarge(str(self.path), MAX_ENTRIES)
+        return sorted(names)
+
+    def _seen(self, below: int, at: tuple[str, bytes], label: str) -> Seen:
+        with self._workspace.file(at[1], label, below=below, follow=False) as number:
+            known = self._digests.get(at, number)
+            if known is not None:
+                return known
+            before = os.fstat(number)
+            seen = _digested(chunks(number, label, self._limit + len(_MARK), _ADVICE))
+            self._digests.put(at, before, seen)
+            return seen
+
+    def read(self, place: Place) -> tuple[Seen, str]:
+        """The text of a file, and its digests."""
+        label = path_of(place)
+        with self._workspace.file(label.encode(), label, follow=False) as number:
+            data = read_all(number, label, self._limit + len(_MARK), _ADVICE)
+        text = "".join(decoded([data], label)) if data else ""
+        if len(text.encode()) > self._limit:
+            raise FileTooLarge(label, len(data), self._limit, _ADVICE)
+        return _digested([data]), text
+
+    # ---- writing ----
+
+    def write(self, place: Place, value: str, over: str | None, aside: str) -> Outcome:
+        """Make a file, or replace the one that has the digest `over`.
+
+        A text that came there at this moment is kept as the file of the key `aside`.
+        """
+        with self._scope(place[0]) as below, told(path_of(place)):
+            name = _file(place[1])
+            fresh = _own(name, b"new")
+            self._fill(below, fresh, value.encode())
+            crash_point("mirror.filled")
+            if over is None:
+                done = Outcome.WRITTEN if _give_name(below, fresh, name) else Outcome.IN_THE_WAY
+            else:
+                done = self._replace(below, fresh, name, over, aside)
+            _sync(below)
+            crash_point("mirror.written")
+            return done
+
+    def erase(self, place: Place, over: str, aside: str) -> bool:
+        """Remove a file that has the digest `over`; False where it was something else, which is now beside it."""
+        with self._scope(place[0]) as below, told(path_of(place)):
+            name = _file(place[1])
+            old = _own(name, b"old")
+            try:
+                os.rename(name, old, src_dir_fd=below, dst_dir_fd=below)
+            except FileNotFoundError:
+                return True
+            crash_point("mirror.moved")
+            done = self._settle(below, old, {over}, aside)
+            _sync(below)
+            crash_point("mirror.erased")
+            return done
+
+    def set_aside(self, place: Place, aside: str) -> str | None:
+        """Give a file the name of another key, as it is; answers its path, None if it is gone."""
+        with self._scope(place[0]) as below, told(path_of(place)):
+            name = _file(place[1])
+            try:
+                made = _keep(below, name, aside)
+            except FileNotFoundError:
+                return None
+            _sync(below)
+            crash_point("mirror.aside")
+            return f"{written_name(place[0])}/{made.decode()}"
+
+    def recover(self, bases: Mapping[Place, Base]) -> None:
+        """See to what a process that was killed has left: what we wrote goes, what others wrote gets a name."""
+        owners = {(written_name(scope).encode(), _own(_file(key), b"old")): (scope, key) for scope, key in bases}
+        for folder in self._names(self._workspace.root):
+            if folder.startswith(b"."):
+                continue
+            # A folder that can't be opened, or a file that can't be removed, is told of when the files are looked at.
+            with suppress(HoldfastError), self._workspace.directory(folder, shown_name(folder), follow=False) as below:
+                for name in self._names(below):
+                    if name.startswith(OWN.encode()):
+                        self._recover_one(below, name, owners.get((folder, name)), bases)
+
+    def _recover_one(self, below: int, name: bytes, place: Place | None, bases: Mapping[Place, Base]) -> None:
+        with told(shown_name(name)):
+            if name.endswith(b".new"):
+                os.unlink(name, dir_fd=below)
+            elif name.endswith(b".old"):
+                base = None if place is None else bases[place]
+                copies = () if base is None else (base.mirrored, base.writing)
+                ours = {copy.file for copy in copies if copy is not None}
+                self._settle(below, name, ours, conflict_key("recovered" if place is None else place[1], 0, "", ()))
+            _sync(below)
+
+    def _replace(self, below: int, fresh: bytes, name: bytes, over: str, aside: str) -> Outcome:
+        old = _own(name, b"old")
+        os.rename(fresh, old, src_dir_fd=below, dst_dir_fd=below)
+        crash_point("mirror.complete")
+        try:
+            swapped = exchange(below, old, name)
+        except FileNotFoundError:
+            os.unlink(old, dir_fd=below)
+            return Outcome.IN_THE_WAY
+        if not swapped:
+            os.rename(old, fresh, src_dir_fd=below, dst_dir_fd=below)
+            with suppress(FileNotFoundError):
+                os.rename(name, old, src_dir_fd=below, dst_dir_fd=below)
+            crash_point("mirror.moved")
+            if not _give_name(below, fresh, name):
+                self._settle(below, old, {over}, aside)
+                return Outcome.IN_THE_WAY
+        crash_point("mirror.swapped")
+        return Outcome.WRITTEN if self._settle(below, old, {over}, aside) else Outcome.KEPT
+
+    def _settle(self, below: int, old: bytes, ours: set[str], aside: str) -> bool:
+        """Remove what was displaced if it is ours; else it is what somebody wrote just now, and gets a name."""
+        try:
+            with self._workspace.file(old, "a file", below=below, follow=False) as number:
+                seen = _digested(chunks(number, "a file", self._limit + len(_MARK), _ADVICE))
+                mine = seen.file in ours and not _is_being_written(number)
+        except FileMissing:
+            return True
+        except HoldfastError:
+            mine = False
+        if mine:
+            os.unlink(old, dir_fd=below)
+        else:
+            _keep(below, old, aside)
+        return mine
+
+    def _fill(self, below: int, name: bytes, data: bytes) -> None:
+        with suppress(FileNotFoundError):
+            os.unlink(name, dir_fd=below)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+        number = self._workspace.opener(below, name, flags, follow=False, mode=0o600)
+        try:
+            left = memoryview(data)
+            while left:
+                left = left[os.write(number, left) :]
+            os.fsync(number)
+        finally:
+            os.close(number)
+
+    @contextmanager
+    def _scope(self, scope: str) -> Generator[int]:
+        name = written_name(scope)
+        with told(name), suppress(FileExistsError):
+            os.mkdir(name, 0o700, dir_fd=self._workspace.root)
+            _sync(self._workspace.root)
+        with self._workspace.directory(name.encode(), name, follow=False) as number:
+            yield number
+
+
+def _refuse(found: Found, label: str, reason: str) -> None:
+    if reason:
+        found.refused.append(Refused(label, reason))
+
+
+def _file(key: str) -> bytes:
+    return f"{written_name(key)}{SUFFIX}".encode()
+
+
+def _own(name: bytes, end: bytes) -> bytes:
+    return f"{OWN}{hashlib.sha256(name).hexdigest()[:24]}.".encode() + end
+
+
+def _digested(pieces: Iterator[bytes] | list[bytes]) -> Seen:
+    data = b"".join(pieces)
+    whole = digest_of(data)
+    return Seen(whole, digest_of(data.removeprefix(_MARK)) if data.startswith(_MARK) else whole)
+
+
+def _signature(found: os.stat_result) -> tuple[int, ...]:
+    return found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+
+
+def _give_name(below: int, one: bytes, name: bytes) -> bool:
+    """Rename, but never over another file; False where there is one."""
+    try:
+        os.link(one, name, src_dir_fd=below, dst_dir_fd=below, follow_symlinks=False)
+    except FileExistsError:
+        os.unlink(one, dir_fd=below)
+        return False
+    crash_point("mirror.linked")
+    os.unlink(one, dir_fd=below)
+    return True
+
+
+def _keep(below: int, old: bytes, aside: str) -> bytes:
+    """Give something a free name, whatever it is."""
+    count = 1
+    while True:
+        made = _file(aside if count == 1 else f"{aside}-{count}")
+        try:
+            os.link(old, made, src_dir_fd=below, dst_dir_fd=below, follow_symlinks=False)
+        except FileExistsError:
+            count += 1
+            continue
+        os.unlink(old, dir_fd=below)
+        return made
+
+
+def _is_being_written(number: int) -> bool:
+    """Whether somebody has it open for writing: a lease for reading is only given where nobody has."""
+    setting, kind, none = (getattr(fcntl, name, None) for name in ("F_SETLEASE", "F_RDLCK", "F_UNLCK"))
+    if setting is None or kind is None or none is None:
+        return False
+    try:
+        fcntl.fcntl(number, setting, kind)
+    except OSError as error:
+        return error.errno == errno.EAGAIN
+    fcntl.fcntl(number, setting, none)
+    return False
+
+
+def _sync(number: int) -> None:
+    try:
+        os.fsync(number)
+    except OSError as error:
+        if error.errno not in {errno.EINVAL, errno.EBADF, errno.EOPNOTSUPP}:  # not for directories here
+            raise

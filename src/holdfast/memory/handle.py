@@ -1,0 +1,115 @@
+"""The memory of one scope, as hosts and tools use it."""
+
+from __future__ import annotations
+
+import math
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from holdfast.errors import InvalidNumber
+from holdfast.names import check_id, check_name
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Callable
+
+    from holdfast.store import MemoryChange, Remembered, Store
+
+
+class Memory:
+    """Keyed texts of one scope that outlive sessions.
+
+    Scopes and keys are names of 1 to 200 characters without separators, control characters, or dots at their ends.
+    `by` says who writes through this handle; it stands in the entries and in their history. `changed` is called after
+    each change that was made here, as soon as it is durable.
+    """
+
+    __slots__ = ("_by", "_changed", "_store", "scope")
+
+    def __init__(
+        self, store: Store, scope: str, *, by: str | None = None, changed: Callable[[], None] | None = None
+    ) -> None:
+        self._store = store
+        self.scope = check_name("memory scope", scope)
+        self._by = None if by is None else check_id("author", by)
+        self._changed = changed
+
+    def __repr__(self) -> str:
+        return f"Memory({self.scope!r})"
+
+    def written_by(self, by: str) -> Memory:
+        """The same memory, for another author."""
+        return Memory(self._store, self.scope, by=by, changed=self._changed)
+
+    async def get(self, key: str) -> Remembered | None:
+        """The entry as it is now; None when there is none."""
+        return await self._store.memory_get(self.scope, key)
+
+    async def put(
+        self, key: str, value: str, *, expected: int | None = None, ttl: timedelta | float | None = None
+    ) -> Remembered:
+        """Write an entry; answers it with its new version.
+
+        With `expected`, only if that is its version (0: it must not exist), else `MemoryConflict`. It is gone after
+        `ttl` (seconds or a timedelta); without one it stays, also if it had one before. A scope without room for it
+        is a `MemoryFull`.
+        """
+        expires = None if ttl is None else self._store.clock.read().wall + _milliseconds(ttl)
+        entry = await self._store.memory_put(self.scope, key, value, expected=expected, expires=expires, by=self._by)
+        self._tell()
+        return entry
+
+    async def rewrite(self, entry: Remembered, value: str) -> Remembered:
+        """Give an entry another value, if it is still what `entry` says; it expires when it would have."""
+        written = await self._store.memory_put(
+            self.scope, entry.key, value, expected=entry.version, expires=entry.expires, by=self._by
+        )
+        self._tell()
+        return written
+
+    async def copy(self, entry: Remembered, key: str) -> Remembered:
+        """Write what `entry` says under a key that is free; it expires when the entry does."""
+        written = await self._store.memory_put(
+            self.scope, key, entry.value, expected=0, expires=entry.expires, by=self._by
+        )
+        self._tell()
+        return written
+
+    async def delete(self, key: str, *, expected: int | None = None) -> Remembered | None:
+        """Remove an entry; answers what it was, None when there was none. Its history stays."""
+        gone = await self._store.memory_delete(self.scope, key, expected=expected, by=self._by)
+        if gone is not None:
+            self._tell()
+        return gone
+
+    async def list(self, prefix: str = "", *, after: str = "", limit: int | None = None) -> list[Remembered]:
+        """Entries whose key begins with `prefix`, by key. Pass the last key as `after` for the next page."""
+        return await self._store.memory_list(self.scope, prefix, after=after, limit=limit)
+
+    async def entries(self, prefix: str = "") -> AsyncGenerator[Remembered]:
+        """All entries whose key begins with `prefix`, by key, read page by page."""
+        after = ""
+        while page := await self.list(prefix, after=after):
+            for entry in page:
+                yield entry
+            after = page[-1].key
+
+    async def search(self, words: str, limit: int | None = None) -> list[Remembered]:
+        """Entries that have all these words in their key or value, the best first. Nothing in `words` is an operator."""
+        return await self._store.memory_search(self.scope, words, limit)
+
+    async def history(self, key: str, limit: int | None = None) -> list[MemoryChange]:
+        """The changes of an entry, newest first, also of one that was deleted. A bounded number of them is kept."""
+        return await self._store.memory_history(self.scope, key, limit)
+
+    def _tell(self) -> None:
+        if self._changed is not None:
+            self._changed()
+
+
+def _milliseconds(ttl: timedelta | float) -> int:
+    seconds = ttl.total_seconds() if isinstance(ttl, timedelta) else ttl
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise InvalidNumber("ttl", ttl, "seconds or a timedelta are wanted")
+    if not math.isfinite(seconds) or not 0 < seconds < 1e13:
+        raise InvalidNumber("ttl", ttl, "it must be above 0, and finite")
+    return max(round(seconds * 1000), 1)

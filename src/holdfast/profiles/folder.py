@@ -1,0 +1,237 @@
+"""Where profiles are kept: one file each, of mode 0600 in a folder of mode 0700, each written whole or not at all."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import secrets
+import stat
+import time
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from holdfast.crashpoints import crash_point
+from holdfast.errors import InvalidId
+from holdfast.names import check_name
+from holdfast.profiles.errors import ProfileInvalid, ProfilesBusy, ProfilesUnsafe, ProfileUnknown
+from holdfast.profiles.profile import Profile, checked, decode, encode
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Mapping
+
+FOLDER: Final = "HOLDFAST_PROFILES"
+"""The environment variable that names another folder."""
+
+_SUFFIX: Final = ".json"
+_DEFAULT: Final = ".default"  # no profile can be called so: names do not begin with a dot
+_LOCK: Final = ".lock"
+_NEW: Final = ".new-"
+_LARGEST: Final = 256 * 1024
+_LONGEST: Final = 200
+"""Bytes of a name: file systems count these, and want room for the ending."""
+_OTHERS: Final = stat.S_IWGRP | stat.S_IWOTH
+_PATIENCE: Final = 5.0
+_PAUSE: Final = 0.01
+
+
+def profiles_folder(environ: Mapping[str, str]) -> Path:
+    """The folder of profiles: the one that is named, or the usual place for a user's configuration."""
+    named = environ.get(FOLDER, "")
+    if named:
+        return Path(named).expanduser().absolute()
+    configured = environ.get("XDG_CONFIG_HOME", "")
+    base = Path(configured) if os.path.isabs(configured) else Path.home() / ".config"  # noqa: PTH117  may be empty
+    return base / "holdfast" / "profiles"
+
+
+def check_profile_name(name: object) -> str:
+    """The name itself, or `InvalidId`: it is to be the name of a file."""
+    found = check_name("profile", name)
+    size = len(found.encode())
+    if size > _LONGEST:
+        raise InvalidId("profile", name, f"it has {size:,} bytes, the limit is {_LONGEST}")
+    return found
+
+
+class Profiles:
+    """The profiles in one folder. Nothing is kept in memory: what was read is what was written last."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    # ---- reading ----
+
+    def names(self) -> list[str]:
+        """All profiles, by name."""
+        self._trust_folder()
+        try:
+            entries = [entry.name for entry in self.folder.iterdir()]
+        except FileNotFoundError:
+            return []
+        found: list[str] = []
+        for entry in entries:
+            if entry.endswith(_SUFFIX):
+                with suppress(InvalidId):  # a file of somebody else
+                    found.append(check_profile_name(entry.removesuffix(_SUFFIX)))
+        return sorted(found)
+
+    def get(self, name: str) -> Profile:
+        """The profile of this name."""
+        self._trust_folder()
+        data = _read(self._file(name), name)
+        if data is None:
+            raise ProfileUnknown(name, self.names())
+        return decode(name, data)
+
+    def default(self) -> str | None:
+        """The profile that is used where none is named, if there is one."""
+        self._trust_folder()
+        data = _read(self.folder / _DEFAULT, _DEFAULT)
+        if data is None:
+            return None
+        try:
+            return check_profile_name(data.decode().removesuffix("\n"))
+        except (InvalidId, UnicodeError):
+            raise ProfileInvalid(_DEFAULT, "it names no profile; 'holdfast profiles default NAME' names one") from None
+
+    # ---- writing ----
+
+    def save(self, name: str, profile: Profile) -> None:
+        """Make or replace a profile. When this returns it is on the disk."""
+        self.change(name, lambda _: profile)
+
+    def change(self, name: str, change: Callable[[Profile | None], Profile]) -> Profile:
+        """Replace a profile by what `change` makes of it (of None, if it is new); nobody else changes it meanwhile."""
+        path = self._file(name)
+        with self._alone():
+            data = _read(path, name)
+            if data is None:
+                self._refuse_twin(name)
+            made = checked(name, change(None if data is None else decode(name, data)))
+            self._write(path, encode(made))
+        return made
+
+    def remove(self, name: str) -> None:
+        """Remove a profile. If it was the default, there is none from then on."""
+        path = self._file(name)
+        with self._alone():
+            if not os.path.lexists(path):
+                raise ProfileUnknown(name, self.names())
+            with suppress(ProfileInvalid):
+                if self.default() == name:
+                    (self.folder / _DEFAULT).unlink()
+            path.unlink()
+            _sync(self.folder)
+
+    def set_default(self, name: str | None) -> None:
+        """Name the profile that is used where none is named; None: no profile is."""
+        path = None if name is None else self._file(name)
+        with self._alone():
+            if path is None:
+                (self.folder / _DEFAULT).unlink(missing_ok=True)
+                _sync(self.folder)
+            elif not path.exists():
+                raise ProfileUnknown(str(name), self.names())
+            else:
+                self._write(self.folder / _DEFAULT, f"{name}\n".encode())
+
+    def _file(self, name: str) -> Path:
+        return self.folder / f"{check_profile_name(name)}{_SUFFIX}"
+
+    def _refuse_twin(self, name: str) -> None:
+        """On some file systems two names that differ only in case are one file."""
+        twin = next((known for known in self.names() if known.casefold() == name.casefold()), None)
+        if twin is not None:
+            raise ProfileInvalid(name, f"there is {twin!r}, which differs from it only in case")
+
+    def _trust_folder(self) -> None:
+        with suppress(FileNotFoundError):
+            _trust(self.folder, self.folder.stat(), "chmod 700")
+
+    @contextmanager
+    def _alone(self) -> Generator[None]:
+        """Only one process writes here at a time."""
+        _make(self.folder)
+        self._trust_folder()
+        lock = os.open(self.folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        try:
+            end = time.monotonic() + _PATIENCE
+            while not _locked(lock):
+                if time.monotonic() > end:
+                    raise ProfilesBusy(self.folder)
+                time.sleep(_PAUSE)
+            for left in self.folder.glob(f"{_NEW}*"):  # of a writer that was killed: the others wait here
+                left.unlink(missing_ok=True)
+            yield
+        finally:
+            os.close(lock)
+
+    def _write(self, path: Path, data: bytes) -> None:
+        new = self.folder / f"{_NEW}{secrets.token_hex(8)}"
+        handle = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        try:
+            with open(handle, "wb") as file:  # noqa: PTH123  it is open already
+                os.fchmod(file.fileno(), 0o600)
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            crash_point("profiles.written")
+            new.replace(path)
+        except BaseException:
+            new.unlink(missing_ok=True)
+            raise
+        crash_point("profiles.renamed")
+        _sync(self.folder)
+
+
+# ---- files -----------------------------------------------------------------------------------------------------------
+
+
+def _read(path: Path, name: str) -> bytes | None:
+    """What a file holds, if it is there and nobody else can have written it."""
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
+    except FileNotFoundError:
+        return None
+    with open(handle, "rb") as file:  # noqa: PTH123  it is open already
+        found = os.fstat(file.fileno())
+        if not stat.S_ISREG(found.st_mode):
+            raise ProfileInvalid(name, "it is no regular file")
+        _trust(path, found, "chmod 600")
+        data = file.read(_LARGEST + 1)
+    if len(data) > _LARGEST:
+        raise ProfileInvalid(name, f"its file is larger than {_LARGEST:,} bytes")
+    return data
+
+
+def _trust(path: Path, found: os.stat_result, remedy: str) -> None:
+    if found.st_uid not in {os.geteuid(), 0}:
+        raise ProfilesUnsafe(path, "it belongs to another user", f"name a folder of your own with {FOLDER}")
+    if found.st_mode & _OTHERS:
+        raise ProfilesUnsafe(path, "others may write to it", f"{remedy} makes it yours alone")
+
+
+def _make(folder: Path) -> None:
+    missing = [parent for parent in (folder, *folder.parents) if not parent.exists()]
+    for parent in reversed(missing):
+        with suppress(FileExistsError):
+            parent.mkdir(mode=0o700)
+        _sync(parent.parent)
+
+
+def _locked(handle: int) -> bool:
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _sync(folder: Path) -> None:
+    """Make new names survive a power cut."""
+    handle = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

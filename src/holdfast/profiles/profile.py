@@ -1,0 +1,257 @@
+"""What a profile says, and what it may not say. Pure."""
+
+from __future__ import annotations
+
+import math
+import re
+from pathlib import PurePath
+from typing import TYPE_CHECKING, Any, Final, Literal, cast
+
+import msgspec
+
+from holdfast.errors import HoldfastError, InvalidId, UsageError
+from holdfast.names import check_id
+from holdfast.profiles.errors import ProfileInvalid, SecretRefused
+from holdfast.profiles.references import VARIABLE, looks_like_key, parse
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+Output = Literal["text", "json", "events"]
+
+_PLACES: Final = frozenset(("store", "agent"))
+"""Fields that are paths."""
+_MOST: Final = 100
+"""Prices, and secrets, of one profile."""
+_LONGEST: Final = 1_000
+_HINTS: Final = {"key", "api_key", "token", "secret", "password"}
+_UNKNOWN: Final = re.compile(r"unknown field `([^`]*)`")
+
+
+class PriceLine(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """US dollars for a million tokens."""
+
+    input: float
+    output: float
+    cache_read: float | None = None
+    cache_write: float | None = None
+
+
+class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """One configuration of a host. What is None is as it would be without a profile."""
+
+    store: str | None = None
+    """The store file: an absolute path, or one below ``~/``."""
+    agent: str | None = None
+    """``/path/file.py:name`` or ``package.module:name``, for those commands that take an agent."""
+    model: str | None = None
+    """``provider:model``, for those commands that take a model."""
+    output: Output | None = None
+    deadline: float | None = None
+    """Seconds that a turn may take."""
+    prices: dict[str, PriceLine] = {}
+    """By ``provider:model``; they go before the known prices."""
+    secrets: dict[str, str] = {}
+    """Environment variables that a command gets, and where each is found: ``env:NAME``, ``keyring:service/name``."""
+
+
+FIELDS: Final = tuple(name for name in Profile.__struct_fields__ if name not in {"prices", "secrets"})
+
+
+def decode(name: str, data: bytes) -> Profile:
+    """The profile that a file holds; an error that names the field when it can't be meant."""
+    try:
+        raw: Any = msgspec.json.decode(data)
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        raise ProfileInvalid(name, "its file holds no JSON; 'holdfast profiles rm' removes it") from None
+    _screen(name, raw)  # before anything else: no other error may repeat a secret
+    try:
+        found = msgspec.convert(raw, Profile)
+    except msgspec.ValidationError as error:
+        raise ProfileInvalid(name, _told(str(error))) from None
+    return checked(name, found)
+
+
+def encode(profile: Profile) -> bytes:
+    """The same profile gives the same file, made to be read by people."""
+    return msgspec.json.format(msgspec.json.encode(profile, order="sorted"), indent=2) + b"\n"
+
+
+def checked(name: str, profile: Profile) -> Profile:
+    """The profile itself, or the error that says what is wrong with it."""
+    _screen(name, msgspec.to_builtins(profile))
+    for field, reason in _complaints(profile):
+        raise ProfileInvalid(name, f"{field} {reason}")
+    return profile
+
+
+def _screen(name: str, raw: Any) -> None:  # noqa: ANN401  any JSON value
+    """Refuse what has the shape of a key, wherever it stands."""
+    try:
+        for field, text in _strings(raw):
+            if len(text) > _LONGEST:
+                raise ProfileInvalid(name, f"{field} has {len(text):,} characters, the limit is {_LONGEST:,}")
+            if looks_like_key(text, place=field in _PLACES):
+                raise SecretRefused(name, field)
+    except RecursionError:
+        raise ProfileInvalid(name, "it is nested too deeply") from None
+
+
+def _strings(value: Any, field: str = "") -> Iterator[tuple[str, str]]:  # noqa: ANN401  any JSON value
+    """All texts of a JSON value, and where each stands. A name comes before what it names."""
+    if isinstance(value, str):
+        yield field or "it", value
+    elif isinstance(value, dict):
+        for name, item in cast("dict[str, Any]", value).items():
+            yield f"the name of an entry of {field}" if field else "the name of a field", name
+            yield from _strings(item, f"{field}.{name}" if field else name)
+    elif isinstance(value, list):
+        for item in cast("list[Any]", value):
+            yield from _strings(item, field)
+
+
+def _told(said: str) -> str:
+    unknown = _UNKNOWN.search(said)
+    if unknown is None:
+        return said[:1].lower() + said[1:]
+    field = unknown[1]
+    hint = "; a key is given as secrets.VARIABLE: env:NAME or keyring:service/name" if field.lower() in _HINTS else ""
+    return f"there is no field {field!r}; it has {', '.join((*FIELDS, 'prices', 'secrets'))}{hint}"
+
+
+def _complaints(profile: Profile) -> Iterator[tuple[str, str]]:
+    """What is wrong with each field."""
+    if profile.store is not None and not is_rooted(profile.store):
+        yield "store", "is no absolute path; a profile is used from any folder"
+    if profile.agent is not None:
+        yield from (("agent", reason) for reason in _agent(profile.agent))
+    if profile.model is not None and not is_model(profile.model):
+        yield "model", "is no name such as provider:model"
+    if profile.deadline is not None and not 0 < profile.deadline < math.inf:
+        yield "deadline", "is no number of seconds above zero"
+    for field, entries in (("prices", profile.prices), ("secrets", profile.secrets)):
+        if len(entries) > _MOST:
+            yield field, f"has {len(entries):,} entries, the limit is {_MOST}"
+    for model, price in profile.prices.items():
+        yield from ((f"prices.{model}", reason) for reason in _price(model, price))
+    for variable, reference in profile.secrets.items():
+        yield from ((f"secrets.{variable}", reason) for reason in _secret(variable, reference))
+
+
+def is_rooted(path: str) -> bool:
+    """Whether a path means the same file from any folder."""
+    if not path or not path.isprintable() or path.endswith("/"):
+        return False
+    return PurePath(path).is_absolute() or path.startswith("~/")
+
+
+def is_model(name: str) -> bool:
+    """Whether a text has the form ``provider:model``."""
+    try:
+        provider, colon, model = check_id("model", name).partition(":")
+    except InvalidId:
+        return False
+    return bool(provider and colon and model)
+
+
+def _agent(reference: str) -> Iterator[str]:
+    place, _, name = reference.rpartition(":") if ":" in reference else (reference, "", "agent")
+    if not place or not name.isidentifier():
+        yield "is no file.py:name or package.module:name"
+    elif place.endswith(".py"):
+        if not is_rooted(place):
+            yield "names a file by no absolute path; a profile is used from any folder"
+    elif not all(part.isidentifier() for part in place.split(".")):
+        yield "is no file.py:name or package.module:name"
+
+
+def _price(model: str, line: PriceLine) -> Iterator[str]:
+    from holdfast.models.prices import Price  # noqa: PLC0415  most profiles have none
+
+    if not is_model(model):
+        yield "does not name a model as provider:model, or provider:*"
+    try:
+        Price(**msgspec.structs.asdict(line))
+    except HoldfastError as error:
+        yield f"can't be: {error}"
+
+
+def _secret(variable: str, reference: str) -> Iterator[str]:
+    if not VARIABLE.fullmatch(variable):
+        yield "is no name of an environment variable"
+    try:
+        parse(reference)
+    except UsageError as error:
+        yield f"is not valid: {error}"
+
+
+# ---- changing one, word by word --------------------------------------------------------------------------------------
+
+
+def changed(name: str, profile: Profile, assignments: Sequence[str], folder: str) -> Profile:
+    """The profile with ``field=value`` for each of these; an empty value takes the field away.
+
+    Fields are those of a profile, ``price.provider:model`` (``input,output``, and ``,cache_read,cache_write`` if need
+    be) and ``secret.VARIABLE``. Paths are taken from `folder`.
+    """
+    fields: dict[str, Any] = msgspec.to_builtins(profile)
+    for assignment in assignments:
+        field, equals, value = assignment.partition("=")
+        if not equals:
+            # It may be a value without its field, and that may be a secret.
+            raise ProfileInvalid(name, "a change is written field=value, and field= takes it away")
+        kind, dot, entry = field.partition(".")
+        table = {"price": "prices", "secret": "secrets"}.get(kind.removesuffix("s"))
+        if dot and table is not None and entry:
+            _put(fields.setdefault(table, {}), entry, _line(name, field, value) if table == "prices" else value)
+        elif field in FIELDS:
+            _put(fields, field, _valued(name, field, value, folder))
+        else:
+            _screen(name, {field: ""})
+            raise ProfileInvalid(name, _told(f"unknown field `{field}`"))
+    return decode(name, msgspec.json.encode(fields))
+
+
+def _put(fields: dict[str, Any], field: str, value: Any) -> None:  # noqa: ANN401  any JSON value
+    if value == "":
+        fields.pop(field, None)
+    else:
+        fields[field] = value
+
+
+def _valued(name: str, field: str, value: str, folder: str) -> Any:  # noqa: ANN401  any JSON value
+    if not value:
+        return value
+    match field:
+        case "deadline":
+            return _number(name, field, value)
+        case "store":
+            return _rooted(value, folder)
+        case "agent":
+            place, colon, agent = value.rpartition(":") if ":" in value else (value, "", "")
+            return f"{_rooted(place, folder)}{colon}{agent}" if place.endswith(".py") else value
+        case _:
+            return value
+
+
+def _rooted(path: str, folder: str) -> str:
+    return path if path.startswith("~/") else str(PurePath(folder, path))
+
+
+def _line(name: str, field: str, value: str) -> dict[str, float] | str:
+    if not value:
+        return value
+    amounts = [_number(name, field, word) for word in value.split(",")]
+    if not 2 <= len(amounts) <= 4:
+        raise ProfileInvalid(name, f"{field} is input,output or input,output,cache_read,cache_write")
+    return dict(zip(PriceLine.__struct_fields__, amounts, strict=False))
+
+
+def _number(name: str, field: str, value: str) -> float:
+    try:
+        found = float(value)
+    except ValueError:
+        found = math.nan
+    if not math.isfinite(found):
+        raise ProfileInvalid(name, f"{field} takes a number")
+    return found

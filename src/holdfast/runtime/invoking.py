@@ -1,0 +1,302 @@
+"""Carrying out one tool call, in a turn or in the background: to its outcome, or to the wait at which it was left."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Protocol, cast
+
+import msgspec
+
+from holdfast.attachments import File
+from holdfast.crashpoints import crash_point
+from holdfast.effects.canonical import digest_of_bytes
+from holdfast.effects.replay import Again, Begin, Decision, SettleUnknown
+from holdfast.effects.scopes import Place, current
+from holdfast.errors import InvariantBroken, PayloadTooLarge, Suspended
+from holdfast.messages import Attachment, ToolCall, ToolResult
+from holdfast.records import Ask, Blob, Done, ErrorInfo, Failed, Unknown
+from holdfast.runtime.interrupted import next_look
+from holdfast.runtime.surroundings import passes
+from holdfast.tools import crowding
+from holdfast.tools.context import Context
+from holdfast.tools.cutting import Whole
+from holdfast.tools.definition import Bound, NotDone
+from holdfast.tools.paging import READER
+from holdfast.tools.results import leaves, raised, said_by, timed_out
+from holdfast.tools.returned import as_text, long_json, long_text
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from holdfast.effects.performer import Performer
+    from holdfast.records import Outcome
+    from holdfast.runtime.recording import Recorder
+    from holdfast.tools.context import Caller
+    from holdfast.tools.definition import AnyTool
+
+_FILES_DEPTH: Final = 4
+"""How deep in what a tool returns files are looked for."""
+
+
+@dataclass(slots=True)
+class Call:
+    """One call of a batch, on its way to a result."""
+
+    call: ToolCall
+    name: str
+    """How events name it."""
+    key: str
+    ask: Ask
+    tool: AnyTool | None
+    decision: Decision
+    intended: bool
+    bound: Bound | None = None
+    refused: ErrorInfo | None = None
+    result: ToolResult | None = None
+    wait: str | None = None
+    begun: bool = False
+    idempotency: str | None = None
+    """What makes it recognisable to the outside world, where its key does not say."""
+
+    @property
+    def alone(self) -> bool:
+        """Whether it must not run beside others."""
+        return self.tool is not None and not self.tool.read_only
+
+    @property
+    def asked(self) -> Ask | None:
+        """What its outcome must say about it; nothing where its intent has."""
+        return None if self.intended else self.ask
+
+    @property
+    def intends(self) -> bool:
+        """Whether what it is about to do is recorded before it does it."""
+        return isinstance(self.decision, Begin) and self.decision.intent
+
+
+@dataclass(slots=True)
+class Work:
+    """A call under way in a task of its own, so that it can go on when nobody waits for it any more."""
+
+    call: Call
+    context: Context
+    place: Place
+    task: asyncio.Task[object]
+    begun: float
+
+
+class Spill(Protocol):
+    """What takes over a call that takes longer than a model waits."""
+
+    async def __call__(self, work: Work, seconds: float) -> Outcome:
+        """Let it go on in the background; answers what the model is told."""
+        ...
+
+
+class Invoker:
+    """Carries out calls on behalf of one turn, or of one task."""
+
+    def __init__(self, caller: Caller, performer: Performer, recorder: Recorder) -> None:
+        self._caller = caller
+        self._performer = performer
+        self._recorder = recorder
+        self._loop = asyncio.get_running_loop()
+
+    async def outcome(
+        self, prepared: Call, begin: Callable[[Call], None], budget: float | None = None, spill: Spill | None = None
+    ) -> Outcome:
+        """How the call ends. `begin` is told before it is performed.
+
+        A call that takes longer than `budget` seconds goes to `spill`, unless it has recorded steps of its own.
+        """
+        if isinstance(prepared.decision, SettleUnknown):
+            found = await self._reconcile(prepared)
+            if found is not None:
+                return found
+        if prepared.refused is not None:
+            return self._failed(prepared, prepared.refused, 0)
+        begin(prepared)
+        prepared.begun = True
+        tool, bound = _ready(prepared)
+        context = Context(self._caller, prepared.key, prepared.call.id, tool.name, idempotency=prepared.idempotency)
+        place = Place(self._performer, prepared.key, inside=True)
+        begun = self._loop.time()
+        crash_point("tool.before_run")
+        if budget is None or spill is None:
+            return await self._settled(prepared, begun, self._attempts(tool, bound, context, place))
+        task = asyncio.ensure_future(self._attempts(tool, bound, context, place))
+        work = Work(prepared, context, place, task, begun)
+        try:
+            await asyncio.wait({task}, timeout=budget)
+            if not task.done() and not context.used:
+                return await spill(work, budget)
+        except BaseException:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            raise
+        return await self.finished(work)
+
+    async def finished(self, work: Work) -> Outcome:
+        """How a call that runs in a task of its own ends. If this is cancelled, so is the call."""
+        return await self._settled(work.call, work.begun, work.task)
+
+    async def _attempts(self, tool: AnyTool, bound: Bound, context: Context, place: Place) -> object:
+        """What the tool gives, at the first or at a later attempt, where it says that it may be tried again."""
+        token = current.set(place)
+        attempt = 1
+        try:
+            while True:
+                try:
+                    return await _attempt(tool, bound, context)
+                except Exception as error:
+                    pause = None if tool.retry is None else tool.retry.pause_after(attempt, error)
+                    if pause is None:
+                        raise
+                    self._caller.progress(context.key, f"attempt {attempt} failed: {said_by(error)}", None)
+                await asyncio.sleep(pause)
+                attempt += 1
+        finally:
+            current.reset(token)
+
+    async def _settled(self, prepared: Call, begun: float, value_of: Awaitable[object]) -> Outcome:
+        tool, _ = _ready(prepared)
+        try:
+            value = await value_of
+            crash_point("tool.after_run")
+            refs: list[Blob] = []
+            kept: list[Blob] = []
+            if _holds_file(value):
+                value = await self._kept(value, refs)
+            body = await self._body(tool, value, kept)
+        except BaseExceptionGroup as group:
+            self._unwrap(group)
+            return self._failed(prepared, raised(group), begun)
+        except BaseException as error:
+            if passes(error):
+                raise
+            self._performer.check_halted()
+            if isinstance(error, asyncio.CancelledError):
+                info = ErrorInfo("CancelledError", f"what it waited for was cancelled {error}".rstrip())
+                return self._failed(prepared, info, begun)
+            if isinstance(error, TimedOut):
+                return self._timed_out(prepared, tool, begun)
+            return self._failed(prepared, raised(error), begun)
+        return await self._performer.succeeded(prepared.key, prepared.asked, body, begun, tuple(refs), tuple(kept))
+
+    async def _body(self, tool: AnyTool, value: object, kept: list[Blob]) -> bytes:
+        """The JSON of what a tool gave. What is too long for the model is kept apart, and told with its ends."""
+        value = as_text(value)
+        long = long_text(value, tool.output_limit)
+        body = b""
+        if long is None:
+            body = tool.as_json(value)
+            long = long_json(body, tool.output_limit)
+        if long is None:
+            return body
+        try:
+            blob = await self._performer.keep(await asyncio.to_thread(long.body))
+        except PayloadTooLarge:
+            return tool.as_json(long.told(None).text)
+        kept.append(blob)
+        return tool.as_json(long.told(Whole(blob.digest, READER)).text)
+
+    async def _kept(self, value: object, refs: list[Blob], depth: int = 0) -> object:
+        """What a tool gave, with files replaced by references to bytes that the store has."""
+        if isinstance(value, File):
+            blob = await self._performer.keep(value.data)
+            refs.append(blob)
+            return Attachment(blob.digest, value.media_type, blob.size, value.name)
+        if depth < _FILES_DEPTH and isinstance(value, list | tuple):
+            return [await self._kept(item, refs, depth + 1) for item in cast("list[object]", value)]
+        if depth < _FILES_DEPTH and type(value) is dict:
+            items = cast("dict[object, object]", value).items()
+            return {key: await self._kept(item, refs, depth + 1) for key, item in items}
+        return value
+
+    def _timed_out(self, prepared: Call, tool: AnyTool, begun: float) -> Outcome:
+        """It was stopped. Of a call that must not be repeated, nobody can say whether it took effect."""
+        if not tool.read_only:
+            return Unknown(at=self._performer.now(), key=prepared.key, ask=prepared.asked)
+        return self._failed(prepared, timed_out(tool.name, tool.timeout or 0), begun)
+
+    def _unwrap(self, group: BaseExceptionGroup[BaseException]) -> None:
+        """A task group wraps what one of its tasks was left with."""
+        self._performer.check_halted()
+        for error in leaves(group):
+            if isinstance(error, Suspended | KeyboardInterrupt):
+                raise error
+
+    def _failed(self, prepared: Call, error: ErrorInfo, begun: float) -> Failed:
+        ms = round((self._loop.time() - begun) * 1000) if begun else 0
+        return Failed(at=self._performer.now(), key=prepared.key, ask=prepared.asked, error=error, ms=ms)
+
+    async def _reconcile(self, prepared: Call) -> Outcome | None:
+        """Find out what came of an interrupted call, if the tool knows how; otherwise nobody can say.
+
+        None when it is certain that nothing came of it: then it is to be performed now.
+        """
+        tool, bound = prepared.tool, prepared.bound
+        if tool is None or tool.reconcile is None or bound is None:
+            return Unknown(at=self._performer.now(), key=prepared.key)
+        look = next_look(self._performer.past, prepared.key)
+        context = Context(
+            self._caller, prepared.key, prepared.call.id, tool.name, scope=look, idempotency=prepared.idempotency
+        )
+        begun = self._loop.time()
+        token = current.set(Place(self._performer, look, inside=True))
+        try:
+            async with asyncio.timeout(tool.timeout):
+                body = await tool.find_out(bound, context)
+        except NotDone:
+            pass
+        except BaseException as error:
+            if passes(error) or isinstance(error, Suspended):
+                raise
+            self._performer.check_halted()
+            return Unknown(at=self._performer.now(), key=prepared.key)
+        else:
+            return await self._performer.succeeded(prepared.key, None, body, begun)
+        finally:
+            current.reset(token)
+        # What it found is used up with the run that follows: if that is interrupted too, it looks anew.
+        ask = Ask("sample", "reconcile", digest_of_bytes("look", look.encode()))
+        self._recorder.submit([Done(at=self._performer.now(), key=look, ask=ask, value=msgspec.Raw(b"false"))])
+        await self._recorder.settle()
+        prepared.decision = Again()
+        return None
+
+
+class TimedOut(Exception):
+    """The tool took longer than it may take."""
+
+
+async def _attempt(tool: AnyTool, bound: Bound, context: Context) -> object:
+    if tool.max_parallel is None and tool.timeout is None:
+        return await tool.call(bound, context)
+    async with crowding.place(tool):  # outside of the time that it may take: it has not begun
+        timer = asyncio.timeout(tool.timeout)
+        try:
+            async with timer:
+                return await tool.call(bound, context)
+        except TimeoutError as error:
+            raise (TimedOut(tool.name) if timer.expired() else error) from error
+
+
+def _ready(prepared: Call) -> tuple[AnyTool, Bound]:
+    if prepared.tool is None or prepared.bound is None:
+        message = f"{prepared.key!r} can't be performed"
+        raise InvariantBroken(message)
+    return prepared.tool, prepared.bound
+
+
+def _holds_file(value: Any, depth: int = 0) -> bool:  # noqa: ANN401  whatever a tool gave
+    if isinstance(value, File):
+        return True
+    if depth == _FILES_DEPTH:
+        return False
+    if isinstance(value, list | tuple):
+        return any(_holds_file(item, depth + 1) for item in cast("list[object]", value))
+    return type(value) is dict and any(
+        _holds_file(item, depth + 1) for item in cast("dict[object, object]", value).values()
+    )

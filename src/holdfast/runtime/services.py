@@ -1,0 +1,92 @@
+"""What the tools of Holdfast itself may use of the runtime: tasks, notifications, memory, results that were kept.
+
+A tool gets it as ``ctx.host``. All of it is about the session of the call: a tool never sees the work of another one.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from holdfast.errors import TaskUnknown
+from holdfast.records import Done
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Literal
+
+    from holdfast.runtime.desk import Desk
+    from holdfast.store import Notification, Store
+    from holdfast.store.contract import Journal
+    from holdfast.tasks import TaskState
+
+
+class Services:
+    """The runtime as the tools of one session see it."""
+
+    def __init__(self, store: Store, desk: Desk, session: str) -> None:
+        self.store = store
+        self.session = session
+        self._desk = desk
+
+    @property
+    def now(self) -> int:
+        """Wall time in milliseconds."""
+        return self.store.clock.read().wall
+
+    # ---- tasks ----
+
+    async def tasks(self, limit: int = 20) -> Sequence[Journal]:
+        """The tasks of the session, those that changed last first."""
+        return await self._desk.list(session=self.session, limit=limit)
+
+    async def task(self, id: str) -> TaskState:
+        """One task of the session; `TaskUnknown` for any other."""
+        state = await self._desk.task(id)
+        if state.session != self.session:
+            raise TaskUnknown(id)
+        return state
+
+    async def task_result(self, state: TaskState) -> bytes | None:
+        """The JSON of what a task gave."""
+        return await self._desk.result(state)
+
+    async def cancel_task(self, id: str, reason: str) -> Literal["requested", "already_requested", "too_late"]:
+        """Ask for a task of the session to be cancelled."""
+        await self.task(id)
+        return await self._desk.cancel(id, reason)
+
+    # ---- notifications ----
+
+    async def remind(self, kind: str, title: str, body: str, *, due: int, key: str) -> Notification:
+        """Notify the session at a time to come."""
+        found, _ = await self.store.notify(self.session, kind=kind, title=title, body=body, due=due, key=key)
+        return found
+
+    async def reminders(self, kind: str) -> list[Notification]:
+        """Notifications of a kind whose time is to come, the next one first."""
+        queued = await self.store.notifications(self.session, "queued", limit=self.store.limits.page)
+        return sorted((found for found in queued if found.kind == kind), key=lambda found: (found.due, found.no))
+
+    async def forget_reminder(self, kind: str, id: int) -> bool:
+        """Cancel one of them; whether this has decided it."""
+        if not any(found.id == id for found in await self.reminders(kind)):
+            return False
+        found, decided = await self.store.settle_notification(id, "cancelled")
+        return decided and found.state == "cancelled"
+
+    # ---- results that were too long ----
+
+    async def kept(self, digest: str) -> bytes | None:
+        """A result that was kept apart, if it is one of this session or of its tasks."""
+        if await self._is_kept(self.session, digest):
+            return await self.store.blob(digest)
+        for line in await self._desk.list(session=self.session, limit=self.store.limits.page):
+            if await self._is_kept(line.id, digest):
+                return await self.store.blob(digest)
+        return None
+
+    async def _is_kept(self, journal: str, digest: str) -> bool:
+        async for entry in self.store.read_all(journal):
+            if isinstance(entry.record, Done) and any(blob.digest == digest for blob in entry.record.kept):
+                return True
+        return False

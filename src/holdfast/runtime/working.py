@@ -1,0 +1,373 @@
+"""Driving one task: carrying out a tool call in the background while this process holds its lease.
+
+A task that was never begun is begun. One that was interrupted is carried out again if its tool may be repeated; if not,
+`reconcile` finds out, or the task ends as interrupted. Its end and the notification of its session are one commit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Any, Final, cast
+
+import msgspec
+
+from holdfast.crashpoints import crash_point
+from holdfast.driving import LeasedJournal, claimed, renewed
+from holdfast.effects.performer import Performer
+from holdfast.effects.replay import Again, Answer, Begin, SettleUnknown, fold
+from holdfast.effects.scopes import install
+from holdfast.errors import Halted, HoldfastError, JournalMissing, LeaseHeld, Suspended
+from holdfast.messages import ToolCall
+from holdfast.records import Cancelled, Done, Ended, ErrorInfo, Failed, Parked, Progressed, Resumed, Started, Unknown
+from holdfast.runtime.awaiting import Awaiting
+from holdfast.runtime.interrupted import left_by_itself
+from holdfast.runtime.invoking import Call, Invoker
+from holdfast.runtime.recording import Recorder
+from holdfast.runtime.services import Services
+from holdfast.spawning import spawn
+from holdfast.store import Notify
+from holdfast.tasks.state import INTERRUPTED, RUN, TaskState, task_key
+from holdfast.tasks.words import body, title
+from holdfast.tools.definition import Complaint
+from holdfast.tools.results import complained, unknown_tool
+
+if TYPE_CHECKING:
+    from datetime import timedelta
+
+    from holdfast.records import EndStatus, Outcome, Record
+    from holdfast.runtime.invoking import Work
+    from holdfast.runtime.surroundings import Surround
+    from holdfast.store import Store
+    from holdfast.store.contract import Lease, Wait
+    from holdfast.tasks.state import TaskCall, TaskStatus
+    from holdfast.tools.definition import AnyTool
+
+_log: Final = logging.getLogger("holdfast.tasks")
+
+EVERY: Final = 0.02
+"""At most one report of progress is recorded in this time, in seconds; of those between, the newest counts."""
+PATIENCE: Final = 0.5
+"""How long a call that is stopped may take to unwind, in seconds."""
+
+
+async def read_task(store: Store, id: str) -> TaskState:
+    """A task as its journal tells it; `JournalMissing` when there is none."""
+    state = TaskState(id)
+    async for entry in store.read_all(id):
+        state.add(entry.record)
+    return state
+
+
+class TaskDrive:
+    """One drive of one task. `work` is a call that is under way here already, `lease` what was claimed for it."""
+
+    def __init__(self, around: Surround, id: str, *, lease: Lease | None = None, work: Work | None = None) -> None:
+        self.session = id
+        self._around = around
+        self._store = around.store
+        self._given = lease
+        self._work = work
+        self._state = TaskState(id)
+        self._run: _TaskRun | None = None
+        self._carrying: asyncio.Task[Outcome] | None = None
+        self._stop: str | None = None
+        """Why the task is to be cancelled, if it is."""
+        self._seen: int | None = None
+        self._looking: asyncio.Task[None] | None = None
+
+    def notify(self, wakes: int = 0) -> None:  # noqa: ARG002  whatever came, it is looked at
+        """Something came for this task: a request to cancel it."""
+        if self._run is not None and (self._looking is None or self._looking.done()):
+            self._looking = spawn(self._look())
+
+    def stop(self) -> None:
+        """The runtime is being closed: the call may go on for a moment, and is then left to whoever comes next."""
+
+    async def run(self) -> None:
+        """Do what there is to do."""
+        install(asyncio.get_running_loop())
+        try:
+            async with (
+                claimed(self._store, self.session, self._around.lease_ms, self._last_seen, self._given) as lease,
+                renewed(self._store, lease) as lost,
+            ):
+                await self._drive(lease, lost)
+        except (LeaseHeld, JournalMissing):
+            return
+        except Halted as halted:
+            raise halted.reason from halted.reason.__cause__
+        finally:
+            if self._work is not None:
+                self._work.task.cancel()
+            self._around.watch.ended(self.session)
+
+    def _last_seen(self) -> int | None:
+        return self._seen
+
+    async def _drive(self, lease: Lease, lost: asyncio.Future[HoldfastError]) -> None:
+        self._state = await read_task(self._store, self.session)
+        call = self._state.call
+        if self._state.over or call is None:
+            self._seen = lease.wakes
+            return
+        tool = self._tool(call)
+        if tool is None and self._agent_is_missing():
+            return  # another process may know it
+        if self._state.status == "waiting" and not await self._is_answered():
+            await self._look()
+            if self._stop is None:
+                self._seen = lease.wakes
+                return
+        ledger = LeasedJournal(self._store, lease, self._around.watch.touch)
+        run = self._run = _TaskRun(self._around, self._state, call, ledger)
+        lost.add_done_callback(lambda done: done.cancelled() or run.performer.halt(done.result()))
+        lost.add_done_callback(lambda _: self._carrying is not None and self._carrying.cancel())
+        try:
+            await self._look()
+            await self._carry_out(run, tool, call)
+            self._seen = lease.wakes
+        finally:
+            if self._looking is not None:
+                self._looking.cancel()
+            await run.performer.close("ended")
+
+    def _agent_is_missing(self) -> bool:
+        return (self._state.agent or "") not in self._around.agents
+
+    def _tool(self, call: TaskCall) -> AnyTool | None:
+        agent = self._around.agents.get(self._state.agent or "")
+        return None if agent is None else agent.tools.get(call.tool)
+
+    async def _is_answered(self) -> bool:
+        for name in self._state.waits:
+            wait = await self._store.wait(self.session, name)
+            if wait is None or wait.state != "open":
+                return True
+        return False
+
+    async def _look(self) -> None:
+        """Whether somebody wants the task to be cancelled. The first request counts."""
+        for found in await self._store.pending(self.session):
+            said = cast("dict[str, Any]", msgspec.json.decode(found.body))
+            if self._stop is None and "cancel" in said:
+                self._stop = str(said["cancel"])
+        if self._stop is not None and self._carrying is not None:
+            if self._run is not None:
+                self._run.stopped = True
+            self._carrying.cancel()
+
+    # ---- carrying it out ----
+
+    async def _carry_out(self, run: _TaskRun, tool: AnyTool | None, call: TaskCall) -> None:
+        prepared = run.prepare(tool, call, begun=self._state.starts > 0)
+        if self._stop is not None and self._work is None:
+            await run.end(_stopped(prepared, run.performer.now(), begun=self._state.starts > 0), self._stop)
+            return
+        if self._work is None:
+            run.begin(resumed=self._state.starts > 0)
+            await run.recorder.settle()
+        else:
+            self._work.context.move(run, prepared.key)
+            self._work.place.drive, self._work.place.path = run.performer, prepared.key
+            prepared.begun = True
+        carrying = self._carrying = spawn(run.outcome(prepared, self._work))
+        self._work = None
+        if self._stop is not None:
+            carrying.cancel()
+        await self._awaited(run, prepared, carrying)
+
+    async def _awaited(self, run: _TaskRun, prepared: Call, carrying: asyncio.Task[Outcome]) -> None:
+        try:
+            await asyncio.wait({carrying})
+        except asyncio.CancelledError:
+            # The runtime is being closed: nothing is recorded, and whoever drives next goes on.
+            run.performer.refuse()
+            carrying.cancel()
+            await asyncio.wait({carrying}, timeout=PATIENCE)
+            raise
+        run.performer.check_halted()
+        if self._stop is not None:
+            await run.end(_stopped(prepared, run.performer.now(), begun=prepared.begun), self._stop)
+            return
+        try:
+            outcome = carrying.result()
+        except Suspended as suspended:
+            await run.park((suspended.wait,))
+        except asyncio.CancelledError:
+            info = ErrorInfo("CancelledError", "the tool cancelled the task that ran it")
+            await run.end(Failed(at=run.performer.now(), key=prepared.key, error=info))
+        else:
+            await run.end(outcome)
+
+
+class _TaskRun:
+    """One run of a task: what its tool may use, and what is recorded of it."""
+
+    def __init__(self, around: Surround, state: TaskState, call: TaskCall, ledger: LeasedJournal) -> None:
+        self.session = state.session or state.id
+        self.host = Services(around.store, around.desk, self.session)
+        self.run = call.turn
+        self.deadline: int | None = None
+        self.stopped = False
+        self.performer = Performer(ledger, fold(state.records), RUN)
+        self.recorder = Recorder(self.performer)
+        self._around = around
+        self._state = state
+        self._call = call
+        self._loop = asyncio.get_running_loop()
+        self._waits = Awaiting(_Waiting(around.store, state.id, ledger), self.performer, self.recorder)
+        self._invoker = Invoker(self, self.performer, self.recorder)
+        self._told: tuple[str | None, float | None] | None = None
+        self._telling: asyncio.TimerHandle | None = None
+
+    def prepare(self, tool: AnyTool | None, call: TaskCall, *, begun: bool) -> Call:
+        """What is to be done about the call: begin it, go on, or find out what came of it."""
+        key = task_key(call.tool)
+        ask = self._ask(key)
+        past = self.performer.past
+        decision = self.performer.decide(key, ask, tool.repeat) if tool is not None and begun else Begin(intent=False)
+        if isinstance(decision, SettleUnknown) and left_by_itself(past, key):
+            decision = Again()
+        sent = ToolCall(call.call_id, call.tool, call.arguments)
+        prepared = Call(sent, self._state.id, key, ask, tool, decision, intended=True, idempotency=call.idempotency)
+        if tool is None:
+            prepared.refused = unknown_tool(call.tool, self._around.agents[self._state.agent or ""].tools)
+        elif not isinstance(decision, Answer):
+            bound = tool.bind(call.arguments)
+            if isinstance(bound, Complaint):
+                prepared.refused = complained(bound)
+            else:
+                prepared.bound = bound
+        return prepared
+
+    def _ask(self, key: str) -> Any:  # noqa: ANN401  what was intended
+        return self.performer.past.effects[key].ask()
+
+    def begin(self, *, resumed: bool) -> None:
+        """Record that this process carries it out now."""
+        now, by = self.performer.now(), self._around.me
+        self.recorder.submit([Resumed(at=now, run=RUN, by=by) if resumed else Started(at=now, run=RUN, by=by)])
+
+    async def outcome(self, prepared: Call, work: Work | None) -> Outcome:
+        """How the call ends."""
+        if work is None:
+            return await self._invoker.outcome(prepared, lambda _: None)
+        work.call = prepared
+        return await self._invoker.finished(work)
+
+    async def park(self, waits: tuple[str, ...]) -> None:
+        """Record that the task waits for somebody outside."""
+        self._flush()
+        self.recorder.submit([Parked(at=self.performer.now(), run=RUN, waits=waits)])
+        await self.recorder.settle()
+
+    async def end(self, outcome: Outcome, cancelled: str | None = None) -> None:
+        """Record how the task ended and notify its session, in one commit."""
+        self._flush()
+        status, error = _ending(outcome, cancelled)
+        ended = Ended(at=self.performer.now(), run=RUN, status=status, error=error)
+        state = TaskState(self._state.id, call=self._call)
+        state.add(ended)
+        notices = () if self._state.session is None else (await self._notice(outcome, state.status),)
+        crash_point("task.before_end")
+        before: list[Record] = [outcome]
+        await self.performer.seal(ended, before, notify=notices)
+        crash_point("task.after_end")
+
+    async def _notice(self, outcome: Outcome, status: TaskStatus) -> Notify:
+        said = body(outcome, await self._text(outcome))
+        journal, about = self._state.session or "", self._state.id
+        head = title(self._call, status)
+        return Notify(journal, f"task_{status}", head, said, source=about, key=f"task/{about}")
+
+    async def _text(self, outcome: Outcome) -> str:
+        """What the call gave, as a text."""
+        if not isinstance(outcome, Done):
+            return ""
+        given = bytes(outcome.value) if outcome.blob is None else await self.performer.large(outcome.blob)
+        value = msgspec.json.decode(given)
+        return value if isinstance(value, str) else given.decode()
+
+    # ---- what tools may use ----
+
+    def progress(self, key: str, note: str | None, fraction: float | None) -> None:  # noqa: ARG002  there is one call
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:  # a plain function, in a thread
+            self._loop.call_soon_threadsafe(self._tell, note, fraction)
+        else:
+            self._tell(note, fraction)
+
+    def _tell(self, note: str | None, fraction: float | None) -> None:
+        self._told = (note, fraction)
+        if self._telling is None:
+            self._record()
+            self._telling = self._loop.call_later(EVERY, self._tell_again)
+
+    def _tell_again(self) -> None:
+        self._telling = None
+        if self._told is not None:
+            self._tell(*self._told)
+
+    def _record(self) -> None:
+        told, self._told = self._told, None
+        if told is not None:
+            try:
+                record = Progressed(at=self.performer.now(), run=RUN, note=told[0], fraction=told[1])
+                self.recorder.submit([record], patient=True)
+            except Halted:
+                pass  # it is over here
+            except HoldfastError as error:
+                _log.warning("progress of %s could not be recorded: %s", self._state.id, error)
+
+    def _flush(self) -> None:
+        """The newest report is recorded before the end."""
+        if self._telling is not None:
+            self._telling.cancel()
+            self._telling = None
+        self._record()
+
+    def token(self, key: str, name: str, occurrence: int) -> str:
+        return self._waits.token(key, name, occurrence)
+
+    async def wait(self, key: str, name: str, occurrence: int, timeout: timedelta | float | None) -> Any:  # noqa: ANN401
+        return await self._waits.wait(key, name, occurrence, timeout)
+
+
+class _Waiting:
+    """The waits of a task, in its own journal."""
+
+    def __init__(self, store: Store, id: str, ledger: LeasedJournal) -> None:
+        self._store = store
+        self._id = id
+        self._ledger = ledger
+
+    async def open_wait(self, name: str, deadline: int | None) -> Wait:
+        wait = await self._store.open_wait(self._id, name, deadline=deadline)
+        if wait.state == "open" and wait.deadline is not None and wait.deadline <= self._ledger.now():
+            wait = (await self._store.expire_wait(self._id, name)).wait
+        return wait
+
+    def token(self, name: str) -> str:
+        return self._store.wait_token(self._id, name)
+
+
+def _stopped(prepared: Call, now: int, *, begun: bool) -> Outcome:
+    """The outcome of a call that was cancelled: of one that acts, nobody can say whether it took effect."""
+    acts = prepared.tool is None or not prepared.tool.read_only
+    return Unknown(at=now, key=prepared.key) if begun and acts else Cancelled(at=now, key=prepared.key)
+
+
+def _ending(outcome: Outcome, cancelled: str | None) -> tuple[EndStatus, ErrorInfo | None]:
+    if cancelled is not None:
+        return "cancelled", ErrorInfo("cancelled", cancelled)
+    match outcome:
+        case Done():
+            return "completed", None
+        case Failed(error=error):
+            return "failed", error
+        case Unknown():
+            return "failed", ErrorInfo(INTERRUPTED, "its process ended, and it must not be repeated")
+        case Cancelled():
+            return "cancelled", None

@@ -1,0 +1,43 @@
+"""What all parts of the door to a store share: the backend behind it, and how large a page may be."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeVar
+
+from holdfast.bounds import check_int
+from holdfast.errors import JournalCorrupt
+from holdfast.store.contract import Quarantine
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from holdfast.store.contract import Backend, Reader
+
+T = TypeVar("T")
+
+
+class Calls:
+    """Calls that are carried out by a backend."""
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+
+    def _page(self, limit: int | None) -> int:
+        page = self._backend.limits.page
+        if limit is None:
+            return page
+        if type(limit) is int and limit > page:
+            return page
+        return check_int("limit", limit, least=1)
+
+    def _wall(self) -> int:
+        return self._backend.clock.read().wall
+
+    async def _guarded(self, journal: str, query: Callable[[Reader], T]) -> T:
+        """Read, and quarantine the journal if what was read can't be trusted."""
+        try:
+            return await self._backend.read(query)
+        except JournalCorrupt as error:
+            where = f"record {error.seq}: " if error.seq else ""
+            await self._backend.submit(Quarantine(journal, f"{where}{error.reason}"))
+            raise

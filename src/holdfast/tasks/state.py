@@ -1,0 +1,142 @@
+"""A task as its journal tells it. Pure.
+
+    created --started--> running --+--> succeeded, failed, cancelled
+                          ^    |   '--> interrupted: its process ended, and it must not be repeated
+                          |    v
+                         waiting: for somebody outside
+
+The first terminal record counts and is the last one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+import msgspec
+
+from holdfast.effects.canonical import digest
+from holdfast.effects.envelope import segment
+from holdfast.records import (
+    TASK,
+    Cancelled,
+    Done,
+    Ended,
+    Failed,
+    Intended,
+    Opened,
+    Parked,
+    Progressed,
+    Resumed,
+    Started,
+    Unknown,
+)
+
+if TYPE_CHECKING:
+    from holdfast.records import ErrorInfo, Outcome, Record
+
+RUN: Final = TASK
+"""The run of a task's journal: it has one."""
+INTERRUPTED: Final = "interrupted"
+"""The kind of the error with which a task ends that was interrupted."""
+
+TaskStatus = Literal["created", "running", "waiting", "succeeded", "failed", "cancelled", "interrupted"]
+TERMINAL: Final = frozenset(("succeeded", "failed", "cancelled", "interrupted"))
+
+
+class TaskCall(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The call that a task carries out, as it is recorded: enough to carry it out again."""
+
+    tool: str
+    arguments: dict[str, Any]
+    call_id: str
+    """The provider's id of the call."""
+    turn: str
+    key: str
+    """The key of the call in the journal of its session."""
+    idempotency: str
+    """What makes the call recognisable to the outside world."""
+
+
+decode_call: Final = msgspec.json.Decoder(TaskCall).decode
+
+
+def task_id(session: str, key: str) -> str:
+    """The id of the task that carries out the call `key` of a session: always the same one."""
+    return f"task-{digest('task', [session, key])[:20]}"
+
+
+def task_key(tool: str) -> str:
+    """The key of the call in the journal of its task."""
+    return f"{RUN}/{segment(tool)}"
+
+
+@dataclass(slots=True)
+class TaskState:
+    """What is known of a task."""
+
+    id: str
+    session: str | None = None
+    agent: str | None = None
+    call: TaskCall | None = None
+    status: TaskStatus = "created"
+    created: int = 0
+    updated: int = 0
+    started: int | None = None
+    ended: int | None = None
+    by: str | None = None
+    """The process that carried it out last."""
+    starts: int = 0
+    """How often it was begun."""
+    progress: Progressed | None = None
+    """The newest one."""
+    reports: int = 0
+    """How many there are."""
+    outcome: Outcome | None = None
+    error: ErrorInfo | None = None
+    waits: tuple[str, ...] = ()
+    records: list[Record] = field(default_factory=list["Record"], repr=False)
+
+    @property
+    def over(self) -> bool:
+        """Whether it has ended."""
+        return self.status in TERMINAL
+
+    def add(self, record: Record) -> None:
+        """Take the next record into account."""
+        self.records.append(record)
+        self.updated = record.at
+        match record:
+            case Opened():
+                self.created, self.session, self.agent = record.at, record.session, record.agent
+            case Started() | Resumed():
+                self.status, self.by, self.starts, self.waits = "running", record.by, self.starts + 1, ()
+                self.started = self.started or record.at
+            case Intended() if self.call is None and record.ask.body:
+                self.call = decode_call(bytes(record.ask.body))
+            case Progressed():
+                self.progress, self.reports = record, self.reports + 1
+            case Parked():
+                self.status, self.waits = "waiting", record.waits
+            case Done() | Failed() | Unknown() | Cancelled() if self._is_own(record.key):
+                self.outcome = record
+            case Ended() if not self.over:
+                self.ended, self.error = record.at, record.error
+                self.status = _status(record)
+            case _:
+                pass
+
+    def _is_own(self, key: str) -> bool:
+        return self.call is not None and key == task_key(self.call.tool)
+
+
+def _status(ended: Ended) -> TaskStatus:
+    if ended.error is not None and ended.error.kind == INTERRUPTED:
+        return "interrupted"
+    match ended.status:
+        case "completed":
+            return "succeeded"
+        case "cancelled":
+            return "cancelled"
+        case _:
+            return "failed"

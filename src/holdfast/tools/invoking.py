@@ -1,0 +1,75 @@
+"""Calling a function that may do anything: off the event loop where it is plain, and never ending the process."""
+
+from __future__ import annotations
+
+import inspect
+import io
+from collections.abc import AsyncIterator, Iterator
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from holdfast.tools.threads import in_thread
+from holdfast.tools.watchdog import running
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+MAX_ITEMS: Final = 100_000
+"""How many items are read from an iterator that a function returns."""
+
+
+async def invoked(function: Callable[..., Any], kwargs: dict[str, Any], name: str) -> object:
+    """What `function` returns. An iterator is read to its end, where the function ran. Logs call it `name`."""
+    try:
+        if inspect.iscoroutinefunction(function):
+            return await _on_the_loop(function(**kwargs), function, name)
+        value = await in_thread(_listed, {"function": function, "kwargs": kwargs}, name=name)
+        # It may be an async function behind a plain one.
+        return await _on_the_loop(value, function, name) if _has_more(value) else value
+    except SystemExit as error:
+        # One tool must not take all other sessions of the process with it.
+        said = f"the function asked to end the process (exit code {error.code!r:.60}); it was not ended"
+        raise RuntimeError(said) from error
+
+
+async def _on_the_loop(given: object, function: Callable[..., Any], name: str) -> object:
+    with running(name, function):
+        value = await cast("Awaitable[object]", given) if inspect.isawaitable(given) else given
+        return await _collected(value, name)
+
+
+def _has_more(value: object) -> bool:
+    return inspect.isawaitable(value) or isinstance(value, AsyncIterator)
+
+
+def _listed(function: Callable[..., Any], kwargs: dict[str, Any]) -> object:
+    value = function(**kwargs)
+    return _read(value) if _is_iterator(value) else value
+
+
+async def _collected(value: object, name: str) -> object:
+    if isinstance(value, AsyncIterator):
+        found: list[object] = []
+        async for item in cast("AsyncIterator[object]", value):
+            found.append(item)
+            _check_count(len(found))
+        return found
+    if _is_iterator(value):  # what comes out of it is made as it is read: not on the event loop
+        return await in_thread(_read, {"items": value}, name=name)
+    return value
+
+
+def _is_iterator(value: object) -> bool:
+    return isinstance(value, Iterator) and not isinstance(value, io.IOBase)
+
+
+def _read(items: Iterator[object]) -> list[object]:
+    found = list(islice(items, MAX_ITEMS + 1))
+    _check_count(len(found))
+    return found
+
+
+def _check_count(count: int) -> None:
+    if count > MAX_ITEMS:
+        said = f"the function ran, but the iterator it returned has more than {MAX_ITEMS:,} items; return a list"
+        raise ValueError(said)

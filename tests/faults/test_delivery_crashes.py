@@ -1,0 +1,75 @@
+"""SIGKILL anywhere between the end of a task and the turn that hears of it: told once, acknowledged once, no gap."""
+
+from __future__ import annotations
+
+import signal
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from forking import Forks, error_in
+
+import holdfast as hf
+from holdfast.testing import check
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+SCRIPT = Path(__file__).with_name("delivery_scenario.py")
+KILLED = -signal.SIGKILL
+
+
+@pytest.fixture(scope="module")
+def workers() -> Generator[Forks]:
+    started = Forks(SCRIPT)
+    yield started
+    started.close()
+
+
+@pytest.fixture(scope="module")
+def points(workers: Forks, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """Every crash point that the scenario reaches, in order."""
+    folder = tmp_path_factory.mktemp("count")
+    assert workers.run(folder, HOLDFAST_CRASH_TRACE=str(folder / "trace.txt")) == 0, error_in(folder)
+    return (folder / "trace.txt").read_text().splitlines()
+
+
+async def _verify(folder: Path, repro: str) -> None:
+    async with hf.open_store(folder / "store.db") as store:
+        assert await check(store) == [], repro
+        found = await store.notifications()
+        assert sorted(notice.title for notice in found) == ["t1 is done", "t2 is done", "t3 is done"], repro
+        assert {notice.state for notice in found} == {"acknowledged"}, repro
+        assert sorted(notice.attempts for notice in found) == [1, 2, 2], repro
+        assert {line.status for line in await store.journals()} == {"completed"}, repro
+        assert await store.work() == [], repro
+        assert [entry.version for entry in await store.memory_list("done")] == [1, 1, 1], repro
+
+
+async def _kill_at(workers: Forks, points: list[str], numbers: range, tmp_path: Path) -> None:
+    statuses: Counter[int] = Counter()
+    for number in numbers:
+        folder = tmp_path / str(number)
+        repro = f"killed at point {number} of {len(points)}"
+        status = workers.run(folder, HOLDFAST_CRASH_AT=str(number))
+        assert status in (0, KILLED), f"{repro}\n{error_in(folder)}"
+        statuses[status] += 1
+        if status == KILLED:
+            assert workers.run(folder) == 0, f"{repro}\n{error_in(folder)}"
+        await _verify(folder, repro)
+    assert statuses[KILLED] >= 0.8 * statuses.total(), statuses
+
+
+async def test_a_kill_on_the_way_of_a_notification_loses_and_repeats_nothing(
+    workers: Forks, points: list[str], tmp_path: Path
+) -> None:
+    await _kill_at(workers, points, range(1, len(points) + 1, 5), tmp_path)
+
+
+@pytest.mark.torture
+@pytest.mark.timeout(900)
+async def test_a_kill_at_any_point_of_the_way_of_a_notification_loses_and_repeats_nothing(
+    workers: Forks, points: list[str], tmp_path: Path
+) -> None:
+    await _kill_at(workers, points, range(1, len(points) + 1), tmp_path)

@@ -1,0 +1,340 @@
+"""Results that are too long for a model: cut without harm, kept whole, read page by page."""
+
+from __future__ import annotations
+
+import re
+import tracemalloc
+from typing import Any, cast
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from holdfast.messages import ToolCall
+from holdfast.tools import Bound, Complaint, ToolRetry
+from holdfast.tools.cutting import Cut, Whole, cut, is_boundary
+from holdfast.tools.paging import PAGE_BYTES, page, shown
+from holdfast.tools.reader import reader
+from holdfast.tools.returned import as_text, long_json, long_text
+
+WHOLE = Whole("ab12", "read_result")
+LINES = "".join(f"line {n}\n" for n in range(1, 10_001))
+NOTE = re.compile(r"\[\.\.\. ([\d,]+) characters(?: \(([\d,]+) lines\))? are left out here\.")
+CONTEXT = cast("Any", object())
+
+
+def made(text: str, limit: int = 1_000, whole: Whole | None = WHOLE) -> Cut:
+    found = cut(text, limit, whole)
+    assert found is not None
+    return found
+
+
+# ---- cutting ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_text_that_fits_is_left_alone() -> None:
+    assert cut("x" * 1_000, 1_000) is None
+
+
+def test_the_beginning_and_the_end_are_kept_in_whole_lines() -> None:
+    shown = made(LINES).text.splitlines()
+    assert (shown[0], shown[-1]) == ("line 1", "line 10000")
+    assert [line for line in shown if not line.startswith("line ")] == [shown[len(shown) // 2]] or (
+        sum(line.startswith("[...") for line in shown) == 1
+    )
+    assert all(re.fullmatch(r"line \d+", line) or line.startswith("[...") for line in shown)
+
+
+def test_the_note_says_how_much_is_missing() -> None:
+    found = made(LINES)
+    note = NOTE.search(found.text)
+    assert note is not None
+    head, _, tail = found.text.partition(note[0])
+    tail = tail.partition("]\n")[2]
+    assert int(note[1].replace(",", "")) == len(LINES) - len(head) - len(tail) == found.missing
+    assert int(cast("str", note[2]).replace(",", "")) == 10_000 - head.count("\n") - tail.count("\n")
+
+
+def test_the_note_says_where_to_read_on() -> None:
+    found = made(LINES)
+    start = found.text.partition("[...")[0].count("\n") + 1
+    assert f'Read them with read_result(id="ab12", start={start}).]' in found.text
+
+
+def test_what_was_not_kept_is_said_to_be_gone() -> None:
+    assert "They were not kept: ask for less.]" in made(LINES, whole=None).text
+
+
+def test_one_giant_line_is_cut_within_it_and_the_note_says_at_which_byte() -> None:
+    text = "é" * 1_000_000
+    found = made(text)
+    head = found.text.partition("\n")[0]
+    assert f"start=1, skip={len(head.encode())})" in found.text
+    assert found.text.startswith("éé")
+    assert found.text.endswith("éé")
+
+
+def test_a_short_line_before_a_giant_one_does_not_use_up_the_room() -> None:
+    assert len(made("short\n" + "x" * 100_000).text) > 700
+
+
+@pytest.mark.parametrize(
+    ("text", "at"),
+    [
+        ("e\u0301", 1),
+        ("a\U0001f469\u200d\U0001f4bb", 2),
+        ("a\U0001f469\u200d\U0001f4bb", 3),
+        ("\U0001f44d\U0001f3fd", 1),
+        ("\U0001f1ee\U0001f1f9", 1),
+        ("\u2764\ufe0f", 1),
+        ("\r\n", 1),
+        ("\ud83d\ude00", 1),
+    ],
+    ids=ascii,
+)
+def test_what_is_seen_as_one_character_is_not_cut(text: str, at: int) -> None:
+    assert not is_boundary(text, at)
+
+
+def test_flags_are_cut_between_two_of_them() -> None:
+    flags = "\U0001f1ee\U0001f1f9" * 3
+    assert [is_boundary(flags, at) for at in range(1, 6)] == [False, True, False, True, False]
+
+
+@pytest.mark.parametrize(
+    "unit", ["e\u0301", "\U0001f469\u200d\U0001f4bb", "\U0001f1ee\U0001f1f9", "\ud83d\ude00", "\r\n"], ids=ascii
+)
+def test_a_line_of_such_characters_is_cut_between_them(unit: str) -> None:
+    for extra in range(12):
+        text = "x" * extra + unit * 5_000
+        found = made(text, 1_000 + extra)
+        head, _, rest = found.text.partition("\n[...") if unit != "\r\n" else found.text.partition("[...")
+        tail = rest.partition("]\n")[2]
+        assert (len(head) - extra) % len(unit) == 0
+        assert len(tail) % len(unit) == 0
+
+
+def test_a_line_of_nothing_but_marks_is_cut_all_the_same() -> None:
+    assert len(made("\u0301" * 100_000).text) <= 1_000
+
+
+@given(
+    st.text(st.characters(exclude_categories=()), min_size=1, max_size=200),
+    st.integers(5, 60),
+    st.integers(1_000, 2_000),
+)
+@example("\n", 60, 1_000)
+def test_any_text_is_cut_within_the_limit(piece: str, times: int, limit: int) -> None:
+    text = piece * times * 100
+    found = cut(text, limit, WHOLE)
+    if found is None:
+        assert len(text) <= limit
+    else:
+        assert len(found.text) <= limit
+        assert text.startswith(found.text[:50])
+        assert text.endswith(found.text[-50:])
+
+
+def test_a_huge_text_is_cut_without_copying_it() -> None:
+    text = "0123456789abcde\n" * 4_000_000  # 64 MB
+    tracemalloc.start()
+    try:
+        found = long_text(text, 50_000)
+        assert found is not None
+        found.told(WHOLE)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 1_000_000
+
+
+# ---- what a function returned ----------------------------------------------------------------------------------------
+
+
+def test_bytes_are_the_text_they_hold() -> None:
+    assert as_text("naïve\n".encode()) == "naïve\n"
+
+
+def test_bytes_that_are_not_utf_8_are_shown_as_their_escapes() -> None:
+    assert as_text(b"caf\xe9 is a word in latin-1\n") == "caf\\xe9 is a word in latin-1\n"
+
+
+@pytest.mark.parametrize(
+    "data", [bytes(range(256)) * 10, b"\x00" * 100, b"\xff\xfe" * 50], ids=["all", "zeros", "none"]
+)
+def test_bytes_that_are_no_text_are_not_shown(data: bytes) -> None:
+    assert f"[{len(data):,} bytes that are not text;" in cast("str", as_text(data))
+
+
+def test_views_of_bytes_are_bytes() -> None:
+    assert (as_text(bytearray(b"a")), as_text(memoryview(b"a"))) == ("a", "a")
+
+
+def test_a_text_of_a_class_of_its_own_is_text() -> None:
+    class Loud(str):
+        __slots__ = ()
+
+        def __str__(self) -> str:
+            raise RuntimeError
+
+        def __len__(self) -> int:
+            raise RuntimeError
+
+    found = as_text(Loud("x"))
+    assert (found, type(found)) == ("x", str)
+
+
+@pytest.mark.parametrize("value", [None, 3, ["x"], {"a": b"x"}], ids=repr)
+def test_everything_else_is_left_alone(value: object) -> None:
+    assert as_text(value) is value
+
+
+def test_long_json_is_shown_with_a_line_for_each_thing() -> None:
+    found = long_json(b'{"a":[' + b",".join([b"1"] * 1_000) + b"]}", 1_000)
+    assert found is not None
+    assert found.text.startswith('{\n "a": [\n  1,\n  1,')
+
+
+@pytest.mark.parametrize("body", [b"[1]", b'"' + b"x" * 9_000 + b'"', b'["' + "é".encode() * 900 + b'"]'])
+def test_json_that_fits_and_text_are_no_long_json(body: bytes) -> None:
+    assert long_json(body, 1_000) is None
+
+
+def test_text_that_no_encoding_knows_is_shown_as_its_escapes() -> None:
+    assert as_text("caf\udce9 é") == "caf\\udce9 é"
+
+
+def test_lone_surrogates_are_kept_as_their_escapes() -> None:
+    found = long_text("\udce9" * 2_000, 1_000)
+    assert found is not None
+    assert found.body().startswith(b"\\udce9\\udce9")
+
+
+# ---- paging ----------------------------------------------------------------------------------------------------------
+
+DATA = LINES.encode()
+
+
+def test_a_page_holds_the_lines_that_were_asked_for() -> None:
+    found = page(DATA, 101, 3)
+    assert (found.text, found.start, found.stop, found.lines) == ("line 101\nline 102\nline 103\n", 101, 103, 10_000)
+    assert (found.next_start, found.next_skip) == (104, 0)
+
+
+def test_the_last_page_says_that_it_is_the_last() -> None:
+    found = page(DATA, 9_999, 500)
+    assert (found.text, found.stop, found.next_start) == ("line 9999\nline 10000\n", 10_000, None)
+    assert shown(found, "ab12").endswith("line 10000\n[That is the end.]")
+
+
+def test_a_page_past_the_end_says_how_many_lines_there_are() -> None:
+    assert shown(page(DATA, 20_000, 1), "ab12") == "[There are only 10,000 lines.]"
+
+
+def test_an_empty_result_has_no_lines() -> None:
+    assert shown(page(b"", 1, 1), "ab12") == "[There are only 0 lines.]"
+
+
+def test_a_page_is_bounded_and_ends_with_a_line() -> None:
+    found = page(DATA, 1, 100_000, room=1_000)
+    assert len(found.text) <= 1_000
+    assert found.text.endswith("\n")
+    assert found.next_start == found.stop + 1
+
+
+def test_a_page_says_how_to_go_on() -> None:
+    assert shown(page(DATA, 1, 2), "ab12") == (
+        '[Lines 1 to 2 of 10,000]\nline 1\nline 2\n[Go on with read_result(id="ab12", start=3).]'
+    )
+
+
+def test_a_page_that_is_to_begin_within_a_character_begins_with_the_next() -> None:
+    assert page("€€€\n".encode(), 1, 1, 1).text == "€€\n"
+
+
+def everything(data: bytes, lines: int, room: int) -> str:
+    """What a model reads that goes on until the end."""
+    text, start, skip = "", 1, 0
+    for _ in range(100_000):
+        found = page(data, start, lines, skip, room)
+        text += found.text
+        if found.next_start is None:
+            return text
+        assert (found.next_start, found.next_skip) > (start, skip)
+        start, skip = found.next_start, found.next_skip
+    raise AssertionError
+
+
+@pytest.mark.parametrize("text", ["x" * 5_000, "é€\U0001f600" * 900, "a\n" + "y" * 3_000 + "\nb", "\n" * 300, "a\n\nb"])
+def test_all_pages_together_are_the_whole(text: str) -> None:
+    assert everything(text.encode(), 7, 100) == text
+
+
+@given(st.text(st.characters(exclude_categories=("Cs",)), max_size=300), st.integers(1, 20), st.integers(8, 50))
+def test_all_pages_of_any_text_are_the_whole(text: str, lines: int, room: int) -> None:
+    assert everything(text.encode(), lines, room) == text
+
+
+@given(st.binary(max_size=300), st.integers(1, 20), st.integers(8, 50))
+def test_any_bytes_can_be_read_to_their_end(data: bytes, lines: int, room: int) -> None:
+    everything(data, lines, room)
+
+
+@given(st.lists(st.text(st.characters(exclude_characters="\n", exclude_categories=("Cs",)), max_size=9), max_size=40))
+def test_a_line_is_found_by_its_number(lines: list[str]) -> None:
+    data = "".join(f"{line}\n" for line in lines).encode()
+    assert [page(data, n, 1).text for n in range(1, len(lines) + 1)] == [f"{line}\n" for line in lines]
+
+
+@pytest.mark.parametrize("text", [LINES, "é" * 100_000, "a\n" + "b" * 100_000 + "\nc"])
+def test_the_note_leads_to_the_first_character_that_is_missing(text: str) -> None:
+    found = made(text)
+    told = re.search(r"start=(\d+)(?:, skip=(\d+))?\)", found.text)
+    assert told is not None
+    head = found.text.partition("[...")[0]
+    head = head if text.startswith(head) else head[:-1]
+    there = page(text.encode(), int(told[1]), 1, int(told[2] or 0), room=100).text
+    assert text[len(head) :].startswith(there)
+
+
+async def test_the_tool_reads_what_the_reader_has() -> None:
+    asked: list[object] = []
+
+    async def kept(context: object, id: str, /) -> bytes | None:
+        asked.append((context, id))
+        return DATA
+
+    read = reader(kept)
+    bound = read.bind({"id": "ab12", "start": 2, "lines": 1})
+    assert isinstance(bound, Bound)
+    assert (await read.invoke(bound, CONTEXT)).splitlines()[1] == "line 2"
+    assert asked == [(CONTEXT, "ab12")]
+
+
+async def test_an_id_that_is_not_there_is_told() -> None:
+    async def nothing(_context: object, _id: str, /) -> bytes | None:
+        return None
+
+    read = reader(nothing)
+    bound = read.bind({"id": "nope"})
+    assert isinstance(bound, Bound)
+    with pytest.raises(ToolRetry, match="There is no result with the id 'nope'"):
+        await read.invoke(bound, CONTEXT)
+
+
+@pytest.mark.parametrize("asked", [{"start": 0}, {"lines": 0}, {"lines": 100_000}, {"skip": -1}], ids=str)
+def test_pages_that_can_not_be_meant_are_complaints(asked: dict[str, int]) -> None:
+    async def kept(_context: object, _id: str, /) -> bytes | None:
+        return DATA
+
+    assert isinstance(reader(kept).bind({"id": "x", **asked}), Complaint)
+
+
+def test_a_page_fits_into_the_limit_of_a_result() -> None:
+    async def kept(_context: object, _id: str, /) -> bytes | None:
+        return DATA
+
+    longest = shown(page(b"\xff" * 10 + b"x" * 10_000_000, 1, 1), "ab12" * 16)
+    assert len(longest) < reader(kept).output_limit
+    assert reader(kept).output_limit > PAGE_BYTES
+    assert ToolCall("c", reader(kept).name, {}).name == "read_result"

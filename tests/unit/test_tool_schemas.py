@@ -1,0 +1,458 @@
+"""Schemas that every model dialect takes, and arguments that fit them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable  # noqa: TC003  tools resolve their annotations
+from dataclasses import dataclass
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from enum import Enum, IntEnum
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
+from uuid import UUID
+
+import jsonschema_rs
+import msgspec
+import pytest
+from pydantic import BaseModel, ConfigDict, Field
+
+import holdfast as hf
+from holdfast.errors import ToolInvalid
+from holdfast.messages import ModelRequest, Text, UserMessage
+from holdfast.tools import AnyTool, Bound, Complaint, tool
+from holdfast.tools.portable import MAX_NODES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+class Colour(Enum):
+    RED = "red"
+    BLUE = "blue"
+
+
+class Level(IntEnum):
+    LOW = 1
+    HIGH = 3
+
+
+class Address(BaseModel):
+    street: str
+    zip: Annotated[str, Field(pattern=r"^\d{5}$")]
+    country: str | None
+
+
+class Customer(BaseModel):
+    model_config = ConfigDict(extra="allow")
+    name: str
+    home: Address
+    others: list[Address] = []
+    note: str | None = None
+
+
+@dataclass
+class Span:
+    begin: date
+    end: date | None = None
+
+
+class Node(BaseModel):
+    value: int
+    children: list[Node] = []
+
+
+class Left(BaseModel):
+    child: Right | None = None
+
+
+class Right(BaseModel):
+    back: Left
+
+
+class Cat(BaseModel):
+    kind: Literal["cat"]
+    lives: int
+
+
+class Dog(BaseModel):
+    kind: Literal["dog"]
+    tricks: list[str]
+
+
+def of(hint: Any, default: Any = ...) -> AnyTool:
+    """A tool with one parameter of this type."""
+
+    def take(what: Any) -> None: ...
+
+    take.__annotations__["what"] = hint
+    if default is not ...:
+        take.__defaults__ = (default,)
+    return tool(take)
+
+
+def seen(hint: Any, default: Any = ...) -> dict[str, Any]:
+    """What a model sees of a parameter of this type."""
+    return cast("dict[str, Any]", of(hint, default).parameters["properties"]["what"])
+
+
+# Each with arguments that a model may send by the schema.
+TAKEN: list[tuple[str, Any, list[Any]]] = [
+    ("text", str, ["x"]),
+    ("number", float, [1, 1.5]),
+    ("flag", bool, [True]),
+    ("optional", str | None, ["x"]),
+    ("choice", Literal["a", "b"], ["a"]),
+    ("one choice", Literal["a"], ["a"]),
+    ("whole choices", Literal[1, 2], [2]),
+    ("choice with nothing", Literal["", "a"], ["", "a"]),
+    ("enum", Colour, ["red"]),
+    ("whole enum", Level, [3]),
+    ("always", Literal[True], [True]),
+    ("list", list[str], [[], ["x"]]),
+    ("list of optional", list[int | None], [[1]]),
+    ("set", set[int], [[1, 2]]),
+    ("pair", tuple[int, int], [[1, 2]]),
+    ("any number of", tuple[int, ...], [[1, 2, 3]]),
+    ("map", dict[str, int], [{"a": 1}]),
+    ("map by pattern", dict[Annotated[str, Field(pattern="^x")], int], [{"xa": 1}]),
+    ("anything named", dict[str, Any], [{"a": [1, None]}]),
+    ("bare dict", dict, [{"a": 1}]),
+    ("map of models", dict[str, Address], [{"home": {"street": "s", "zip": "12345"}}]),
+    ("model", Customer, [{"name": "n", "home": {"street": "s", "zip": "12345"}}]),
+    ("optional model", Customer | None, [{"name": "n", "home": {"street": "s", "zip": "12345", "country": "x"}}]),
+    ("list of models", list[Address], [[{"street": "s", "zip": "12345"}]]),
+    ("dataclass", Span, [{"begin": "2026-01-02"}, {"begin": "2026-01-02", "end": "2026-01-03"}]),
+    ("moments", list[datetime], [["2026-01-02T03:04:05Z"]]),
+    ("time", time, ["03:04:05"]),
+    ("duration", timedelta, ["PT1H"]),
+    ("uuid", UUID, ["6f9619ff-8b86-d011-b42d-00c04fc964ff"]),
+    ("decimal", Decimal, [1.5, 2]),
+    ("bytes", bytes, ["x"]),
+    ("above", Annotated[int, Field(gt=0, lt=10)], [1, 9]),
+    ("real above", Annotated[float, Field(gt=0)], [0.1]),
+    ("step", Annotated[int, Field(multiple_of=5)], [10]),
+    ("short", Annotated[str, Field(min_length=1, max_length=3)], ["abc"]),
+    ("few", Annotated[list[int], Field(min_length=1, max_length=2)], [[1]]),
+    ("number of any kind", int | float, [1, 1.5]),
+    ("choices of two", Literal["a"] | Colour, ["a", "red"]),
+    ("text or choice", Literal["a"] | str, ["a", "other"]),  # noqa: PYI051  that is the point
+    ("day or moment", date | datetime, ["2026-01-02", "2026-01-02T03:04:05Z"]),
+    ("one or many", str | list[str], [["a"]]),
+    ("anything", Any, [None, 1, "x", [{}]]),
+    ("list of anything", list[Any], [[1, "x", None]]),
+]
+TABLE = pytest.mark.parametrize(("hint", "values"), [row[1:] for row in TAKEN], ids=[row[0] for row in TAKEN])
+
+
+# ---- the dialects ----------------------------------------------------------------------------------------------------
+
+# A model of each, and where in a request the tools and their schemas are.
+DIALECTS = {
+    "anthropic": ("anthropic:claude-sonnet-4-6", ("tools",), ("input_schema",)),
+    "chat": ("groq:llama-3.3-70b", ("tools",), ("function", "parameters")),
+    "responses": ("openai:gpt-5.1", ("tools",), ("parameters",)),
+    "google": ("google:gemini-3-pro", ("tools", 0, "functionDeclarations"), ("parametersJsonSchema",)),
+}
+# What each of them is known to take anywhere in the schema of a tool, by its documentation and by what it refuses.
+WORDS = frozenset(
+    (
+        *("type", "description", "properties", "required", "items", "enum", "additionalProperties"),
+        *("minimum", "maximum", "minItems", "maxItems", "format"),
+    )
+)
+TYPES = {"string", "integer", "number", "boolean", "array", "object"}
+NAME = re.compile(r"[a-zA-Z0-9_.-]{1,64}")
+
+
+def on_the_wire(dialect: str, *tools: AnyTool) -> list[dict[str, Any]]:
+    """The schemas as the encoder of a dialect sends them."""
+    name, place, schema = DIALECTS[dialect]
+    model = cast("hf.HttpModel", hf.model(name, api_key="k"))
+    assert model.endpoint.dialect == dialect
+    request = ModelRequest(messages=(UserMessage("t1.i1", (Text("hello"),)),), tools=tuple(made.spec for made in tools))
+    wire = model.dialect.encode(model.endpoint, model.model, request)
+    return [_at(made, schema) for made in _at(msgspec.json.decode(wire.body), place)]
+
+
+def _at(value: Any, place: tuple[str | int, ...]) -> Any:
+    for step in place:
+        value = value[step]
+    return value
+
+
+def nodes(schema: Any) -> Iterator[dict[str, Any]]:
+    assert isinstance(schema, dict)
+    found = cast("dict[str, Any]", schema)
+    yield found
+    inner = [*found.get("properties", {}).values(), *(found[key] for key in ("items",) if key in found)]
+    if isinstance(found.get("additionalProperties"), dict):
+        inner.append(found["additionalProperties"])
+    for one in inner:
+        yield from nodes(one)
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+@TABLE
+def test_a_dialect_sends_only_words_that_its_provider_takes(dialect: str, hint: Any, values: list[Any]) -> None:
+    for schema in on_the_wire(dialect, of(hint)):
+        for node in nodes(schema):
+            assert node.keys() <= WORDS
+            assert node.get("type") in TYPES or node == {"description": "Any JSON value."}
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+@TABLE
+def test_a_dialect_sends_closed_objects_with_names_that_its_provider_takes(
+    dialect: str, hint: Any, values: list[Any]
+) -> None:
+    for schema in on_the_wire(dialect, of(hint)):
+        for node in nodes(schema):
+            if "properties" in node:
+                assert node["additionalProperties"] is False
+                assert set(node.get("required", ())) <= node["properties"].keys()
+                assert all(NAME.fullmatch(name) for name in node["properties"])
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+@TABLE
+def test_a_dialect_sends_choices_and_formats_that_its_provider_takes(
+    dialect: str, hint: Any, values: list[Any]
+) -> None:
+    for schema in on_the_wire(dialect, of(hint)):
+        for node in nodes(schema):
+            assert node.get("format") in {None, "date", "date-time", "time"}
+            if "enum" in node:
+                assert node["type"] == "string"
+                assert all(isinstance(choice, str) and choice for choice in node["enum"])
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_a_dialect_takes_all_tools_of_the_table_at_once(dialect: str) -> None:
+    tools = [tool(f"tool_{n}")(of(row[1]).function) for n, row in enumerate(TAKEN)]
+    assert len(on_the_wire(dialect, *tools)) == len(TAKEN)
+
+
+@TABLE
+def test_what_fits_the_schema_is_accepted(hint: Any, values: list[Any]) -> None:
+    made = of(hint)
+    for value in values:
+        jsonschema_rs.validate(made.parameters, {"what": value})
+        assert isinstance(made.bind({"what": value}), Bound)
+
+
+@TABLE
+def test_a_schema_is_a_valid_schema(hint: Any, values: list[Any]) -> None:
+    jsonschema_rs.validator_for(of(hint).parameters)
+
+
+@TABLE
+def test_a_schema_is_the_same_every_time(hint: Any, values: list[Any]) -> None:
+    assert msgspec.json.encode(of(hint).parameters) == msgspec.json.encode(of(hint).parameters)
+
+
+# ---- what becomes of a type ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("hint", "schema"),
+    [
+        (str | None, {"type": "string"}),
+        (Literal["a"], {"type": "string", "enum": ["a"]}),
+        (Literal[1, 2], {"type": "integer", "minimum": 1, "maximum": 2, "description": "One of [1,2]."}),
+        (Literal[True], {"type": "boolean", "description": "Always true."}),
+        (tuple[int, int], {"type": "array", "items": {"type": "integer"}, "minItems": 2, "maxItems": 2}),
+        (set[int], {"type": "array", "items": {"type": "integer"}, "description": "No item twice."}),
+        (dict[str, int], {"type": "object", "additionalProperties": {"type": "integer"}}),
+        (dict[str, Any], {"type": "object"}),
+        (UUID, {"type": "string", "description": "Format: uuid."}),
+        (date, {"type": "string", "format": "date"}),
+        (Decimal, {"type": "number"}),
+        (Annotated[int, Field(gt=0, lt=10)], {"type": "integer", "minimum": 1, "maximum": 9}),
+        (Annotated[float, Field(gt=0)], {"type": "number", "description": "More than 0."}),
+        (
+            Annotated[str, Field(pattern="^a", max_length=9)],
+            {"type": "string", "description": "At most 9 characters. Matches ^a."},
+        ),
+        (int | float, {"type": "number"}),
+        (Literal["a", "b"], {"type": "string", "enum": ["a", "b"]}),
+        (Literal["a"] | str, {"type": "string"}),  # noqa: PYI051  that is the point
+        (date | datetime, {"type": "string", "description": "One of: format date; format date-time."}),
+        (str | list[str] | None, {"type": "array", "items": {"type": "string"}}),
+        (Any, {"description": "Any JSON value."}),
+        (list, {"type": "array", "items": {"description": "Any JSON value."}}),
+        (str | Any, {"description": "Any JSON value."}),
+    ],
+    ids=str,
+)
+def test_a_type_is_shown_in_plain_words(hint: Any, schema: dict[str, Any]) -> None:
+    assert seen(hint) == schema
+
+
+def test_what_a_field_says_comes_before_what_the_schema_can_not_say() -> None:
+    hint = Annotated[str, Field(description="An id.", max_length=9)]
+    assert seen(hint, "x")["description"] == 'An id. At most 9 characters. Default: "x".'
+
+
+def test_a_default_of_null_is_not_told() -> None:
+    assert seen(str | None, None) == {"type": "string"}
+
+
+def test_a_huge_default_is_not_told() -> None:
+    assert seen(str, "x" * 10_000) == {"type": "string"}
+
+
+def test_a_model_that_is_used_twice_is_written_out_twice() -> None:
+    shown = seen(Customer)["properties"]
+    assert shown["home"] == shown["others"]["items"]
+
+
+# ---- null ------------------------------------------------------------------------------------------------------------
+
+
+def test_what_may_be_null_need_not_be_given() -> None:
+    assert "required" not in of(str | None).parameters
+
+
+def test_what_may_be_null_and_is_left_out_is_null() -> None:
+    assert of(str | None).bind({}) == Bound({"what": None})
+
+
+def test_null_that_is_given_is_taken() -> None:
+    assert of(str | None).bind({"what": None}) == Bound({"what": None})
+
+
+@pytest.mark.parametrize(
+    ("hint", "sent"),
+    [
+        (Address, {"street": "s", "zip": "12345"}),
+        (list[Address], [{"street": "s", "zip": "12345"}]),
+        (dict[str, Address], {"a": {"street": "s", "zip": "12345"}}),
+        (Customer, {"name": "n", "home": {"street": "s", "zip": "12345"}, "others": [{"street": "s", "zip": "12345"}]}),
+    ],
+    ids=str,
+)
+def test_what_may_be_null_deep_inside_need_not_be_given(hint: Any, sent: Any) -> None:
+    assert isinstance(of(hint).bind({"what": sent}), Bound)
+
+
+def test_filling_in_null_does_not_change_what_the_model_sent() -> None:
+    sent: dict[str, Any] = {"what": {"street": "s", "zip": "12345"}}
+    of(Address).bind(sent)
+    assert sent == {"what": {"street": "s", "zip": "12345"}}
+
+
+# ---- what can't be said to all of them -------------------------------------------------------------------------------
+
+
+class Odd(BaseModel):
+    name: Annotated[str, Field(alias="a name")]
+
+
+class Loose(BaseModel):
+    value: int | str
+
+
+@pytest.mark.parametrize(
+    ("hint", "reason"),
+    [
+        (Node, "Node contains itself"),
+        (Left, "Left contains itself"),
+        (str | int, "it is integer or string, and not every provider takes a choice of types"),
+        (Cat | Dog, "it is one of several objects"),
+        (Annotated[Cat | Dog, Field(discriminator="kind")], "it is one of several objects"),
+        (tuple[int, str], "a tuple of different kinds"),
+        (Literal["a", 1], "its choices are of different types"),
+        (None, "it can only be null"),
+        (Odd, "at a name: a name that models are given"),
+        (list[Loose], "at [].value: it is integer or string"),
+    ],
+    ids=str,
+)
+def test_a_type_that_not_every_provider_takes_is_refused_with_its_place(hint: Any, reason: str) -> None:
+    with pytest.raises(ToolInvalid) as caught:
+        of(hint)
+    assert (caught.value.function, caught.value.parameter) == ("take", "what")
+    assert reason in caught.value.reason
+
+
+def test_a_parameter_with_an_alias_is_named_as_the_function_names_it() -> None:
+    def take(from_: Annotated[str | int, Field(alias="from")]) -> None: ...
+
+    with pytest.raises(ToolInvalid) as caught:
+        tool(take)
+    assert caught.value.parameter == "from_"
+
+
+def test_a_name_that_providers_refuse_is_refused() -> None:
+    def take(größe: int) -> None: ...  # noqa: PLC2401
+
+    with pytest.raises(ToolInvalid, match="a name that models are given"):
+        tool(take)
+
+
+def test_references_that_grow_without_bound_are_refused() -> None:
+    shape: Any = int
+    for n in range(12):
+        shape = type(f"Level{n}", (BaseModel,), {"__annotations__": {"a": shape, "b": shape}})
+    with pytest.raises(ToolInvalid, match=f"more than {MAX_NODES:,} places"):
+        of(shape)
+
+
+# ---- complaints ------------------------------------------------------------------------------------------------------
+
+
+def complaint(made: AnyTool, what: Any) -> str:
+    found = made.bind({"what": what})
+    assert isinstance(found, Complaint), found
+    return found.text
+
+
+@pytest.mark.parametrize(
+    ("hint", "sent", "said"),
+    [
+        (list[Address], [{"street": "s"}], '- what[0].zip: it is missing (expected {"type":"string"})'),
+        (
+            dict[str, Address],
+            {"a": {"street": 1, "zip": "12345"}},
+            "- what.a.street: Input should be a valid string (got 1",
+        ),
+        (Customer, {"name": "n", "home": 3}, "- what.home: Input should be an object"),
+        (Customer, {"name": "n", "home": {"street": "s", "zip": "1"}}, "- what.home.zip: String should match pattern"),
+        (Literal[1, 2], 3, "- what: Input should be 1 or 2 (got 3"),
+        (
+            Colour | None,
+            "green",
+            '- what: Input should be \'red\' or \'blue\' (got "green"; expected {"type":"string","enum"',
+        ),
+    ],
+    ids=str,
+)
+def test_a_complaint_names_the_place_inside_and_what_is_expected_there(hint: Any, sent: Any, said: str) -> None:
+    assert said in complaint(of(hint), sent)
+
+
+def test_a_missing_argument_inside_an_object_is_told_with_its_own_type() -> None:
+    assert complaint(of(list[Span]), [{}]).count('(expected {"type":"string","format":"date"})') == 1
+
+
+def test_what_a_closed_object_does_not_know_is_named() -> None:
+    class Closed(BaseModel):
+        model_config = ConfigDict(extra="forbid")
+        a: int = 1
+
+    said = complaint(of(Closed), {"b": 2})
+    assert "- what.b: there is no such argument; there are: a" in said
+
+
+def test_a_hostile_validator_is_a_complaint() -> None:
+    class Mute(Exception):
+        def __str__(self) -> str:
+            raise RuntimeError
+
+    def refuse(value: object) -> object:
+        raise Mute
+
+    from pydantic import AfterValidator  # noqa: PLC0415
+
+    check: Callable[[object], object] = refuse
+    assert "they could not be checked: Mute" in complaint(of(Annotated[int, AfterValidator(check)]), 1)

@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from holdfast import tools as tools
     from holdfast.agent import Agent as Agent
     from holdfast.agent import Limits as Limits
     from holdfast.attachments import File as File
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from holdfast.errors import RunFailed as RunFailed
     from holdfast.errors import RuntimeStopped as RuntimeStopped
     from holdfast.errors import StoreError as StoreError
+    from holdfast.errors import TaskUnknown as TaskUnknown
     from holdfast.errors import ToolInvalid as ToolInvalid
     from holdfast.errors import TurnUnknown as TurnUnknown
     from holdfast.errors import UsageError as UsageError
@@ -115,13 +117,19 @@ if TYPE_CHECKING:
     from holdfast.runtime import TurnOutcome as TurnOutcome
     from holdfast.runtime import open as open
     from holdfast.runtime import run as run
+    from holdfast.store import Notification as Notification
     from holdfast.store import Store as Store
     from holdfast.store import StoreLimits as StoreLimits
     from holdfast.store import open_store as open_store
+    from holdfast.tasks import TaskState as TaskState
+    from holdfast.tasks import TaskStatus as TaskStatus
     from holdfast.tools import NotDone as NotDone
     from holdfast.tools import Tool as Tool
     from holdfast.tools import ToolRetry as ToolRetry
+    from holdfast.tools import ToolRetryPolicy as ToolRetryPolicy
+    from holdfast.tools import Toolset as Toolset
     from holdfast.tools import tool as tool
+    from holdfast.tools import toolset as toolset
     from holdfast.tools.context import Context as Context
 
 __version__ = "0.1.0"
@@ -174,6 +182,7 @@ _HOMES = {
     "ModelUnknown": "holdfast.errors",
     "NoneSucceeded": "holdfast.errors",
     "NotDone": "holdfast.tools",
+    "Notification": "holdfast.store",
     "Price": "holdfast.models.prices",
     "Reasoning": "holdfast.messages",
     "ReasoningChunk": "holdfast.messages",
@@ -205,6 +214,9 @@ _HOMES = {
     "TaskEnded": "holdfast.events",
     "TaskProgressed": "holdfast.events",
     "TaskStarted": "holdfast.events",
+    "TaskState": "holdfast.tasks",
+    "TaskStatus": "holdfast.tasks",
+    "TaskUnknown": "holdfast.errors",
     "TextDelta": "holdfast.events",
     "Timeouts": "holdfast.models.transport",
     "Tool": "holdfast.tools",
@@ -220,6 +232,8 @@ _HOMES = {
     "ToolMessage": "holdfast.messages",
     "ToolResult": "holdfast.messages",
     "ToolRetry": "holdfast.tools",
+    "ToolRetryPolicy": "holdfast.tools",
+    "Toolset": "holdfast.tools",
     "Turn": "holdfast.runtime",
     "TurnCancelled": "holdfast.events",
     "TurnCompleted": "holdfast.events",
@@ -241,7 +255,11 @@ _HOMES = {
     "replay": "holdfast.driving",
     "run": "holdfast.runtime",
     "tool": "holdfast.tools",
+    "toolset": "holdfast.tools",
 }
+
+_PLACES = frozenset(("tools",))
+"""Modules that are a part of the door: `hf.tools.files(...)`."""
 
 __all__ = list(_HOMES)  # pyright: ignore[reportUnsupportedDunderAll]
 
@@ -249,6 +267,8 @@ __all__ = list(_HOMES)  # pyright: ignore[reportUnsupportedDunderAll]
 if not TYPE_CHECKING:  # type checkers see the imports above, and nothing else
 
     def __getattr__(name: str) -> object:
+        if name in _PLACES:
+            return import_module(f"holdfast.{name}")
         home = _HOMES.get(name)
         if home is None:
             message = f"module 'holdfast' has no attribute {name!r}"
@@ -259,4 +279,4 @@ if not TYPE_CHECKING:  # type checkers see the imports above, and nothing else
 
 
 def __dir__() -> list[str]:
-    return sorted(__all__)
+    return sorted({*__all__, *_PLACES})

@@ -81,7 +81,7 @@ class Shop:
             threading.Event().wait(0.3)
             return "late"
 
-        @hf.tool(read_only=True)
+        @hf.tool(read_only=True, output_limit=10_000_000)
         async def huge(size: int = HUGE) -> str:
             return "é" * size
 
@@ -187,7 +187,7 @@ async def test_of_an_act_that_takes_too_long_nobody_knows_whether_it_took_effect
     assert result.state == "unknown"
 
 
-async def test_a_huge_result_reaches_the_model_whole(shop: Shop) -> None:
+async def test_a_huge_result_reaches_the_model_whole_where_its_limit_allows(shop: Shop) -> None:
     (result,) = await results(shop, call("huge"))
     assert result.content == "é" * HUGE
 

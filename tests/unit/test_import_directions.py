@@ -15,7 +15,7 @@ LAYERS: list[tuple[str, ...]] = [
     ("effects",),
     ("turns", "tasks", "events", "output"),
     ("store", "models", "tools"),
-    ("hands", "profiles"),
+    ("hands", "memory", "profiles"),
     ("driving", "agent"),
     ("engine",),
     ("runtime",),

@@ -24,6 +24,7 @@ from holdfast.records import (
     Intended,
     Opened,
     Parked,
+    Progressed,
     Record,
     Resumed,
     Started,
@@ -114,6 +115,8 @@ GOLDEN: list[tuple[Record, str]] = [
         Grouped(at=1, key="main/g", wake="race", members=("main/g/0.a", "main/g/1.b")),
         '{"t":"grouped","key":"main/g","wake":"race","members":["main/g/0.a","main/g/1.b"],"at":1}',
     ),
+    (Progressed(at=1, run="task", note="half"), '{"t":"progressed","run":"task","note":"half","at":1}'),
+    (Progressed(at=1, run="task", fraction=0.5), '{"t":"progressed","run":"task","fraction":0.5,"at":1}'),
 ]
 
 

@@ -10,7 +10,7 @@ import typer
 from typer.core import TyperGroup
 
 from holdfast import __version__
-from holdfast.cli import commands, doctor, models, notifications, profiled, profiles
+from holdfast.cli import commands, doctor, memory, models, notifications, profiled, profiles
 from holdfast.cli.failures import FAILED, INTERRUPTED, exit_code
 from holdfast.errors import HoldfastError
 
@@ -64,6 +64,7 @@ for _command in (
 ):
     app.command(_command.__name__)(_command)
 app.add_typer(models.app, name="models")
+app.add_typer(memory.app, name="memory")
 app.add_typer(notifications.app, name="notifications")
 app.add_typer(profiles.app, name="profiles")
 

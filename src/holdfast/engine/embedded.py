@@ -39,6 +39,10 @@ HOLDER_CHECK: Final = 0.25
 """Between two looks at the processes that hold leases, in seconds."""
 IDLE_CHECK: Final = 30.0
 """Between two looks when nothing happens, in seconds."""
+TICK: Final = 5.0
+"""Between two looks at what is ready to be delivered and was not, in seconds."""
+PURGE: Final = 600.0
+"""Between two removals of memory that has expired, in seconds."""
 PASSING: Final = (StoreBusy, StoreFull, StoreFailed, CommitUnknown, Fenced, HeadConflict)
 """Trouble that may be over at the next try."""
 RETRY: Final = (0.1, 0.5, 2.0, 10.0)
@@ -70,7 +74,9 @@ class Embedded:
         make: Callable[[Work | str, bool], Drive | None],
         on_stuck: Callable[[str], None],
         concurrency: int,
+        is_task: Callable[[str], bool] = lambda _: False,
     ) -> None:
+        self._is_task = is_task
         self._store = store
         self._make = make
         self._on_stuck = on_stuck
@@ -81,6 +87,12 @@ class Embedded:
         self._failures: dict[str, tuple[int, float]] = {}
         self._wake = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
+        self._tasks_active: set[str] = set()
+        """Background calls that are driven here: they take no room from sessions."""
+        self._ticked = 0.0
+        self._purged = 0.0
+        self._undelivered = False
+        """Something was ready for a session at the last tick."""
         self._foreign = False
         self._due: int | None = None
         self._full = False
@@ -109,7 +121,7 @@ class Embedded:
         """
         if self._stopping or session in self._stuck or session in self._active:
             return False
-        if len(self._active) >= self._concurrency:
+        if self._room() <= 0:
             return False
         self._begin(session, session)
         return session in self._active
@@ -117,7 +129,13 @@ class Embedded:
     def begin_task(self, id: str, drive: Drive) -> None:
         """Drive a task from now on: one that is under way in this process already, or that was just made."""
         if not self._stopping and id not in self._active:
+            self._tasks_active.add(id)
             self._spawn(id, drive)
+
+    def tick(self) -> None:
+        """Look also at sessions that were looked at before and still have something to deliver."""
+        self._ticked = 0.0
+        self._wake.set()
 
     def wake(self) -> None:
         """Look again: there may be work now that was none before."""
@@ -173,6 +191,8 @@ class Embedded:
         waits = [IDLE_CHECK]
         if self._foreign:
             waits.append(HOLDER_CHECK)
+        if self._undelivered:
+            waits.append(TICK)
         if self._due is not None:
             # What is overdue could not be expired just now: that must not keep the engine busy.
             left = (self._due - self._store.clock.read().wall) / 1000
@@ -181,18 +201,30 @@ class Embedded:
         waits.extend(at - now for _, at in self._failures.values() if at > now)
         return min(waits)
 
+    async def _tick(self) -> None:
+        """A safety net: what was ready and was not delivered (the host's gate was closed, say) is found again."""
+        now = asyncio.get_running_loop().time()
+        if self._ticked and now - self._ticked < TICK:
+            return
+        self._ticked = now
+        self._undelivered = bool(await self._store.ripen(again=True))
+        if now - self._purged >= PURGE:
+            self._purged = now
+            await self._store.memory_purge()
+
     async def _look(self) -> None:
         await self._timers()
+        await self._tick()
         await self._tell_active()
         self._foreign = False
         self._full = True
         after = 0
-        while len(self._active) < self._concurrency:
+        while self._room() > 0:
             page = await self._store.work(after)
             for work in page:
                 self._consider(work)
             if len(page) < self._store.limits.page:
-                self._full = len(self._active) >= self._concurrency
+                self._full = self._room() <= 0
                 break
             after = page[-1].no
         self._forgive()
@@ -241,7 +273,12 @@ class Embedded:
         """Drive a session, or queue it when there is no room. What is urgent (a stop) is seen to at once."""
         if self._is_resting(session):
             return
-        full = len(self._active) >= self._concurrency
+        if self._is_task(session):
+            drive = self._make(work, False)  # noqa: FBT003
+            if drive is not None and (urgent or len(self._tasks_active) < self._concurrency):
+                self.begin_task(session, drive)
+            return
+        full = self._room() <= 0
         if full:
             self._queue[session] = None
             if not urgent:
@@ -257,12 +294,17 @@ class Embedded:
         self._active[session] = (drive, task)
         task.add_done_callback(lambda done: self._ended(session, done))
 
+    def _room(self) -> int:
+        """How many more sessions may be driven."""
+        return self._concurrency - (len(self._active) - len(self._tasks_active))
+
     def _is_resting(self, session: str) -> bool:
         failed = self._failures.get(session)
         return failed is not None and failed[1] > asyncio.get_running_loop().time()
 
     def _ended(self, session: str, task: asyncio.Task[None]) -> None:
         self._active.pop(session, None)
+        self._tasks_active.discard(session)
         error = None if task.cancelled() else task.exception()
         if error is None:
             self._failures.pop(session, None)
@@ -270,7 +312,7 @@ class Embedded:
             self._failed(session, error)
         if self._stopping:
             return
-        while self._queue and len(self._active) < self._concurrency:
+        while self._queue and self._room() > 0:
             following = next(iter(self._queue))
             del self._queue[following]
             self._begin(following, following)

@@ -1,4 +1,4 @@
-"""What is to be done about one file and its entry, from three things: what was mirrored last, the file, the entry. Pure.
+"""What is to be done about one file and its entry, from what was mirrored last, the file, and the entry. Pure.
 
 | file since then | entry since then | what is done |
 |---|---|---|
@@ -7,7 +7,7 @@
 | as it was | gone | the file is removed |
 | edited, or new | as it was, or never there | the text is taken in |
 | edited | gone | the text is taken in: an edit counts more than a removal |
-| edited, or new | changed, or new | the same text: nothing; else the entry stays, and the file's text is kept beside it |
+| edited, or new | changed, or new | same text: nothing; else the entry stays, and the file's text is kept beside it |
 | removed | as it was | the entry is removed |
 | removed | changed | the file is written again: a change counts more than a removal |
 | removed | gone | it is forgotten |

@@ -94,7 +94,7 @@ class Memory:
             after = page[-1].key
 
     async def search(self, words: str, limit: int | None = None) -> list[Remembered]:
-        """Entries that have all these words in their key or value, the best first. Nothing in `words` is an operator."""
+        """Entries that have all these words in their key or value, the best first. No word is an operator."""
         return await self._store.memory_search(self.scope, words, limit)
 
     async def history(self, key: str, limit: int | None = None) -> list[MemoryChange]:

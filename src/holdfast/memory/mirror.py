@@ -118,12 +118,13 @@ class Mirror:
     async def _run(self) -> None:
         while True:
             self._due.clear()
+            watched = await self._watch_all()
             begun = time.monotonic()
             await self._try()
             took = time.monotonic() - begun
-            told = self._watch is not None and await in_thread(self._watch.refresh)
-            # Between here and the look before, somebody may have written where nobody watched yet.
-            if self.report is not None and self.report.again:
+            told = await self._watch_all()
+            # Where nobody watched before, somebody may have written meanwhile.
+            if told - watched or (self.report is not None and self.report.again):
                 self._due.set()
             await asyncio.sleep(max(self._settle, took * _SHARE))
             try:
@@ -132,8 +133,11 @@ class Mirror:
             except TimeoutError:
                 pass
 
+    async def _watch_all(self) -> frozenset[Path]:
+        return frozenset() if self._watch is None else await in_thread(self._watch.refresh)
+
     async def _follow_store(self) -> None:
-        version = self._store.version()
+        version = self._store.version
         while True:
             version = await self._store.changed(version)
             self._due.set()

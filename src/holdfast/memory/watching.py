@@ -32,17 +32,17 @@ class FolderWatch:
         except (AttributeError, OSError, NotImplementedError):  # not on this system, or not in this event loop
             self.close()
 
-    def refresh(self) -> bool:
-        """Watch all folders that are there now; False where nobody will tell."""
+    def refresh(self) -> frozenset[Path]:
+        """Watch all folders that are there now; answers which are watched, none where nobody will tell."""
         if self._libc is None or self._fd < 0:
-            return False
+            return frozenset()
         try:
             folders = [self._folder, *(inner for inner in self._folder.iterdir() if not inner.name.startswith("."))]
         except OSError:
-            return False
+            return frozenset()
         # Again for those that are watched already: they may have been made anew under the same name.
-        watched = [self._libc.inotify_add_watch(self._fd, os.fsencode(folder), _MASK) >= 0 for folder in folders]
-        return watched[0]
+        watch = self._libc.inotify_add_watch
+        return frozenset(folder for folder in folders if watch(self._fd, os.fsencode(folder), _MASK) >= 0)
 
     def close(self) -> None:
         """Stop watching."""

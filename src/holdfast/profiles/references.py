@@ -13,6 +13,7 @@ VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}", re.ASCII)
 """What an environment variable may be called."""
 _RANDOM: Final = re.compile(r"(?=[A-Za-z]*\d)(?=\w*[a-z])(?=\w*[A-Z])[A-Za-z0-9]{24,}|\b[0-9a-f]{32,}\b", re.ASCII)
 """Words that nobody makes up."""
+_SEPARATORS: Final = re.compile(r"[/\\:=,;@\s]+")
 
 
 class Reference(NamedTuple):
@@ -49,4 +50,6 @@ def looks_like_key(text: str, *, place: bool = False) -> bool:
     """Whether a text has the shape of a key. The name of a folder (`place`) may be any random word."""
     from holdfast.models.recorded.redaction import Secrets  # noqa: PLC0415  most commands need none of it
 
-    return Secrets().text(text) != text or (not place and _RANDOM.search(text) is not None)
+    # A shape is only looked for where a word begins; here that is also behind a separator.
+    shaped = any(Secrets().text(piece) != piece for piece in {text, *_SEPARATORS.split(text)})
+    return shaped or (not place and _RANDOM.search(text) is not None)

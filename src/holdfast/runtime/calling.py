@@ -7,7 +7,7 @@ nobody knows, and not a batch.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -26,7 +26,7 @@ from holdfast.turns import keys
 from holdfast.turns.answers import result_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Coroutine, Iterator, Mapping
 
     from holdfast.effects.performer import Performer
     from holdfast.messages import ToolCall, ToolResult
@@ -187,7 +187,7 @@ class Calling:
         if known is not None:
             return await self._answered(prepared, known, None)
         if tool.background:
-            return await self._answered(prepared, await self._around.start_task(prepared), None)
+            return await self._answered(prepared, await _whole(self._around.start_task(prepared)), None)
         budget = tool.inline_budget or self._budget
         return await self._invoker.outcome(prepared, self._began, budget, self._spill)
 
@@ -197,7 +197,7 @@ class Calling:
         return tool.inline_budget is not None or self._budget is not None
 
     async def _spill(self, work: Work, seconds: float) -> Outcome:
-        return await self._answered(work.call, await self._around.adopt_task(work), seconds)
+        return await self._answered(work.call, await _whole(self._around.adopt_task(work)), seconds)
 
     async def _answered(self, prepared: Call, task: str, seconds: float | None) -> Outcome:
         """The call goes on in the background: that is its outcome here."""
@@ -240,6 +240,11 @@ class Calling:
                 ask = None if intended else Ask("tool_call", key.rpartition(".")[2], _content(call))
                 yield Unknown(at=now, key=key, ask=ask)
             first = False
+
+
+async def _whole(making: Coroutine[Any, Any, str]) -> str:
+    """A task is made whole or not at all: if the turn is cancelled meanwhile, the task goes on without it."""
+    return await asyncio.shield(asyncio.ensure_future(making))
 
 
 def _content(call: ToolCall) -> str:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from holdfast.messages import ModelReply, UserMessage
     from holdfast.records import Admitted
     from holdfast.runtime.invoking import Call, Work
+    from holdfast.runtime.services import Services
     from holdfast.store import Store
     from holdfast.store.contract import Wait
     from holdfast.turns import OpenTurn
@@ -141,7 +142,7 @@ class _Nobody:
 
     def __init__(self, session: str) -> None:
         self.session = session
-        self.host = None
+        self.host: Services | None = None
 
     def show(self, kind: type[LiveEvent], run: str, fields: dict[str, Any]) -> None:
         """Nobody watches."""

@@ -348,7 +348,11 @@ class SessionDrive:
             return False  # it would wait behind a turn that waits
         if any(isinstance(found.said, Said) and found.said.origin == "holdfast" for found in self._inbox):
             return False
-        return self._around.can_deliver(self.session)
+        try:
+            return self._around.can_deliver(self.session)
+        except Exception:  # noqa: BLE001  the host's own function: nothing is lost over it, the next look asks again
+            _log.exception("can_deliver failed for session %r; its notifications wait", self.session)
+            return False
 
     def _stop_open(self) -> None:
         """The open turn must stop if somebody asked for it, or if its time is up. The first reason stays."""

@@ -129,13 +129,13 @@ class Invoker:
         work = Work(prepared, context, place, task, begun)
         try:
             await asyncio.wait({task}, timeout=budget)
-            if not task.done() and not context.used:
-                return await spill(work, budget)
         except BaseException:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
             raise
-        return await self.finished(work)
+        if task.done() or context.used:
+            return await self.finished(work)
+        return await spill(work, budget)
 
     async def finished(self, work: Work) -> Outcome:
         """How a call that runs in a task of its own ends. If this is cancelled, so is the call."""

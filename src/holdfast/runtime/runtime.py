@@ -26,7 +26,7 @@ from holdfast.errors import (
 from holdfast.models import prices
 from holdfast.names import check_id
 from holdfast.runtime.collecting import rare_collections
-from holdfast.runtime.desk import ROLE, Desk
+from holdfast.runtime.desk import Desk
 from holdfast.runtime.driver import SessionDrive
 from holdfast.runtime.following import Cursor, Rings, follow_store, store_cursor
 from holdfast.runtime.invocation import Emitted, Subscription, emit
@@ -38,6 +38,8 @@ from holdfast.runtime.working import TaskDrive
 from holdfast.spawning import spawn
 from holdfast.store import open_store
 from holdfast.store.store import LEASE_MS, MIN_LEASE_MS, Store
+from holdfast.tasks import is_task_id
+from holdfast.tools.watchdog import watching
 from holdfast.turns.conversation import Stop, deadline_wait, refs_of
 from holdfast.turns.keys import run_of
 
@@ -114,7 +116,7 @@ class Runtime:
         self.tasks = Desk(self._around)
         """Background work: tool calls that go on after the model has had an answer."""
         self._around.desk = self.tasks
-        self._engine = Embedded(store, self._drive_of, self.watch.ended, concurrency) if drive else None
+        self._engine = Embedded(store, self._drive_of, self.watch.ended, concurrency, is_task_id) if drive else None
         self.tasks.drives = self._engine
         self._only = only
         self._subscriptions: set[Subscription] = set()
@@ -368,7 +370,7 @@ class Runtime:
         if self._engine is None:
             return
         if session is None:
-            self._engine.wake()
+            self._engine.tick()
         else:
             self._engine.poke(session)
 
@@ -386,9 +388,8 @@ class Runtime:
 
     def _drive_of(self, work: Work | str, stops_only: bool) -> SessionDrive | TaskDrive | None:  # noqa: FBT001
         session = work if isinstance(work, str) else work.journal
-        if not isinstance(work, str) and work.role == ROLE:
-            known = work.agent in self.agents and self._only is None and not stops_only
-            return TaskDrive(self._around, session) if known else None
+        if is_task_id(session):
+            return TaskDrive(self._around, session) if self._only is None else None
         if self._only is not None and session != self._only:
             return None
         known = isinstance(work, str) or work.agent in self.agents
@@ -432,7 +433,7 @@ async def open(  # noqa: PLR0913
     `can_deliver` is asked before notifications enter a session; call `runtime.gate_changed` when it may say otherwise.
     `prices` go before the known ones: ``{"provider:model": hf.Price(input=3, output=15)}``, dollars a million tokens.
     """
-    with rare_collections():
+    with rare_collections(), watching():
         async with (
             open_store(path, durability=durability, limits=limits, clock=clock) as store,
             Runtime(

@@ -11,12 +11,13 @@ from holdfast.agent import milliseconds
 from holdfast.attachments import File
 from holdfast.bounds import check_int
 from holdfast.effects.canonical import check as check_json
-from holdfast.errors import InvalidArgument, TurnUnknown
+from holdfast.errors import InvalidArgument, InvalidId, TurnUnknown
 from holdfast.messages import Attachment, Message, Text, Usage
 from holdfast.names import check_id, check_text
 from holdfast.runtime.following import follow_session, session_cursor
 from holdfast.runtime.reading import read_conversation
 from holdfast.runtime.turn import Turn
+from holdfast.tasks import is_task_id
 from holdfast.turns import keys
 from holdfast.turns.conversation import Said, input_of
 
@@ -47,6 +48,8 @@ class Session:
 
     def __init__(self, runtime: Runtime, id: str, agent: str | None) -> None:
         self.id = check_id("session", id)
+        if is_task_id(id):
+            raise InvalidId("session", id, "ids like this are those of tasks")
         self._runtime = runtime
         self._agent = agent
 

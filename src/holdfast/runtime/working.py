@@ -113,7 +113,9 @@ class TaskDrive:
             return
         tool = self._tool(call)
         if tool is None and self._agent_is_missing():
-            return  # another process may know it
+            await self._look()
+            if self._stop is None:
+                return  # another process may know it
         if self._state.status == "waiting" and not await self._is_answered():
             await self._look()
             if self._stop is None:
@@ -232,7 +234,8 @@ class _TaskRun:
         sent = ToolCall(call.call_id, call.tool, call.arguments)
         prepared = Call(sent, self._state.id, key, ask, tool, decision, intended=True, idempotency=call.idempotency)
         if tool is None:
-            prepared.refused = unknown_tool(call.tool, self._around.agents[self._state.agent or ""].tools)
+            agent = self._around.agents.get(self._state.agent or "")
+            prepared.refused = unknown_tool(call.tool, () if agent is None else agent.tools)
         elif not isinstance(decision, Answer):
             bound = tool.bind(call.arguments)
             if isinstance(bound, Complaint):

@@ -10,6 +10,7 @@ The first terminal record counts and is the last one.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -40,6 +41,8 @@ RUN: Final = TASK
 INTERRUPTED: Final = "interrupted"
 """The kind of the error with which a task ends that was interrupted."""
 
+_ID: Final = re.compile(r"task-[0-9a-f]{20}")
+
 TaskStatus = Literal["created", "running", "waiting", "succeeded", "failed", "cancelled", "interrupted"]
 TERMINAL: Final = frozenset(("succeeded", "failed", "cancelled", "interrupted"))
 
@@ -64,6 +67,11 @@ decode_call: Final = msgspec.json.Decoder(TaskCall).decode
 def task_id(session: str, key: str) -> str:
     """The id of the task that carries out the call `key` of a session: always the same one."""
     return f"task-{digest('task', [session, key])[:20]}"
+
+
+def is_task_id(id: str) -> bool:
+    """Whether a journal with this id is a task. No session is called like one."""
+    return _ID.fullmatch(id) is not None
 
 
 def task_key(tool: str) -> str:

@@ -59,8 +59,8 @@ def page(data: bytes, start: int, lines: int, skip: int = 0, room: int = PAGE_BY
     return Page(text, start, start + passed, count, start + passed, end - here)
 
 
-def shown(found: Page, id: str) -> str:
-    """A page as a model reads it: which lines these are, the lines, and how to go on."""
+def shown(found: Page, id: str, tool: str = READER) -> str:
+    """A page as a model reads it: which lines these are, the lines, and how to go on with `tool`."""
     if found.stop < found.start:
         return f"[There are only {found.lines:,} lines.]"
     head = f"[Lines {found.start:,} to {found.stop:,} of {found.lines:,}]"
@@ -68,7 +68,7 @@ def shown(found: Page, id: str) -> str:
     if found.next_start is None:
         return f"{head}\n{found.text}{end}[That is the end.]"
     skip = f", skip={found.next_skip}" if found.next_skip else ""
-    return f'{head}\n{found.text}{end}[Go on with {READER}(id="{id}", start={found.next_start}{skip}).]'
+    return f'{head}\n{found.text}{end}[Go on with {tool}(id="{id}", start={found.next_start}{skip}).]'
 
 
 def _line_at(data: bytes, number: int) -> int:

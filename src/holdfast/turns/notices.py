@@ -42,8 +42,8 @@ _WHOLE: Final = f"{READER} with the id of a task reads the whole of what it has 
 _BREAKS: Final = re.compile("\r\n|[\n\r\v\f\x1c\x1d\x1e\x85\u2028\u2029]")
 _ESCAPES: Final = {"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;"}
 _ESCAPES_IN_BODY: Final = {mark: said for mark, said in _ESCAPES.items() if mark != '"'}
-_LOOK_ALIKES: Final = frozenset("\uff1c\uff1e\ufe64\ufe65\u2039\u203a\u3008\u3009\u2329\u232a\u27e8\u27e9")
-"""Other signs that a reader may take for the angles of a tag."""
+_LOOK_ALIKES: Final = frozenset("\uff1c\uff1e\ufe64\ufe65\u2039\u203a\u3008\u3009\u2329\u232a\u27e8\u27e9\uff3b\uff3d")
+"""Other signs that a reader may take for the angles or brackets of a tag."""
 _ROLE_TAG: Final = re.compile(r"\[(?=\s*/?\s*[A-Z][A-Z_]+\s*\])")
 """Some models mark who speaks in this way, such as ``[INST]``."""
 _BRACKET: Final = "&#91;"

@@ -1,0 +1,74 @@
+"""What the tools of this package need of the runtime in which they are called."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal, Protocol, cast
+
+from holdfast.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from holdfast.store import Notification, Store
+    from holdfast.store.contract import Journal
+    from holdfast.tasks import TaskState
+    from holdfast.tools.context import Context
+
+
+class RuntimeMissing(UsageError):
+    """A tool that works on what a runtime keeps was called without one."""
+
+    def __init__(self, tool: str) -> None:
+        super().__init__(f"the tool {tool!r} works only for an agent of a runtime; give it to one and use hf.open")
+        self.tool = tool
+
+
+class Host(Protocol):
+    """The runtime, as the tools of one session see it."""
+
+    store: Store
+    session: str
+
+    @property
+    def now(self) -> int:
+        """Wall time in milliseconds."""
+        ...
+
+    async def tasks(self, limit: int = 20) -> Sequence[Journal]:
+        """The tasks of the session, those that changed last first."""
+        ...
+
+    async def task(self, id: str) -> TaskState:
+        """One task of the session; `TaskUnknown` for any other."""
+        ...
+
+    async def task_result(self, state: TaskState) -> bytes | None:
+        """The JSON of what a task gave."""
+        ...
+
+    async def cancel_task(self, id: str, reason: str) -> Literal["requested", "already_requested", "too_late"]:
+        """Ask for a task of the session to be cancelled."""
+        ...
+
+    async def remind(self, kind: str, title: str, body: str, *, due: int, key: str) -> Notification:
+        """Notify the session at a time to come."""
+        ...
+
+    async def reminders(self, kind: str) -> list[Notification]:
+        """Notifications of a kind whose time is to come, the next one first."""
+        ...
+
+    async def forget_reminder(self, kind: str, id: int) -> bool:
+        """Cancel one of them; whether this has decided it."""
+        ...
+
+    async def kept(self, digest: str) -> bytes | None:
+        """A result that was kept apart, if it is one of this session or of its tasks."""
+        ...
+
+
+def host_of(context: Context) -> Host:
+    """The runtime behind a call; `RuntimeMissing` where there is none."""
+    if context.host is None:
+        raise RuntimeMissing(context.tool)
+    return cast("Host", context.host)

@@ -1,0 +1,647 @@
+"""Memory as files: what others write there is memory, and no text is ever lost, whoever writes what when."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import stat
+import tempfile
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from holdfast import crashpoints
+from holdfast.errors import MemoryCorrupt
+from holdfast.memory import Memory, MirrorBusy, MirrorUnavailable, swapping
+from holdfast.memory.folder import Digests, Folder
+from holdfast.memory.index import NAME
+from holdfast.memory.mirror import Mirror, folder_beside
+from holdfast.store import Store, StoreLimits, open_store
+from holdfast.testing import ManualClock
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Generator, Sequence
+
+SCOPE = "notes"
+
+
+class World:
+    """A store, a folder, and a mirror between them that takes every change at its word."""
+
+    def __init__(self, store: Store, folder: Path) -> None:
+        self.store = store
+        self.folder = folder
+        self.memory = Memory(store, SCOPE)
+        self.mirror = Mirror(store, folder, settle=0)
+
+    def path(self, key: str, scope: str = SCOPE) -> Path:
+        return self.folder / scope / f"{key}.md"
+
+    def edit(self, key: str, text: str) -> None:
+        self.path(key).parent.mkdir(parents=True, exist_ok=True)
+        self.path(key).write_text(text, encoding="utf-8")
+
+    async def value(self, key: str) -> str | None:
+        entry = await self.memory.get(key)
+        return None if entry is None else entry.value
+
+    async def values(self) -> dict[str, str]:
+        return {entry.key: entry.value async for entry in self.memory.entries()}
+
+    def files(self) -> dict[str, str]:
+        found = (self.folder / SCOPE).glob("*.md")
+        return {path.name.removesuffix(".md"): path.read_text(encoding="utf-8") for path in found}
+
+
+@pytest.fixture
+async def world(tmp_path: Path) -> AsyncIterator[World]:
+    async with open_store(None) as store:
+        yield World(store, tmp_path / "m")
+
+
+# ---- both ways -------------------------------------------------------------------------------------------------------
+
+
+async def test_an_entry_becomes_a_file_with_its_text_to_the_last_byte(world: World) -> None:
+    await world.memory.put("colours", "red\r\nblue \ud7ff")
+    await world.mirror.sync()
+    assert world.path("colours").read_bytes() == "red\r\nblue \ud7ff".encode()
+
+
+async def test_files_and_folders_are_for_their_owner_alone(world: World) -> None:
+    await world.memory.put("a", "one")
+    await world.mirror.sync()
+    modes = [stat.S_IMODE(path.stat().st_mode) for path in (world.folder, world.folder / SCOPE, world.path("a"))]
+    assert modes == [0o700, 0o700, 0o600]
+
+
+async def test_an_edit_of_a_file_changes_its_entry(world: World) -> None:
+    await world.memory.put("a", "one")
+    await world.mirror.sync()
+    world.edit("a", "mine")
+    report = await world.mirror.sync()
+    assert (await world.value("a"), report.taken) == ("mine", ("notes/a.md",))
+
+
+async def test_an_entry_that_was_edited_as_a_file_says_so(world: World) -> None:
+    world.edit("a", "mine")
+    await world.mirror.sync()
+    entry = await world.memory.get("a")
+    assert entry is not None
+    assert entry.by == "mirror"
+
+
+async def test_an_edit_keeps_the_time_at_which_the_entry_expires(tmp_path: Path) -> None:
+    async with open_store(None, clock=ManualClock()) as store:
+        world = World(store, tmp_path)
+        before = await world.memory.put("a", "one", ttl=60)
+        await world.mirror.sync()
+        world.edit("a", "mine")
+        await world.mirror.sync()
+        after = await world.memory.get("a")
+        assert after is not None
+        assert (after.value, after.expires) == ("mine", before.expires)
+
+
+async def test_a_change_of_an_entry_changes_its_file(world: World) -> None:
+    await world.memory.put("a", "one")
+    await world.mirror.sync()
+    await world.memory.put("a", "two")
+    await world.mirror.sync()
+    assert world.files() == {"a": "two"}
+
+
+async def test_a_new_file_in_a_new_folder_is_a_new_entry_in_a_new_scope(world: World) -> None:
+    (world.folder / "people").mkdir(parents=True)
+    world.path("ada", "people").write_text("likes numbers", encoding="utf-8")
+    await world.mirror.sync()
+    entry = await Memory(world.store, "people").get("ada")
+    assert entry is not None
+    assert entry.value == "likes numbers"
+
+
+async def test_a_file_that_is_removed_takes_its_entry_with_it(world: World) -> None:
+    await world.memory.put("a", "one")
+    await world.mirror.sync()
+    world.path("a").unlink()
+    report = await world.mirror.sync()
+    assert (await world.value("a"), report.dropped) == (None, ("notes/a.md",))
+
+
+async def test_a_removed_file_does_not_take_a_version_with_it_that_was_never_there(world: World) -> None:
+    await world.memory.put("a", "one")
+    await world.mirror.sync()
+    world.path("a").unlink()
+    await world.memory.put("a", "two")
+    await world.mirror.sync()
+    assert (await world.value("a"), world.files()) == ("two", {"a": "two"})
+
+
+async def test_an_entry_that_is_removed_takes_its_file_with_it(world: World) -> None:
+    await world.memory.put("a", "one")
+    await world.mirror.sync()
+    await world.memory.delete("a")
+    report = await world.mirror.sync()
+    assert (world.files(), report.erased) == ({}, ("notes/a.md",))
+
+
+async def test_an_edit_counts_more_than_a_removal_of_the_entry(world: World) -> None:
+    await world.memory.put("a", "one")
+    await world.mirror.sync()
+    world.edit("a", "mine")
+    await world.memory.delete("a")
+    await world.mirror.sync()
+    assert await world.value("a") == "mine"
+
+
+async def test_an_entry_that_expires_takes_its_file_with_it(tmp_path: Path) -> None:
+    clock = ManualClock()
+    async with open_store(None, clock=clock) as store:
+        world = World(store, tmp_path)
+        await world.memory.put("a", "one", ttl=60)
+        await world.mirror.sync()
+        clock.advance(60_000)
+        await world.mirror.sync()
+        assert world.files() == {}
+
+
+async def test_a_file_with_a_byte_order_mark_is_taken_in_without_it_and_left_as_it_is(world: World) -> None:
+    world.path("a").parent.mkdir(parents=True)
+    world.path("a").write_bytes(b"\xef\xbb\xbftext")
+    await world.mirror.sync()
+    again = await world.mirror.sync()
+    assert await world.value("a") == "text"
+    assert world.path("a").read_bytes() == b"\xef\xbb\xbftext"
+    assert not (again.taken or again.written)
+
+
+async def test_when_nothing_has_changed_nothing_is_written(world: World) -> None:
+    await world.memory.put("a", "one")
+    await world.mirror.sync()
+    before = (world.folder / NAME).stat().st_mtime_ns, world.path("a").stat().st_ino
+    report = await world.mirror.sync()
+    assert before == ((world.folder / NAME).stat().st_mtime_ns, world.path("a").stat().st_ino)
+    assert not (report.written or report.taken or report.dropped or report.erased or report.again)
+
+
+async def test_a_key_that_is_too_long_for_a_file_name_comes_back_from_its_file(world: World) -> None:
+    key = "長" * 200
+    await world.memory.put(key, "one")
+    await world.mirror.sync()
+    (path,) = (world.folder / SCOPE).glob("*.md")
+    path.write_text("mine", encoding="utf-8")
+    await world.mirror.sync()
+    assert await world.values() == {key: "mine"}
+
+
+async def test_a_key_that_looks_like_a_shortened_one_has_a_file_of_its_own(world: World) -> None:
+    long = "x" * 200 + "é" * 0
+    await world.memory.put("長" * 200, "one")
+    await world.mirror.sync()
+    (path,) = (world.folder / SCOPE).glob("*.md")
+    imitation = path.name.removesuffix(".md")
+    await world.memory.put(imitation, "two")
+    await world.memory.put(long, "three")
+    await world.mirror.sync()
+    assert sorted(world.files().values()) == ["one", "three", "two"]
+
+
+# ---- conflicts -------------------------------------------------------------------------------------------------------
+
+
+async def test_where_both_sides_were_changed_the_entry_stays_and_the_file_is_kept_beside_it(world: World) -> None:
+    await world.memory.put("a", "one")
+    await world.mirror.sync()
+    world.edit("a", "mine")
+    await world.memory.put("a", "two")
+    report = await world.mirror.sync()
+    assert await world.values() == world.files() == {"a": "two", "a.conflict-2": "mine"}
+    assert report.conflicts == ("notes/a.conflict-2.md",)
+
+
+async def test_a_second_conflict_does_not_overwrite_the_first(world: World) -> None:
+    await world.memory.put("a", "one")
+    await world.memory.put("a.conflict-2", "an old quarrel")
+    await world.mirror.sync()
+    world.edit("a", "mine")
+    await world.memory.put("a", "two")
+    await world.mirror.sync()
+    assert sorted((await world.values()).values()) == ["an old quarrel", "mine", "two"]
+
+
+async def test_the_conflict_of_a_long_key_has_a_key_that_can_be_stored(world: World) -> None:
+    key = "k" * 200
+    await world.memory.put(key, "one")
+    await world.mirror.sync()
+    world.edit(key, "mine")
+    await world.memory.put(key, "two")
+    await world.mirror.sync()
+    assert sorted((await world.values()).values()) == ["mine", "two"]
+
+
+async def test_both_sides_that_come_to_the_same_text_are_no_conflict(world: World) -> None:
+    world.edit("a", "same")
+    await world.memory.put("a", "same")
+    await world.mirror.sync()
+    assert await world.values() == {"a": "same"}
+
+
+async def test_a_conflict_for_which_memory_has_no_room_is_kept_as_a_file(tmp_path: Path) -> None:
+    async with open_store(None, limits=StoreLimits(scope_entries=1)) as store:
+        world = World(store, tmp_path)
+        await world.memory.put("a", "one")
+        await world.mirror.sync()
+        world.edit("a", "mine")
+        await world.memory.put("a", "two")
+        report = await world.mirror.sync()
+        assert world.files() == {"a": "two", "a.conflict-2": "mine"}
+        assert [refused.path for refused in report.refused] == ["notes/a.conflict-2.md"]
+
+
+# ---- what is known of the past ---------------------------------------------------------------------------------------
+
+
+async def test_a_folder_that_was_removed_is_written_again_and_removes_nothing(world: World) -> None:
+    await world.memory.put("a", "one")
+    await world.mirror.sync()
+    world.path("a").unlink()
+    (world.folder / SCOPE).rmdir()
+    (world.folder / NAME).unlink()
+    world.folder.rmdir()
+    await world.mirror.sync()
+    assert await world.values() == world.files() == {"a": "one"}
+
+
+@pytest.mark.parametrize("index", [b"", b"{", b"[]", b'{"format":9,"store":"x","rows":[]}', b"\xff" * 100])
+async def test_an_index_that_can_not_be_read_loses_nothing(world: World, index: bytes) -> None:
+    await world.memory.put("a", "one")
+    await world.memory.put("b", "one")
+    await world.mirror.sync()
+    (world.folder / NAME).write_bytes(index)
+    world.edit("a", "mine")
+    await world.mirror.sync()
+    assert sorted((await world.values()).values()) == ["mine", "one", "one"]
+
+
+async def test_an_old_copy_is_no_edit_also_when_the_index_is_lost(world: World) -> None:
+    await world.memory.put("a", "one")
+    await world.mirror.sync()
+    await world.memory.put("a", "two")
+    (world.folder / NAME).unlink()
+    await world.mirror.sync()
+    assert await world.values() == world.files() == {"a": "two"}
+
+
+async def test_a_folder_of_another_store_is_not_taken_for_our_own(world: World) -> None:
+    await world.memory.put("a", "one")
+    await world.mirror.sync()
+    async with open_store(None) as other:
+        stranger = World(other, world.folder)
+        await stranger.memory.put("a", "another one")
+        await stranger.mirror.sync()
+        assert sorted((await stranger.values()).values()) == ["another one", "one"]
+
+
+async def test_an_entry_that_is_damaged_stops_its_own_scope_only(tmp_path: Path) -> None:
+    import apsw  # noqa: PLC0415
+
+    async with open_store(tmp_path / "s.db") as store:
+        world = World(store, tmp_path / "m")
+        await world.memory.put("a", "one")
+        await Memory(store, "other").put("b", "two")
+        with apsw.Connection(str(tmp_path / "s.db")) as connection:
+            connection.execute("UPDATE memories SET value = 'forged' WHERE key = 'a'")
+        with pytest.raises(MemoryCorrupt):
+            await world.memory.get("a")
+        report = await world.mirror.sync()
+        assert [refused.path for refused in report.refused] == ["notes/a.md"]
+        assert world.path("b", "other").read_text(encoding="utf-8") == "two"
+
+
+# ---- at the same moment ----------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def at_points(react: Callable[[str], None]) -> Generator[None]:
+    crashpoints.arm(react)
+    try:
+        yield
+    finally:
+        crashpoints.arm(None)
+
+
+POINTS = ["mirror.looked", "mirror.decided", "mirror.taken", "mirror.noted", "mirror.filled", "mirror.complete"]
+
+
+@pytest.mark.parametrize("point", POINTS)
+async def test_an_edit_while_the_file_is_being_written_is_kept(world: World, point: str) -> None:
+    await world.memory.put("a", "one")
+    await world.mirror.sync()
+    await world.memory.put("a", "two")
+    edits = iter(["mine"])
+
+    def edit(reached: str) -> None:
+        if reached == point:
+            for text in edits:
+                world.edit("a", text)
+
+    with at_points(edit):
+        await world.mirror.sync()
+    values = await world.values()
+    assert {"two", "mine"} <= set(values.values())
+    assert values == world.files()
+
+
+async def test_what_is_written_into_a_file_that_was_just_replaced_is_kept(world: World) -> None:
+    await world.memory.put("a", "one")
+    await world.mirror.sync()
+    await world.memory.put("a", "two")
+    with world.path("a").open("r+", encoding="utf-8") as editor:
+        await world.mirror.sync()
+        editor.write("mine")
+    await world.mirror.sync()
+    assert sorted((await world.values()).values()) == ["mine", "two"]
+
+
+async def test_a_file_that_comes_into_being_while_its_entry_is_written_is_not_overwritten(world: World) -> None:
+    await world.memory.put("a", "one")
+    edits = iter(["mine"])
+
+    def edit(reached: str) -> None:
+        if reached == "mirror.filled":
+            for text in edits:
+                world.edit("a", text)
+
+    with at_points(edit):
+        await world.mirror.sync()
+    assert sorted((await world.values()).values()) == ["mine", "one"]
+
+
+async def test_an_entry_that_changes_while_an_edit_is_taken_in_is_not_overwritten(world: World) -> None:
+    await world.memory.put("a", "one")
+    await world.mirror.sync()
+    world.edit("a", "mine")
+    changes: list[asyncio.Future[object]] = []
+
+    def change(reached: str) -> None:
+        if reached == "mirror.decided" and not changes:
+            changes.append(asyncio.ensure_future(world.memory.put("a", "two")))
+
+    with at_points(change):
+        await world.mirror.sync()
+    await asyncio.gather(*changes)
+    await world.mirror.sync()
+    assert sorted((await world.values()).values()) == ["mine", "two"]
+
+
+async def test_a_file_that_an_editor_writes_anew_is_not_taken_for_removed(world: World) -> None:
+    await world.memory.put("a", "one")
+    await world.mirror.sync()
+    world.path("a").rename(world.folder / "aside")
+    patient = Mirror(world.store, world.folder, settle=0.3)
+    syncing = asyncio.ensure_future(patient.sync())
+    await asyncio.sleep(0.1)  # the first look has come and the second has not
+    (world.folder / "aside").rename(world.path("a"))
+    await syncing
+    assert [change.change for change in await world.memory.history("a")] == ["put"]
+
+
+# ---- two processes ---------------------------------------------------------------------------------------------------
+
+
+async def test_two_mirrors_of_one_folder_take_turns(world: World) -> None:
+    for number in range(20):
+        await world.memory.put(f"k{number}", "one")
+    other = Mirror(world.store, world.folder, settle=0)
+    await asyncio.gather(world.mirror.sync(), other.sync())
+    assert world.files() == await world.values()
+
+
+async def test_a_folder_in_which_another_process_works_for_long_is_a_named_error(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("holdfast.memory.folder._PATIENCE", 0.05)
+    held = Folder(world.folder, 1_000, Digests())
+    with pytest.raises(MirrorBusy):
+        await world.mirror.sync()
+    held.close()
+
+
+async def test_a_folder_that_is_a_file_is_a_named_error(world: World) -> None:
+    world.folder.write_text("not a folder", encoding="utf-8")
+    with pytest.raises(MirrorUnavailable):
+        await world.mirror.sync()
+
+
+# ---- following -------------------------------------------------------------------------------------------------------
+
+
+async def until(condition: Callable[[], object]) -> None:
+    async with asyncio.timeout(10):
+        while not condition():
+            await asyncio.sleep(0.01)
+
+
+async def _until_value(world: World, key: str, value: str | None) -> None:
+    async with asyncio.timeout(10):
+        while await world.value(key) != value:
+            await asyncio.sleep(0.01)
+
+
+async def test_a_mirror_that_runs_follows_memory(world: World) -> None:
+    mirror = Mirror(world.store, world.folder, settle=0.01, poll=0.05)
+    mirror.start()
+    await world.memory.put("a", "one")
+    await until(lambda: world.files() == {"a": "one"})
+    await mirror.stop()
+
+
+async def test_a_mirror_that_runs_follows_the_folder(world: World) -> None:
+    mirror = Mirror(world.store, world.folder, settle=0.01, poll=3_000)  # so that only the system can tell
+    mirror.start()
+    await world.memory.put("a", "one")
+    await until(lambda: world.files() == {"a": "one"})
+    world.edit("a", "mine")
+    await _until_value(world, "a", "mine")
+    await mirror.stop()
+
+
+async def test_a_mirror_that_is_stopped_has_mirrored_all_that_was_there(world: World) -> None:
+    mirror = Mirror(world.store, world.folder, settle=0)
+    mirror.start()
+    await world.memory.put("a", "one")
+    await mirror.stop()
+    assert world.files() == {"a": "one"}
+
+
+async def test_a_mirror_that_fails_says_why_and_goes_on_when_it_can(world: World) -> None:
+    world.folder.write_text("in the way", encoding="utf-8")
+    mirror = Mirror(world.store, world.folder, settle=0.01, poll=0.02)
+    mirror.start()
+    await until(lambda: isinstance(mirror.problem, MirrorUnavailable))
+    world.folder.unlink()
+    await world.memory.put("a", "one")
+    await until(lambda: world.files() == {"a": "one"})
+    await until(lambda: mirror.problem is None)
+    await mirror.stop()
+
+
+def test_the_folder_stands_beside_the_store() -> None:
+    assert folder_beside("data/support.db") == Path("data/support.db.memory")
+
+
+# ---- the law ---------------------------------------------------------------------------------------------------------
+
+
+class Killed(BaseException):
+    """The process ends here."""
+
+
+KEYS = ("a", "b")
+STEPS = st.one_of(
+    st.tuples(st.sampled_from(["edit", "unlink", "put", "delete"]), st.sampled_from(KEYS)),
+    st.just(("sync", "")),
+    st.just(("lose the index", "")),
+)
+PLANS = st.lists(st.tuples(STEPS, st.integers(0, 25), st.sampled_from(["", "kill", "edit", "unlink"])), max_size=14)
+
+
+class Interleaving:
+    """Texts that are all different, on both sides, and what becomes of them."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.texts = (f"text {number}" for number in itertools.count())
+        self.given: set[str] = set()
+        """Texts that somebody removed or overwrote on purpose, in the place where they were."""
+
+    async def all_texts(self) -> set[str]:
+        """Every text that is anywhere: in a file, in an entry, in a history."""
+        found = set(self.world.files().values())
+        folder = self.world.folder / SCOPE
+        hidden = [path for path in folder.glob(".holdfast-*.old")] if folder.exists() else []
+        found |= {path.read_text(encoding="utf-8") for path in hidden}
+        async for entry in self.world.memory.entries():
+            found.add(entry.value)
+        keys = {*KEYS, *(await self.world.values())}
+        for key in keys:
+            found |= {change.value for change in await self.world.memory.history(key) if change.value is not None}
+        return found
+
+    def edit(self, key: str) -> str:
+        path = self.world.path(key)
+        if path.exists():
+            self.given.add(path.read_text(encoding="utf-8"))
+        text = next(self.texts)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        beside = path.with_name("#edited#")
+        beside.write_text(text, encoding="utf-8")
+        beside.rename(path)
+        return text
+
+    def unlink(self, key: str) -> None:
+        path = self.world.path(key)
+        if path.exists():
+            self.given.add(path.read_text(encoding="utf-8"))
+            path.unlink()
+
+    async def step(self, what: str, key: str) -> None:
+        match what:
+            case "edit":
+                self.edit(key)
+            case "unlink":
+                self.unlink(key)
+            case "put":
+                await self.world.memory.put(key, next(self.texts))
+            case "delete":
+                await self.world.memory.delete(key)
+            case _:
+                (self.world.folder / NAME).unlink(missing_ok=True)
+
+    async def sync(self, at: int, event: str) -> None:
+        before = await self.all_texts()
+        added: set[str] = set()
+        reached = itertools.count(1)
+
+        def react(name: str) -> None:
+            if not name.startswith("mirror.") or next(reached) != at:
+                return
+            if event == "kill":
+                raise Killed
+            if event == "edit":
+                added.add(self.edit("a"))
+            elif event == "unlink":
+                self.unlink("a")
+
+        with at_points(react):
+            try:
+                await Mirror(self.world.store, self.world.folder, settle=0).sync()
+            except Killed:
+                pass
+        lost = (before | added) - await self.all_texts() - self.given
+        assert not lost, f"{lost} was there before, and is nowhere now"
+
+
+async def _play(plan: Sequence[tuple[tuple[str, str], int, str]], folder: Path) -> None:
+    async with open_store(None) as store:
+        world = World(store, folder)
+        playing = Interleaving(world)
+        for (what, key), at, event in plan:
+            if what == "sync":
+                await playing.sync(at, event)
+            else:
+                await playing.step(what, key)
+        await playing.sync(0, "")
+        await playing.sync(0, "")
+        assert world.files() == await world.values(), "both sides are not the same in the end"
+        assert not list((folder / SCOPE).glob(".holdfast-*")) if (folder / SCOPE).exists() else True
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(PLANS)
+def test_whatever_happens_on_both_sides_no_text_is_lost_and_both_become_the_same(
+    plan: list[tuple[tuple[str, str], int, str]],
+) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        asyncio.run(_play(plan, Path(folder)))
+
+
+BUSY: list[tuple[str, str]] = [
+    ("put", "a"),
+    ("put", "b"),
+    ("sync", ""),
+    ("edit", "a"),
+    ("put", "a"),
+    ("delete", "b"),
+    ("put", "c"),
+    ("edit", "d"),
+]
+
+
+@pytest.mark.parametrize("event", ["kill", "edit", "unlink"])
+@pytest.mark.parametrize("swaps", [True, False], ids=["swapping", "renaming"])
+def test_at_every_instant_of_a_sync_a_kill_or_an_edit_loses_nothing(
+    tmp_path: Path, event: str, swaps: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not swaps:
+        monkeypatch.setattr("holdfast.memory.folder.exchange", lambda *_: False)
+    for at in range(1, 60):
+        steps = [(step, 0, "") for step in BUSY]
+        asyncio.run(_play([*steps, (("sync", ""), at, event)], tmp_path / str(at)))
+
+
+def test_this_system_can_swap_two_names() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        for name in ("a", "b"):
+            (Path(folder) / name).write_text(name, encoding="utf-8")
+        number = os.open(folder, os.O_RDONLY)
+        try:
+            assert swapping.exchange(number, b"a", b"b")
+        finally:
+            os.close(number)
+        assert (Path(folder) / "a").read_text(encoding="utf-8") == "b"

@@ -1029,6 +1029,21 @@ async def test_more_calls_than_may_wait_are_refused() -> None:
     assert caught.value.kind == "overloaded"
 
 
+async def test_a_call_that_gives_up_its_place_in_the_minute_leaves_it_to_the_next() -> None:
+    asked: list[float] = []
+
+    async def given_up(seconds: float) -> None:
+        asked.append(seconds)
+        raise asyncio.CancelledError
+
+    place = Gate("here", CallLimits(per_minute=60, burst=1), clock=lambda: 100.0, sleep=given_up)
+    await place.enter()
+    for _ in range(3):
+        with pytest.raises(asyncio.CancelledError):
+            await place.enter()
+    assert asked == [1.0, 1.0, 1.0]
+
+
 async def test_calls_of_one_minute_are_spaced_out_after_the_first_few() -> None:
     pauses = Pauses()
     place = Gate("here", CallLimits(per_minute=60, burst=2), clock=lambda: 100.0, sleep=pauses.sleep)

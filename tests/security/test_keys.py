@@ -153,7 +153,7 @@ def key_given(way: str, provider: str, monkeypatch: pytest.MonkeyPatch) -> Any:
     return {"given": CANARY, "function": lambda: CANARY, "async function": later}[way]
 
 
-def model(provider: str, key: Any, transport: Echo | None = None, **options: Any) -> HttpModel:
+def model(provider: str, key: Any, transport: Echo | Silent | None = None, **options: Any) -> HttpModel:
     place = endpoint(provider, base_url="https://provider.example/v1")
     options = {"retry": Retry(attempts=1), **options}
     return HttpModel(place, "m", dialect(place.dialect), api_key=key, transport=transport, **options)
@@ -226,6 +226,28 @@ async def test_the_locals_that_an_error_reporter_collects_do_not_have_the_key(pr
     ]
     assert ours
     assert not [(frame.name, name) for frame in ours for name, value in (frame.locals or {}).items() if leaked(value)]
+
+
+class Silent:
+    """A transport that never gets a connection."""
+
+    def __init__(self) -> None:
+        self.asked = asyncio.Event()
+
+    async def open(self, url: str, headers: Mapping[str, str], body: bytes, timeouts: Timeouts) -> Response:  # noqa: ARG002
+        self.asked.set()
+        return await asyncio.get_running_loop().create_future()
+
+
+async def test_the_locals_of_a_call_that_was_cancelled_while_it_connected_do_not_have_the_key() -> None:
+    silent = Silent()
+    asking = asyncio.ensure_future(model("openai", CANARY, silent).respond(QUESTION))
+    await silent.asked.wait()
+    asking.cancel()
+    with pytest.raises(asyncio.CancelledError) as caught:
+        await asking
+    frames = traceback.TracebackException.from_exception(caught.value, capture_locals=True).stack
+    assert not [(frame.name, name) for frame in frames for name, value in (frame.locals or {}).items() if leaked(value)]
 
 
 async def test_a_function_that_fails_to_give_the_key_does_not_tell_it() -> None:

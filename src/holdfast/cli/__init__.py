@@ -10,7 +10,7 @@ import typer
 from typer.core import TyperGroup
 
 from holdfast import __version__
-from holdfast.cli import commands, doctor, memory, models, notifications, profiled, profiles
+from holdfast.cli import commands, doctor, memory, models, notifications, profiled, profiles, tasks
 from holdfast.cli.failures import FAILED, INTERRUPTED, exit_code
 from holdfast.errors import HoldfastError
 
@@ -67,6 +67,7 @@ app.add_typer(models.app, name="models")
 app.add_typer(memory.app, name="memory")
 app.add_typer(notifications.app, name="notifications")
 app.add_typer(profiles.app, name="profiles")
+app.add_typer(tasks.app, name="tasks")
 
 
 def _version(*, wanted: bool) -> None:

@@ -122,6 +122,9 @@ class Gate:
         self._pacing += 1
         try:
             await self._sleep(wait)
+        except BaseException:
+            self._due -= 60 / per_minute  # whoever comes next gets the place that is not used
+            raise
         finally:
             self._pacing -= 1
 

@@ -153,6 +153,10 @@ class Desk:
             self.drives.retry(id)
         return "requested" if receipt.fresh else "already_requested"
 
+    async def settle(self, id: str) -> None:
+        """Carry out what was asked of a task that nobody drives: end it if it is to be cancelled."""
+        await TaskDrive(self._around, id).run()
+
     async def recover(self) -> list[Recovered]:
         """The tasks whose process is gone, and what becomes of them here. Live work is never touched."""
         found: list[Recovered] = []

@@ -56,7 +56,7 @@ def timers(
 def _span(what: str, given: float | timedelta) -> int:
     seconds = given.total_seconds() if isinstance(given, timedelta) else given
     if type(seconds) not in (int, float) or not 0 < seconds <= _YEARS:
-        raise InvalidNumber(what, given, "it must be a timedelta or a number of seconds, above zero and below ten years")
+        raise InvalidNumber(what, given, "it must be a timedelta or seconds, above zero and below ten years")
     return max(1, round(seconds * 1000))
 
 

@@ -8,11 +8,13 @@ import shlex
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
+import apsw
 import pytest
 
 from holdfast.records import Admitted, Ended, Started
 from holdfast.store import open_store
 from holdfast.store.limits import StoreLimits
+from holdfast.store.notifications.contract import Notify
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -145,7 +147,16 @@ async def test_one_that_is_dead_can_be_tried_again(shell: Shell) -> None:
 async def test_the_store_may_be_named_before_the_word_settle(shell: Shell) -> None:
     first, *_ = await prepared(shell)
     (shell.folder / "holdfast.db").rename(shell.folder / "other.db")
-    assert shell("notifications", "--store", "other.db", "settle", first, "cancelled").returncode == 0
+    before = ("notifications", "--store", "other.db", "settle", first, "cancelled")
+    assert shell(*before, HOLDFAST_STORE="third.db").returncode == 0
+
+
+async def test_the_store_may_be_named_by_the_environment_or_behind_the_word_settle(shell: Shell) -> None:
+    first, second, _ = await prepared(shell)
+    (shell.folder / "holdfast.db").rename(shell.folder / "other.db")
+    assert shell("notifications", "settle", first, "cancelled", HOLDFAST_STORE="other.db").returncode == 0
+    behind = ("notifications", "settle", second, "cancelled", "--store", "other.db")
+    assert shell(*behind, HOLDFAST_STORE="third.db").returncode == 0
 
 
 # ---- the inbox -------------------------------------------------------------------------------------------------------
@@ -202,6 +213,32 @@ async def test_a_notification_that_was_given_up_is_in_the_inbox(shell: Shell) ->
     _, *arguments = shlex.split(item["answer"])
     assert shell(*arguments).returncode == 0
     assert shell.json("inbox") == []
+
+
+async def test_one_that_can_not_be_tried_again_is_only_taken_as_read(shell: Shell) -> None:
+    async with opened(shell) as store:
+        await store.open_journal("one", kind="process")
+        lease = await store.claim("one")
+        lost = Notify("nobody", "task", "a job ended")
+        await store.append(lease, [Started(at=1, run="r")], head=lease.head, notify=[lost])
+    [item] = shell.json("inbox")
+    assert item["session"] == "nobody"
+    _, *arguments = shlex.split(item["answer"])
+    assert arguments[-1] == "acknowledged"
+    assert shell(*arguments).returncode == 0
+    assert shell.json("inbox") == []
+
+
+def test_a_session_that_can_not_be_trusted_hides_no_other(shell: Shell) -> None:
+    for name in ("good", "bad"):
+        shell("run", "agents.py:asks", "hello", "--as", name)
+    db: Any = apsw.Connection(str(shell.folder / "holdfast.db"))
+    db.execute("UPDATE records SET body = x'00' WHERE journal = (SELECT no FROM journals WHERE id = 'bad') AND seq > 1")
+    db.close()
+    for _ in range(2):  # it is found to be damaged, and then known to be
+        done = shell("inbox", "--json")
+        assert [item["session"] for item in json.loads(done.stdout)] == ["good"]
+        assert "bad can't be read" in done.stderr
 
 
 def test_a_call_of_which_nobody_knows_the_end_is_told_as_such(shell: Shell) -> None:

@@ -157,6 +157,12 @@ def test_the_default_is_used_where_none_is_named(shell: Shell) -> None:
     assert shell("run", "agents.py:echo", "hello").stdout == "you said hello\n"
 
 
+def test_where_nothing_was_asked_for_an_account_without_a_home_is_no_error(shell: Shell) -> None:
+    done = shell("run", "agents.py:echo", "hello", HOLDFAST_PROFILES="~nobody-of-this-name/x")
+    assert done.stdout == "you said hello\n"
+    refused(shell("--profile", "x", "ps", HOLDFAST_PROFILES="~nobody-of-this-name/x"), "HOLDFAST_PROFILES")
+
+
 def test_a_profile_that_is_not_there_is_refused(shell: Shell) -> None:
     profile(shell, "work", "output=json")
     refused(shell("--profile", "wrok", "ps"), "there are work")
@@ -263,6 +269,11 @@ def test_commands_that_ask_no_model_need_no_secret(shell: Shell) -> None:
     shell("run", "agents.py:echo", "hello", "--as", "s")
     profile(shell, "work", "secret.SOME_API_KEY=env:MINE")
     assert shell("--profile", "work", "ps", "-a").returncode == 0
+
+
+def test_a_secret_is_not_taken_from_what_another_has_set(shell: Shell) -> None:
+    profile(shell, "work", "secret.FIRST=env:MINE", "secret.SECOND=env:FIRST")
+    refused(shell("--profile", "work", "run", "agents.py:echo", "hello", MINE=CANARY), "env:FIRST")
 
 
 def test_the_list_of_models_tells_what_is_missing_and_goes_on(shell: Shell) -> None:

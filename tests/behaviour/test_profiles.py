@@ -19,6 +19,7 @@ from holdfast.profiles import (
     Profile,
     ProfileInvalid,
     Profiles,
+    ProfilesHomeless,
     ProfilesUnsafe,
     ProfileUnknown,
     SecretMissing,
@@ -253,10 +254,18 @@ def test_a_file_that_others_may_write_is_not_obeyed(kept: Profiles, bits: int) -
         kept.get("work")
 
 
+def test_a_default_in_a_folder_that_others_may_write_is_not_obeyed(kept: Profiles) -> None:
+    kept.save("work", Profile())
+    kept.set_default("work")
+    kept.folder.chmod(0o777)
+    with pytest.raises(ProfilesUnsafe, match="chmod 700"):
+        kept.default()
+
+
 def test_a_folder_that_others_may_write_is_not_obeyed(kept: Profiles) -> None:
     kept.save("work", Profile())
     kept.folder.chmod(0o777)
-    for call in (lambda: kept.get("work"), kept.names, kept.default, lambda: kept.save("work", Profile())):
+    for call in (lambda: kept.get("work"), kept.names, lambda: kept.save("work", Profile())):
         with pytest.raises(ProfilesUnsafe, match="chmod 700"):
             call()
 
@@ -276,6 +285,13 @@ def test_a_pipe_is_no_profile_and_holds_nobody_up(kept: Profiles) -> None:
         kept.get("pipe")
 
 
+def test_a_folder_is_no_profile(kept: Profiles) -> None:
+    kept.save("work", Profile())
+    (kept.folder / "folder.json").mkdir()
+    with pytest.raises(ProfileInvalid, match="regular"):
+        kept.get("folder")
+
+
 def test_a_file_that_is_too_large_is_refused(kept: Profiles) -> None:
     kept.save("work", Profile())
     (kept.folder / "work.json").write_bytes(b" " * 300_000)
@@ -291,6 +307,11 @@ def test_the_folder_is_the_one_that_is_named_or_the_users_own(tmp_path: Path) ->
     assert profiles_folder({"XDG_CONFIG_HOME": "/c"}) == Path("/c/holdfast/profiles")
     for relative in ("", "c"):
         assert profiles_folder({"XDG_CONFIG_HOME": relative}) == Path.home() / ".config/holdfast/profiles"
+
+
+def test_without_a_home_there_is_no_folder() -> None:
+    with pytest.raises(ProfilesHomeless):
+        profiles_folder({"HOLDFAST_PROFILES": "~nobody-of-this-name/x"})
 
 
 def test_a_variable_that_is_set_is_not_asked_for() -> None:
@@ -324,6 +345,13 @@ def test_a_secret_is_taken_from_the_keyring(keyring: Path) -> None:
 def test_an_entry_that_the_keyring_does_not_have_is_named(keyring: Path) -> None:
     keyring.write_text("def get_password(service, name): return None", encoding="utf-8")
     with pytest.raises(SecretMissing, match="keyring:holdfast/work"):
+        secret(parse("keyring:holdfast/work"), "KEY", {})
+
+
+@pytest.mark.parametrize("said", ["'a\\0b'", "'\\ud800'"])
+def test_what_can_be_no_variable_is_refused(keyring: Path, said: str) -> None:
+    keyring.write_text(f"def get_password(service, name): return {said}", encoding="utf-8")
+    with pytest.raises(KeyringUnavailable, match="no text"):
         secret(parse("keyring:holdfast/work"), "KEY", {})
 
 

@@ -74,7 +74,9 @@ TABLE: list[tuple[str, Base | None, str | None, Entry, Decision]] = [
 ]
 
 
-@pytest.mark.parametrize(("base", "file", "entry", "decision"), [row[1:] for row in TABLE], ids=[row[0] for row in TABLE])
+@pytest.mark.parametrize(
+    ("base", "file", "entry", "decision"), [row[1:] for row in TABLE], ids=[row[0] for row in TABLE]
+)
 def test_the_table_holds(base: Base | None, file: str | None, entry: Entry, decision: Decision) -> None:
     assert decide(base, None if file is None else Seen(file, file), entry) == decision
 

@@ -11,7 +11,7 @@ from typer.core import TyperGroup
 
 from holdfast import __version__
 from holdfast.cli import commands, doctor, memory, models, notifications, profiled, profiles, tasks
-from holdfast.cli.failures import FAILED, INTERRUPTED, exit_code
+from holdfast.cli.failures import FAILED, INTERRUPTED, exit_code, explained
 from holdfast.errors import HoldfastError
 
 
@@ -97,7 +97,8 @@ def options(
     folder. They may be used while other processes work on the same file.
     """
     _version(wanted=version)
-    profiled.apply(context, profile)
+    with explained():
+        profiled.apply(context, profile)
 
 
 def main() -> None:

@@ -9,7 +9,8 @@ import msgspec
 from holdfast.cli.following import hint
 from holdfast.cli.notifications import read_notifications
 from holdfast.cli.sessions import looking, open_waits, wait_label
-from holdfast.cli.terminal import duration, one_line, stdout
+from holdfast.cli.terminal import duration, one_line, printable, stderr, stdout
+from holdfast.errors import HoldfastError, JournalQuarantined
 from holdfast.turns import keys
 
 if TYPE_CHECKING:
@@ -48,8 +49,9 @@ async def inbox(path: Path, *, as_json: bool) -> int:
     async with looking(path) as runtime:
         store = runtime.store
         items = [item async for item in _waits(store, path)]
-        items += [_dead(found, path) for found in await read_notifications(store, None, "dead", _MOST)]
         now = store.clock.read().wall
+        given_up = await read_notifications(store, None, "dead", _MOST)
+        items += [_dead(found, path, again=await _may_try(store, found, now)) for found in given_up]
     out = stdout()
     if as_json:
         out.line(msgspec.json.encode(items).decode())
@@ -64,10 +66,20 @@ async def _waits(store: Store, path: Path) -> AsyncIterator[Item]:
     last: Journal | None = None
     while page := await store.journals(kind="session", status="waiting", before=last, limit=store.limits.page):
         for line in page:
-            if line.quarantine is None:  # what can't be trusted is for `doctor`
-                for item in await _of_session(store, line, path):
-                    yield item
+            for item in await _readable(store, line, path):
+                yield item
         last = page[-1]
+
+
+async def _readable(store: Store, line: Journal, path: Path) -> list[Item]:
+    """What one session waits for. One that can't be trusted must not hide the others."""
+    try:
+        if line.quarantine is not None:
+            raise JournalQuarantined(line.id, line.quarantine)
+        return await _of_session(store, line, path)
+    except HoldfastError as error:
+        stderr().line(f"{one_line(line.id)} can't be read: {one_line(str(error), 200)}")
+        return []
 
 
 async def _of_session(store: Store, line: Journal, path: Path) -> list[Item]:
@@ -107,14 +119,21 @@ def _asked(label: str, tool: str | None) -> str:
     return label if tool is None else f"{label} ({tool} asks)"
 
 
-def _dead(found: Notification, path: Path) -> Item:
+async def _may_try(store: Store, found: Notification, now: int) -> bool:
+    """Whether a notification that was given up could be queued again."""
+    if found.expires is not None and found.expires <= now:
+        return False
+    return bool(await store.heads([found.journal]))
+
+
+def _dead(found: Notification, path: Path, *, again: bool) -> Item:
     reason = f": {found.reason}" if found.reason else ""
     return Item(
         kind="notification",
         session=found.journal,
         what=f"{found.title} was not told{reason}",
         since=found.updated,
-        answer=hint(path, "notifications", "settle", str(found.id), "queued"),
+        answer=hint(path, "notifications", "settle", str(found.id), "queued" if again else "acknowledged"),
         notification=found.id,
     )
 
@@ -123,4 +142,4 @@ def _lines(out: Terminal, item: Item, now: int) -> list[str]:
     ago = f"{duration(max(now - item.since, 0))} ago"
     left = "" if item.deadline is None else f", {duration(max(item.deadline - now, 0))} left"
     head = f"{item.kind}  {one_line(item.session, 60)}  {one_line(item.what, 200)}, {ago}{left}"
-    return [head.replace(item.kind, out.paint(item.kind, "bold"), 1), f"  {one_line(item.answer, 400)}"]
+    return [head.replace(item.kind, out.paint(item.kind, "bold"), 1), f"  {printable(item.answer)}"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path  # noqa: TC003  typer looks at the annotation at run time
 from typing import TYPE_CHECKING, Annotated, Final, cast
 
 import msgspec
@@ -11,8 +12,6 @@ from holdfast.cli.failures import FAILED, explained
 from holdfast.cli.options import DEFAULT_STORE, JsonOption, StoreOption
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from holdfast.cli.terminal import Terminal
     from holdfast.store import Store
     from holdfast.store.notifications.contract import Notification, NotificationState, SettledByHand
@@ -43,7 +42,6 @@ def notifications(  # noqa: PLR0913
     when that turn ends well. After too many turns that did not end well it is dead.
     """
     if context.invoked_subcommand is not None:
-        # A store that was named before the word 'settle' is meant for it too.
         context.default_map = {"settle": {"store": store}}
         return
     import asyncio  # noqa: PLC0415
@@ -59,7 +57,8 @@ def settle(
         str, typer.Argument(metavar="STATE", help="cancelled, acknowledged or queued.", show_default=False)
     ],
     *,
-    store: StoreOption = DEFAULT_STORE,
+    # Without a variable of its own: what `notifications` has found to be the store is the default here.
+    store: Annotated[Path, typer.Option("--store", "-s", metavar="PATH", help="The store file.")] = DEFAULT_STORE,
 ) -> None:
     """Settle a notification by hand: drop it, take it as read, or try one that is dead again.
 

@@ -36,9 +36,14 @@ _TELLING: Final = frozenset(("models",))
 
 def active_name(given: str | None) -> str | None:
     """The profile that is meant: the one that was named here, or by the environment, or else the default."""
-    from holdfast.profiles import Profiles, profiles_folder  # noqa: PLC0415
+    from holdfast.profiles import Profiles, ProfilesHomeless, profiles_folder  # noqa: PLC0415
 
-    return Profiles(profiles_folder(os.environ)).default() if given is None else given
+    if given is not None:
+        return given
+    try:
+        return Profiles(profiles_folder(os.environ)).default()
+    except (ProfilesHomeless, PermissionError):
+        return None  # of an account without a home nobody has asked for a profile
 
 
 def apply(context: typer.Context, given: str | None) -> None:
@@ -92,9 +97,10 @@ def _give_secrets(profile: Profile, *, strict: bool) -> None:
     from holdfast.errors import HoldfastError  # noqa: PLC0415
     from holdfast.profiles.fetching import secret, wanted  # noqa: PLC0415
 
-    for variable, reference in wanted(profile, os.environ).items():
+    before = dict(os.environ)  # what one secret is called must not decide what another is
+    for variable, reference in wanted(profile, before).items():
         try:
-            os.environ[variable] = secret(reference, variable, os.environ)
+            os.environ[variable] = secret(reference, variable, before)
         except HoldfastError as error:
             if strict:
                 raise

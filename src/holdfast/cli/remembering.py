@@ -164,12 +164,9 @@ async def rm(path: Path, scope: str, keys: Sequence[str], *, expect: int | None,
     """Remove entries."""
     if expect is not None and len(keys) > 1:
         raise CallInvalid("--expect goes with one KEY")
-    removed: list[str] = []
     async with remembering(path, writes=True) as store:
         memory = Memory(store, scope, by=AUTHOR)
-        for key in keys:
-            if await memory.delete(key, expected=expect) is not None:
-                removed.append(key)
+        removed = [key for key in keys if await memory.delete(key, expected=expect) is not None]
     missing = [key for key in keys if key not in removed]
     if as_json:
         stdout().line(msgspec.json.encode({"removed": removed, "missing": missing}).decode())

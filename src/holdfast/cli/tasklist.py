@@ -73,7 +73,9 @@ class Whole(msgspec.Struct, frozen=True):
 
 async def listed(path: Path, session: str | None, status: str | None, limit: int, *, as_json: bool) -> int:
     """List tasks, those that changed last first."""
-    wanted = None if status is None else cast("TaskStatus", check_choice("task status", status, get_args(TaskStatus)))
+    if status is not None:
+        check_choice("task status", status, get_args(TaskStatus))
+    wanted = cast("TaskStatus | None", status)
     async with looking(path) as runtime:
         journal = None if session is None else (await find_session(runtime.store, session)).id
         lines = await _lines(runtime, journal, wanted, limit)

@@ -43,7 +43,7 @@ def written_name(name: str) -> str:
 
 def read_name(found: bytes, known: Mapping[str, str], suffix: str = SUFFIX) -> str | Stray:
     """The scope or key that a name on the disk stands for. `known` has the names that were shortened."""
-    if found.startswith(b".") or found.endswith(b"~") or (found.startswith(b"#") and found.endswith(b"#")):
+    if found.startswith(b".") or (suffix and (found.endswith(b"~") or found[:1] == found[-1:] == b"#")):
         return Stray("")  # our own, or what editors leave
     try:
         name = found.decode()

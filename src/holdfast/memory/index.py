@@ -6,7 +6,9 @@ from typing import Final, TypeAlias
 
 import msgspec
 
+from holdfast.errors import InvalidId
 from holdfast.memory.deciding import Base, Copy
+from holdfast.names import check_name
 
 NAME: Final = ".holdfast-index.json"
 MAX_BYTES: Final = 256 * 1024 * 1024
@@ -43,7 +45,17 @@ def decode_index(store: str, data: bytes) -> dict[Place, Base] | None:
         return None
     if found.format != _FORMAT or found.store != store:
         return None
-    return {(row.scope, row.key): Base(_copy(row.mirrored), _copy(row.writing)) for row in found.rows}
+    rows = [row for row in found.rows if _is_name(row.scope) and _is_name(row.key)]
+    return {(row.scope, row.key): Base(_copy(row.mirrored), _copy(row.writing)) for row in rows}
+
+
+def _is_name(name: str) -> bool:
+    """Whether it can be one: what stands in the folder may be written by anybody."""
+    try:
+        check_name("name", name)
+    except InvalidId:
+        return False
+    return True
 
 
 def _plain(copy: Copy | None) -> tuple[int, str, str] | None:

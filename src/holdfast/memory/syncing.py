@@ -76,7 +76,7 @@ class _Done:
             taken=tuple(self.taken),
             dropped=tuple(self.dropped),
             conflicts=tuple(self.conflicts),
-            refused=tuple(self.refused),
+            refused=tuple(sorted(self.refused, key=lambda refused: refused.path)),
             again=self.again,
         )
 

@@ -77,6 +77,13 @@ class ProfilesUnsafe(UsageError):
         self.reason = reason
 
 
+class ProfilesHomeless(UsageError):
+    """There is no place for profiles."""
+
+    def __init__(self) -> None:
+        super().__init__("there is no home folder to keep profiles in; name a folder with HOLDFAST_PROFILES")
+
+
 class ProfilesBusy(WorldError):
     """Another process holds the profiles."""
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from holdfast.errors import InvalidId
+from holdfast.names import check_string
 from holdfast.profiles.errors import KeyringUnavailable, SecretMissing
 from holdfast.profiles.references import parse
 
@@ -29,6 +31,12 @@ def secret(reference: Reference, wanted_as: str, environ: Mapping[str, str]) -> 
     found = environ.get(reference.name, "") if reference.place == "env" else _from_keyring(reference)
     if not found.strip():
         raise SecretMissing(str(reference), wanted_as)
+    try:
+        check_string(wanted_as, found)
+    except InvalidId:
+        found = "\0"
+    if "\0" in found:
+        raise KeyringUnavailable(str(reference), "what it holds is no text")
     return found
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from holdfast.crashpoints import crash_point
 from holdfast.errors import InvalidId
 from holdfast.names import check_name
-from holdfast.profiles.errors import ProfileInvalid, ProfilesBusy, ProfilesUnsafe, ProfileUnknown
+from holdfast.profiles.errors import ProfileInvalid, ProfilesBusy, ProfilesHomeless, ProfilesUnsafe, ProfileUnknown
 from holdfast.profiles.profile import Profile, checked, decode, encode
 
 if TYPE_CHECKING:
@@ -38,10 +38,13 @@ _PAUSE: Final = 0.01
 def profiles_folder(environ: Mapping[str, str]) -> Path:
     """The folder of profiles: the one that is named, or the usual place for a user's configuration."""
     named = environ.get(FOLDER, "")
-    if named:
-        return Path(named).expanduser().absolute()
     configured = environ.get("XDG_CONFIG_HOME", "")
-    base = Path(configured) if os.path.isabs(configured) else Path.home() / ".config"  # noqa: PTH117  may be empty
+    try:
+        if named:
+            return Path(named).expanduser().absolute()
+        base = Path(configured) if configured.startswith("/") else Path.home() / ".config"
+    except RuntimeError:
+        raise ProfilesHomeless from None
     return base / "holdfast" / "profiles"
 
 
@@ -86,10 +89,10 @@ class Profiles:
 
     def default(self) -> str | None:
         """The profile that is used where none is named, if there is one."""
-        self._trust_folder()
         data = _read(self.folder / _DEFAULT, _DEFAULT)
         if data is None:
             return None
+        self._trust_folder()
         try:
             return check_profile_name(data.decode().removesuffix("\n"))
         except (InvalidId, UnicodeError):
@@ -194,12 +197,16 @@ def _read(path: Path, name: str) -> bytes | None:
         handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
     except FileNotFoundError:
         return None
-    with open(handle, "rb") as file:  # noqa: PTH123  it is open already
-        found = os.fstat(file.fileno())
+    try:
+        found = os.fstat(handle)
         if not stat.S_ISREG(found.st_mode):
             raise ProfileInvalid(name, "it is no regular file")
         _trust(path, found, "chmod 600")
-        data = file.read(_LARGEST + 1)
+        data = b""
+        while len(data) <= _LARGEST and (part := os.read(handle, _LARGEST)):
+            data += part
+    finally:
+        os.close(handle)
     if len(data) > _LARGEST:
         raise ProfileInvalid(name, f"its file is larger than {_LARGEST:,} bytes")
     return data

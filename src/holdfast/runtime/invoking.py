@@ -6,22 +6,18 @@ import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
-import msgspec
-
 from holdfast.attachments import File
 from holdfast.crashpoints import crash_point
-from holdfast.effects.canonical import digest_of_bytes
 from holdfast.effects.replay import Again, Begin, Decision, SettleUnknown
 from holdfast.effects.scopes import Place, current
 from holdfast.errors import InvariantBroken, PayloadTooLarge, Suspended
 from holdfast.messages import Attachment, ToolCall, ToolResult
-from holdfast.records import Ask, Blob, Done, ErrorInfo, Failed, Unknown
-from holdfast.runtime.interrupted import next_look
+from holdfast.records import Ask, Blob, ErrorInfo, Failed, Unknown
+from holdfast.runtime.finding import Finder
 from holdfast.runtime.surroundings import passes
 from holdfast.tools import crowding
 from holdfast.tools.context import Context
 from holdfast.tools.cutting import Whole
-from holdfast.tools.definition import Bound, NotDone
 from holdfast.tools.paging import READER
 from holdfast.tools.results import leaves, raised, said_by, timed_out
 from holdfast.tools.returned import as_text, long_json, long_text
@@ -33,7 +29,7 @@ if TYPE_CHECKING:
     from holdfast.records import Outcome
     from holdfast.runtime.recording import Recorder
     from holdfast.tools.context import Caller
-    from holdfast.tools.definition import AnyTool
+    from holdfast.tools.definition import AnyTool, Bound
 
 _FILES_DEPTH: Final = 4
 """How deep in what a tool returns files are looked for."""
@@ -100,7 +96,7 @@ class Invoker:
     def __init__(self, caller: Caller, performer: Performer, recorder: Recorder) -> None:
         self._caller = caller
         self._performer = performer
-        self._recorder = recorder
+        self._finder = Finder(caller, performer, recorder)
         self._loop = asyncio.get_running_loop()
 
     async def outcome(
@@ -111,9 +107,10 @@ class Invoker:
         A call that takes longer than `budget` seconds goes to `spill`, unless it has recorded steps of its own.
         """
         if isinstance(prepared.decision, SettleUnknown):
-            found = await self._reconcile(prepared)
+            found = await self._finder.found(prepared)
             if found is not None:
                 return found
+            prepared.decision = Again()
         if prepared.refused is not None:
             return self._failed(prepared, prepared.refused, 0)
         begin(prepared)
@@ -230,41 +227,6 @@ class Invoker:
     def _failed(self, prepared: Call, error: ErrorInfo, begun: float) -> Failed:
         ms = round((self._loop.time() - begun) * 1000) if begun else 0
         return Failed(at=self._performer.now(), key=prepared.key, ask=prepared.asked, error=error, ms=ms)
-
-    async def _reconcile(self, prepared: Call) -> Outcome | None:
-        """Find out what came of an interrupted call, if the tool knows how; otherwise nobody can say.
-
-        None when it is certain that nothing came of it: then it is to be performed now.
-        """
-        tool, bound = prepared.tool, prepared.bound
-        if tool is None or tool.reconcile is None or bound is None:
-            return Unknown(at=self._performer.now(), key=prepared.key)
-        look = next_look(self._performer.past, prepared.key)
-        context = Context(
-            self._caller, prepared.key, prepared.call.id, tool.name, scope=look, idempotency=prepared.idempotency
-        )
-        begun = self._loop.time()
-        token = current.set(Place(self._performer, look, inside=True))
-        try:
-            async with asyncio.timeout(tool.timeout):
-                body = await tool.find_out(bound, context)
-        except NotDone:
-            pass
-        except BaseException as error:
-            if passes(error) or isinstance(error, Suspended):
-                raise
-            self._performer.check_halted()
-            return Unknown(at=self._performer.now(), key=prepared.key)
-        else:
-            return await self._performer.succeeded(prepared.key, None, body, begun)
-        finally:
-            current.reset(token)
-        # What it found is used up with the run that follows: if that is interrupted too, it looks anew.
-        ask = Ask("sample", "reconcile", digest_of_bytes("look", look.encode()))
-        self._recorder.submit([Done(at=self._performer.now(), key=look, ask=ask, value=msgspec.Raw(b"false"))])
-        await self._recorder.settle()
-        prepared.decision = Again()
-        return None
 
 
 class TimedOut(Exception):

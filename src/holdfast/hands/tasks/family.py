@@ -25,14 +25,6 @@ MOST: Final = 50
 _REASON: Final = 500
 
 
-def tasks() -> tuple[AnyTool, ...]:
-    """Tools that list, read and cancel the background work of the session, and read results that were too long.
-
-    An agent sees the tasks of its own session and no others.
-    """
-    return list_tasks, read_task, cancel_task, read_result
-
-
 @tool(read_only=True, background=False, untrusted=True)
 async def list_tasks(ctx: Context, limit: Annotated[int, Field(ge=1, le=MOST)] = 20) -> str:
     """List your background tasks, those that changed last first: id, tool, status and progress.
@@ -108,6 +100,8 @@ async def _kept(context: Context, id: str) -> bytes | None:
 
 
 read_result: Final = reader(_kept)
+
+TOOLS: Final[tuple[AnyTool, ...]] = (list_tasks, read_task, cancel_task, read_result)
 
 
 async def _task(host: Host, id: str) -> TaskState:

@@ -1,0 +1,111 @@
+"""The memory of a scope, as a host uses it."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from holdfast.errors import InvalidId, InvalidNumber, MemoryConflict
+from holdfast.memory import Memory
+from holdfast.store import Store, StoreLimits, open_store
+from holdfast.testing import ManualClock
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+
+@pytest.fixture
+async def store() -> AsyncIterator[Store]:
+    async with open_store(None, clock=ManualClock(), limits=StoreLimits(page=3)) as made:
+        yield made
+
+
+async def test_what_was_put_is_there(store: Store) -> None:
+    memory = Memory(store, "notes", by="host")
+    put = await memory.put("a", "one")
+    assert await memory.get("a") == put
+    assert (put.version, put.by) == (1, "host")
+
+
+async def test_scopes_do_not_see_each_other(store: Store) -> None:
+    await Memory(store, "one").put("a", "text")
+    assert await Memory(store, "two").get("a") is None
+
+
+async def test_a_put_that_expects_another_version_is_refused(store: Store) -> None:
+    memory = Memory(store, "notes")
+    await memory.put("a", "one")
+    with pytest.raises(MemoryConflict):
+        await memory.put("a", "two", expected=0)
+
+
+@pytest.mark.parametrize("ttl", [60, 60.0, timedelta(minutes=1)])
+async def test_an_entry_is_gone_after_its_time(ttl: timedelta | float) -> None:
+    clock = ManualClock()
+    async with open_store(None, clock=clock) as store:
+        memory = Memory(store, "notes")
+        await memory.put("a", "one", ttl=ttl)
+        clock.advance(59_999)
+        assert await memory.get("a") is not None
+        clock.advance(1)
+        assert await memory.get("a") is None
+
+
+@pytest.mark.parametrize("ttl", [0, -1, float("nan"), float("inf"), True, "60", timedelta(0)])
+async def test_a_time_that_can_not_be_meant_is_refused(store: Store, ttl: Any) -> None:
+    with pytest.raises(InvalidNumber):
+        await Memory(store, "notes").put("a", "one", ttl=ttl)
+
+
+async def test_rewriting_keeps_the_time_at_which_an_entry_expires(store: Store) -> None:
+    memory = Memory(store, "notes")
+    first = await memory.put("a", "one", ttl=60)
+    assert (await memory.rewrite(first, "two")).expires == first.expires
+
+
+async def test_rewriting_an_entry_that_has_changed_is_refused(store: Store) -> None:
+    memory = Memory(store, "notes")
+    first = await memory.put("a", "one")
+    await memory.put("a", "two")
+    with pytest.raises(MemoryConflict):
+        await memory.rewrite(first, "three")
+
+
+async def test_all_entries_come_over_all_pages(store: Store) -> None:
+    memory = Memory(store, "notes")
+    for number in range(8):
+        await memory.put(f"k{number}", "text")
+    assert [entry.key async for entry in memory.entries()] == [f"k{number}" for number in range(8)]
+
+
+async def test_entries_are_found_by_their_words(store: Store) -> None:
+    memory = Memory(store, "notes")
+    await memory.put("a", "the cat sat")
+    await memory.put("b", "the dog sat")
+    assert [entry.key for entry in await memory.search("cat sat")] == ["a"]
+
+
+async def test_the_history_has_every_change_and_who_made_it(store: Store) -> None:
+    memory = Memory(store, "notes", by="one")
+    await memory.put("a", "text")
+    await memory.written_by("two").delete("a")
+    assert [(change.change, change.by) for change in await memory.history("a")] == [("deleted", "two"), ("put", "one")]
+
+
+async def test_whoever_wants_to_know_is_told_of_changes_that_were_made(store: Store) -> None:
+    told: list[str] = []
+    memory = Memory(store, "notes", changed=lambda: told.append("changed"))
+    await memory.put("a", "one")
+    await memory.delete("a")
+    await memory.delete("a")
+    assert len(told) == 2
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "a/b", "a\\b", "a\nb", "x" * 201, ".hidden", "ends.", " a", "e\u0301"])
+async def test_a_scope_or_key_that_can_not_be_a_name_is_refused(store: Store, name: str) -> None:
+    with pytest.raises(InvalidId):
+        Memory(store, name)
+    with pytest.raises(InvalidId):
+        await Memory(store, "notes").put(name, "text")

@@ -1,0 +1,350 @@
+"""The memory tool: what a model reads and what it changes, once, also when the process is killed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import holdfast as hf
+from holdfast.hands.memory import (
+    EditRefused,
+    FileExists,
+    MemoryChanged,
+    NothingThere,
+    OutcomeUnclear,
+    PathInvalid,
+    memory,
+)
+from holdfast.hands.memory.commands import MAX_LISTED, Commands
+from holdfast.memory import Memory
+from holdfast.store import Store, StoreLimits, open_store
+from holdfast.testing import ScriptedModel, call, text
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Sequence
+
+
+@pytest.fixture
+async def store() -> AsyncIterator[Store]:
+    async with open_store(None, limits=StoreLimits(memory_changes=4)) as made:
+        yield made
+
+
+@pytest.fixture
+def notes(store: Store) -> Memory:
+    return Memory(store, "notes")
+
+
+@pytest.fixture
+def commands(notes: Memory) -> Commands:
+    return Commands(notes, "s/t1/2.tools/1.memory")
+
+
+async def _value(notes: Memory, key: str) -> str | None:
+    entry = await notes.get(key)
+    return None if entry is None else entry.value
+
+
+# ---- through an agent ------------------------------------------------------------------------------------------------
+
+
+async def _ask(tools: Sequence[Any], *calls: Any) -> list[str]:
+    """What the model reads after each of its calls."""
+    model = ScriptedModel([*calls, text("done")])
+    agent = hf.Agent("a", model=model, tools=list(tools))
+    async with hf.open(None, agents=[agent]) as runtime:
+        outcome = await runtime.run(agent, "go", session="s")
+        assert outcome.text == "done"
+    messages = [message for message in model.requests[-1].messages if isinstance(message, hf.ToolMessage)]
+    return [str(result.content) for message in messages for result in message.results]
+
+
+async def test_an_agent_remembers_and_recalls(notes: Memory) -> None:
+    create = call("memory", command="create", path="/memories/colour.md", file_text="blue\n")
+    said = await _ask(memory(notes), create, call("memory", command="view", path="/memories/colour.md"))
+    assert "Created /memories/colour.md." in said[0]
+    assert "     1\tblue" in said[1]
+    assert await _value(notes, "colour") == "blue\n"
+
+
+async def test_a_change_names_the_call_that_made_it(notes: Memory) -> None:
+    await _ask(memory(notes), call("memory", command="create", path="/memories/a.md", file_text="x"))
+    entry = await notes.get("a")
+    assert entry is not None
+    assert entry.by is not None
+    assert entry.by.startswith("s/t1/")
+
+
+async def test_each_call_may_have_a_memory_of_its_own(store: Store) -> None:
+    tools = memory(lambda ctx: Memory(store, f"of {ctx.session}"))
+    await _ask(tools, call("memory", command="create", path="/memories/a.md", file_text="x"))
+    assert [scope.scope for scope in await store.memory_scopes()] == ["of s"]
+
+
+async def test_an_error_is_text_that_a_model_can_act_on(notes: Memory) -> None:
+    (said,) = await _ask(memory(notes), call("memory", command="view", path="/memories/a.md"))
+    assert "'/memories/a.md' does not exist; view '/memories' to see what there is" in said
+
+
+async def test_an_argument_that_is_missing_is_asked_for(notes: Memory) -> None:
+    (said,) = await _ask(memory(notes), call("memory", command="create", path="/memories/a.md"))
+    assert "create needs file_text" in said
+
+
+async def test_an_agent_that_may_only_read_has_no_command_that_writes(notes: Memory) -> None:
+    (tool,) = memory(notes, write=False)
+    assert tool.read_only
+    assert tool.parameters["properties"]["command"]["enum"] == ["view"]
+
+
+def test_a_source_that_is_none_is_refused() -> None:
+    with pytest.raises(hf.UsageError, match="a Memory, or a function"):
+        memory("notes")  # pyright: ignore[reportArgumentType]
+
+
+# ---- the commands ----------------------------------------------------------------------------------------------------
+
+
+async def test_view_lists_all_files_with_their_sizes(commands: Commands, notes: Memory) -> None:
+    await notes.put("a", "four")
+    await notes.put("people:ada", "seven..")
+    said = await commands.view("/memories", None)
+    assert "       4\t/memories/a.md\n       7\t/memories/people/ada.md" in said
+
+
+async def test_view_of_a_folder_lists_what_is_in_it(commands: Commands, notes: Memory) -> None:
+    await notes.put("a", "x")
+    await notes.put("people:ada", "x")
+    for path in ("/memories/people", "/memories/people/"):
+        said = await commands.view(path, None)
+        assert "/memories/people/ada.md" in said
+        assert "/memories/a.md" not in said
+
+
+async def test_view_of_nothing_says_so(commands: Commands) -> None:
+    assert await commands.view("/memories", None) == "/memories is empty."
+    for path in ("/memories/a", "/memories/a.md", "/memories/a/"):
+        with pytest.raises(NothingThere):
+            await commands.view(path, None)
+
+
+async def test_a_list_that_is_long_is_cut_and_says_so(commands: Commands, notes: Memory) -> None:
+    for number in range(MAX_LISTED + 2):
+        await notes.put(f"k{number:04}", "")
+    assert "2 more are not shown" in await commands.view("/memories", None)
+
+
+@pytest.mark.parametrize(
+    ("lines", "shown"), [([2, 3], ["b", "c"]), ([3, -1], ["c", "d"]), ([4, 9], ["d"]), (None, ["a", "b", "c", "d"])]
+)
+async def test_view_shows_the_lines_that_are_asked_for(
+    commands: Commands, notes: Memory, lines: list[int] | None, shown: list[str]
+) -> None:
+    await notes.put("n", "a\nb\nc\nd\n")
+    said = await commands.view("/memories/n.md", lines)
+    assert [line.split("\t")[1] for line in said.splitlines() if "\t" in line] == shown
+
+
+@pytest.mark.parametrize("lines", [[0, 1], [2, 1], [1], [1, 2, 3], [9, 9], [-1, -1]])
+async def test_lines_that_can_not_be_meant_are_refused(commands: Commands, notes: Memory, lines: list[int]) -> None:
+    await notes.put("n", "a\nb")
+    with pytest.raises(EditRefused):
+        await commands.view("/memories/n.md", lines)
+
+
+async def test_a_long_file_comes_in_parts_and_says_how_to_go_on(commands: Commands, notes: Memory) -> None:
+    await notes.put("n", "\n".join(f"line {number}" for number in range(9_000)))
+    first = await commands.view("/memories/n.md", None)
+    begin = int(first.rpartition("view_range=[")[2].partition(",")[0])
+    assert f"\tline {begin - 1}\n" in await commands.view("/memories/n.md", [begin, -1])
+    assert len(first) < 120_000
+
+
+async def test_create_does_not_overwrite(commands: Commands, notes: Memory) -> None:
+    await notes.put("a", "mine")
+    with pytest.raises(FileExists):
+        await commands.create("/memories/a.md", "other")
+    assert await _value(notes, "a") == "mine"
+
+
+async def test_a_path_without_its_ending_is_the_same_file(commands: Commands, notes: Memory) -> None:
+    assert await commands.create("/memories/a", "x") == "Created /memories/a.md."
+    assert await _value(notes, "a") == "x"
+
+
+async def test_a_path_with_folders_is_a_key_with_colons(commands: Commands, notes: Memory) -> None:
+    await commands.create("/memories/people/ada.md", "x")
+    assert await _value(notes, "people:ada") == "x"
+
+
+async def test_str_replace_changes_the_only_place(commands: Commands, notes: Memory) -> None:
+    await notes.put("a", "red, blue")
+    await commands.str_replace("/memories/a.md", "red", "green")
+    assert await _value(notes, "a") == "green, blue"
+
+
+async def test_str_replace_without_a_new_text_deletes(commands: Commands, notes: Memory) -> None:
+    await notes.put("a", "red, blue")
+    await commands.str_replace("/memories/a.md", "red, ", None)
+    assert await _value(notes, "a") == "blue"
+
+
+@pytest.mark.parametrize("old", ["yellow", "b", "", None])
+async def test_str_replace_of_what_is_not_there_once_is_refused(
+    commands: Commands, notes: Memory, old: str | None
+) -> None:
+    await notes.put("a", "a b b")
+    with pytest.raises(EditRefused):
+        await commands.str_replace("/memories/a.md", old, "x")
+
+
+@pytest.mark.parametrize(
+    ("before", "line", "new", "after"),
+    [
+        ("a\nb\n", 0, "x", "x\na\nb\n"),
+        ("a\nb\n", 1, "x\n", "a\nx\nb\n"),
+        ("a\nb\n", 2, "x\ny", "a\nb\nx\ny\n"),
+        ("a\nb", 2, "x", "a\nb\nx"),
+        ("", 0, "x", "x\n"),
+    ],
+)
+async def test_insert_adds_lines_after_a_line(  # noqa: PLR0917
+    commands: Commands, notes: Memory, before: str, line: int, new: str, after: str
+) -> None:
+    await notes.put("a", before)
+    await commands.insert("/memories/a.md", line, new)
+    assert await _value(notes, "a") == after
+
+
+@pytest.mark.parametrize(("line", "new"), [(-1, "x"), (3, "x"), (None, "x"), (1, None)])
+async def test_an_insert_that_can_not_be_meant_is_refused(
+    commands: Commands, notes: Memory, line: int | None, new: str | None
+) -> None:
+    await notes.put("a", "a\nb\n")
+    with pytest.raises(EditRefused):
+        await commands.insert("/memories/a.md", line, new)
+
+
+async def test_delete_removes_a_file(commands: Commands, notes: Memory) -> None:
+    await notes.put("a", "x")
+    await commands.delete("/memories/a.md")
+    assert await notes.get("a") is None
+
+
+async def test_delete_removes_all_files_in_a_folder_and_no_other(commands: Commands, notes: Memory) -> None:
+    for key in ("p:a", "p:b:c", "pq", "q:p:a"):
+        await notes.put(key, "x")
+    await commands.delete("/memories/p")
+    assert [entry.key async for entry in notes.entries()] == ["pq", "q:p:a"]
+
+
+async def test_everything_at_once_can_not_be_deleted(commands: Commands, notes: Memory) -> None:
+    await notes.put("a", "x")
+    with pytest.raises(PathInvalid):
+        await commands.delete("/memories")
+    assert await notes.get("a") is not None
+
+
+async def test_rename_moves_a_file_with_the_time_at_which_it_expires(commands: Commands, notes: Memory) -> None:
+    before = await notes.put("a", "x", ttl=60)
+    await commands.rename("/memories/a.md", "/memories/b.md")
+    after = await notes.get("b")
+    assert after is not None
+    assert (after.value, after.expires, await notes.get("a")) == ("x", before.expires, None)
+
+
+async def test_rename_does_not_overwrite(commands: Commands, notes: Memory) -> None:
+    await notes.put("a", "x")
+    await notes.put("b", "y")
+    for new in ("/memories/b.md", "/memories/a.md"):
+        with pytest.raises(FileExists):
+            await commands.rename("/memories/a.md", new)
+    assert (await _value(notes, "a"), await _value(notes, "b")) == ("x", "y")
+
+
+class Meddling(Memory):
+    """A memory in which somebody else writes right after every read."""
+
+    async def get(self, key: str) -> Any:
+        entry = await super().get(key)
+        await Memory(self._store, self.scope).put(key, "theirs")
+        return entry
+
+    def written_by(self, by: str) -> Memory:
+        return Meddling(self._store, self.scope, by=by)
+
+
+@pytest.mark.parametrize("command", ["str_replace", "insert", "rename"])
+async def test_what_somebody_else_writes_meanwhile_stays(store: Store, notes: Memory, command: str) -> None:
+    await notes.put("a", "mine")
+    meddled = Commands(Meddling(store, "notes"), "call")
+    calls = {
+        "str_replace": lambda: meddled.str_replace("/memories/a.md", "mine", "x"),
+        "insert": lambda: meddled.insert("/memories/a.md", 0, "x"),
+        "rename": lambda: meddled.rename("/memories/a.md", "/memories/b.md"),
+    }
+    with pytest.raises(MemoryChanged):
+        await calls[command]()
+    assert [entry.value async for entry in notes.entries()] == ["theirs"]
+
+
+# ---- after a crash ---------------------------------------------------------------------------------------------------
+
+A = "/memories/a.md"
+B = "/memories/b.md"
+
+
+@pytest.mark.parametrize("command", ["view", "create", "str_replace", "insert", "delete", "rename"])
+async def test_a_call_that_was_not_carried_out_may_be_repeated(commands: Commands, notes: Memory, command: str) -> None:
+    await notes.put("a", "x")
+    with pytest.raises(hf.NotDone):
+        await commands.find_out(command, A, A, B)
+
+
+async def test_a_call_that_was_carried_out_is_not_repeated(commands: Commands, notes: Memory) -> None:
+    said = await commands.create(A, "one")
+    assert await commands.find_out("create", A, "", "") == said
+    said = await commands.insert(A, 0, "zero")
+    await notes.put("a", "somebody else's")
+    assert await commands.find_out("insert", A, "", "") == said
+
+
+async def test_a_delete_that_was_carried_out_is_not_repeated_on_what_came_after(
+    commands: Commands, notes: Memory
+) -> None:
+    await notes.put("a", "x")
+    said = await commands.delete(A)
+    await notes.put("a", "new")
+    assert await commands.find_out("delete", A, "", "") == said
+    assert await _value(notes, "a") == "new"
+
+
+async def test_a_rename_that_was_half_done_is_finished(commands: Commands, notes: Memory) -> None:
+    entry = await notes.put("a", "x")
+    await notes.written_by("s/t1/2.tools/1.memory").copy(entry, "b")
+    assert await commands.find_out("rename", "", A, B) == f"Renamed {A} to {B}."
+    assert [entry.key async for entry in notes.entries()] == ["b"]
+
+
+async def test_a_rename_that_was_half_done_leaves_what_was_written_at_the_old_place_since(
+    commands: Commands, notes: Memory
+) -> None:
+    entry = await notes.put("a", "x")
+    await notes.written_by("s/t1/2.tools/1.memory").copy(entry, "b")
+    await notes.put("a", "new")
+    await commands.find_out("rename", "", A, B)
+    assert await _value(notes, "a") == "new"
+
+
+async def test_a_folder_that_was_deleted_is_not_deleted_again(commands: Commands, notes: Memory) -> None:
+    await notes.put("p:a", "x")
+    said = await commands.delete("/memories/p")
+    assert await commands.find_out("delete", "/memories/p", "", "") == said
+
+
+async def test_where_the_history_is_forgotten_nobody_claims_to_know(commands: Commands, notes: Memory) -> None:
+    for number in range(6):
+        await notes.put("a", str(number))
+    with pytest.raises(OutcomeUnclear):
+        await commands.find_out("str_replace", A, "", "")

@@ -1,0 +1,58 @@
+"""While a runtime is open, a tool that blocks the event loop is named."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from typing import TYPE_CHECKING
+
+import holdfast as hf
+from holdfast.testing import ScriptedModel, call, text
+from holdfast.tools import watchdog
+
+if TYPE_CHECKING:
+    import pytest
+
+THREAD = "holdfast watchdog"
+
+
+def watchers() -> int:
+    return sum(thread.name == THREAD for thread in threading.enumerate())
+
+
+async def test_a_tool_that_blocks_the_event_loop_of_a_runtime_is_named_in_the_log(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(watchdog, "LATE", 0.1)
+    monkeypatch.setattr(watchdog, "EVERY", 0.02)
+    named = threading.Event()
+
+    class Listener(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            if "blocks the event loop" in record.getMessage():
+                named.set()
+
+    @hf.tool
+    async def stubborn() -> bool:
+        return await asyncio.sleep(0.1, None) or named.wait(5)
+
+    logging.getLogger("holdfast.tools").addHandler(listener := Listener())
+    try:
+        agent = hf.Agent("a", model=ScriptedModel([call(stubborn), text("ok")]), tools=[stubborn])
+        async with hf.open(None, agents=[agent]) as runtime:
+            await runtime.run(agent, "go")
+    finally:
+        logging.getLogger("holdfast.tools").removeHandler(listener)
+    assert "the tool 'stubborn' blocks the event loop" in caplog.text
+
+
+async def test_the_watch_ends_with_the_last_runtime_of_an_event_loop() -> None:
+    before = watchers()
+    async with hf.open(None), hf.open(None):
+        assert watchers() == before + 1
+    end = time.monotonic() + 5
+    while watchers() > before:
+        assert time.monotonic() < end
+        await asyncio.sleep(0.01)

@@ -25,7 +25,9 @@ class Shell:
         shutil.copy(Path(__file__).with_name("agents_for_cli.py"), folder / "agents.py")
         self.folder = folder
         self.started: list[subprocess.Popen[str]] = []
-        self.env = {key: value for key, value in os.environ.items() if key not in {"HOLDFAST_STORE", "NO_COLOR"}}
+        unset = {"HOLDFAST_STORE", "HOLDFAST_PROFILE", "NO_COLOR"}
+        self.env = {key: value for key, value in os.environ.items() if key not in unset}
+        self.env["HOLDFAST_PROFILES"] = str(folder / "profiles")
 
     def __call__(self, *arguments: object, stdin: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(

@@ -245,17 +245,21 @@ def test_a_call_of_which_nobody_knows_the_end_is_told_as_such(shell: Shell) -> N
     (shell.folder / "unsure.py").write_text(
         "import holdfast as hf\n"
         "from holdfast.testing import ScriptedModel, call, text\n"
-        "@hf.tool\n"
-        "async def refund(ctx: hf.Context) -> str:\n"
+        "import os\n"
+        "@hf.tool(on_interrupt='ask')\n"
+        "async def refund() -> str:\n"
         "    '''Refund.'''\n"
-        "    return str(await ctx.wait('ask'))\n"
+        "    os._exit(9)\n"
         "agent = hf.Agent('unsure', model=ScriptedModel([call('refund'), text('ok')]), tools=[refund])\n",
         encoding="utf-8",
     )
     shell("run", "unsure.py", "hello", "--as", "s")
+    shell("resume", "s", "--agent", "unsure.py")
     [item] = shell.json("inbox")
     assert (item["kind"], item["tool"]) == ("unknown", "refund")
     assert "what became of refund" in shell("inbox").stdout
+    assert shell("resolve", "s", "ask", '{"done": "refunded by hand"}').returncode == 0
+    assert shell.json("inbox") == []
 
 
 def test_two_waits_of_the_same_label_are_told_apart(shell: Shell) -> None:

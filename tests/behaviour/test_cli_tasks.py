@@ -294,3 +294,20 @@ async def test_a_runtime_that_does_not_know_the_agent_can_cancel_its_task(shell:
     async with hf.open(path) as runtime:
         assert await runtime.tasks.cancel(task.id, "no") == "requested"
         assert (await ended_task(runtime)).status == "cancelled"
+
+
+async def test_a_task_whose_agent_is_not_known_here_is_left_in_peace(shell: Shell) -> None:
+    held = Held()
+    made = agent_with(held.tool())
+    path = shell.folder / "holdfast.db"
+    async with hf.open(path, agents=[made]) as runtime:
+        await asked(runtime, made)
+        task = await the_task(runtime)
+        await runtime.close(grace=0)
+    other = hf.Agent("other", model=ScriptedModel(lambda _: text("well")))
+    async with hf.open(path, agents=[other]) as runtime:
+        before = await runtime.store.claim(task.id)
+        await runtime.store.release(before)
+        for _ in range(5):
+            await asked(runtime, other, session="elsewhere")
+        assert (await runtime.store.claim(task.id)).epoch == before.epoch + 1, "somebody has claimed it in between"

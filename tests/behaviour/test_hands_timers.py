@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.behaviour.background import SESSION, asked, heard, notices, results, told
+from tests.behaviour.talk import SOON
 
 import holdfast as hf
 from holdfast.errors import InvalidNumber
@@ -195,7 +196,8 @@ async def test_a_timer_that_is_not_due_waits_over_a_restart(tmp_path: Path) -> N
 @pytest.mark.parametrize("point", ["tool.before_run", "tool.after_run", "tool.before_outcome"])
 async def test_a_call_that_is_repeated_after_a_crash_sets_one_timer(tmp_path: Path, point: str) -> None:
     await killed(tmp_path / "s.db", point, seconds=0.3, note="once")
-    async with hf.open(tmp_path / "s.db", agents=[agent(most=1, shortest=0.01)]) as runtime:
+    async with hf.open(tmp_path / "s.db", agents=[agent(shortest=0.01)]) as runtime:
+        await runtime.session(SESSION).turn("t1").outcome(timeout=SOON)
         assert len(await told(runtime.store)) == 1
         assert len(await notices(runtime)) == 1
 
@@ -225,7 +227,7 @@ def work(path: str, wanted: str) -> None:
     arm_from_environment()
 
     async def main() -> None:
-        made = agent(most=1, shortest=0.01)
+        made = agent(shortest=0.01)
         async with hf.open(path, agents=[made]) as runtime:
             await asked(runtime, made, wanted)
 

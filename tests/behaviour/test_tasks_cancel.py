@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -359,7 +360,7 @@ async def test_of_completing_cancelling_and_reporting_at_once_one_wins(tmp_path:
             loop, barrier = asyncio.get_running_loop(), threading.Barrier(THREADS)
 
             def act(which: int, go: asyncio.Event = go, id: str = id, runtime: Any = runtime) -> None:
-                barrier.wait()
+                barrier.wait(SOON)
                 if which % 4 == 0:
                     loop.call_soon_threadsafe(go.set)
                 elif which % 4 == 1:
@@ -368,7 +369,8 @@ async def test_of_completing_cancelling_and_reporting_at_once_one_wins(tmp_path:
                     for report in range(20):
                         contexts[0].progress(f"{which}: {report}")
 
-            await asyncio.gather(*(asyncio.to_thread(act, which) for which in range(THREADS)))
+            with ThreadPoolExecutor(THREADS) as threads:
+                await asyncio.gather(*(loop.run_in_executor(threads, act, which) for which in range(THREADS)))
             task = await ended_task(runtime)
             await told(runtime.store)
             entries = [entry async for entry in runtime.store.read_all(id)]

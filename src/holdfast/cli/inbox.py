@@ -11,6 +11,8 @@ from holdfast.cli.notifications import read_notifications
 from holdfast.cli.sessions import looking, open_waits, wait_label
 from holdfast.cli.terminal import duration, one_line, printable, stderr, stdout
 from holdfast.errors import HoldfastError, JournalQuarantined
+from holdfast.runtime.finding import ASK
+from holdfast.runtime.interrupted import LOOK
 from holdfast.turns import keys
 
 if TYPE_CHECKING:
@@ -21,8 +23,8 @@ if TYPE_CHECKING:
     from holdfast.store import Journal, Store
     from holdfast.store.notifications.contract import Notification
 
-ASK: Final = "ask"
-"""The last part of a wait for somebody who can say what became of a call that was interrupted."""
+_ANSWERS: Final = '{"done": ...}'
+"""What a person may say about a call that was interrupted; also "not_done" and "unknown"."""
 _MOST: Final = 1_000
 """Notifications that are shown."""
 
@@ -91,14 +93,14 @@ async def _of_session(store: Store, line: Journal, path: Path) -> list[Item]:
         label = wait_label(name)
         called = label if labels.count(label) <= 1 else name
         tool = _tool(name)
-        unknown = label == ASK and tool is not None
+        unknown = f"/{LOOK}" in name and label == ASK
         items.append(
             Item(
                 kind="unknown" if unknown else "wait",
                 session=line.id,
                 what=f"what became of {tool}: it was interrupted" if unknown else _asked(label, tool),
                 since=line.updated,
-                answer=hint(path, "resolve", line.id, called, "JSON"),
+                answer=hint(path, "resolve", line.id, called, _ANSWERS if unknown else "JSON"),
                 wait=name,
                 tool=tool,
                 deadline=None if wait is None else wait.deadline,

@@ -93,7 +93,9 @@ async def _line(store: Store, line: Journal, work: Work | None) -> Line:
         updated=line.updated,
         pid=None if holder is None else holder.pid,
         waits=tuple(
-            wait.name for wait in waits if wait.state == "open" and not wait.name.startswith(deadline_wait(""))
+            wait.name
+            for wait in waits
+            if wait.state == "open" and wait.name != deadline_wait(wait.name.partition("/")[0])
         ),
         queued=queued,
     )

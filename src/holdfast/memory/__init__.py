@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from holdfast.memory.errors import MirrorBusy, MirrorTooLarge, MirrorUnavailable
 from holdfast.memory.handle import Memory
+from holdfast.memory.mirror import Mirror, folder_beside
+from holdfast.memory.report import MirrorReport, Refused
 
-if TYPE_CHECKING:
-    from holdfast.memory.mirror import Mirror as Mirror
-    from holdfast.memory.report import MirrorReport as MirrorReport
-    from holdfast.memory.report import Refused as Refused
-
-__all__ = ["Memory", "MirrorBusy", "MirrorTooLarge", "MirrorUnavailable"]
+__all__ = [
+    "Memory",
+    "Mirror",
+    "MirrorBusy",
+    "MirrorReport",
+    "MirrorTooLarge",
+    "MirrorUnavailable",
+    "Refused",
+    "folder_beside",
+]

@@ -28,7 +28,9 @@ TICK: Final = 30.0
 
 _ROUNDS: Final = 5
 _SHARE: Final = 20
-"""Comparing takes at most one part in so many of the time."""
+"""Comparing takes at most one part in so many of the time, unless it takes long."""
+_LONGEST: Final = 5.0
+"""How long nothing is compared after it took long, in seconds."""
 
 
 def folder_beside(store: Path | str) -> Path:
@@ -126,7 +128,7 @@ class Mirror:
             # Where nobody watched before, somebody may have written meanwhile.
             if told - watched or (self.report is not None and self.report.again):
                 self._due.set()
-            await asyncio.sleep(max(self._settle, took * _SHARE))
+            await asyncio.sleep(max(self._settle, min(took * _SHARE, _LONGEST)))
             try:
                 async with asyncio.timeout(TICK if told else self._poll):
                     await self._due.wait()

@@ -82,6 +82,20 @@ class _Done:
 
 
 @dataclass(frozen=True, slots=True)
+class _Held:
+    """An entry, without its text: all texts of a store may be more than fits into memory."""
+
+    version: int
+    value: str
+    """Its digest."""
+    expires: int | None
+
+    @classmethod
+    def of(cls, entry: Remembered) -> _Held:
+        return cls(entry.version, digest_of(entry.value.encode()), entry.expires)
+
+
+@dataclass(frozen=True, slots=True)
 class _SetAside:
     """The file gets the name of another key, then the entry is written."""
 
@@ -98,7 +112,7 @@ class Sync:
         self._store = store
         self._folder = folder
         self._settle = settle
-        self._entries: dict[Place, Remembered] = {}
+        self._entries: dict[Place, _Held] = {}
         self._bases: dict[Place, Base] = {}
         self._noted: dict[Place, Base] | None = None
         self._damaged: set[str] = set()
@@ -115,16 +129,14 @@ class Sync:
         crash_point("mirror.looked")
         self._done.refused += found.refused
         self._done.again = bool(moving)
-        places = sorted({*self._entries, *self._bases, *found.files})
-        # What is known of what can't be compared now stays known.
-        free = [place for place in places if place not in moving and not self._is_left(place, found)]
-        decided = [(place, await self._decide(place, found.files.get(place))) for place in free]
+        decided, unclear = await in_thread(self._sort_out, found, moving)
+        decided += [(place, await self._decide(place, found.files.get(place))) for place in unclear]
         crash_point("mirror.decided")
         for begin in range(0, len(decided), _AT_ONCE):
             part = decided[begin : begin + _AT_ONCE]
             await asyncio.gather(*(self._take_in(place, decision, found) for place, decision in part))
         crash_point("mirror.taken")
-        await in_thread(self._write_out)
+        await self._write_out()
         return self._done.report()
 
     def _is_left(self, place: Place, found: Found) -> bool:
@@ -137,11 +149,14 @@ class Sync:
             after = ""
             try:
                 while page := await self._store.memory_list(scope.scope, after=after):
-                    self._entries.update({(entry.scope, entry.key): entry for entry in page})
+                    await in_thread(self._hold, page)
                     after = page[-1].key
             except MemoryCorrupt as error:
                 self._damaged.add(scope.scope)
                 self._done.refused.append(Refused(path_of((error.scope, error.key)), str(error)))
+
+    def _hold(self, page: list[Remembered]) -> None:
+        self._entries.update({(entry.scope, entry.key): _Held.of(entry) for entry in page})
 
     async def _look(self) -> tuple[Found, set[Place]]:
         """What is in the folder, and what is being changed at this moment.
@@ -164,17 +179,31 @@ class Sync:
         mirrored = None if base is None else base.mirrored
         return (None if mirrored is None else mirrored.file) != (None if file is None else file.file)
 
+    def _sort_out(self, found: Found, moving: set[Place]) -> tuple[list[tuple[Place, Decision]], list[Place]]:
+        """What is to be done, as far as it is clear, and what the history has to be asked about."""
+        decided: list[tuple[Place, Decision]] = []
+        unclear: list[Place] = []
+        for place in sorted({*self._entries, *self._bases, *found.files}):
+            if place in moving or self._is_left(place, found):
+                continue  # what is known of it stays known
+            base, file, entry = self._bases.get(place), found.files.get(place), self._present(place)
+            if not _says_all(base, file, entry):
+                unclear.append(place)
+                continue
+            decision = decide(base, file, entry or Absent())
+            if decision != Keep(base):
+                decided.append((place, decision))
+        return decided, unclear
+
     async def _decide(self, place: Place, file: Seen | None) -> Decision:
         base, entry = self._bases.get(place), self._present(place)
-        if _says_all(base, file, entry):
-            return decide(base, file, entry or Absent())
         changes = await self._store.memory_history(*place)
         last = Absent(changes[0].version if changes else 0)
         return decide(informed(base, file, changes), file, entry or last)
 
     def _present(self, place: Place) -> Present | None:
         entry = self._entries.get(place)
-        return None if entry is None else Present(entry.version, digest_of(entry.value.encode()))
+        return None if entry is None else Present(entry.version, entry.value)
 
     # ---- into memory ----
 
@@ -219,7 +248,7 @@ class Sync:
         expires = None if known is None else known.expires
         entry = await self._store.memory_put(*place, text, expected=expected, expires=expires, by=AUTHOR)
         crash_point("mirror.put")
-        self._entries[place] = entry
+        self._entries[place] = _Held(entry.version, file.value, expires)
         self._bases[place] = Base(Copy(entry.version, file.value, file.file))
         self._done.taken.append(path_of(place))
 
@@ -241,12 +270,13 @@ class Sync:
             return
         scope, key = place
         others = {other: entry.value for (known, other), entry in self._entries.items() if known == scope}
-        beside = conflict_key(key, conflict.version, file.value, {other for other in others if others[other] != text})
+        taken = {other for other in others if others[other] != file.value}
+        beside = conflict_key(key, conflict.version, file.value, taken)
         self._done.again = True  # what is kept wants a file, or to be told of
         try:
             if beside not in others:
                 kept = await self._store.memory_put(scope, beside, text, expected=0, by=AUTHOR)
-                self._entries[scope, beside] = kept
+                self._entries[scope, beside] = _Held.of(kept)
         except (MemoryFull, PayloadTooLarge):
             self._todo[place] = _SetAside(beside)
             return
@@ -256,36 +286,57 @@ class Sync:
 
     # ---- onto the disk ----
 
-    def _write_out(self) -> None:
+    async def _write_out(self) -> None:
         before = dict(self._bases)
         for place, todo in self._todo.items():
             if not isinstance(todo, Erase):
                 self._bases[place] = Base(before.get(place, Base()).mirrored, self._copy(place))
-        self._note()
-        for place, todo in self._todo.items():
+        await in_thread(self._note)
+        places = list(self._todo)
+        for begin in range(0, len(places), _AT_ONCE):
+            part = places[begin : begin + _AT_ONCE]
+            values = {place: await self._value(place) for place in part}
+            await in_thread(self._carry_out_all, values, before)
+        await in_thread(self._note)
+
+    async def _value(self, place: Place) -> str | None:
+        """What is to be written; None if the entry is not what was decided about any more."""
+        if isinstance(self._todo[place], Erase):
+            return None
+        try:
+            entry = await self._store.memory_get(*place)
+        except MemoryCorrupt as error:
+            self._refuse(place, error)
+            return None
+        return None if entry is None or entry.version != self._entries[place].version else entry.value
+
+    def _carry_out_all(self, values: dict[Place, str | None], before: dict[Place, Base]) -> None:
+        for place, value in values.items():
             try:
-                after = self._carry_out(place, todo, before.get(place))
+                after = self._carry_out(place, value, before.get(place))
             except HoldfastError as error:
                 self._refuse(place, error)  # whether it was written is not known, and stays so
             else:
                 self._remember(place, after)
-        self._note()
 
-    def _carry_out(self, place: Place, todo: _Todo, before: Base | None) -> Base | None:
+    def _carry_out(self, place: Place, value: str | None, before: Base | None) -> Base | None:
         """Change one file; answers what is mirrored then."""
-        aside = self._aside(place, before)
+        todo, aside = self._todo[place], self._aside(place, before)
         if isinstance(todo, Erase):
             if not self._folder.erase(place, todo.over, aside):
                 self._done.again = True
             self._done.erased.append(path_of(place))
             return None
+        if value is None:
+            self._done.again = True
+            return before
         over = None
         if isinstance(todo, _SetAside):
             kept = self._folder.set_aside(place, todo.key)
             self._done.conflicts += [] if kept is None else [kept]
         else:
             over = todo.over
-        outcome = self._folder.write(place, self._entries[place].value, over, aside)
+        outcome = self._folder.write(place, value, over, aside)
         if outcome is not Outcome.WRITTEN:
             self._done.again = True
         if outcome is Outcome.IN_THE_WAY:
@@ -302,8 +353,7 @@ class Sync:
 
     def _copy(self, place: Place) -> Copy:
         entry = self._entries[place]
-        digest = digest_of(entry.value.encode())
-        return Copy(entry.version, digest, digest)
+        return Copy(entry.version, entry.value, entry.value)
 
     def _note(self) -> None:
         if self._noted != self._bases:

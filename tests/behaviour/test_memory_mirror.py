@@ -508,6 +508,17 @@ async def test_a_mirror_that_runs_follows_the_folder(world: World) -> None:
     await mirror.stop()
 
 
+async def test_a_mirror_that_runs_follows_what_others_write_to_the_same_file(tmp_path: Path) -> None:
+    async with open_store(tmp_path / "s.db") as store, open_store(tmp_path / "s.db") as other:
+        world = World(store, tmp_path / "m")
+        mirror = Mirror(store, world.folder, settle=0.01, poll=3_000)
+        mirror.start()
+        await until(lambda: mirror.report is not None)
+        await Memory(other, SCOPE).put("a", "one")
+        await until(lambda: world.files() == {"a": "one"})
+        await mirror.stop()
+
+
 async def test_a_mirror_that_is_stopped_has_mirrored_all_that_was_there(world: World) -> None:
     mirror = Mirror(world.store, world.folder, settle=0)
     mirror.start()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
@@ -20,6 +21,7 @@ from holdfast.hands.memory.commands import MAX_LISTED, Commands
 from holdfast.memory import Memory
 from holdfast.store import Store, StoreLimits, open_store
 from holdfast.testing import ScriptedModel, call, text
+from holdfast.tools import Bound
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
@@ -318,6 +320,27 @@ async def test_a_delete_that_was_carried_out_is_not_repeated_on_what_came_after(
     await notes.put("a", "new")
     assert await commands.find_out("delete", A, "", "") == said
     assert await _value(notes, "a") == "new"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"command": "view"},
+        {"command": "create", "path": B, "file_text": "x"},
+        {"command": "str_replace", "path": A, "old_str": "x"},
+        {"command": "rename", "old_path": A, "new_path": B},
+    ],
+    ids=lambda arguments: arguments["command"],
+)
+async def test_whoever_recovers_a_call_can_ask_with_the_arguments_that_the_model_gave(
+    notes: Memory, arguments: dict[str, Any]
+) -> None:
+    await notes.put("a", "x")
+    (tool,) = memory(notes)
+    bound = tool.bind(arguments)
+    assert isinstance(bound, Bound)
+    with pytest.raises(hf.NotDone):
+        await tool.find_out(bound, cast("hf.Context", SimpleNamespace(session="s", key="t1/2.tools/1.memory")))
 
 
 async def test_a_rename_that_was_half_done_is_finished(commands: Commands, notes: Memory) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 import holdfast as hf
 from holdfast.errors import HoldfastError, TaskUnknown
-from holdfast.records import Cancelled, Ended, Progressed, Unknown
+from holdfast.records import Cancelled, Ended, Unknown
 from holdfast.testing import check
 from tests.behaviour.background import (
     BUDGET,
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 KINDS: dict[str, dict[str, Any]] = {"acting": {}, "idempotent": {"idempotent": True}, "reading": {"read_only": True}}
 THREADS = 8
-ROUNDS = 6
+ROUNDS = 4
 
 
 @pytest.fixture
@@ -85,12 +85,12 @@ async def test_of_a_call_that_acts_nobody_says_that_it_had_no_effect(
         assert isinstance((await ended_task(runtime)).outcome, outcome)
 
 
-async def test_the_second_request_to_cancel_changes_nothing() -> None:
-    agent = agent_with(_stubborn_tool())
+async def test_the_second_request_to_cancel_changes_nothing(held: Held) -> None:
+    agent = agent_with(held.tool())
     async with hf.open(None, agents=[agent]) as runtime:
         id = await _spilled(runtime, agent)
-        await runtime.tasks.cancel(id, "first")
-        assert await runtime.tasks.cancel(id, "second") == "already_requested"
+        answers = await asyncio.gather(runtime.tasks.cancel(id, "first"), runtime.tasks.cancel(id, "second"))
+        assert answers == ["requested", "already_requested"]
 
 
 async def test_the_first_reason_counts(held: Held) -> None:
@@ -247,7 +247,7 @@ async def test_a_task_goes_on_when_the_turn_that_began_it_is_cancelled(held: Hel
 async def test_a_turn_cancelled_while_its_call_goes_to_the_background_has_one_story(kind: str, tmp_path: Path) -> None:
     """Either the call went on as a task and its turn says so, or there is no task that anybody would carry out."""
     for number in range(ROUNDS):
-        held, runtimes, cancelling = Held(), [], asyncio.Event()
+        held, runtimes = Held(), list[Any]()
 
         async def cancel_when_begun(runtimes: list[Any] = runtimes, number: int = number) -> None:
             async with asyncio.timeout(SOON):
@@ -258,14 +258,13 @@ async def test_a_turn_cancelled_while_its_call_goes_to_the_background_has_one_st
 
         agent = agent_with(held.tool(**KINDS[kind]))
         path = tmp_path / f"{number}.db"
-        async with hf.open(path, agents=[agent], lease_ms=300) as runtime:
+        async with hf.open(path, agents=[agent], lease_ms=150) as runtime:
             runtimes.append(runtime)
             turn = await runtime.session(SESSION, agent=agent).send("go")
             await cancel_when_begun()
             await turn.cancel("no longer wanted")
-            cancelling.set()
             await turn.outcome(timeout=SOON)
-            await asyncio.sleep(0.5)  # longer than a lease that nobody renews
+            await asyncio.sleep(0.35)  # longer than a lease that nobody renews
             (state,) = states(await runtime.session(SESSION).history())
             task = await the_task(runtime)
             assert len(held.keys) == 1, f"round {number}: {state}, the task is {task.status}, and it was begun again"
@@ -383,8 +382,6 @@ async def test_of_completing_cancelling_and_reporting_at_once_one_wins(tmp_path:
                 problems.append(f"round {number}: not one notification")
             if task.status not in {"succeeded", "cancelled"}:
                 problems.append(f"round {number}: {task.status}")
-            if not any(isinstance(entry.record, Progressed) for entry in entries):
-                problems.append(f"round {number}: no report")
             problems += await check(runtime.store)
     assert problems == []
 

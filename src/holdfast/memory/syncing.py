@@ -134,7 +134,11 @@ class Sync:
         crash_point("mirror.decided")
         for begin in range(0, len(decided), _AT_ONCE):
             part = decided[begin : begin + _AT_ONCE]
-            await asyncio.gather(*(self._take_in(place, decision, found) for place, decision in part))
+            taking = (self._take_in(place, decision, found) for place, decision in part)
+            # All have ended before the first error is raised: the folder is closed then.
+            for failed in await asyncio.gather(*taking, return_exceptions=True):
+                if failed is not None:
+                    raise failed
         crash_point("mirror.taken")
         await self._write_out()
         return self._done.report()

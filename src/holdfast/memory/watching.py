@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import os
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -47,7 +48,8 @@ class FolderWatch:
     def close(self) -> None:
         """Stop watching."""
         if self._fd >= 0:
-            self._loop.remove_reader(self._fd)
+            with suppress(NotImplementedError):
+                self._loop.remove_reader(self._fd)
             os.close(self._fd)
         self._fd = -1
 

@@ -100,7 +100,7 @@ class SessionDrive:
 
     def __init__(self, around: Surround, session: str, *, stops_only: bool = False) -> None:
         self.session = session
-        self.host: Services | None = Services(around.store, around.desk, session)
+        self.host: Services | None = Services(around, session)
         self._store = around.store
         self._around = around
         self._stops_only = stops_only

@@ -30,6 +30,7 @@ from holdfast.runtime.desk import Desk
 from holdfast.runtime.driver import SessionDrive
 from holdfast.runtime.following import Cursor, Rings, follow_store, store_cursor
 from holdfast.runtime.invocation import Emitted, Subscription, emit
+from holdfast.runtime.mirroring import Mirroring
 from holdfast.runtime.session import Session
 from holdfast.runtime.surroundings import Surround
 from holdfast.runtime.turnstile import Turnstile
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
     from holdfast.clock import Clock
     from holdfast.errors import HoldfastError
     from holdfast.events import Event
+    from holdfast.memory import Memory
     from holdfast.models.prices import Price
     from holdfast.records import Status
     from holdfast.runtime.desk import Recovered
@@ -90,6 +92,7 @@ class Runtime:
         only: str | None = None,
         own_prices: Mapping[str, Price] | None = None,
         can_deliver: Callable[[str], bool] | None = None,
+        mirror: Path | str | None = None,
     ) -> None:
         self.store = store
         self.rings = Rings()
@@ -112,6 +115,7 @@ class Runtime:
             own_prices or {},
             can_deliver or _always,
             f"pid {os.getpid()}",
+            Mirroring(store, mirror),
         )
         self.tasks = Desk(self._around)
         """Background work: tool calls that go on after the model has had an answer."""
@@ -125,6 +129,7 @@ class Runtime:
 
     async def __aenter__(self) -> Self:
         self._reading_prices = spawn(asyncio.to_thread(prices.load)) if self._buys() else None
+        await self._around.mirroring.begin()
         if self._engine is not None:
             self._engine.start()
         return self
@@ -143,6 +148,7 @@ class Runtime:
             await self._engine.stop(grace)
         for subscription in list(self._subscriptions):
             await subscription.stop()
+        await self._around.mirroring.stop()
         await self.watch.close()
         if self._reading_prices is not None:
             await asyncio.gather(self._reading_prices, return_exceptions=True)
@@ -365,6 +371,13 @@ class Runtime:
             self._engine.poke(session)
         return found
 
+    def memory(self, scope: str, *, by: str | None = None) -> Memory:
+        """What is remembered in a scope: texts that outlive sessions, mirrored as files beside the store.
+
+        `by` says who writes; it stands in the history.
+        """
+        return self._around.mirroring.memory(scope, by)
+
     def gate_changed(self, session: str | None = None) -> None:
         """What `can_deliver` says may have changed: of one session, or of any."""
         if self._engine is None:
@@ -424,6 +437,7 @@ async def open(  # noqa: PLR0913
     drive: bool = True,
     prices: Mapping[str, Price] | None = None,
     can_deliver: Callable[[str], bool] | None = None,
+    mirror: bool = True,
     limits: StoreLimits | None = None,
     clock: Clock | None = None,
 ) -> AsyncGenerator[Runtime]:
@@ -431,6 +445,7 @@ async def open(  # noqa: PLR0913
 
     Whatever was interrupted goes on at once. `drive=False` only looks and accepts: another process does the work.
     `can_deliver` is asked before notifications enter a session; call `runtime.gate_changed` when it may say otherwise.
+    Memory is mirrored as files beside the store unless `mirror` is False.
     `prices` go before the known ones: ``{"provider:model": hf.Price(input=3, output=15)}``, dollars a million tokens.
     """
     with rare_collections(), watching():
@@ -444,6 +459,7 @@ async def open(  # noqa: PLR0913
                 drive=drive,
                 own_prices=prices,
                 can_deliver=can_deliver,
+                mirror=path if mirror and drive else None,
             ) as runtime,
         ):
             yield runtime

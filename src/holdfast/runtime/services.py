@@ -14,8 +14,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Literal
 
-    from holdfast.runtime.desk import Desk
-    from holdfast.store import Notification, Store
+    from holdfast.memory import Memory
+    from holdfast.runtime.surroundings import Surround
+    from holdfast.store import Notification
     from holdfast.store.contract import Journal
     from holdfast.tasks import TaskState
 
@@ -23,10 +24,15 @@ if TYPE_CHECKING:
 class Services:
     """The runtime as the tools of one session see it."""
 
-    def __init__(self, store: Store, desk: Desk, session: str) -> None:
-        self.store = store
+    def __init__(self, around: Surround, session: str) -> None:
+        self.store = around.store
         self.session = session
-        self._desk = desk
+        self._desk = around.desk
+        self._mirroring = around.mirroring
+
+    def memory(self, scope: str) -> Memory:
+        """The memory of a scope."""
+        return self._mirroring.memory(scope)
 
     @property
     def now(self) -> int:

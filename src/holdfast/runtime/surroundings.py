@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from holdfast.runtime.desk import Desk
     from holdfast.runtime.following import Rings
     from holdfast.runtime.invoking import Call, Work
+    from holdfast.runtime.mirroring import Mirroring
     from holdfast.runtime.services import Services
     from holdfast.runtime.turnstile import Turnstile
     from holdfast.runtime.watch import Watch
@@ -40,6 +41,7 @@ class Surround:
     """Whether the host lets notifications into a session now."""
     me: str
     """This process, as records name it."""
+    mirroring: Mirroring
     desk: Desk = field(init=False)
 
 

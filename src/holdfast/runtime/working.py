@@ -208,7 +208,7 @@ class _TaskRun:
 
     def __init__(self, around: Surround, state: TaskState, call: TaskCall, ledger: LeasedJournal) -> None:
         self.session = state.session or state.id
-        self.host = Services(around.store, around.desk, self.session)
+        self.host = Services(around, self.session)
         self.run = call.turn
         self.deadline: int | None = None
         self.stopped = False

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from bars import report
 from ground import appends, imports, long_journal, many_sessions, resume
+from harness import harness
 from models import over_http
 from turns import crowds, long_session, loop_alone, parked, redrive
 
@@ -21,7 +22,7 @@ def main() -> int:
         print("measuring; this takes three to four minutes ", end="", file=sys.stderr, flush=True)
         bars = [*appends(folder), *long_journal(folder), *many_sessions(folder), *resume(folder), *imports()]
         bars += [*crowds(folder), *loop_alone(folder), *redrive(folder), *long_session(folder), *parked(folder)]
-        bars += over_http(folder)
+        bars += [*over_http(folder), *harness(folder)]
     return report(bars, HERE / "results.json")
 
 

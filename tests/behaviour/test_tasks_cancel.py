@@ -298,7 +298,7 @@ async def test_a_task_that_is_not_there_can_not_be_cancelled() -> None:
             await runtime.tasks.cancel("task-none")
 
 
-@pytest.mark.parametrize("reason", [None, 7, "x" * 1_000_000, "caf\udce9"], ids=["none", "number", "huge", "odd"])
+@pytest.mark.parametrize("reason", [None, 7, "caf\udce9"], ids=["none", "number", "odd"])
 async def test_a_bad_reason_has_a_named_error_and_changes_nothing(held: Held, reason: Any) -> None:
     agent = agent_with(held.tool())
     async with hf.open(None, agents=[agent]) as runtime:

@@ -59,7 +59,7 @@ def working(shell: Shell) -> subprocess.Popen[str]:
     (shell.folder / "slow.py").write_text(AGENTS)
     process = shell.start("run", "slow.py:slow", "go", "--as", SESSION)
     shell.until(shell.begun)
-    shell.until(lambda: shell.json("tasks")[0]["note"])
+    shell.until(lambda: any(line["note"] for line in shell.json("tasks")))
     return process
 
 

@@ -102,7 +102,7 @@ async def test_an_agent_that_may_only_read_has_no_command_that_writes(notes: Mem
 
 def test_a_source_that_is_none_is_refused() -> None:
     with pytest.raises(hf.UsageError, match="a Memory, or a function"):
-        memory("notes")  # pyright: ignore[reportArgumentType]
+        memory("notes")
 
 
 # ---- the commands ----------------------------------------------------------------------------------------------------
@@ -371,3 +371,13 @@ async def test_where_the_history_is_forgotten_nobody_claims_to_know(commands: Co
         await notes.put("a", str(number))
     with pytest.raises(OutcomeUnclear):
         await commands.find_out("str_replace", A, "", "")
+
+
+async def test_an_agent_that_names_no_scope_remembers_in_the_main_one() -> None:
+    model = ScriptedModel([call("memory", command="create", path="/memories/a.md", file_text="tea"), text("ok")])
+    agent = hf.Agent("a", model=model, tools=hf.tools.memory())
+    async with hf.open(None, agents=[agent]) as runtime:
+        await runtime.run(agent, "remember")
+        found = await runtime.memory("main").get("a")
+    assert found is not None
+    assert found.value == "tea"

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final
 
 from holdfast.memory import Memory, Mirror, folder_beside
 
@@ -11,6 +12,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from holdfast.store import Store
+
+PATIENCE: Final = 1.0
+"""How long the last comparison may take when a runtime is closed, in seconds."""
 
 
 class Mirroring:
@@ -45,4 +49,6 @@ class Mirroring:
     async def stop(self) -> None:
         """Write what is left, and look no more."""
         if self._mirror is not None and self._started:
-            await self._mirror.stop()
+            with suppress(TimeoutError):  # another process has it: that one writes it, or whoever opens next
+                async with asyncio.timeout(PATIENCE):
+                    await self._mirror.stop()

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 from holdfast.errors import InvalidArgument
 from holdfast.hands.memory.commands import Commands
 from holdfast.memory import Memory
-from holdfast.names import MAX_ID
+from holdfast.names import MAX_ID, check_name
 from holdfast.tools import ToolRetry, tool
 from holdfast.tools.context import Context  # noqa: TC001  read from the signature
 
@@ -16,19 +16,25 @@ if TYPE_CHECKING:
 
     from holdfast.tools import AnyTool
 
+MAIN: Final = "main"
+"""The scope of agents that name none."""
 
-def memory(source: Memory | Callable[[Context], Memory], *, write: bool = True) -> tuple[AnyTool, ...]:
+
+def memory(source: Memory | Callable[[Context], Memory] | str = MAIN, *, write: bool = True) -> tuple[AnyTool, ...]:
     """Let an agent remember: gives the tool `memory`, with the commands that models know.
 
-    `source` is the memory that it works on, or a function that gives it for a call, so that each customer may have a
-    scope of its own. With `write=False` the agent can only view. Each change says which call made it.
+    `source` is the scope that it works on, a memory, or a function that gives one for a call, so that each customer may
+    have a scope of its own. With `write=False` the agent can only view. Each change says which call made it.
     """
-    if not isinstance(source, Memory) and not callable(source):
-        raise InvalidArgument("source", source, "a Memory, or a function that gives one")
+    if isinstance(source, str):
+        check_name("memory scope", source)
+    elif not isinstance(source, Memory) and not callable(source):
+        raise InvalidArgument("source", source, "a scope, a Memory, or a function that gives one")
 
     def commands(ctx: Context) -> Commands:
-        found = source if isinstance(source, Memory) else source(ctx)
-        return Commands(found, author_of(ctx))
+        if isinstance(source, str):
+            return Commands(ctx.host.memory(source), author_of(ctx))
+        return Commands(source if isinstance(source, Memory) else source(ctx), author_of(ctx))
 
     return _writing(commands) if write else _reading(commands)
 

@@ -38,6 +38,7 @@ from holdfast.records import (
     Started,
     Unknown,
 )
+from holdfast.tasks.state import TaskStatus, status_of
 from holdfast.turns import keys
 from holdfast.turns.answers import result_of, said_in
 from holdfast.turns.conversation import Stop, checkpoint_of, deadline_wait, ending_of, input_of
@@ -156,9 +157,9 @@ class TaskProgressed(_Event, frozen=True, tag="task_progressed"):
 class TaskEnded(_Event, frozen=True, tag="task_ended"):
     """A task has ended, and its session is notified."""
 
-    status: EndStatus
+    status: TaskStatus
     code: str = ""
-    """Why it did not complete, in one word: ``interrupted``, or the kind of its error."""
+    """Why it did not succeed, in one word."""
     message: str = ""
 
 
@@ -351,7 +352,7 @@ def _seen(record: Record) -> Iterator[_Seen]:
             yield TaskProgressed, record.run, {"note": record.note, "fraction": record.fraction}
         case Ended() if record.run == TASK:
             error = record.error or ErrorInfo("", "")
-            yield TaskEnded, record.run, {"status": record.status, "code": error.kind, "message": error.message}
+            yield TaskEnded, record.run, {"status": status_of(record), "code": error.kind, "message": error.message}
         case Started():
             yield RunStarted, record.run, {"code": record.code, "by": record.by}
         case Resumed():

@@ -102,7 +102,7 @@ async def test_an_agent_that_may_only_read_has_no_command_that_writes(notes: Mem
 
 def test_a_source_that_is_none_is_refused() -> None:
     with pytest.raises(hf.UsageError, match="a Memory, or a function"):
-        memory("notes")
+        memory(7)  # pyright: ignore[reportArgumentType]
 
 
 # ---- the commands ----------------------------------------------------------------------------------------------------

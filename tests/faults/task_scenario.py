@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 SESSION: Final = "golden"
 BUDGET: Final = 0.01
 TOOLS: Final = ("look", "reserve", "pay", "ship")
-PATIENCE: Final = 15.0
+PATIENCE: Final = 5.0
 
 
 def make_tools(folder: Path) -> list[hf.Tool[..., Any]]:

@@ -21,6 +21,7 @@ from holdfast.runtime.interrupted import has_outcome, left_by_itself, only_waits
 from holdfast.runtime.invoking import Call, Invoker
 from holdfast.tasks.words import continues
 from holdfast.tools.definition import Complaint
+from holdfast.tools.paging import READER
 from holdfast.tools.results import complained, malformed, unknown_tool
 from holdfast.turns import keys
 from holdfast.turns.answers import result_of
@@ -67,7 +68,7 @@ class Calling:
         """A process before this one may have begun calls, and let them go on in the background."""
         self._around = around
         self._caller = caller
-        self._invoker = Invoker(caller, performer, recorder)
+        self._invoker = Invoker(caller, performer, recorder, reads_on=READER in tools)
         self._tools = tools
         self._performer = performer
         self._recorder = recorder

@@ -93,7 +93,9 @@ class Spill(Protocol):
 class Invoker:
     """Carries out calls on behalf of one turn, or of one task."""
 
-    def __init__(self, caller: Caller, performer: Performer, recorder: Recorder) -> None:
+    def __init__(self, caller: Caller, performer: Performer, recorder: Recorder, *, reads_on: bool = False) -> None:
+        self._reads_on = reads_on
+        """Whether the model has the tool that reads what was too long to be shown."""
         self._caller = caller
         self._performer = performer
         self._finder = Finder(caller, performer, recorder)
@@ -196,7 +198,7 @@ class Invoker:
         except PayloadTooLarge:
             return tool.as_json(long.told(None).text)
         kept.append(blob)
-        return tool.as_json(long.told(Whole(blob.digest, READER)).text)
+        return tool.as_json(long.told(Whole(blob.digest, READER) if self._reads_on else None).text)
 
     async def _kept(self, value: object, refs: list[Blob], depth: int = 0) -> object:
         """What a tool gave, with files replaced by references to bytes that the store has."""

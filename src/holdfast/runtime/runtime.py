@@ -402,7 +402,9 @@ class Runtime:
     def _drive_of(self, work: Work | str, stops_only: bool) -> SessionDrive | TaskDrive | None:  # noqa: FBT001
         session = work if isinstance(work, str) else work.journal
         if is_task_id(session):
-            return TaskDrive(self._around, session) if self._only is None else None
+            # Somebody asked for it, or its tool is here; of others, only a process that knows them can go on.
+            known = isinstance(work, str) or work.agent in self.agents
+            return TaskDrive(self._around, session) if known and self._only is None else None
         if self._only is not None and session != self._only:
             return None
         known = isinstance(work, str) or work.agent in self.agents

@@ -21,7 +21,7 @@ from holdfast.errors import Halted, HoldfastError, JournalMissing, LeaseHeld, Su
 from holdfast.messages import ToolCall
 from holdfast.records import Cancelled, Done, Ended, ErrorInfo, Failed, Parked, Progressed, Resumed, Started, Unknown
 from holdfast.runtime.awaiting import Awaiting
-from holdfast.runtime.interrupted import left_by_itself
+from holdfast.runtime.interrupted import left_by_itself, only_waits
 from holdfast.runtime.invoking import Call, Invoker
 from holdfast.runtime.recording import Recorder
 from holdfast.runtime.services import Services
@@ -30,6 +30,7 @@ from holdfast.store import Notify
 from holdfast.tasks.state import INTERRUPTED, RUN, TaskState, task_key
 from holdfast.tasks.words import body, title
 from holdfast.tools.definition import Complaint
+from holdfast.tools.paging import READER
 from holdfast.tools.results import complained, unknown_tool
 
 if TYPE_CHECKING:
@@ -164,7 +165,7 @@ class TaskDrive:
     async def _carry_out(self, run: _TaskRun, tool: AnyTool | None, call: TaskCall) -> None:
         prepared = run.prepare(tool, call, begun=self._state.starts > 0)
         if self._stop is not None and self._work is None:
-            await run.end(_stopped(prepared, run.performer.now(), begun=self._state.starts > 0), self._stop)
+            await run.end(_stopped(run, prepared, begun=self._state.starts > 0), self._stop)
             return
         if self._work is None:
             run.begin(resumed=self._state.starts > 0)
@@ -190,7 +191,7 @@ class TaskDrive:
             raise
         run.performer.check_halted()
         if self._stop is not None:
-            await run.end(_stopped(prepared, run.performer.now(), begun=prepared.begun), self._stop)
+            await run.end(_stopped(run, prepared, begun=prepared.begun), self._stop)
             return
         try:
             outcome = carrying.result()
@@ -219,7 +220,9 @@ class _TaskRun:
         self._call = call
         self._loop = asyncio.get_running_loop()
         self._waits = Awaiting(_Waiting(around.store, state.id, ledger), self.performer, self.recorder)
-        self._invoker = Invoker(self, self.performer, self.recorder)
+        agent = around.agents.get(state.agent or "")
+        reads_on = agent is not None and READER in agent.tools
+        self._invoker = Invoker(self, self.performer, self.recorder, reads_on=reads_on)
         self._told: tuple[str | None, float | None] | None = None
         self._telling: asyncio.TimerHandle | None = None
 
@@ -356,10 +359,13 @@ class _Waiting:
         return self._store.wait_token(self._id, name)
 
 
-def _stopped(prepared: Call, now: int, *, begun: bool) -> Outcome:
+def _stopped(run: _TaskRun, prepared: Call, *, begun: bool) -> Outcome:
     """The outcome of a call that was cancelled: of one that acts, nobody can say whether it took effect."""
+    now = run.performer.now()
     acts = prepared.tool is None or not prepared.tool.read_only
-    return Unknown(at=now, key=prepared.key) if begun and acts else Cancelled(at=now, key=prepared.key)
+    if begun and acts and not only_waits(run.performer.past, prepared.key):
+        return Unknown(at=now, key=prepared.key)
+    return Cancelled(at=now, key=prepared.key)
 
 
 def _ending(outcome: Outcome, cancelled: str | None) -> tuple[EndStatus, ErrorInfo | None]:

@@ -130,7 +130,7 @@ class TaskState:
                 self.outcome = record
             case Ended() if not self.over:
                 self.ended, self.error = record.at, record.error
-                self.status = _status(record)
+                self.status = status_of(record)
             case _:
                 pass
 
@@ -138,7 +138,8 @@ class TaskState:
         return self.call is not None and key == task_key(self.call.tool)
 
 
-def _status(ended: Ended) -> TaskStatus:
+def status_of(ended: Ended) -> TaskStatus:
+    """How a task ended."""
     if ended.error is not None and ended.error.kind == INTERRUPTED:
         return "interrupted"
     match ended.status:

@@ -346,6 +346,8 @@ _Seen: TypeAlias = "tuple[type[Event], str | None, dict[str, Any]]"
 
 def _seen(record: Record) -> Iterator[_Seen]:
     match record:
+        case Admitted() if record.run == TASK:
+            return  # its call: `TaskStarted` says that it is carried out
         case Started() | Resumed() if record.run == TASK:
             yield TaskStarted, record.run, {"by": record.by}
         case Progressed():

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import re
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
+
+from tests.behaviour.talk import SOON, until
 
 import holdfast as hf
 from holdfast.messages import ToolMessage, ToolResult, UserMessage
 from holdfast.testing import ScriptedModel, call, text
 from holdfast.testing.scripted import position_of
-from tests.behaviour.talk import SOON, until
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,7 +31,7 @@ OVER = {"acknowledged", "cancelled", "expired", "dead"}
 def talkative(*first: ScriptItem) -> ScriptedModel:
     """Says what is given, one thing after the other, and has a word for whatever comes then."""
 
-    def say(request: ModelRequest) -> ScriptItem:
+    def say(request: ModelRequest) -> Any:
         position = position_of(request)
         return first[position] if position < len(first) else text(f"word {position}")
 
@@ -52,7 +54,9 @@ class Held:
         self.ended: list[str] = []
 
     def tool(self, answer: Any = "the answer", **options: Any) -> hf.Tool[..., Any]:
-        @hf.tool(**{"inline_budget": BUDGET, **options})
+        said: dict[str, Any] = {"inline_budget": BUDGET, **options}
+
+        @hf.tool(**said)
         async def slow(ctx: hf.Context) -> Any:
             self.keys.append(ctx.idempotency_key)
             self.begun.set()
@@ -65,6 +69,25 @@ class Held:
             return answer
 
         return slow
+
+
+class Stubborn:
+    """A tool that does not listen when it is cancelled, until the test is over."""
+
+    def __init__(self) -> None:
+        self.begun = asyncio.Event()
+        self.free = False
+
+    def tool(self, **options: Any) -> hf.Tool[..., Any]:
+        @hf.tool(**options)
+        async def stubborn() -> str:
+            self.begun.set()
+            while not self.free:
+                with suppress(asyncio.CancelledError):
+                    await asyncio.sleep(BUDGET)
+            return "at last"
+
+        return stubborn
 
 
 async def asked(runtime: Runtime, agent: hf.Agent, words: str = "go", *, session: str = SESSION) -> hf.TurnOutcome:

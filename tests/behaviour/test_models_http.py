@@ -7,7 +7,7 @@ import gc
 import json
 import socket
 import traceback
-from contextlib import aclosing, asynccontextmanager
+from contextlib import aclosing, asynccontextmanager, suppress
 from datetime import UTC, datetime
 from email.utils import format_datetime
 from typing import TYPE_CHECKING, Any
@@ -407,6 +407,42 @@ async def test_a_reply_is_not_held_back_by_a_body_that_does_not_end() -> None:
     async with serving(held) as server:
         reply = await tiny(server, timeouts=Timeouts(rest=0.05, idle=30)).respond(REQUEST)
     assert reply.text == "all of it"
+
+
+async def test_a_provider_that_keeps_saying_that_it_is_there_does_not_hold_back_its_reply() -> None:
+    async def chatty(exchange: Exchange) -> None:
+        await exchange.begin()
+        await exchange.say({"start": 1}, {"text": "all of it"}, {"end": True})
+        with suppress(ConnectionError):
+            while True:
+                await exchange.send(b": ping\n\n")
+                await asyncio.sleep(0.01)
+
+    async with serving(chatty) as server, asyncio.timeout(10):
+        reply = await tiny(server, timeouts=Timeouts(rest=0.1)).respond(REQUEST)
+    assert reply.text == "all of it"
+
+
+async def test_what_can_not_be_read_after_the_last_word_takes_nothing_away() -> None:
+    async def noisy(exchange: Exchange) -> None:
+        await exchange.begin()
+        await exchange.say({"start": 1}, {"text": "all of it"}, {"end": True})
+        await exchange.send(b"data: {nonsense\n\n")
+        await exchange.end()
+
+    async with serving(noisy) as server:
+        reply = await tiny(server).respond(REQUEST)
+        assert (reply.text, len(server.exchanges)) == ("all of it", 1)
+
+
+async def test_a_function_that_gives_no_key_in_time_has_failed() -> None:
+    async def never() -> str:
+        return await asyncio.get_running_loop().create_future()
+
+    async with serving(good) as server:
+        with pytest.raises(ModelError, match="took longer") as caught:
+            await tiny(server, api_key=never, timeouts=Timeouts(connect=0.05)).respond(REQUEST)
+    assert caught.value.kind == "authentication"
 
 
 async def test_numbers_that_follow_the_last_word_count() -> None:

@@ -7,14 +7,14 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.behaviour.background import SESSION, agent_with, asked, heard, notices, talkative, titles, told
+from tests.behaviour.talk import SOON, until
+from tests.behaviour.talk import asked as requests
 
 import holdfast as hf
 from holdfast.clock import Instant, SystemClock
 from holdfast.errors import HoldfastError, JournalMissing, KeyConflict
 from holdfast.testing import call, error, text
-from tests.behaviour.background import SESSION, agent_with, asked, heard, notices, talkative, titles, told
-from tests.behaviour.talk import SOON, until
-from tests.behaviour.talk import asked as requests
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -92,7 +92,7 @@ async def test_a_running_turn_is_told_at_its_next_safe_point() -> None:
 async def test_the_turn_that_carried_it_acknowledges_it_and_not_before() -> None:
     at_model, go = asyncio.Event(), asyncio.Event()
 
-    async def thinks(request: Any) -> Any:  # noqa: ARG001
+    async def thinks(request: Any) -> Any:
         at_model.set()
         await go.wait()
         return text("heard")
@@ -111,7 +111,7 @@ async def test_the_turn_that_carried_it_acknowledges_it_and_not_before() -> None
 async def test_one_that_comes_after_the_last_safe_point_is_told_in_the_next_turn() -> None:
     at_model, go = asyncio.Event(), asyncio.Event()
 
-    async def thinks(request: Any) -> Any:  # noqa: ARG001
+    async def thinks(request: Any) -> Any:
         at_model.set()
         await go.wait()
         return text("the last words")
@@ -126,6 +126,27 @@ async def test_one_that_comes_after_the_last_safe_point_is_told_in_the_next_turn
         (notice,) = await told(runtime.store)
         assert notice.state == "acknowledged"
         assert len(await notices(runtime)) == 1
+
+
+async def test_one_that_comes_while_another_waits_to_be_told_is_told_after_it() -> None:
+    at_model, go = asyncio.Event(), asyncio.Event()
+
+    async def thinks(request: Any) -> Any:
+        at_model.set()
+        await go.wait()
+        return text("the last words")
+
+    agent = agent_with(script=[thinks])
+    async with hf.open(None, agents=[agent]) as runtime:
+        turn = await runtime.session(SESSION, agent=agent).send("go")
+        await at_model.wait()
+        await runtime.notify(SESSION, "first")
+        await _state(runtime, "claimed")
+        await runtime.notify(SESSION, "second")
+        go.set()
+        await turn.outcome(timeout=SOON)
+        await told(runtime.store, count=2)
+        assert [titles(words) for words in await notices(runtime)] == [["first"], ["second"]]
 
 
 async def test_a_parked_turn_is_not_disturbed_and_what_came_is_told_afterwards() -> None:
@@ -198,6 +219,14 @@ async def test_one_that_has_expired_is_never_told() -> None:
 # ---- in which order, how many at once --------------------------------------------------------------------------------
 
 
+def _parity(number: int) -> int:
+    return number % 2
+
+
+def _wordy(number: int) -> str:
+    return f"{number} " * 800
+
+
 async def _at_once(count: int, **options: Any) -> tuple[list[list[str]], int]:
     """What is told, in which turns, of so many that came while the session was busy; and how many attempts it took."""
     at_tool, go = asyncio.Event(), asyncio.Event()
@@ -228,7 +257,7 @@ async def test_several_are_told_in_one_text() -> None:
 
 
 async def test_the_higher_priority_goes_first_and_then_the_order_in_which_they_came() -> None:
-    told_, _ = await _at_once(6, priority=lambda number: number % 2)
+    told_, _ = await _at_once(6, priority=_parity)
     assert told_ == [["n1", "n3", "n5", "n0", "n2", "n4"]]
 
 
@@ -239,7 +268,7 @@ async def test_more_than_fit_into_one_text_are_all_told_each_once_and_in_order()
 
 
 async def test_bodies_that_do_not_fit_together_are_told_one_after_the_other() -> None:
-    told_, _ = await _at_once(30, body=lambda number: f"{number} " * 800)
+    told_, _ = await _at_once(30, body=_wordy)
     assert [title for words in told_ for title in words] == [f"n{number}" for number in range(30)]
     assert len(told_) > 1
 
@@ -325,7 +354,7 @@ async def test_one_whose_turn_fails_waits_for_its_pause() -> None:
 async def test_one_whose_turn_is_cancelled_is_queued_again() -> None:
     at_model = asyncio.Event()
 
-    async def thinks(request: Any) -> Any:  # noqa: ARG001
+    async def thinks(request: Any) -> Any:
         at_model.set()
         await asyncio.Event().wait()
 
@@ -349,7 +378,7 @@ async def test_one_that_entered_the_turn_of_a_person_comes_back_when_that_is_can
         await go.wait()
         return "seen"
 
-    async def thinks(request: Any) -> Any:  # noqa: ARG001
+    async def thinks(request: Any) -> Any:
         if not at_model.is_set():
             at_model.set()
             await asyncio.Event().wait()

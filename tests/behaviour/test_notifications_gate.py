@@ -1,4 +1,4 @@
-"""The host says when notifications may enter; whenever that changes, whatever waits comes in. Several hosts share it."""
+"""The host says when notifications may enter; whenever that changes, what waits comes in. Several hosts share it."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.behaviour.background import SESSION, agent_with, asked, notices, told
+from tests.behaviour.talk import SOON, until
 
 import holdfast as hf
 from holdfast.testing import text
-from tests.behaviour.background import SESSION, agent_with, asked, notices, told
-from tests.behaviour.talk import SOON, until
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -84,7 +84,7 @@ async def test_a_gate_that_opens_without_a_word_is_found_by_the_safety_tick() ->
         await _waiting(runtime, agent, gate)
         gate.is_open = True
         async with asyncio.timeout(40):
-            while (await runtime.store.notifications(SESSION))[0].state != "acknowledged":
+            while (await runtime.store.notifications(SESSION))[0].state != "acknowledged":  # noqa: ASYNC110
                 await asyncio.sleep(0.2)
 
 
@@ -207,7 +207,7 @@ async def test_two_runtimes_tell_each_notification_once(tmp_path: Path) -> None:
 async def test_a_session_with_a_full_inbox_is_told_when_there_is_room() -> None:
     at_model, go = asyncio.Event(), asyncio.Event()
 
-    async def thinks(request: Any) -> Any:  # noqa: ARG001
+    async def thinks(request: Any) -> Any:
         at_model.set()
         await go.wait()
         return text("done")
@@ -229,7 +229,7 @@ async def test_a_session_with_a_full_inbox_is_told_when_there_is_room() -> None:
 async def test_a_stop_request_reaches_a_turn_whose_inbox_is_full_of_other_things() -> None:
     at_model = asyncio.Event()
 
-    async def thinks(request: Any) -> Any:  # noqa: ARG001
+    async def thinks(request: Any) -> Any:
         at_model.set()
         await asyncio.Event().wait()
 

@@ -7,11 +7,6 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
-
-import holdfast as hf
-from holdfast.errors import TaskUnknown
-from holdfast.records import Done, Ended, Intended, Opened, Progressed, Started
-from holdfast.testing import call, check, text
 from tests.behaviour.background import (
     BUDGET,
     SESSION,
@@ -19,6 +14,7 @@ from tests.behaviour.background import (
     agent_with,
     asked,
     ended_task,
+    heard,
     notices,
     result,
     the_task,
@@ -26,6 +22,11 @@ from tests.behaviour.background import (
     told,
 )
 from tests.behaviour.talk import SOON, until
+
+import holdfast as hf
+from holdfast.errors import TaskUnknown
+from holdfast.records import Admitted, Done, Ended, Intended, Opened, Progressed, Started
+from holdfast.testing import call, check, text
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -92,7 +93,7 @@ async def test_the_agent_goes_on_by_itself_when_the_task_has_ended(held: Held) -
         await told(runtime.store)
         history = await runtime.session(SESSION).history()
         assert isinstance(history[-1], hf.AssistantMessage)
-        assert titles(history[-2].text) == ["The background call of slow has completed"]  # pyright: ignore[reportAttributeAccessIssue]
+        assert titles(heard(history)[-1]) == ["The background call of slow has completed"]
 
 
 async def test_the_notification_tells_the_result_and_names_the_task(held: Held) -> None:
@@ -121,7 +122,7 @@ async def test_a_task_has_one_record_for_each_thing_that_happened(held: Held) ->
         await asked(runtime, agent)
         held.go.set()
         task = await ended_task(runtime)
-        assert [type(record) for record in task.records] == [Opened, Intended, Started, Done, Ended]
+        assert [type(record) for record in task.records] == [Opened, Admitted, Intended, Started, Done, Ended]
 
 
 async def test_a_task_tells_its_session_its_agent_its_call_and_who_carries_it_out() -> None:

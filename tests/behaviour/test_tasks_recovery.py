@@ -6,11 +6,8 @@ import asyncio
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
-
-import holdfast as hf
-from holdfast.records import Resumed, Started
-from holdfast.testing import call, check
 from tests.behaviour.background import (
     BUDGET,
     SESSION,
@@ -24,8 +21,14 @@ from tests.behaviour.background import (
 )
 from tests.behaviour.talk import SOON, until
 
+import holdfast as hf
+from holdfast.records import Resumed, Started
+from holdfast.tasks import TaskCall, task_id
+from holdfast.tasks.state import CALL
+from holdfast.testing import call, check
+
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncGenerator
     from pathlib import Path
 
     from holdfast.runtime.runtime import Runtime
@@ -46,7 +49,7 @@ async def _left(path: Path, agent: hf.Agent, held: Held) -> str:
 
 
 @asynccontextmanager
-async def _next(path: Path, tool: hf.Tool[..., Any], **options: Any) -> AsyncIterator[Runtime]:
+async def _next(path: Path, tool: hf.Tool[..., Any], **options: Any) -> AsyncGenerator[Runtime]:
     async with hf.open(path, agents=[agent_with(tool)], **options) as runtime:
         yield runtime
 
@@ -115,6 +118,20 @@ async def test_a_task_that_is_interrupted_again_and_again_is_told_once(tmp_path:
     async with _next(tmp_path / "s.db", last.tool(read_only=True)) as runtime:
         assert len(await told(runtime.store)) == 1
         assert (await the_task(runtime)).starts == 5
+
+
+async def test_a_task_that_was_written_down_and_not_begun_is_begun_by_whoever_comes_next(tmp_path: Path) -> None:
+    """The process ended right after the model was told that the call goes on."""
+    held = Held()
+    held.go.set()
+    described = TaskCall("slow", {}, "call_0_0", "t1", "t1/2.tools/1.slow", "key-1")
+    id, content = task_id(SESSION, described.key), msgspec.to_builtins(described)
+    async with hf.open_store(tmp_path / "s.db") as store:
+        await store.open_journal(SESSION, "session", "a")
+        await store.accept_into(id, "process", "a", content, key=CALL, role="task", session=SESSION)
+    async with _next(tmp_path / "s.db", held.tool(background=True, inline_budget=None)) as runtime:
+        (notice,) = await told(runtime.store)
+        assert (notice.kind, held.keys) == ("task_succeeded", ["key-1"])
 
 
 async def test_steps_of_a_task_are_not_repeated(tmp_path: Path) -> None:
@@ -273,6 +290,7 @@ async def test_closing_lets_a_short_task_finish(tmp_path: Path) -> None:
         assert [notice.kind for notice in await store.notifications(SESSION)] == ["task_succeeded"]
 
 
+@pytest.mark.torture
 async def test_closing_a_runtime_with_a_long_task_takes_less_than_five_seconds(tmp_path: Path) -> None:
     held = Held()
     agent = agent_with(held.tool())

@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 SESSION: Final = "golden"
 BUDGET: Final = 0.01
 TOOLS: Final = ("look", "reserve", "pay", "ship")
-PATIENCE: Final = 5.0
+PATIENCE: Final = 12.0
 
 
-def make_tools(folder: Path) -> list[hf.Tool[..., Any]]:
+def make_tools(folder: Path, budget: float | None = BUDGET) -> list[hf.Tool[..., Any]]:
     """One tool of every kind: spilled past a budget, or in the background from the beginning."""
     world = World(folder / "world.log")
 
-    @hf.tool(read_only=True, inline_budget=BUDGET)
+    @hf.tool(read_only=True, inline_budget=budget)
     async def look(ctx: hf.Context) -> str:
         world.act(SESSION, ctx, hf.Repeat.FREE, "look")
         await asyncio.sleep(4 * BUDGET)
@@ -43,7 +43,7 @@ def make_tools(folder: Path) -> list[hf.Tool[..., Any]]:
         await asyncio.sleep(0)
         return "reserved"
 
-    @hf.tool(inline_budget=BUDGET)
+    @hf.tool(inline_budget=budget)
     async def pay(ctx: hf.Context) -> str:
         world.act(SESSION, ctx, hf.Repeat.NEVER, "pay")
         await asyncio.sleep(4 * BUDGET)
@@ -68,8 +68,8 @@ def _say(request: ModelRequest) -> Any:
     return [call(name) for name in TOOLS] if position_of(request) == 0 else text("noted")
 
 
-def make_agent(folder: Path) -> hf.Agent:
-    return hf.Agent("shop", model=ScriptedModel(_say), tools=make_tools(folder))
+def make_agent(folder: Path, budget: float | None = BUDGET) -> hf.Agent:
+    return hf.Agent("shop", model=ScriptedModel(_say), tools=make_tools(folder, budget))
 
 
 async def _is_over(runtime: Runtime) -> bool:
@@ -83,9 +83,9 @@ async def _is_over(runtime: Runtime) -> bool:
     return not (await store.notifications(SESSION, "queued") or await store.notifications(SESSION, "claimed"))
 
 
-async def work(folder: Path) -> None:
+async def work(folder: Path, budget: float | None) -> None:
     """All of it, from wherever an earlier process was."""
-    agent = make_agent(folder)
+    agent = make_agent(folder, budget)
     async with hf.open(folder / "store.db", agents=[agent]) as runtime:
         await runtime.recover()
         turn = await runtime.session(SESSION, agent=agent).send("Order item 7.", key="order")
@@ -98,8 +98,9 @@ async def work(folder: Path) -> None:
                     raise error
 
 
-def _once(folder: Path, _request: dict[str, str]) -> None:
-    asyncio.run(asyncio.wait_for(work(folder), PATIENCE))
+def _once(folder: Path, request: dict[str, str]) -> None:
+    budget = None if request.get("budget") == "none" else BUDGET
+    asyncio.run(asyncio.wait_for(work(folder, budget), PATIENCE))
 
 
 def _import_all() -> None:

@@ -1,4 +1,4 @@
-"""Two processes on one file: neither disturbs the live tasks of the other, and what a killed one left is seen to once."""
+"""Two processes on one file: neither disturbs live tasks of the other, and what a killed one left is seen to once."""
 
 from __future__ import annotations
 

@@ -22,17 +22,18 @@ def test_where_there_is_no_such_header_nothing_is_said() -> None:
 
 
 @pytest.mark.parametrize("told", [True, False])
-@pytest.mark.parametrize(
-    "error",
-    [
-        ModelError("no", kind="server_error", status=500, retryable=True),
-        ModelError("no", kind="bad_request", status=400),
-        ContextOverflow("too long"),
-    ],
-    ids=lambda error: error.kind,
-)
-def test_what_the_provider_says_stands_above_kind_and_status(error: ModelError, told: bool) -> None:  # noqa: FBT001
-    assert worth_another(error, told) is told
+def test_what_the_provider_says_stands_above_what_would_be_tried_again_by_itself(told: bool) -> None:  # noqa: FBT001
+    assert worth_another(ModelError("no", kind="server_error", status=500, retryable=True), told) is told
+    assert worth_another(ModelError("no", kind="odd", status=418), told) is told
+
+
+@pytest.mark.parametrize("status", [400, 401, 403, 404])
+def test_a_refusal_for_good_is_not_tried_again_whatever_the_provider_says(status: int) -> None:
+    assert not worth_another(ModelError("no", kind="bad_request", status=status), True)  # noqa: FBT003
+
+
+def test_a_conversation_that_is_too_long_is_not_sent_again_whatever_the_provider_says() -> None:
+    assert not worth_another(ContextOverflow("too long"), True)  # noqa: FBT003
 
 
 def test_what_the_provider_says_does_not_lift_the_number_of_tries() -> None:

@@ -104,13 +104,18 @@ class Embedded:
         self._wake.set()
         self._tasks = [spawn(self._listen()), spawn(self._serve())]
 
-    def poke(self, session: str) -> None:
-        """Something came for `session` from within this process."""
+    def poke(self, session: str, *, again: bool = False) -> None:
+        """Something came for `session` from within this process.
+
+        With `again`, a drive that is about to end is followed by another one: what came leaves no trace in the store.
+        """
         if self._stopping or session in self._stuck:
             return
         found = self._active.get(session)
         if found is not None:
             found[0].notify()
+            if again:
+                self._queue[session] = None
         else:
             self._begin(session, session)
 
@@ -126,11 +131,17 @@ class Embedded:
         self._begin(session, session)
         return session in self._active
 
-    def begin_task(self, id: str, drive: Drive) -> None:
-        """Drive a task from now on: one that is under way in this process already, or that was just made."""
-        if not self._stopping and id not in self._active:
+    def begin_task(self, id: str, drive: Drive) -> bool:
+        """Drive a task from now on: one that is under way in this process already, or that was just made.
+
+        False when nothing more is begun here.
+        """
+        if self._stopping:
+            return False
+        if id not in self._active:
             self._tasks_active.add(id)
             self._spawn(id, drive)
+        return True
 
     def tick(self) -> None:
         """Look also at sessions that were looked at before and still have something to deliver."""

@@ -25,13 +25,15 @@ _SHORTEST_SECRET: Final = 8
 class Credentials:
     """The key of one endpoint, asked for anew at each call. Only a function is kept, so that no repr shows it."""
 
-    __slots__ = ("_endpoint", "_source")
+    __slots__ = ("_endpoint", "_source", "asked")
 
     def __init__(self, endpoint: Endpoint, given: object = None) -> None:
         if endpoint.auth not in AUTH:
             raise InvalidArgument("auth", endpoint.auth, f"one of {', '.join(AUTH)}")
         self._endpoint = endpoint
         self._source = _source(endpoint, given)
+        self.asked = callable(given)
+        """Whether somebody's function gives it, which may take its time."""
 
     async def key(self) -> str:
         """The key as it is now; empty where the endpoint needs none."""

@@ -159,6 +159,7 @@ class HttpModel:
     async def _ask(self, wire: WireRequest, call: _Call, ask: _Try) -> None:
         """Send the request; then `ask` has the answer, or the stream in which it comes."""
         timeouts = self._timeouts_left(call)
+        ask.key = await self._keyed(timeouts)
         place = self._limits if isinstance(self._limits, Gate) else gate(self.endpoint, self._limits)
         await _entered(place, timeouts.total)
         ask.place = place
@@ -166,13 +167,13 @@ class HttpModel:
         url = f"{self._base}{wire.path}"
         # The headers have no name here, so that nobody who collects the locals of a traceback finds the key.
         try:
-            response = await self.transport.open(url, await self._authorised(wire, ask), wire.body, timeouts)
+            response = await self.transport.open(url, self._authorised(wire, ask), wire.body, timeouts)
         except (ModelError, asyncio.CancelledError) as error:
             raise error.with_traceback(None) from None  # the frames below hold the headers, and the key in them
         ask.response = response
         if not 200 <= response.status < 300:
             raise await self._refused(response, ask)
-        kind = response.headers.get("content-type", "")
+        kind = response.headers.get("content-type", "").lower()
         if "html" in kind:
             raise ModelError(f"{self.name} answered with a web page", kind="bad_frame", retryable=True)
         fold = self.dialect.fold(self.endpoint, self.model)
@@ -236,9 +237,20 @@ class HttpModel:
             raise ModelError(f"the call of {self.name} took longer than it may take", kind="timeout")
         return msgspec.structs.replace(self.timeouts, total=left)
 
-    async def _authorised(self, wire: WireRequest, ask: _Try) -> dict[str, str]:
-        key = ask.key = await self._credentials.key()
-        return {**self._headers, **wire.headers, **self._credentials.header(key)}
+    async def _keyed(self, timeouts: Timeouts) -> str:
+        """The key; a function that gives none in time is as good as one that fails."""
+        if not self._credentials.asked:
+            return await self._credentials.key()
+        most = timeouts.connect if timeouts.total is None else min(timeouts.connect, timeouts.total)
+        try:
+            async with asyncio.timeout(most):
+                return await self._credentials.key()
+        except TimeoutError:
+            message = f"the function that gives the key for {self.endpoint.provider} took longer than {most:g} s"
+            raise ModelError(message, kind="authentication") from None
+
+    def _authorised(self, wire: WireRequest, ask: _Try) -> dict[str, str]:
+        return {**self._headers, **wire.headers, **self._credentials.header(ask.key)}
 
 
 class _Try:

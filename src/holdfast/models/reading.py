@@ -72,7 +72,15 @@ def arguments_of(value: Any) -> tuple[dict[str, Any] | None, str | None]:  # noq
     """The same, where a provider sends a value instead of its text."""
     if value is None or isinstance(value, dict):
         return mapping(value), None
-    return arguments_in(value) if isinstance(value, str) else (None, msgspec.json.encode(value).decode())
+    return arguments_in(value) if isinstance(value, str) else (None, written(value))
+
+
+def written(value: Any) -> str:  # noqa: ANN401  whatever came
+    """A value as JSON, for somebody to read; nothing where it has no such form, or is nested too deeply."""
+    try:
+        return msgspec.json.encode(value).decode()
+    except UNREADABLE:
+        return ""
 
 
 def made_id(*seed: str) -> str:

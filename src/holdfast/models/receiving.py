@@ -23,13 +23,14 @@ MAX_ERROR: Final = 64 * 1024
 class Reading:
     """A stream that is being read. Nothing but a cancellation is raised before `reply`."""
 
-    __slots__ = ("_chunks", "_decoder", "_failure", "_received", "_rest", "fold", "open")
+    __slots__ = ("_chunks", "_decoder", "_failure", "_received", "_rest", "_until", "fold", "open")
 
     def __init__(self, fold: Fold, response: Response, rest: float) -> None:
         self.fold = fold
         self.open = True
         self._chunks = response.chunks()
         self._rest = rest
+        self._until: float | None = None
         self._decoder = SseDecoder()
         self._received = 0
         self._failure: ModelError | None = None
@@ -44,9 +45,10 @@ class Reading:
                 if frame.data:
                     events += self.fold.feed(frame)
         except ModelError as error:
-            if self.open or error.kind != "bad_frame":
+            # Half a frame at the end is nothing but a sign that the stream was cut; `reply` will say so. And what can't
+            # be read after the provider's last word takes nothing away from the reply.
+            if error.kind != "bad_frame" or (self.open and not self.fold.complete):
                 self._failure = error
-            # Otherwise half a frame at the end, nothing but a sign that the stream was cut; `reply` will say so.
             self.open = False
         return events
 
@@ -54,7 +56,10 @@ class Reading:
         """The next piece, or None at the end."""
         try:
             if self.fold.complete:
-                async with asyncio.timeout(self._rest):
+                # One span for all that still comes: whoever only says that he is there does not hold up the reply.
+                loop = asyncio.get_running_loop()
+                self._until = self._until or loop.time() + self._rest
+                async with asyncio.timeout_at(self._until):
                     chunk = await self._chunks.__anext__()
             else:
                 chunk = await self._chunks.__anext__()

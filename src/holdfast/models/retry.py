@@ -66,12 +66,12 @@ def check_seconds(what: str, value: object, *, above: bool = False) -> float:
 
 def worth_another(error: ModelError, told: bool | None = None) -> bool:  # noqa: FBT001  as `should_retry` gives it
     """Whether the same request may succeed later. `told` is what the provider says about that, if it does."""
-    if told is not None:
-        return told
-    if error.kind in FINAL_KINDS:
+    if told is False or error.kind in FINAL_KINDS:
         return False
     if error.status in FINAL_STATUSES:
         return error.retryable and error.kind in PASSING_KINDS
+    if told:
+        return True
     passing = error.status is not None and (error.status in PASSING_STATUSES or error.status >= 500)
     return passing or error.retryable
 

@@ -5,12 +5,29 @@ from __future__ import annotations
 import math
 import re
 from email.utils import parsedate_to_datetime
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
+
+from holdfast.models.reading import worded
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
-_LATER: Final = re.compile(r"try again in (?:(\d{1,6})h)?(?:(\d{1,6})m(?!s))?(?:(\d{1,9}(?:\.\d{1,9})?) ?(ms|s)\b)?")
+_DURATION: Final = (
+    r"(?:(\d{1,6}) ?h(?:ours?)?(?![a-z]) ?)?"
+    r"(?:(\d{1,6}) ?m(?:in(?:ute)?s?)?(?![a-z]) ?)?"
+    r"(?:(\d{1,9}(?:\.\d{1,9})?) ?(m?s|(?:milli)?sec(?:ond)?s?)\b)?"
+)
+_LATER: Final = re.compile(rf"(?:try again|retry) (?:in|after) {_DURATION}")
+_SPAN: Final = re.compile(_DURATION)
+_LIMITS: Final = (
+    *("", "-requests", "-tokens", "-requests-minute", "-tokens-minute"),
+    *("-requests-hour", "-tokens-hour", "-requests-day", "-tokens-day"),
+)
+"""What a limit is called in ``x-ratelimit-remaining...`` and ``x-ratelimit-reset...``."""
+_MOMENTS: Final = 1_000_000_000
+"""From here on a number says when, in seconds since 1970, and not how long."""
+_MOMENTS_MS: Final = 1_000 * _MOMENTS
+_DELAY: Final = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)s")
 _SEARCHED: Final = 4_000
 
 
@@ -32,12 +49,42 @@ def asked_in_headers(headers: Mapping[str, str], now: float | None = None) -> fl
 
 
 def asked_in_words(message: str) -> float | None:
-    """Seconds, from words such as "Please try again in 1m2.5s"."""
-    found = _LATER.search(message[:_SEARCHED].lower())
+    """Seconds, from words such as "Please try again in 1m2.5s" or "retry after 9 seconds"."""
+    return _span(_LATER.search(message[:_SEARCHED].lower()))
+
+
+def delay_in(details: Iterable[Mapping[str, Any]]) -> float | None:
+    """Seconds, from the details of an error of Google's: the longest ``retryDelay``, such as "22s"."""
+    delays = [_DELAY.fullmatch(worded(detail.get("retryDelay"))) for detail in details]
+    return max((float(found.group(1)) for found in delays if found), default=None)
+
+
+def asked_by_limits(headers: Mapping[str, str], date: str = "") -> float | None:
+    """Seconds until the last of the limits that are used up is lifted: for a request that was refused for them.
+
+    A limit is told as ``x-ratelimit-remaining-NAME``, and its end as ``x-ratelimit-reset-NAME``: a duration such as
+    "6m0s", a number of seconds, or a moment, which is held against `date`.
+    """
+    used_up = [limit for limit in _LIMITS if headers.get(f"x-ratelimit-remaining{limit}", "").strip() == "0"]
+    waits = [_until(headers.get(f"x-ratelimit-reset{limit}", "").strip().lower(), date) for limit in used_up]
+    return max((wait for wait in waits if wait is not None), default=None)
+
+
+def _until(said: str, date: str) -> float | None:
+    number = seconds_in(said)
+    if number is None:
+        return _span(_SPAN.fullmatch(said))
+    if number < _MOMENTS:
+        return number
+    since = _date(date)
+    return None if since is None else max((number / 1_000 if number >= _MOMENTS_MS else number) - since, 0.0)
+
+
+def _span(found: re.Match[str] | None) -> float | None:
     if found is None or not any(found.groups()):
         return None
     hours, minutes, number, unit = found.groups()
-    seconds = float(number or 0) / (1_000 if unit == "ms" else 1)
+    seconds = float(number or 0) / (1_000 if unit and unit.startswith("m") else 1)
     return int(hours or 0) * 3_600 + int(minutes or 0) * 60 + seconds
 
 

@@ -48,8 +48,8 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
         return f"Endpoint({self.provider!r}, {self.dialect!r}, {self.base_url!r})"
 
     def route(self, model: str) -> str:
-        """What stamps replay data: it is good for the same provider, address and model alone."""
-        return f"{self.provider} {self.base_url} {model}"
+        """What stamps replay data: it is good for the same provider, dialect, address and model alone."""
+        return f"{self.provider} {self.dialect} {self.base_url} {model}"
 
 
 class WireRequest(msgspec.Struct, frozen=True):

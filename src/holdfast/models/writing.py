@@ -11,7 +11,7 @@ from holdfast.messages import Attachment
 from holdfast.models.reading import listed, mapping
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
 
 class Once:
@@ -50,6 +50,31 @@ def attachment_in(value: Any, files: Mapping[str, bytes]) -> Attachment | None: 
     except msgspec.ValidationError:
         return None
     return found if found.digest in files else None
+
+
+FILES_DEPTH: Final = 4
+"""How deep in what a tool returns files are looked for: as deep as its caller looks for them."""
+
+
+def bytes_of(digests: Iterable[str], files: Mapping[str, bytes]) -> Mapping[str, bytes]:
+    """The bytes of those files that a result speaks of. Empty for most results, which need not be walked then."""
+    return {digest: files[digest] for digest in digests if digest in files}
+
+
+def labelled(value: Any, files: Mapping[str, bytes], label: Callable[[Attachment], Any], depth: int = 0) -> Any:  # noqa: ANN401  any JSON value
+    """A value with what `label` gives in place of each file in it. `depth` is how deep in a result it stands itself."""
+    if not files:
+        return value
+    found = attachment_in(value, files)
+    if found is not None:
+        return label(found)
+    if depth == FILES_DEPTH:
+        return value
+    if isinstance(value, list | tuple):
+        return [labelled(item, files, label, depth + 1) for item in cast("list[Any]", value)]
+    if isinstance(value, dict):
+        return {name: labelled(item, files, label, depth + 1) for name, item in cast("dict[Any, Any]", value).items()}
+    return value
 
 
 def base64_of(data: bytes) -> str:

@@ -23,9 +23,11 @@ from holdfast.messages import (
     StreamEnd,
     StreamNote,
     StreamReset,
+    StreamUsage,
     Text,
     TextChunk,
     ToolMessage,
+    Usage,
     UserMessage,
     decode_reply,
     encode,
@@ -54,6 +56,8 @@ class Unfinished(NamedTuple):
     key: str
     ask: Ask
     said: list[str]
+    used: list[Usage]
+    """What the provider has counted so far; the last one counts."""
 
     @property
     def answer(self) -> str:
@@ -62,7 +66,8 @@ class Unfinished(NamedTuple):
 
     def outcome(self, model: str, now: int) -> Done:
         """The words so far as the recorded reply."""
-        reply = ModelReply((Text("".join(self.said)),), "cancelled", model=model)
+        usage = self.used[-1] if self.used else Usage()
+        reply = ModelReply((Text("".join(self.said)),), "cancelled", usage, model)
         return Done(at=now, key=self.key, ask=self.ask, value=msgspec.Raw(encode(reply)))
 
 
@@ -104,7 +109,7 @@ class Asking:
         begun = self._loop.time()
         crash_point("model.before_call")
         try:
-            body = encode(self._priced(await self._stream(Unfinished(key, ask, []), request)))
+            body = encode(self._priced(await self._stream(Unfinished(key, ask, [], []), request)))
             reply = decode_reply(body)  # a model of somebody's own may have put anything into it
         except ModelError as error:
             failed = self._failed(key, ask, error, begun)
@@ -134,7 +139,8 @@ class Asking:
         """A reply with what it cost, by the prices of today."""
         if reply.cost is not None:
             return reply
-        cost = self._around.price(reply, self._agent.model.name)
+        asked = reply.attempts[-1].model if reply.attempts else self._agent.model.name
+        cost = self._around.price(reply, asked)
         return reply if cost is None else msgspec.structs.replace(reply, cost=cost)
 
     async def _attached(self, thread: Thread) -> dict[str, bytes]:
@@ -156,7 +162,10 @@ class Asking:
                         self._unfinished = None
                         reply = event.reply
                         return reply if reply.model else msgspec.structs.replace(reply, model=model.name)
-                    self._streamed(event, unfinished.said)
+                    if type(event) is StreamUsage:
+                        unfinished.used.append(event.usage)
+                    else:
+                        self._streamed(event, unfinished.said)
         raise StreamCut(model.name)
 
     def _streamed(self, event: StreamEvent, said: list[str]) -> None:

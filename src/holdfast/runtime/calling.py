@@ -19,6 +19,7 @@ from holdfast.errors import Suspended
 from holdfast.records import Ask, Cancelled, Done, Unknown
 from holdfast.runtime.interrupted import has_outcome, left_by_itself, only_waits
 from holdfast.runtime.invoking import Call, Invoker
+from holdfast.spawning import spawn
 from holdfast.tasks.words import continues
 from holdfast.tools.definition import Complaint
 from holdfast.tools.paging import READER
@@ -182,13 +183,14 @@ class Calling:
 
     async def _outcome(self, prepared: Call) -> Outcome:
         tool = prepared.tool
-        if tool is None or prepared.refused is not None or not self._may_spill(tool):
-            return await self._invoker.outcome(prepared, self._began)
+        # Also where it would not go to the background now: a process before this one may have thought otherwise.
         known = await self._around.spilled(prepared.key) if self._resumed else None
         if known is not None:
             return await self._answered(prepared, known, None)
+        if tool is None or prepared.refused is not None or not self._may_spill(tool):
+            return await self._invoker.outcome(prepared, self._began)
         if tool.background:
-            return await self._answered(prepared, await _whole(self._around.start_task(prepared)), None)
+            return await self._answered(prepared, await self._handed_over(self._around.start_task(prepared)), None)
         budget = tool.inline_budget or self._budget
         return await self._invoker.outcome(prepared, self._began, budget, self._spill)
 
@@ -198,7 +200,24 @@ class Calling:
         return tool.inline_budget is not None or self._budget is not None
 
     async def _spill(self, work: Work, seconds: float) -> Outcome:
-        return await self._answered(work.call, await _whole(self._around.adopt_task(work)), seconds)
+        work.handed_over = True
+        try:
+            task = await self._handed_over(self._around.adopt_task(work))
+        except asyncio.CancelledError:
+            raise
+        except BaseException:
+            work.handed_over = False  # it stays here
+            raise
+        return await self._answered(work.call, task, seconds)
+
+    async def _handed_over(self, making: Coroutine[Any, Any, str]) -> str:
+        """A task is made whole or not at all. If the turn is stopped meanwhile, so is the task: one call, one story."""
+        made = asyncio.ensure_future(making)
+        try:
+            return await asyncio.shield(made)
+        except asyncio.CancelledError:
+            spawn(self._around.stop_task(made))
+            raise
 
     async def _answered(self, prepared: Call, task: str, seconds: float | None) -> Outcome:
         """The call goes on in the background: that is its outcome here."""
@@ -241,11 +260,6 @@ class Calling:
                 ask = None if intended else Ask("tool_call", key.rpartition(".")[2], _content(call))
                 yield Unknown(at=now, key=key, ask=ask)
             first = False
-
-
-async def _whole(making: Coroutine[Any, Any, str]) -> str:
-    """A task is made whole or not at all: if the turn is cancelled meanwhile, the task goes on without it."""
-    return await asyncio.shield(asyncio.ensure_future(making))
 
 
 def _content(call: ToolCall) -> str:

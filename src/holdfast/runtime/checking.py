@@ -19,6 +19,8 @@ from holdfast.turns import Conversation, Ending
 from holdfast.turns.conversation import ending_of
 
 if TYPE_CHECKING:
+    import asyncio
+
     from holdfast.agent import Agent
     from holdfast.events import LiveEvent
     from holdfast.messages import ModelReply, UserMessage
@@ -172,6 +174,9 @@ class _Nobody:
     async def adopt_task(self, work: Work) -> str:
         message = f"a check must not let {work.call.key!r} go on"
         raise InvariantBroken(message)
+
+    async def stop_task(self, made: asyncio.Future[str]) -> None:
+        """Nothing was made."""
 
     def price(self, reply: ModelReply, asked: str) -> float | None:  # noqa: ARG002
         """Nothing is bought."""

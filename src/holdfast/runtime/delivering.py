@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from holdfast.effects.canonical import canonical
+from holdfast.errors import InboxFull
 from holdfast.messages import Text
 from holdfast.store.contract import Input
 from holdfast.turns.conversation import Said
@@ -33,7 +34,10 @@ async def deliver(store: Store, lease: Lease, ready: Sequence[Notification]) -> 
         return None
     said = Said(parts=(Text(notice(picked)),), steer=True, origin="holdfast")
     content = msgspec.to_builtins(said)
-    receipt = await store.carry(lease, [found.id for found in picked], content)
+    try:
+        receipt = await store.carry(lease, [found.id for found in picked], content)
+    except InboxFull:
+        return None  # they wait until there is room
     if receipt is None:
         return None
     return Input(receipt.input, receipt.key, canonical(content), receipt.at), said

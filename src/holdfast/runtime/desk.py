@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import msgspec
 
-from holdfast.effects.canonical import digest_of_bytes
 from holdfast.effects.performer import idempotency_key
 from holdfast.errors import JournalMissing, KeyConflict, TaskUnknown
 from holdfast.names import check_text
-from holdfast.records import Ask, Done, Intended, Started
+from holdfast.records import Done, Started
 from holdfast.runtime.working import TaskDrive, read_task
-from holdfast.tasks.state import RUN, TaskCall, task_id, task_key
+from holdfast.tasks.state import CALL, RUN, TaskCall, first_records, task_id
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Literal
 
-    from holdfast.records import Record, Status
+    from holdfast.records import Status
     from holdfast.runtime.invoking import Call, Work
     from holdfast.runtime.surroundings import Surround
     from holdfast.store.contract import Journal
@@ -26,13 +26,15 @@ if TYPE_CHECKING:
 
 ROLE = "task"
 """The role of the journal of a background call."""
+TOLD = 10_000
+"""How many tasks that went on here are remembered until somebody asks."""
 
 
 class Drives(Protocol):
     """The engine, as far as tasks need it."""
 
-    def begin_task(self, id: str, drive: TaskDrive) -> None:
-        """Drive a task from now on."""
+    def begin_task(self, id: str, drive: TaskDrive) -> bool:
+        """Drive a task from now on; False when nothing more is begun here."""
         ...
 
     def retry(self, session: str) -> None:
@@ -57,6 +59,12 @@ class Desk:
         self._around = around
         self._store = around.store
         self.drives: Drives | None = None
+        self._taken_over: list[Recovered] = []
+
+    def took_over(self, state: TaskState) -> None:
+        """A task whose process is gone goes on here."""
+        if len(self._taken_over) < TOLD:
+            self._taken_over.append(self._recovered(state))
 
     # ---- for turns ----
 
@@ -71,41 +79,39 @@ class Desk:
 
     async def start(self, session: str, agent: str, turn: str, call: Call) -> str:
         """Carry out a call in the background."""
-        id, _ = await self._written(session, agent, turn, call, begun=False)
+        described = self._described(session, turn, call, begun=False)
+        id = await self._accepted(session, agent, described)
         if self.drives is not None:
             self.drives.begin_task(id, TaskDrive(self._around, id))
         return id
 
     async def adopt(self, session: str, agent: str, turn: str, work: Work) -> str:
         """Let a call that is under way go on in the background."""
-        id, drive = await self._written(session, agent, turn, work.call, begun=True, work=work)
-        if self.drives is not None and drive is not None:
-            self.drives.begin_task(id, drive)
-        return id
-
-    async def _written(  # noqa: PLR0913
-        self, session: str, agent: str, turn: str, call: Call, *, begun: bool, work: Work | None = None
-    ) -> tuple[str, TaskDrive | None]:
-        """Make the journal of a task, with its call; of one that is under way, with the lease that it keeps."""
-        id = task_id(session, call.key)
-        await self._store.open_journal(id, "process", agent, role=ROLE, session=session)
+        described = self._described(session, turn, work.call, begun=True)
+        id = await self._accepted(session, agent, described)
         lease = await self._store.claim(id, ttl_ms=self._around.lease_ms)
         now = self._store.clock.read().wall
-        described = TaskCall(
-            call.call.name, call.call.arguments or {}, call.call.id, turn, call.key, self._idempotency(session, call)
-        )
-        body = msgspec.json.encode(described)
-        ask = Ask("tool_call", call.call.name, digest_of_bytes("task", body), msgspec.Raw(body))
-        records: list[Record] = [Intended(at=now, key=task_key(call.call.name), ask=ask)]
-        if begun:
-            records.append(Started(at=now, run=RUN, by=self._around.me))
-        if lease.head == 1:  # otherwise a process before this one has written it
-            head = await self._store.append(lease, records, head=lease.head)
-            lease = msgspec.structs.replace(lease, head=head)
-        if work is not None:
-            return id, TaskDrive(self._around, id, lease=lease, work=work)
-        await self._store.release(lease)
-        return id, None
+        records = [*first_records(described, 1, now), Started(at=now, run=RUN, by=self._around.me)]
+        head = await self._store.append(lease, records, head=lease.head)
+        drive = TaskDrive(self._around, id, lease=msgspec.structs.replace(lease, head=head), work=work)
+        if self.drives is None or not self.drives.begin_task(id, drive):
+            # The runtime is being closed: whoever opens the store next sees to it.
+            work.task.cancel()
+            await self._store.release(lease)
+        return id
+
+    async def _accepted(self, session: str, agent: str, call: TaskCall) -> str:
+        """Make the journal of a task together with its call: neither is ever there without the other."""
+        id = task_id(session, call.key)
+        content = msgspec.to_builtins(call)
+        with suppress(KeyConflict):  # a process before this one has written it
+            await self._store.accept_into(id, "process", agent, content, key=CALL, role=ROLE, session=session)
+        return id
+
+    def _described(self, session: str, turn: str, call: Call, *, begun: bool) -> TaskCall:
+        sent = call.call
+        known = self._idempotency(session, call)
+        return TaskCall(sent.name, sent.arguments or {}, sent.id, turn, call.key, known, begun)
 
     def _idempotency(self, session: str, call: Call) -> str:
         return call.idempotency or idempotency_key(self._store.id, session, call.key)
@@ -158,19 +164,21 @@ class Desk:
         await TaskDrive(self._around, id).run()
 
     async def recover(self) -> list[Recovered]:
-        """The tasks whose process is gone, and what becomes of them here. Live work is never touched."""
-        found: list[Recovered] = []
+        """The tasks whose process is gone, and what becomes of them here. Live work is never touched.
+
+        Those that went on here since the last call are told, too.
+        """
+        found, self._taken_over = self._taken_over, []
         after = 0
         while page := await self._store.work(after):
             for work in page:
                 gone = work.holder is None or self._store.owner_gone(work.holder)
                 if work.role == ROLE and gone and work.status == "running":
-                    found.append(await self._recovered(work.journal))
+                    found.append(self._recovered(await self.task(work.journal)))
             after = page[-1].no
         return found
 
-    async def _recovered(self, id: str) -> Recovered:
-        state = await self.task(id)
+    def _recovered(self, state: TaskState) -> Recovered:
         agent = self._around.agents.get(state.agent or "")
         name = "" if state.call is None else state.call.tool
         tool = None if agent is None else agent.tools.get(name)
@@ -180,4 +188,4 @@ class Desk:
             action = "rerun"
         else:
             action = "reconcile" if tool.reconcile is not None else "interrupted"
-        return Recovered(id, state.session, name, state.by, action)
+        return Recovered(state.id, state.session, name, state.by, action)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -117,6 +118,8 @@ class SessionDrive:
         self._reading = asyncio.Lock()
         self._looking: asyncio.Task[None] | None = None
         self._alarm: asyncio.TimerHandle | None = None
+        self._held_back = False
+        """Something could not be delivered because of the turn that was open."""
         # The turn that is open, and the reason why it must stop.
         self._open: OpenTurn | None = None
         self._turn: TurnRun | None = None
@@ -216,6 +219,9 @@ class SessionDrive:
             await asyncio.gather(self._looking, return_exceptions=True)
         if self._news or self._interruption is not None:
             return True
+        if self._held_back and (turn is None or turn.parked is None):
+            self._held_back = False
+            return turn is not None  # what waited behind it can be delivered now
         if turn is None or self._stops_only:
             return False
         if turn.parked is not None:
@@ -345,7 +351,8 @@ class SessionDrive:
         if self._agent is None or self._stops_only or self._stopping:
             return False
         if self._open is not None and (self._open.parked is not None or self._interruption is not None):
-            return False  # it would wait behind a turn that waits
+            self._held_back = True  # it would wait behind a turn that waits
+            return False
         if any(isinstance(found.said, Said) and found.said.origin == "holdfast" for found in self._inbox):
             return False
         try:
@@ -551,6 +558,10 @@ class SessionDrive:
 
     async def adopt_task(self, work: Work) -> str:
         return await self._around.desk.adopt(self.session, self._agent_name, self._run_name, work)
+
+    async def stop_task(self, made: asyncio.Future[str]) -> None:
+        with suppress(HoldfastError):  # it was not made
+            await self._around.desk.cancel(await made, "the turn that asked for it was stopped")
 
     @property
     def _agent_name(self) -> str:

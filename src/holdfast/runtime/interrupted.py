@@ -16,6 +16,15 @@ LOOK: Final = "%reconcile-"
 """What the places below a call begin with in which `reconcile` works; no name of a step or a wait can look like it."""
 
 
+ATTEMPT: Final = "%attempt-"
+"""What the places below a call begin with in which attempts are recorded that failed and were followed by another."""
+
+
+def attempts_of(past: Past, key: str) -> int:
+    """How many attempts of a call are recorded below it."""
+    return sum(name.startswith(f"{key}/{ATTEMPT}") for name in past.effects)
+
+
 def has_outcome(past: Past, key: str) -> bool:
     """Whether it is recorded how the effect ended."""
     found = past.effects.get(key)
@@ -33,7 +42,7 @@ def left_by_itself(past: Past, key: str) -> bool:
 
 def only_waits(past: Past, key: str) -> bool:
     """Whether the call did nothing that is recorded but wait, and nobody has answered it."""
-    below = dict(_below(past, key))
+    below = {name: found for name, found in _below(past, key) if f"/{ATTEMPT}" not in name}
     if any(name.startswith(f"{key}/{LOOK}") for name in below):
         return False  # it was interrupted once, and somebody is finding out
     waits = [found for found in below.values() if found.ask().kind == "await_event" and found.outcome is None]

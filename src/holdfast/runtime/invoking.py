@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 from holdfast.attachments import File
 from holdfast.crashpoints import crash_point
+from holdfast.effects.canonical import digest_of_bytes
 from holdfast.effects.replay import Again, Begin, Decision, SettleUnknown
 from holdfast.effects.scopes import Place, current
 from holdfast.errors import InvariantBroken, PayloadTooLarge, Suspended
 from holdfast.messages import Attachment, ToolCall, ToolResult
 from holdfast.records import Ask, Blob, ErrorInfo, Failed, Unknown
 from holdfast.runtime.finding import Finder
+from holdfast.runtime.interrupted import ATTEMPT, attempts_of
 from holdfast.runtime.surroundings import passes
 from holdfast.tools import crowding
 from holdfast.tools.context import Context
@@ -31,6 +34,10 @@ if TYPE_CHECKING:
     from holdfast.tools.context import Caller
     from holdfast.tools.definition import AnyTool, Bound
 
+_log: Final = logging.getLogger("holdfast.tools")
+
+PATIENCE: Final = 0.5
+"""How long a call that is stopped may take to unwind, in seconds; then it is left alone."""
 _FILES_DEPTH: Final = 4
 """How deep in what a tool returns files are looked for."""
 
@@ -80,6 +87,8 @@ class Work:
     place: Place
     task: asyncio.Task[object]
     begun: float
+    handed_over: bool = False
+    """Somebody else sees to it from here on."""
 
 
 class Spill(Protocol):
@@ -98,7 +107,9 @@ class Invoker:
         """Whether the model has the tool that reads what was too long to be shown."""
         self._caller = caller
         self._performer = performer
+        self._recorder = recorder
         self._finder = Finder(caller, performer, recorder)
+        self._tried: dict[str, int] = {}
         self._loop = asyncio.get_running_loop()
 
     async def outcome(
@@ -128,13 +139,19 @@ class Invoker:
         work = Work(prepared, context, place, task, begun)
         try:
             await asyncio.wait({task}, timeout=budget)
-        except BaseException:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
-            raise
-        if task.done() or context.used:
+            if task.done() or context.used:
+                return await self.finished(work)
+            context.hold()
+            return await spill(work, budget)
+        except PayloadTooLarge:
+            context.release()  # it can't be written down as a task: it is waited for
             return await self.finished(work)
-        return await spill(work, budget)
+        except BaseException:
+            if not work.handed_over:
+                task.cancel()
+                await asyncio.wait({task}, timeout=PATIENCE)
+                _let_go(task)
+            raise
 
     async def finished(self, work: Work) -> Outcome:
         """How a call that runs in a task of its own ends. If this is cancelled, so is the call."""
@@ -142,21 +159,28 @@ class Invoker:
 
     async def _attempts(self, tool: AnyTool, bound: Bound, context: Context, place: Place) -> object:
         """What the tool gives, at the first or at a later attempt, where it says that it may be tried again."""
-        token = current.set(place)
         attempt = 1
-        try:
-            while True:
-                try:
-                    return await _attempt(tool, bound, context)
-                except Exception as error:
-                    pause = None if tool.retry is None else tool.retry.pause_after(attempt, error)
-                    if pause is None:
-                        raise
-                    self._caller.progress(context.key, f"attempt {attempt} failed: {said_by(error)}", None)
-                await asyncio.sleep(pause)
-                attempt += 1
-        finally:
-            current.reset(token)
+        while True:
+            begun = self._loop.time()
+            try:
+                return await _attempt(tool, bound, context, place)
+            except Exception as error:
+                pause = None if tool.retry is None else tool.retry.pause_after(attempt, error)
+                if pause is None:
+                    raise
+                self._record_attempt(context.key, error, begun)
+                self._caller.progress(context.key, f"attempt {attempt} failed: {said_by(error)}", None)
+            await asyncio.sleep(pause)
+            attempt += 1
+
+    def _record_attempt(self, key: str, error: Exception, begun: float) -> None:
+        """An attempt that failed and is followed by another is recorded below the call."""
+        number = self._tried.get(key) or attempts_of(self._performer.past, key)
+        self._tried[key] = number = number + 1
+        ask = Ask("sample", "attempt", digest_of_bytes("attempt", f"{key} {number}".encode()))
+        ms = round((self._loop.time() - begun) * 1000)
+        failed = Failed(at=self._performer.now(), key=f"{key}/{ATTEMPT}{number}", ask=ask, error=raised(error), ms=ms)
+        self._recorder.submit([failed], patient=True)
 
     async def _settled(self, prepared: Call, begun: float, value_of: Awaitable[object]) -> Outcome:
         tool, _ = _ready(prepared)
@@ -215,7 +239,7 @@ class Invoker:
 
     def _timed_out(self, prepared: Call, tool: AnyTool, begun: float) -> Outcome:
         """It was stopped. Of a call that must not be repeated, nobody can say whether it took effect."""
-        if not tool.read_only:
+        if not tool.read_only and not tool.idempotent:
             return Unknown(at=self._performer.now(), key=prepared.key, ask=prepared.asked)
         return self._failed(prepared, timed_out(tool.name, tool.timeout or 0), begun)
 
@@ -235,16 +259,44 @@ class TimedOut(Exception):
     """The tool took longer than it may take."""
 
 
-async def _attempt(tool: AnyTool, bound: Bound, context: Context) -> object:
-    if tool.max_parallel is None and tool.timeout is None:
-        return await tool.call(bound, context)
+async def _attempt(tool: AnyTool, bound: Bound, context: Context, place: Place) -> object:
     async with crowding.place(tool):  # outside of the time that it may take: it has not begun
-        timer = asyncio.timeout(tool.timeout)
-        try:
-            async with timer:
-                return await tool.call(bound, context)
-        except TimeoutError as error:
-            raise (TimedOut(tool.name) if timer.expired() else error) from error
+        if tool.timeout is None:
+            return await _call(tool, bound, context, place)
+        return await _timed(tool, bound, context, place, tool.timeout)
+
+
+async def _call(tool: AnyTool, bound: Bound, context: Context, place: Place) -> object:
+    token = current.set(place)
+    try:
+        return await tool.call(bound, context)
+    finally:
+        current.reset(token)
+
+
+async def _timed(tool: AnyTool, bound: Bound, context: Context, place: Place, seconds: float) -> object:
+    """A call that must end in time. One that does not although it is cancelled is left alone, and told in the log."""
+    task = asyncio.ensure_future(_call(tool, bound, context, place))
+    try:
+        await asyncio.wait({task}, timeout=seconds)
+    except BaseException:
+        task.cancel()
+        await asyncio.wait({task}, timeout=PATIENCE)
+        _let_go(task)
+        raise
+    if task.done():
+        return task.result()
+    task.cancel()
+    await asyncio.wait({task}, timeout=PATIENCE)
+    if not task.done():
+        _log.warning("the tool %r does not end although its time is up; it is left alone", tool.name)
+    _let_go(task)
+    raise TimedOut(tool.name)
+
+
+def _let_go(task: asyncio.Task[object]) -> None:
+    """Nobody waits for it any more; what it raises is not told either."""
+    task.add_done_callback(lambda done: done.cancelled() or done.exception())
 
 
 def _ready(prepared: Call) -> tuple[AnyTool, Bound]:

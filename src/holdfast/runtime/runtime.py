@@ -7,6 +7,7 @@ import os
 import secrets
 import signal
 from contextlib import asynccontextmanager
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, Self
 
 import msgspec
@@ -46,7 +47,7 @@ from holdfast.turns.keys import run_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
-    from datetime import datetime, timedelta
+    from datetime import timedelta
     from pathlib import Path
     from types import TracebackType
 
@@ -357,6 +358,8 @@ class Runtime:
 
         The same `key` with the same content is one notification. It is delivered from `at` on, until `expires`.
         """
+        if self._closed:
+            raise RuntimeStopped
         found, fresh = await self.store.notify(
             session,
             kind=kind,
@@ -385,7 +388,7 @@ class Runtime:
         if session is None:
             self._engine.tick()
         else:
-            self._engine.poke(session)
+            self._engine.poke(session, again=True)
 
     async def recover(self) -> list[Recovered]:
         """See to the background work of processes that are gone: answers which tasks, and what becomes of them.
@@ -425,7 +428,11 @@ def _always(session: str) -> bool:  # noqa: ARG001  any session
 
 
 def _wall(at: datetime | None) -> int | None:
-    return None if at is None else round(at.timestamp() * 1000)
+    if at is None:
+        return None
+    if not isinstance(at, datetime):  # pyright: ignore[reportUnnecessaryIsInstance]  # callers may be untyped
+        raise InvalidArgument("time", at, "a datetime")
+    return round(at.timestamp() * 1000)
 
 
 @asynccontextmanager

@@ -84,6 +84,10 @@ class Surroundings(Protocol):
         """Let a call that is under way go on in the background; answers the id of the task, when it is durable."""
         ...
 
+    async def stop_task(self, made: asyncio.Future[str]) -> None:
+        """Cancel a task that is being made: the turn that asked for it is stopped."""
+        ...
+
     def price(self, reply: ModelReply, asked: str) -> float | None:
         """What a reply cost, if anybody knows: by the name of who gave it, or of who was asked."""
         ...

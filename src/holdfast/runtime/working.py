@@ -14,8 +14,8 @@ import msgspec
 
 from holdfast.crashpoints import crash_point
 from holdfast.driving import LeasedJournal, claimed, renewed
-from holdfast.effects.performer import Performer
-from holdfast.effects.replay import Again, Answer, Begin, SettleUnknown, fold
+from holdfast.effects.performer import Performer, printable
+from holdfast.effects.replay import Again, Answer, Begin, Repeat, SettleUnknown, fold
 from holdfast.effects.scopes import install
 from holdfast.errors import Halted, HoldfastError, JournalMissing, LeaseHeld, Suspended
 from holdfast.messages import ToolCall
@@ -27,11 +27,11 @@ from holdfast.runtime.recording import Recorder
 from holdfast.runtime.services import Services
 from holdfast.spawning import spawn
 from holdfast.store import Notify
-from holdfast.tasks.state import INTERRUPTED, RUN, TaskState, task_key
+from holdfast.tasks.state import CALL, INTERRUPTED, RUN, TaskState, decode_call, first_records, task_key
 from holdfast.tasks.words import body, title
 from holdfast.tools.definition import Complaint
 from holdfast.tools.paging import READER
-from holdfast.tools.results import complained, unknown_tool
+from holdfast.tools.results import complained, shorten, unknown_tool
 
 if TYPE_CHECKING:
     from datetime import timedelta
@@ -48,6 +48,8 @@ _log: Final = logging.getLogger("holdfast.tasks")
 
 EVERY: Final = 0.02
 """At most one report of progress is recorded in this time, in seconds; of those between, the newest counts."""
+NOTE: Final = 2_000
+"""Longest note of a report that is recorded, in characters."""
 PATIENCE: Final = 0.5
 """How long a call that is stopped may take to unwind, in seconds."""
 
@@ -57,6 +59,8 @@ async def read_task(store: Store, id: str) -> TaskState:
     state = TaskState(id)
     async for entry in store.read_all(id):
         state.add(entry.record)
+    if state.call is None and (found := await store.input(id, 1)) is not None and found.key == CALL:
+        state.call = decode_call(found.body)
     return state
 
 
@@ -74,6 +78,7 @@ class TaskDrive:
         self._carrying: asyncio.Task[Outcome] | None = None
         self._stop: str | None = None
         """Why the task is to be cancelled, if it is."""
+        self._stopped: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._seen: int | None = None
         self._looking: asyncio.Task[None] | None = None
 
@@ -123,6 +128,8 @@ class TaskDrive:
                 self._seen = lease.wakes
                 return
         ledger = LeasedJournal(self._store, lease, self._around.watch.touch)
+        if lease.head == 1:
+            self._enter(ledger, call)
         run = self._run = _TaskRun(self._around, self._state, call, ledger)
         lost.add_done_callback(lambda done: done.cancelled() or run.performer.halt(done.result()))
         lost.add_done_callback(lambda _: self._carrying is not None and self._carrying.cancel())
@@ -134,6 +141,13 @@ class TaskDrive:
             if self._looking is not None:
                 self._looking.cancel()
             await run.performer.close("ended")
+
+    def _enter(self, ledger: LeasedJournal, call: TaskCall) -> None:
+        """The call enters the journal; durable with what is recorded next."""
+        records = first_records(call, 1, ledger.now())
+        ledger.append(records, patient=True)
+        for record in records:
+            self._state.add(record)
 
     def _agent_is_missing(self) -> bool:
         return (self._state.agent or "") not in self._around.agents
@@ -159,30 +173,43 @@ class TaskDrive:
             if self._run is not None:
                 self._run.stopped = True
             self._carrying.cancel()
+            if not self._stopped.done():
+                self._stopped.set_result(None)
 
     # ---- carrying it out ----
 
     async def _carry_out(self, run: _TaskRun, tool: AnyTool | None, call: TaskCall) -> None:
-        prepared = run.prepare(tool, call, begun=self._state.starts > 0)
+        begun = self._state.begun and self._work is None
+        prepared = run.prepare(tool, call, begun=begun)
         if self._stop is not None and self._work is None:
-            await run.end(_stopped(run, prepared, begun=self._state.starts > 0), self._stop)
+            await run.end(_stopped(run, prepared, begun=begun), self._stop)
             return
         if self._work is None:
-            run.begin(resumed=self._state.starts > 0)
+            if begun and self._state.status == "running":
+                self._around.desk.took_over(self._state)
+            run.begin(resumed=begun)
             await run.recorder.settle()
         else:
             self._work.context.move(run, prepared.key)
             self._work.place.drive, self._work.place.path = run.performer, prepared.key
             prepared.begun = True
-        carrying = self._carrying = spawn(run.outcome(prepared, self._work))
-        self._work = None
+        work, self._work = self._work, None
+        carrying = self._carrying = spawn(run.outcome(prepared, work))
         if self._stop is not None:
+            if work is not None:
+                work.task.cancel()
             carrying.cancel()
+            self._stopped.set_result(None)
         await self._awaited(run, prepared, carrying)
 
     async def _awaited(self, run: _TaskRun, prepared: Call, carrying: asyncio.Task[Outcome]) -> None:
         try:
-            await asyncio.wait({carrying})
+            await asyncio.wait({carrying, self._stopped}, return_when=asyncio.FIRST_COMPLETED)
+            if not carrying.done():  # it is to be cancelled, and gets a moment to clean up
+                await asyncio.wait({carrying}, timeout=PATIENCE)
+                carrying.add_done_callback(_retrieve)
+                if not carrying.done():
+                    _log.warning("the tool of %s does not end although it is cancelled; it is left alone", self.session)
         except asyncio.CancelledError:
             # The runtime is being closed: nothing is recorded, and whoever drives next goes on.
             run.performer.refuse()
@@ -190,7 +217,7 @@ class TaskDrive:
             await asyncio.wait({carrying}, timeout=PATIENCE)
             raise
         run.performer.check_halted()
-        if self._stop is not None:
+        if self._stop is not None and not _has_outcome(carrying):
             await run.end(_stopped(run, prepared, begun=prepared.begun), self._stop)
             return
         try:
@@ -231,7 +258,8 @@ class _TaskRun:
         key = task_key(call.tool)
         ask = self._ask(key)
         past = self.performer.past
-        decision = self.performer.decide(key, ask, tool.repeat) if tool is not None and begun else Begin(intent=False)
+        repeat = Repeat.NEVER if tool is None else tool.repeat  # a tool that is gone can't say that it is safe
+        decision = self.performer.decide(key, ask, repeat) if begun else Begin(intent=False)
         if isinstance(decision, SettleUnknown) and left_by_itself(past, key):
             decision = Again()
         sent = ToolCall(call.call_id, call.tool, call.arguments)
@@ -239,7 +267,7 @@ class _TaskRun:
         if tool is None:
             agent = self._around.agents.get(self._state.agent or "")
             prepared.refused = unknown_tool(call.tool, () if agent is None else agent.tools)
-        elif not isinstance(decision, Answer):
+        elif tool is not None and not isinstance(decision, Answer):  # pyright: ignore[reportUnnecessaryComparison]
             bound = tool.bind(call.arguments)
             if isinstance(bound, Complaint):
                 prepared.refused = complained(bound)
@@ -306,7 +334,7 @@ class _TaskRun:
             self._tell(note, fraction)
 
     def _tell(self, note: str | None, fraction: float | None) -> None:
-        self._told = (note, fraction)
+        self._told = (_shown(note), fraction if fraction is not None and 0 <= fraction <= 1 else None)
         if self._telling is None:
             self._record()
             self._telling = self._loop.call_later(EVERY, self._tell_again)
@@ -359,6 +387,21 @@ class _Waiting:
         return self._store.wait_token(self._id, name)
 
 
+def _has_outcome(carrying: asyncio.Task[Outcome]) -> bool:
+    """Whether the call came to its end although it was to be cancelled: what it gave counts."""
+    return carrying.done() and not carrying.cancelled() and carrying.exception() is None
+
+
+def _retrieve(task: asyncio.Task[Outcome]) -> None:
+    """Nobody waits for it any more; what it raised is not told either."""
+    if not task.cancelled():
+        task.exception()
+
+
+def _shown(note: object) -> str | None:
+    return None if note is None else printable(shorten(str(note), NOTE))
+
+
 def _stopped(run: _TaskRun, prepared: Call, *, begun: bool) -> Outcome:
     """The outcome of a call that was cancelled: of one that acts, nobody can say whether it took effect."""
     now = run.performer.now()
@@ -377,6 +420,7 @@ def _ending(outcome: Outcome, cancelled: str | None) -> tuple[EndStatus, ErrorIn
         case Failed(error=error):
             return "failed", error
         case Unknown():
-            return "failed", ErrorInfo(INTERRUPTED, "its process ended, and it must not be repeated")
+            message = "it was interrupted or took too long, and it must not be repeated"
+            return "failed", ErrorInfo(INTERRUPTED, message)
         case Cancelled():
             return "cancelled", None

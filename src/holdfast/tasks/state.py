@@ -16,10 +16,13 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import msgspec
 
-from holdfast.effects.canonical import digest
+from holdfast.effects.canonical import digest, digest_of_bytes
 from holdfast.effects.envelope import segment
+from holdfast.errors import RecordUnreadable
 from holdfast.records import (
     TASK,
+    Admitted,
+    Ask,
     Cancelled,
     Done,
     Ended,
@@ -59,9 +62,32 @@ class TaskCall(msgspec.Struct, frozen=True, omit_defaults=True):
     """The key of the call in the journal of its session."""
     idempotency: str
     """What makes the call recognisable to the outside world."""
+    begun: bool = False
+    """It was under way already when it went to the background."""
 
 
-decode_call: Final = msgspec.json.Decoder(TaskCall).decode
+_decode: Final = msgspec.json.Decoder(TaskCall).decode
+
+CALL: Final = "holdfast/call"
+"""The key of the input that a task begins with: its call."""
+
+
+def decode_call(body: bytes) -> TaskCall:
+    """The call in the input that a task begins with."""
+    try:
+        return _decode(body)
+    except msgspec.MsgspecError as error:
+        raise RecordUnreadable(f"the call of a task: {error}") from error
+
+
+def first_records(call: TaskCall, number: int, now: int) -> list[Record]:
+    """What the journal of a task begins with: its call came in, and is about to be carried out."""
+    body = msgspec.json.encode(call)
+    ask = Ask("tool_call", call.tool, digest_of_bytes("task", body))
+    return [
+        Admitted(at=now, input=number, key=CALL, body=msgspec.Raw(body), run=RUN),
+        Intended(at=now, key=task_key(call.tool), ask=ask),
+    ]
 
 
 def task_id(session: str, key: str) -> str:
@@ -110,9 +136,16 @@ class TaskState:
         """Whether it has ended."""
         return self.status in TERMINAL
 
+    @property
+    def begun(self) -> bool:
+        """Whether anybody has begun to carry it out."""
+        return self.starts > 0 or (self.call is not None and self.call.begun)
+
     def add(self, record: Record) -> None:
-        """Take the next record into account."""
+        """Take the next record into account. After the end nothing changes any more."""
         self.records.append(record)
+        if self.over:
+            return
         self.updated = record.at
         match record:
             case Opened():
@@ -120,15 +153,15 @@ class TaskState:
             case Started() | Resumed():
                 self.status, self.by, self.starts, self.waits = "running", record.by, self.starts + 1, ()
                 self.started = self.started or record.at
-            case Intended() if self.call is None and record.ask.body:
-                self.call = decode_call(bytes(record.ask.body))
+            case Admitted() if self.call is None and record.key == CALL:
+                self.call = decode_call(bytes(record.body))
             case Progressed():
                 self.progress, self.reports = record, self.reports + 1
             case Parked():
                 self.status, self.waits = "waiting", record.waits
             case Done() | Failed() | Unknown() | Cancelled() if self._is_own(record.key):
                 self.outcome = record
-            case Ended() if not self.over:
+            case Ended():
                 self.ended, self.error = record.at, record.error
                 self.status = status_of(record)
             case _:

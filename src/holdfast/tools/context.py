@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -45,7 +46,7 @@ class Context(EffectContext):
     a part of the tool once: when the call is performed again after a crash or a wait, it answers what it had given.
     """
 
-    __slots__ = ("_caller", "_idempotency", "_scope", "_waits", "call_id", "session", "tool", "turn", "used")
+    __slots__ = ("_caller", "_idempotency", "_moving", "_scope", "_waits", "call_id", "session", "tool", "turn", "used")
 
     def __init__(  # noqa: PLR0913
         self,
@@ -60,6 +61,7 @@ class Context(EffectContext):
         super().__init__(Boundary(caller.performer), key)
         self._scope = key if scope is None else scope
         self._idempotency = idempotency
+        self._moving: asyncio.Future[None] | None = None
         self.used = False
         """Whether the call has asked for steps or waits, which are recorded where it began."""
         self._caller = caller
@@ -77,13 +79,30 @@ class Context(EffectContext):
 
     async def step(self, name: str, function: Callable[..., Any], *args: object, **options: Any) -> Any:  # noqa: ANN401
         """A part of the tool that runs once: performed again, the call gets what it had given."""
-        self.used = True
+        await self._here()
         return await super().step(name, function, *args, **options)
+
+    async def _here(self) -> None:
+        """What is recorded of the call is recorded in one place: while it moves, it waits."""
+        while self._moving is not None:
+            await asyncio.shield(self._moving)
+        self.used = True
+
+    def hold(self) -> None:
+        """The call is about to move: steps and waits are held until it has."""
+        self._moving = asyncio.get_running_loop().create_future()
+
+    def release(self) -> None:
+        """It goes on, wherever it is."""
+        moving, self._moving = self._moving, None
+        if moving is not None and not moving.done():
+            moving.set_result(None)
 
     def move(self, caller: Caller, key: str) -> None:
         """The call goes on elsewhere: on behalf of `caller`, under another key, and recognisable as before."""
         self._idempotency = self.idempotency_key
         self._caller, self._boundary, self.key, self._scope = caller, Boundary(caller.performer), key, key
+        self.release()
 
     @property
     def host(self) -> Any:  # noqa: ANN401  what a runtime offers is no matter of this layer
@@ -112,7 +131,7 @@ class Context(EffectContext):
         from its beginning and gets the answer here. Put what must not happen twice before the wait into `step`.
         Raises `WaitExpired` when nobody answered within `timeout`.
         """
-        self.used = True
+        await self._here()
         occurrence = self._waits[name] = self._waits.get(name, 0) + 1
         return await self._caller.wait(self._scope, name, occurrence, timeout)
 

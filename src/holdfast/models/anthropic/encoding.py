@@ -105,7 +105,8 @@ def _fields(endpoint: Endpoint, model: str, request: ModelRequest, pieces: Seque
     mark = _MARK if settings.cache else b"}"
     fields: dict[str, Any] = {"model": model, "stream": True}
     config = _thinking(endpoint, model, request, pieces, fields)
-    if settings.temperature is not None and "thinking" not in fields:
+    thinks = mapping(fields.get("thinking")).get("type") not in {None, "disabled"}
+    if settings.temperature is not None and not thinks:
         fields["temperature"] = settings.temperature  # the provider takes none from a model that thinks
     if settings.top_p is not None:
         fields["top_p"] = settings.top_p

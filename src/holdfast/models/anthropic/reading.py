@@ -52,7 +52,7 @@ _GROWING: Final = ("text", "thinking", "partial_json", "content")
 class _Block:
     """A block while it grows."""
 
-    __slots__ = ("citations", "given", "kind", "signature", "written")
+    __slots__ = ("citations", "ended", "given", "kind", "signature", "written")
 
     def __init__(self, kind: str, given: dict[str, Any]) -> None:
         self.kind = kind
@@ -60,6 +60,7 @@ class _Block:
         self.written: list[str] = []
         self.citations: list[Any] = []
         self.signature = ""
+        self.ended = False
 
 
 class AnthropicFold:
@@ -161,6 +162,8 @@ class AnthropicFold:
             raise _no_message("the provider's answer is no message")
         self._on_start({"message": message})
         self._ended(message)
+        if not self._stop and any(block.kind == "tool_use" for block in self._blocks):
+            raise StreamCut(self._name)  # nobody says that these are all its calls, and all of them
         self._on_stop()
         return self.finish()
 
@@ -266,6 +269,7 @@ class AnthropicFold:
         if block is None:
             self.ignored += 1
             return []
+        block.ended = True
         events = self._rest(block)
         if block.kind == "tool_use":
             events.append(CallEnd(self._call(block)))
@@ -287,9 +291,14 @@ class AnthropicFold:
             self.ignored += 1
             return []
         # A call that was begun and not ended, in a reply without a reason to stop, is not whole: it must not run.
-        self._done = bool(self._stop) or not any(block.kind == "tool_use" for block in self._open.values())
+        growing = [block for block in self._blocks if not block.ended]
+        self._done = bool(self._stop) or not any(block.kind == "tool_use" for block in growing)
         self.paused = self._stop in _PAUSES and not any(block.kind == "tool_use" for block in self._blocks)
-        events = [event for block in self._open.values() for event in self._rest(block)]
+        events: list[StreamEvent] = []
+        for block in growing:
+            events += self._rest(block)
+            if self._done and block.kind == "tool_use":
+                events.append(CallEnd(self._call(block)))
         if self._stop == "refusal":
             events.append(TextChunk(_declined(self._details)))
         return events
@@ -335,7 +344,7 @@ class AnthropicFold:
         given = block.given
         words = "".join(block.written)
         arguments, malformed = arguments_in(words) if words else arguments_of(self._halves.kept(given.get("input")))
-        if not words and not arguments and self._stop in _CUTS and block is self._blocks[-1]:
+        if not words and not arguments and self._is_cut(block):
             arguments, malformed = None, malformed or ""  # the reply was cut off before they came
         replay = None
         caller = mapping(given.get("caller"))
@@ -343,6 +352,10 @@ class AnthropicFold:
             replay = {"caller": caller} | ({"container": self._container} if self._container else {})
         route = None if replay is None else self._route
         return ToolCall(given["id"], worded(given.get("name")), arguments, malformed, replay, route)
+
+    def _is_cut(self, block: _Block) -> bool:
+        """Whether more of a block may have been to come: nobody ended it, or it is where the reply was cut off."""
+        return not block.ended or (self._stop in _CUTS and block is self._blocks[-1])
 
 
 def settled(parts: Sequence[Part]) -> list[Part]:

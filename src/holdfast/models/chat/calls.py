@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from holdfast.errors import ModelError
 from holdfast.messages import ToolCall
+from holdfast.models.chat.objects import ObjectEnd
 from holdfast.models.reading import arguments_in, made_id
 
 MAX_CALLS: Final = 1_000
@@ -19,7 +20,7 @@ MAX_CALLS: Final = 1_000
 class OpenCall:
     """A call as far as it has come."""
 
-    __slots__ = ("_whole", "arguments", "custom", "cut", "extra", "id", "index", "name", "theirs")
+    __slots__ = ("_whole", "arguments", "custom", "cut", "end", "extra", "id", "index", "name", "theirs")
 
     def __init__(self, index: int | None) -> None:
         self.index = index
@@ -29,6 +30,7 @@ class OpenCall:
         """The id under which observers know the call; empty as long as they do not."""
         self.name = ""
         self.arguments: list[str] = []
+        self.end = ObjectEnd()
         self.custom = False
         self.extra: Any = None
         self.cut = False
@@ -104,4 +106,4 @@ def _another(call: OpenCall, id: str, name: str, came: object) -> bool:
     if call.name and name != call.name:
         return True
     # The same tool again, without an id: another call when this one has all its arguments.
-    return not id and bool(call.name) and bool(came) and arguments_in("".join(call.arguments) or "[")[0] is not None
+    return not id and bool(call.name) and bool(came) and call.end.reached(call.arguments)

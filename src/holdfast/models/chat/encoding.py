@@ -8,7 +8,7 @@ from urllib.parse import quote, urlencode
 import msgspec
 
 from holdfast.errors import InvalidArgument
-from holdfast.models.chat.messages import tool_name
+from holdfast.models.chat.messages import is_object, tool_name
 from holdfast.models.writing import PLAIN_WORDS, Once, Strictness, is_strict
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def fields_of(model: str, request: ModelRequest, flags: frozenset[str]) -> bytes
     fields.update({name: value for name, value in given if value is not None})
     if settings.effort is not None:
         fields.update(_effort(settings.effort, flags))
-    if request.output is not None and "schema_in_words" not in flags:
+    if request.output is not None and "schema_in_words" not in flags and is_object(request.output):
         fields["response_format"] = _response_format(request.output, flags)
     if settings.cache and "cache_control" in flags:
         fields["cache_control"] = {"type": "ephemeral"}

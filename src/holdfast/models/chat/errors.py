@@ -5,18 +5,15 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
-import msgspec
-
 from holdfast.errors import ContextOverflow, ModelError
-from holdfast.models.reading import mapping, read, request_id_in, worded
-from holdfast.models.waiting import asked_in_headers, asked_in_words, should_retry
+from holdfast.models.reading import listed, mapping, read, request_id_in, worded, written
+from holdfast.models.waiting import asked_by_limits, asked_in_headers, asked_in_words, delay_in, should_retry
 from holdfast.models.wire import bounded
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _MAX_MESSAGE: Final = 990
-_encode: Final = msgspec.json.Encoder().encode
 
 
 class _Complaint(NamedTuple):
@@ -27,6 +24,8 @@ class _Complaint(NamedTuple):
     """Code, type and the like, in lower case."""
     status: int | None
     retry_after: float | None
+    limits: Mapping[str, str] = {}
+    """The headers of whoever stands behind the provider, where it repeats them."""
 
 
 _OVERFLOW: Final = re.compile(
@@ -35,19 +34,32 @@ _OVERFLOW: Final = re.compile(
     r"|reduce your message size|request too large for model",
 )
 _FILTERED: Final = re.compile(r"content_filter|content_policy|responsibleaipolicy|moderation|flagged_input")
-_UNPAID: Final = re.compile(
-    r"insufficient_quota|billing|insufficient.(?:balance|credit|funds)|exceeded your current quota",
+_UNPAID_CODES: Final = re.compile(
+    r"insufficient_quota|billing|insufficient.(?:balance|credit|funds)|payment_required|usage_limit_reached"
 )
-_BAD_KEY: Final = re.compile(r"invalid_api_key|(?:incorrect|invalid) api key|api key not valid|authentication_error")
+_UNPAID: Final = re.compile(
+    r"insufficient (?:account )?(?:balance|credit|funds)|(?:credit|balance) (?:balance )?is too low|enable billing"
+    r"|billing hard limit|billing (?:account )?(?:is )?not active|credits are depleted|used all available credits"
+    r"|(?:monthly )?spending (?:limit|cap)"
+)
+"""The word alone says nothing: those who ask to wait a second tell where to pay for more."""
+_QUOTA: Final = "exceeded your current quota"
+"""OpenAI says it of an account without money, and Google also of a minute that is used up."""
+_RATED: Final = re.compile(r"rate.?limit|too.many.requests|throttl")
+_BAD_KEY: Final = re.compile(
+    r"invalid_api_key|api_key_invalid|(?:incorrect|invalid) api key|api key not valid|authentication_error"
+)
 _RESAMPLED: Final = re.compile(r"tool_use_failed|output_parse_failed|json_validate_failed")
 """Groq checks what the model made, and answers 400 where it is no call or no JSON. Nothing is wrong with the request:
 the model is asked for another sample, which mostly comes out well, as often as any other failure is tried again. That
 is why it counts as a fault of the server, whose status says otherwise."""
 _SECRET: Final = re.compile(
     r"(?i)(?<=bearer )\S+"
-    r"|(?<=key provided: )[^\s.,]+"
-    r"|\b(?:sk|gsk|xai|pplx|nvapi|csk|fw|hf|tgp|AIza)[-_][A-Za-z0-9_*-]{8,}|\bAIza[A-Za-z0-9_-]{16,}",
+    r"|(?<=key provided: )\S+?(?=[.,]?(?:\s|\Z))"
+    r"|\b(?:(?:sk|gsk|xai|pplx|nvapi|csk|fw|hf|tgp|AIza)[-_][A-Za-z0-9_*-]{8}|AIza[A-Za-z0-9_-]{16})"
+    r"[^\s\"'`<>()\[\]{},;]*",
 )
+"""What looks like a key, to its end: of one that is replaced in part, nobody would find the rest."""
 
 _STATUSES: Final[Mapping[int, tuple[str, bool]]] = {
     400: ("bad_request", False),
@@ -85,8 +97,13 @@ def http_error(status: int, headers: Mapping[str, str], body: bytes) -> ModelErr
     error = _mapped(complaint, status, f"HTTP {status}: {message}")
     error.status = status
     error.request_id = request_id_in(head)
-    waiting = asked_in_headers(head)
-    error.retry_after = waiting if waiting is not None else complaint.retry_after
+    date = head.get("date", "")
+    waits = (
+        asked_in_headers(head),
+        complaint.retry_after,
+        *([asked_by_limits(complaint.limits, date), asked_by_limits(head, date)] if error.kind == "rate_limited" else ()),
+    )
+    error.retry_after = next((wait for wait in waits if wait is not None), None)
     told = should_retry(head)
     if told is not None:
         error.retryable = told
@@ -103,27 +120,36 @@ def in_stream(said: Any) -> ModelError:  # noqa: ANN401  whatever came
 
 def _mapped(complaint: _Complaint, status: int | None, message: str) -> ModelError:
     message = bounded(_SECRET.sub("***", message), _MAX_MESSAGE)
-    kind, retryable = _kind(status, complaint.words, complaint.message.lower())
+    kind, retryable = _kind(status, complaint)
     if kind == "context_overflow":
         return ContextOverflow(message)
     return ModelError(message, kind=kind, retryable=retryable)
 
 
-def _kind(status: int | None, words: str, message: str) -> tuple[str, bool]:
+def _kind(status: int | None, complaint: _Complaint) -> tuple[str, bool]:
+    words, message = complaint.words, complaint.message.lower()
     everything = f"{words} {message}"
     for pattern, kind, where in (
         (_RESAMPLED, ("server_error", True), words),
         (_FILTERED, ("content_filter", False), words),
-        (_UNPAID, ("billing", False), everything),
+        (_UNPAID_CODES, ("billing", False), words),
         (_BAD_KEY, ("authentication", False), everything),
     ):
         if pattern.search(where):
             return kind
+    if not _RATED.search(words) and _is_unpaid(complaint, message):
+        return "billing", False
     if status != 429 and (status is None or status < 500 or "exceed_context" in words) and _OVERFLOW.search(everything):
         return "context_overflow", False
     if status is not None:
         return _STATUSES.get(status) or (("server_error", True) if status >= 500 else ("bad_request", False))
     return next((kind for pattern, kind in _WORDS if pattern.search(everything)), ("server_error", True))
+
+
+def _is_unpaid(complaint: _Complaint, message: str) -> bool:
+    """Whether the words alone say that it is a matter of money."""
+    passing = complaint.retry_after is not None or bool(complaint.limits) or "resource_exhausted" in complaint.words
+    return _UNPAID.search(message) is not None or (_QUOTA in message and not passing)
 
 
 def _readable(body: bytes) -> Any:  # noqa: ANN401  any JSON value, or the words themselves
@@ -145,16 +171,20 @@ def _complaint(said: Any) -> _Complaint:  # noqa: ANN401  whatever came
     metadata = mapping(error.get("metadata"))
     raw = metadata.get("raw")
     if raw:
-        message = f"{message}: {raw if isinstance(raw, str) else _encode(raw).decode()}"
+        message = f"{message}: {raw if isinstance(raw, str) else written(raw)}"
     generated = worded(error.get("failed_generation"))
     if generated:
-        message = f"{bounded(message, _MAX_MESSAGE // 2)} The model had made: {generated}"
+        message = f"{message} The model had made: {generated}"
+    details = [mapping(detail) for detail in listed(error.get("details"))]
     codes = [error.get("code"), error.get("type"), error.get("status"), mapping(error.get("innererror")).get("code")]
-    words = " ".join([code.lower() for code in codes if isinstance(code, str)])
+    reasons = [detail.get("reason") for detail in details]
+    words = " ".join([code.lower() for code in (*codes, *reasons) if isinstance(code, str)])
     if metadata.get("flagged_input") is not None:
         words += " flagged_input"
     status = next((code for code in (error.get("status_code"), *codes) if _is_status(code)), None)
-    return _Complaint(message, words, status, asked_in_words(message))
+    asked = delay_in(details)
+    limits = {name.lower(): worded(value) for name, value in mapping(metadata.get("headers")).items()}
+    return _Complaint(message, words, status, asked_in_words(message) if asked is None else asked, limits)
 
 
 def _is_status(code: Any) -> bool:  # noqa: ANN401  whatever came
@@ -165,5 +195,5 @@ def _words_of(error: dict[str, Any]) -> str:
     for field in ("message", "detail", "title", "errors"):
         value = error.get(field)
         if value:
-            return value if isinstance(value, str) else _encode(value).decode()
+            return value if isinstance(value, str) else written(value)
     return ""

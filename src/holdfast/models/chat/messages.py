@@ -23,12 +23,12 @@ from holdfast.messages import (
 )
 from holdfast.models.reading import listed, made_id, mapping, worded
 from holdfast.models.wire import bounded
-from holdfast.models.writing import attachment_in, base64_of, data_url
+from holdfast.models.writing import attachment_in, base64_of, bytes_of, data_url, labelled
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from holdfast.messages import InputPart, Message, ModelRequest
+    from holdfast.messages import InputPart, Message, ModelRequest, OutputSpec
 
 _encode: Final = msgspec.json.Encoder().encode
 
@@ -38,14 +38,20 @@ _OK: Final = b'{"role":"assistant","content":"OK"}'
 def opening(request: ModelRequest, flags: frozenset[str]) -> bytes | None:
     """The instructions as the first message."""
     said = request.instructions
-    if request.output is not None and flags & {"json_object", "schema_in_words"}:
-        schema = _encode(request.output.schema).decode()
+    output = request.output
+    if output is not None and (flags & {"json_object", "schema_in_words"} or not is_object(output)):
+        schema = _encode(output.schema).decode()
         words = f"Give the final answer as JSON and nothing else, in the shape of this JSON schema:\n{schema}"
         said = f"{said}\n\n{words}" if said else words
     if not said:
         return None
     role = "developer" if "developer" in flags else "user" if "instructions_as_user" in flags else "system"
     return _encode({"role": role, "content": said})
+
+
+def is_object(output: OutputSpec) -> bool:
+    """Whether an answer is an object: only those can be demanded, other shapes are asked for in words."""
+    return output.schema.get("type") == "object"
 
 
 def in_place(messages: tuple[Message, ...], pieces: list[bytes], flags: frozenset[str]) -> list[bytes]:
@@ -121,14 +127,14 @@ class Writer:
         data = self.files.get(file.digest)
         if data is None:
             raise ModelError(f"the bytes of the attachment {_called(file)} are not there", kind="bad_request")
-        family, _, kind = file.media_type.partition(";")[0].strip().lower().partition("/")
+        family, kind = _family(file)
         if family == "image":
             return {"type": "image_url", "image_url": {"url": data_url(file.media_type, data)}}
         if family == "audio":
             return {"type": "input_audio", "input_audio": {"data": base64_of(data), "format": _AUDIO.get(kind, kind)}}
         if (family, kind) == ("application", "pdf"):
             return self._pdf(file, data)
-        if family == "text" or kind in _TEXTS or kind.endswith(("+json", "+xml")):
+        if _is_text(family, kind):
             return _text_part(f"{_called(file)}:\n{data.decode('utf-8', 'replace')}")
         wanted = "pictures, sound, PDFs and text can be sent"
         raise ModelError(f"{_called(file)} is {bounded(file.media_type, 100)}: {wanted}", kind="bad_request")
@@ -183,10 +189,11 @@ class Writer:
         pieces: list[bytes] = []
         shown: list[dict[str, Any]] = []
         for result in message.results:
-            content, files = self._content(result.content)
+            content, files = self._content(result)
             pieces.append(_encode({"role": "tool", "tool_call_id": self._id(result.call_id), "content": content}))
             for file in files:
-                shown += [_text_part(f"This is the file {_called(file)}:"), self._attachment(file)]
+                if _is_shown(file):
+                    shown += [_text_part(f"This is the file {_called(file)}:"), self._attachment(file)]
         if shown:
             # A tool message takes text alone, so files that tools gave are shown right after the results.
             if "assistant_after_tools" in self.flags:
@@ -194,19 +201,25 @@ class Writer:
             pieces.append(_encode({"role": "user", "content": shown}))
         return b",".join(pieces)
 
-    def _content(self, content: Any) -> tuple[str, list[Attachment]]:  # noqa: ANN401  any JSON value
+    def _content(self, result: ToolResult) -> tuple[str, list[Attachment]]:
+        """What a call came to in words, and the files that it speaks of."""
+        content = result.content
         if isinstance(content, str):
             return content, []
-        items = cast("list[Any]", content) if isinstance(content, list) else [content]
-        found = [attachment_in(item, self.files) for item in items]
-        files = [file for file in found if file is not None]
-        if not files:
-            return _encode(content).decode(), []
-        texts = [
-            _result_text(item) if file is None else f"See the file {_called(file)}."
-            for item, file in zip(items, found, strict=True)
-        ]
-        return "\n".join(texts), files
+        files: list[Attachment] = []
+
+        def label(file: Attachment) -> str:
+            files.append(file)
+            return f"See the file {_called(file)}." if _is_shown(file) else f"[{_called(file)} can't be shown.]"
+
+        items = cast("list[Any]", content) if isinstance(content, list | tuple) else [content]
+        inside = bytes_of(result.files, self.files)
+        depth = 0 if items[:1] == [content] else 1
+        texts: list[str] = []
+        for item in items:
+            file = attachment_in(item, self.files)
+            texts.append(_result_text(labelled(item, inside, label, depth)) if file is None else label(file))
+        return ("\n".join(texts), files) if files else (_encode(content).decode(), [])
 
     def _id(self, id: str) -> str:
         if "call_ids_9" in self.flags and not _NINE.fullmatch(id):
@@ -229,6 +242,21 @@ def _text_part(text: str) -> dict[str, Any]:
 
 def _result_text(item: Any) -> str:  # noqa: ANN401  any JSON value
     return item if isinstance(item, str) else _encode(item).decode()
+
+
+def _family(file: Attachment) -> tuple[str, str]:
+    family, _, kind = file.media_type.partition(";")[0].strip().lower().partition("/")
+    return family, kind
+
+
+def _is_text(family: str, kind: str) -> bool:
+    return family == "text" or kind in _TEXTS or kind.endswith(("+json", "+xml"))
+
+
+def _is_shown(file: Attachment) -> bool:
+    """Whether a file can be sent. One that a tool gave and that can't be is named in words: it must not end a turn."""
+    family, kind = _family(file)
+    return family in {"image", "audio"} or (family, kind) == ("application", "pdf") or _is_text(family, kind)
 
 
 def _called(file: Attachment) -> str:

@@ -22,9 +22,10 @@ from holdfast.messages import (
     Usage,
 )
 from holdfast.models.chat.calls import OpenCalls
+from holdfast.models.chat.details import Details, size_of, summary_of
 from holdfast.models.chat.errors import in_stream
 from holdfast.models.chat.frames import usual
-from holdfast.models.reading import UNREADABLE, Halves, counted, listed, mapping, read, sound, worded
+from holdfast.models.reading import Halves, counted, listed, mapping, read, worded
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -68,7 +69,7 @@ class ChatFold:
         self._text: list[str] = []
         self._thoughts: list[str] = []
         self._refusal: list[str] = []
-        self._details: list[dict[str, Any]] = []
+        self._details = Details()
         self._calls = OpenCalls()
         self._halves = Halves(*_GROWS)
         self._usage = Usage()
@@ -102,7 +103,10 @@ class ChatFold:
         return self._chunk(cast("dict[str, Any]", chunk), failed=frame.event == "error")
 
     def whole(self, body: bytes) -> ModelReply:
-        """The reply in a body that did not come as a stream: it is whole because it can be read."""
+        """The reply in a body that did not come as a stream: it is whole because it can be read.
+
+        Words need no reason why they end. Calls do: without one, nobody says that their arguments are all there.
+        """
         said = read(body)
         if isinstance(said, list) and len(cast("list[Any]", said)) == 1:
             said = cast("list[Any]", said)[0]
@@ -113,7 +117,7 @@ class ChatFold:
         if not choices and not chunk.get("error"):
             raise _bad("the body has no choices")
         self._chunk(chunk, failed=False)
-        if self._finish is None:
+        if self._finish is None and not self._calls.all:
             self._close("stop", [])
         return self.finish()
 
@@ -212,7 +216,7 @@ class ChatFold:
         thought = said.get("reasoning_content") or said.get("reasoning")
         if details:
             self._keep_details(listed(details))
-            thought = thought or _summary(listed(details))
+            thought = thought or summary_of(listed(details))
         if thought and isinstance(thought, str):
             self._say(self._thoughts, "thoughts", thought, ReasoningChunk, events)
         content = said.get("content")
@@ -279,20 +283,14 @@ class ChatFold:
         if "send_reasoning_details" not in self._flags:
             return
         for item in details:
-            detail = mapping(item)
-            if not detail:
-                continue
-            self._hold(_size(detail))
-            last = self._details[-1] if self._details else {}
-            if _continues(last, detail):
-                _merge(last, detail)
-            else:
-                self._details.append(dict(detail))
+            if detail := mapping(item):
+                self._hold(size_of(detail))
+                self._details.add(detail)
 
     def _reasoning(self) -> Iterable[Reasoning]:
         text = "".join(self._thoughts)
         if self._details:
-            yield Reasoning(text, {"details": self._halves.kept(self._details)}, self._route)
+            yield Reasoning(text, {"details": self._halves.kept(self._details.all())}, self._route)
         elif text:
             field = next((field for flag, field in _SENT_AS if flag in self._flags), None)
             yield Reasoning(text) if field is None else Reasoning(text, {"field": field}, self._route)
@@ -428,31 +426,6 @@ def _finished(reason: str, *, calls: bool, refused: bool) -> FinishReason:
     return "refusal" if refused else "stop"
 
 
-_GROWING: Final = {"reasoning.text": "text", "reasoning.summary": "summary"}
-
-
-def _continues(last: dict[str, Any], detail: dict[str, Any]) -> bool:
-    """Whether a detail is the next piece of the last one. Encrypted ones come whole."""
-    kind = worded(detail.get("type"))
-    if kind not in _GROWING or last.get("type") != kind or last.get("index") != detail.get("index"):
-        return False
-    return last.get("id") is None or detail.get("id") is None or last["id"] == detail["id"]
-
-
-def _merge(last: dict[str, Any], detail: dict[str, Any]) -> None:
-    growing = _GROWING[cast("str", detail["type"])]
-    for field, value in detail.items():
-        if field == growing and isinstance(last.get(field), str):
-            last[field] += worded(value)
-        elif value is not None or field not in last:
-            last[field] = value
-
-
-def _summary(details: list[Any]) -> str:
-    found = [mapping(detail) for detail in details]
-    return "".join([worded(detail.get(_GROWING.get(worded(detail.get("type")), ""))) for detail in found])
-
-
 def _thinking(thinking: Any) -> str:  # noqa: ANN401  whatever came
     if isinstance(thinking, str):
         return thinking
@@ -473,13 +446,6 @@ def _usage(usage: dict[str, Any]) -> Usage:
 
 def _first(*values: Any) -> int:  # noqa: ANN401  whatever came
     return next((number for number in map(counted, values) if number), 0)
-
-
-def _size(detail: dict[str, Any]) -> int:
-    try:
-        return len(_encode(detail))
-    except UNREADABLE:  # half a character
-        return len(_encode(sound(detail)))
 
 
 def _bad(message: str) -> ModelError:

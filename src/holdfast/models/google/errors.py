@@ -9,7 +9,7 @@ from holdfast.errors import ContextOverflow, ModelError
 from holdfast.models.reading import listed, mapping, read, worded
 from holdfast.models.retry import PASSING_KINDS
 from holdfast.models.statuses import kind_of_status
-from holdfast.models.waiting import asked_in_headers
+from holdfast.models.waiting import asked_in_headers, asked_in_words, delay_in
 from holdfast.models.wire import bounded
 
 if TYPE_CHECKING:
@@ -43,7 +43,6 @@ _OVERFLOW: Final = re.compile(
 )
 _UNPAID: Final = re.compile(r"enable billing|billing account|credits are depleted|spending cap")
 _SECRET: Final = re.compile(r"AIza[\w-]{10,}|ya29\.[\w.-]{10,}|\bAQ\.[\w-]{20,}")
-_DELAY: Final = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)s")
 _MOST_WORDS: Final = 990
 
 
@@ -78,7 +77,7 @@ def failure(status: int, headers: Mapping[str, str], error: dict[str, Any], body
     failed.retryable = kind in PASSING_KINDS
     failed.status = status
     failed.request_id = _request_id(named, details)
-    failed.retry_after = _retry_after(named, details)
+    failed.retry_after = _retry_after(named, details, words)
     return failed
 
 
@@ -103,8 +102,7 @@ def _request_id(headers: dict[str, str], details: list[dict[str, Any]]) -> str |
     return bounded(found, 200) or None
 
 
-def _retry_after(headers: dict[str, str], details: list[dict[str, Any]]) -> float | None:
-    """How long to wait, in seconds: the longest of what the header and the error say."""
-    delays = [_DELAY.fullmatch(worded(detail.get("retryDelay"))) for detail in details]
-    told = [asked_in_headers(headers), *(float(found.group(1)) for found in delays if found)]
-    return max((seconds for seconds in told if seconds is not None), default=None)
+def _retry_after(headers: dict[str, str], details: list[dict[str, Any]], words: str) -> float | None:
+    """How long to wait, in seconds: the longest of what the header and the error say, or what its words say."""
+    told = [seconds for seconds in (asked_in_headers(headers), delay_in(details)) if seconds is not None]
+    return max(told) if told else asked_in_words(words)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from holdfast.models.recorded.redaction import REDACTED
+from holdfast.models.recorded.redaction import REDACTED, parsed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -45,8 +45,18 @@ def differences(recorded: Any, asked: Any, place: str = "") -> Iterator[str]:  #
             yield from differences(one, other, f"{place}[{index}]")
         if len(before) != len(after):
             yield f"{place or 'the body'} has {len(after)} items, it had {len(before)}"
+    elif (pair := _inner(recorded, asked)) is not None:
+        yield from differences(*pair, place)
     elif not _same(recorded, asked):
         yield f"{place or 'the body'} is {_excerpt(asked)}, it was {_excerpt(recorded)}"
+
+
+def _inner(recorded: Any, asked: Any) -> tuple[Any, Any] | None:  # noqa: ANN401
+    """What two texts say that are both JSON, such as arguments of calls: where they have spaces is of no interest."""
+    if not isinstance(recorded, str) or not isinstance(asked, str) or recorded == asked:
+        return None
+    one, other = parsed(recorded), parsed(asked)
+    return None if one is None or other is None else (one, other)
 
 
 def _same(recorded: Any, asked: Any) -> bool:  # noqa: ANN401

@@ -12,6 +12,7 @@ import msgspec
 
 from holdfast.errors import RecordingInvalid
 from holdfast.models.recorded.redaction import QUERY, REDACTED, REQUEST_HEADERS, RESPONSE_HEADERS
+from holdfast.models.recorded.streams import stream_without_secrets
 
 if TYPE_CHECKING:
     import re
@@ -57,6 +58,8 @@ class Recording(msgspec.Struct, frozen=True):
     exchanges: list[Exchange]
     provider: str = ""
     apis: list[str] = []
+    flags: list[str] | None = None
+    """What the endpoint did differently; None: as it is known for the provider."""
 
 
 # ---- what is written -------------------------------------------------------------------------------------------------
@@ -89,10 +92,22 @@ def written_recording(name: str, endpoint: Endpoint, exchanges: Sequence[Mapping
         "provider": endpoint.provider,
         "kind": "http",
         "apis": [APIS[endpoint.dialect]],
+        "flags": sorted(endpoint.flags),
         "features": _features(exchanges),
         "source": {"authenticity": "recorded"},
         "exchanges": exchanges,
     }
+
+
+def without_later_secrets(exchange: Mapping[str, Any], secrets: Secrets) -> dict[str, Any]:
+    """A written exchange, without what was learnt after it was written."""
+    clean = secrets.json({**exchange, "response": {**exchange["response"], "sse": ""}})
+    response = exchange["response"]
+    if "sse" in response:
+        clean["response"]["sse"] = stream_without_secrets(response["sse"], secrets)
+    else:
+        del clean["response"]["sse"]
+    return clean
 
 
 def _headers(headers: Mapping[str, str], allowed: re.Pattern[str], secrets: Secrets) -> dict[str, str]:
@@ -115,7 +130,7 @@ def _response_content(body: bytes, kind: str, secrets: Secrets) -> dict[str, Any
     except UnicodeDecodeError:
         return {"body_base64": base64.b64encode(secrets.bytes(body)).decode()}
     if "event-stream" in kind:
-        return {"sse": secrets.text(text)}
+        return {"sse": stream_without_secrets(text, secrets)}
     try:
         return {"body": secrets.json(json.loads(text))}
     except (ValueError, RecursionError):

@@ -12,6 +12,7 @@ from urllib.parse import unquote
 from holdfast.errors import InvalidArgument, RecordingInvalid
 from holdfast.models.contract import respond
 from holdfast.models.endpoints import ENDPOINTS, endpoint
+from holdfast.models.flags import flags_of
 from holdfast.models.http import HttpModel
 from holdfast.models.names import dialect as dialect_of
 from holdfast.models.names import model as named
@@ -32,7 +33,7 @@ _SPOKEN: Final = {dialect: {api} for dialect, api in APIS.items()} | {
     "google": {"google.streamGenerateContent", "google.generateContent"}
 }
 _USUAL: Final = {"anthropic": "anthropic", "responses": "openai", "chat": "openai-chat", "google": "google"}
-"""Who stands for a dialect where the file does not name an endpoint that is known here."""
+"""Who stands for a dialect where the file does not say who spoke."""
 _MODEL_IN_PATH: Final = re.compile(r"/(?:models|deployments)/([^/:]+)")
 _NO_KEY: Final = "replay"
 _NOWHERE: Final = "https://replay.invalid"
@@ -130,10 +131,15 @@ def _speaker(path: Path, recording: Recording) -> tuple[Endpoint, str]:
     dialect = next((dialect for dialect, spoken in _SPOKEN.items() if spoken.intersection(apis)), None)
     if dialect is None:
         raise RecordingInvalid(path, f"nobody here speaks {', '.join(apis) or 'what it holds'}")
-    known = ENDPOINTS.get(recording.provider)
-    if known is None or known.endpoint.dialect != dialect:
-        known = ENDPOINTS[_USUAL[dialect]]
-    found = endpoint(known.endpoint.provider, base_url=known.endpoint.base_url or _NOWHERE)
+    unknown = sorted(set(recording.flags or ()).difference(flags_of(dialect)))
+    if unknown:
+        raise RecordingInvalid(path, f"the {dialect} dialect has no flag {', '.join(unknown)}")
+    known = ENDPOINTS.get(recording.provider or _USUAL[dialect])
+    address = known.endpoint.base_url if known is not None and known.endpoint.dialect == dialect else ""
+    # Somebody who is not known has the flags that the file names, and no others.
+    found = endpoint(
+        recording.provider or _USUAL[dialect], base_url=address or _NOWHERE, dialect=dialect, flags=recording.flags
+    )
     named_in = (_model_in(exchange.request) for exchange in recording.exchanges if exchange.request is not None)
     return found, next(filter(None, named_in), "unknown")
 

@@ -1,11 +1,12 @@
 """What must not get into a recording, and how it is taken out. Pure.
 
 Four things are taken out. What went out as a credential, wherever it comes back; what has the shape of a key; what
-stands before the host of an address, and parameters of its query; and in requests, every value whose *name* says that
-it is a secret, at any depth. Headers and parameters of a request are kept by a list of harmless names, so one that
-nobody has thought of is not written.
+stands before the host of an address, and parameters of its query; and in requests and in arguments of calls, every
+value whose *name* says that it is a secret, at any depth. Headers and parameters of a request are kept by a list of
+harmless names, so one that nobody has thought of is not written.
 
-Redaction comes to the same when it is done twice, so that a request can be compared with one that was written before.
+Redaction comes to the same when it is done twice, and when a part of it was done before, so that a request can be
+compared with one that was written before.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
 REDACTED: Final = "REDACTED"
 
@@ -54,6 +55,11 @@ _SHAPES: Final = re.compile(
     r"|eyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]{8,}"
     r")"
 )
+_ARGUMENTS: Final = frozenset(("arguments", "input", "args"))
+"""What providers call the arguments of a call."""
+_NAMED_TEXT: Final = re.compile(r'("((?:[^"\\]|\\.){1,80})"\s*:\s*")((?:[^"\\]|\\.)*\\?)')
+"""A name and its text in JSON that may be cut anywhere."""
+_LAYOUTS: Final = ((",", ":"), (", ", ": "))
 _BEARER: Final = re.compile(r"\b(bearer|basic)( +)(?=[\w.~+/=-]*\d)[\w.~+/=-]{16,}", re.IGNORECASE)
 # Inside of JSON a slash may be written as "\/", and an ampersand as "\u0026".
 _USERINFO: Final = re.compile(r"(?<![a-z0-9+.-])([a-z][a-z0-9+.-]{0,30}:(?:\\?/){2})[^\s/\\?#@\"'<>]+@", re.IGNORECASE)
@@ -87,15 +93,19 @@ class Secrets:
         for value in sent:
             self._remember(value)
         with suppress(RecursionError):  # what is that deep is not written at all
-            for value in _named_secrets(_parsed(body.decode("utf-8", "replace"))):
-                # A name alone does not tell a password from a word that stands everywhere.
-                if any(letter.isdigit() for letter in value) or len(value) >= 3 * _SHORTEST:
-                    self._remember(value)
+            for value in _named_secrets(parsed(body.decode("utf-8", "replace"))):
+                self._remember_named(value)
+
+    def _remember_named(self, value: str) -> None:
+        # A name alone does not tell a password from a word that stands everywhere.
+        if any(letter.isdigit() for letter in value) or len(value) >= 3 * _SHORTEST:
+            self._remember(value)
 
     def _remember(self, value: str) -> None:
         for part in {value, value.partition(" ")[2]}:
             if len(part) >= _SHORTEST and part != REDACTED:
-                self._values |= {part, json.dumps(part)[1:-1], quote(part, safe="")}
+                escaped = json.dumps(part)[1:-1], json.dumps(part, ensure_ascii=False)[1:-1]
+                self._values |= {part, *escaped, quote(part, safe="", errors="replace")}
 
     def text(self, text: str) -> str:
         """A text without secrets."""
@@ -106,6 +116,18 @@ class Secrets:
         text = _USERINFO.sub(rf"\1{REDACTED}@", text)
         return _PARAMETER.sub(_without_secret, text)
 
+    def places(self, text: str) -> list[tuple[int, int]]:
+        """Where credentials and keys stand in a text, in order and apart from each other."""
+        found = [place.span() for value in self._values for place in re.finditer(re.escape(value), text)]
+        found += [place.span() for place in _SHAPES.finditer(text)]
+        apart: list[tuple[int, int]] = []
+        for start, end in sorted(found):
+            if apart and start < apart[-1][1]:
+                apart[-1] = (apart[-1][0], max(end, apart[-1][1]))
+            else:
+                apart.append((start, end))
+        return apart
+
     def bytes(self, data: bytes) -> bytes:
         """Bytes that are no text, without secrets."""
         for value in sorted(self._values, key=len, reverse=True):
@@ -113,41 +135,72 @@ class Secrets:
         return data
 
     def json(self, value: Any) -> Any:  # noqa: ANN401  any JSON value
-        """A JSON value of a reply, names included. Its fields are the provider's, and not called secrets by names."""
+        """A JSON value of a reply, names included. Its fields are the provider's: only in arguments do names count."""
         if isinstance(value, str):
             return self.text(value)
         if isinstance(value, list):
             return [self.json(item) for item in cast("list[Any]", value)]
         if isinstance(value, dict):
-            return {self.text(name): self.json(item) for name, item in cast("dict[str, Any]", value).items()}
+            return {
+                self.text(name): (
+                    self.arguments(item) if name in _ARGUMENTS and isinstance(item, str | dict) else self.json(item)
+                )
+                for name, item in cast("dict[str, Any]", value).items()
+            }
         return value
 
-    def request(self, value: Any, inside: str = "") -> Any:  # noqa: ANN401
-        """A JSON value of a request, without what its names call a secret. It is the field `inside` of another."""
+    def arguments(self, value: Any) -> Any:  # noqa: ANN401
+        """The arguments of a call in a reply, as JSON or as its text. What names call a secret there is learnt, too."""
+        for secret in _named_secrets(value):
+            self._remember_named(secret)
+        return self._clean(value, self.text)
+
+    def request(self, value: Any) -> Any:  # noqa: ANN401
+        """A JSON value of a request, without what its names call a secret."""
+        return self._clean(value, lambda text: self.text(_ADDRESS.sub(_without_parameters, text)))
+
+    def _clean(self, value: Any, plain: Callable[[str], str], inside: str = "") -> Any:  # noqa: ANN401
+        """A JSON value without what its names call a secret; it is the field `inside` of another one."""
         if isinstance(value, str):
-            return self._request_text(value)
+            return self._clean_text(value, plain)
         if isinstance(value, list):
-            return [self.request(item) for item in cast("list[Any]", value)]
+            return [self._clean(item, plain) for item in cast("list[Any]", value)]
         if isinstance(value, dict):
             fields = cast("dict[str, Any]", value)
             return {
                 self.text(name): (
-                    _blank(item) if _is_secret(fields, name, inside) else self.request(item, _below(name, inside))
+                    _blank(item) if _is_secret(fields, name, inside) else self._clean(item, plain, _below(name, inside))
                 )
                 for name, item in fields.items()
             }
         return value
 
-    def _request_text(self, text: str) -> str:
-        inner = _parsed(text)
+    def _clean_text(self, text: str, plain: Callable[[str], str]) -> str:
+        inner = parsed(text)
         if inner is not None:  # arguments of calls and results of tools are often JSON in a string
             try:
-                clean = self.request(inner)
+                clean = self._clean(inner, plain)
             except RecursionError:
                 return REDACTED  # too deep to look through
             # The text is looked through even so: of a name that stands in it twice, reading it gave one value.
-            return self.text(text) if clean == inner else json.dumps(clean, ensure_ascii=False)
-        return self.text(_ADDRESS.sub(_without_parameters, text))
+            return self.text(text if clean == inner else _laid_out(clean, inner, text))
+        if text.lstrip().startswith(("{", "[")):  # JSON that is cut
+            text = _NAMED_TEXT.sub(_without_named, text)
+        return plain(text)
+
+
+def _laid_out(clean: Any, inner: Any, text: str) -> str:  # noqa: ANN401
+    """A JSON value as text, with spaces where the text of `inner` has them: a part of it may be redacted elsewhere."""
+    for separators in _LAYOUTS:
+        for escaped in (False, True):
+            if json.dumps(inner, ensure_ascii=escaped, separators=separators) == text:
+                return json.dumps(clean, ensure_ascii=escaped, separators=separators)
+    return json.dumps(clean, ensure_ascii=False, separators=_LAYOUTS[0])
+
+
+def _without_named(found: re.Match[str]) -> str:
+    before, name, said = found.groups()
+    return f"{before}{REDACTED}" if said and names_secret(name) else found[0]
 
 
 def _below(name: str, inside: str) -> str:
@@ -190,7 +243,7 @@ def _named_secrets(value: Any, inside: str = "") -> Iterator[str]:  # noqa: ANN4
             else:
                 yield from _named_secrets(item, _below(name, inside))
     elif isinstance(value, str):
-        inner = _parsed(value)
+        inner = parsed(value)
         if inner is not None:
             yield from _named_secrets(inner)
 
@@ -206,7 +259,7 @@ def _strings(value: Any) -> Iterator[str]:  # noqa: ANN401
             yield from _strings(item)
 
 
-def _parsed(text: str) -> dict[str, Any] | list[Any] | None:
+def parsed(text: str) -> dict[str, Any] | list[Any] | None:
     """The object or the list that a text is, if it is one."""
     if not text.lstrip().startswith(("{", "[")):
         return None

@@ -9,7 +9,13 @@ import msgspec
 
 from holdfast.errors import RecordingDiffers, RecordingEnded
 from holdfast.models.recorded.comparing import request_differences
-from holdfast.models.recorded.format import write, written_recording, written_request, written_response
+from holdfast.models.recorded.format import (
+    without_later_secrets,
+    write,
+    written_recording,
+    written_request,
+    written_response,
+)
 from holdfast.models.recorded.redaction import Secrets
 
 if TYPE_CHECKING:
@@ -53,7 +59,10 @@ class RecordingTransport:
     def _save(self) -> None:
         if self._scrubbed < self._secrets.known:
             # What was learnt later may stand in what was written before.
-            self._exchanges = [self._secrets.json(exchange) for exchange in self._exchanges]
+            self._exchanges = [
+                None if exchange is None else without_later_secrets(exchange, self._secrets)
+                for exchange in self._exchanges
+            ]
             self._scrubbed = self._secrets.known
         exchanges = [exchange for exchange in self._exchanges if exchange is not None]
         write(self._path, written_recording(self._path.stem, self._endpoint, exchanges))

@@ -5,17 +5,13 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, Final, cast
 
-import msgspec
-
 from holdfast.errors import ContextOverflow, ModelError
-from holdfast.models.reading import mapping, read, request_id_in
-from holdfast.models.waiting import asked_in_headers, asked_in_words, should_retry
+from holdfast.models.reading import mapping, read, request_id_in, written
+from holdfast.models.waiting import asked_by_limits, asked_in_headers, asked_in_words, should_retry
 from holdfast.models.wire import bounded
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-_encode: Final = msgspec.json.Encoder().encode
 
 _CODES: Final[Mapping[str, str]] = {
     "context_length_exceeded": "context_overflow",
@@ -78,7 +74,10 @@ _OVERFLOW: Final = re.compile(
     r"|too many (?:input )?tokens|input (?:length|tokens?) exceeds?|exceeds? the (?:maximum|model).{0,40}tokens",
     re.IGNORECASE,
 )
-_SECRET: Final = re.compile(r"\b(?:sk|xai|gsk|rk|pk|key)-[\w*.\-]{4,}|\bBearer\s+\S+", re.IGNORECASE)
+# To its end: of a key that is replaced in part, nobody would find the rest.
+_SECRET: Final = re.compile(
+    r"\b(?:sk|xai|gsk|rk|pk|key)-[\w*.\-]{4}[^\s\"'`<>()\[\]{},;]*|\bBearer\s+\S+", re.IGNORECASE
+)
 
 
 def http_error(status: int, headers: Mapping[str, str], body: bytes) -> ModelError:
@@ -95,7 +94,7 @@ def failure(found: Any, status: int | None, headers: Mapping[str, str]) -> Model
     codes, said = _reasons(found)
     if status is None:
         status = next((int(code) for code in codes if code.isdecimal() and len(code) == 3), None)
-    message = _SECRET.sub("[key]", bounded(said)) if said else f"HTTP {status}" if status else "no reason was given"
+    message = bounded(_SECRET.sub("[key]", said)) if said else f"HTTP {status}" if status else "no reason was given"
     kind = _kind(codes, message, status)
     error = (
         ContextOverflow(message)
@@ -104,8 +103,12 @@ def failure(found: Any, status: int | None, headers: Mapping[str, str]) -> Model
     )
     error.status = status
     error.request_id = request_id_in(headers)
-    asked = asked_in_headers(headers)
-    error.retry_after = asked_in_words(message) if asked is None else asked
+    waits = (
+        asked_in_headers(headers),
+        asked_in_words(message),
+        asked_by_limits(headers, headers.get("date", "")) if kind == "rate_limited" else None,
+    )
+    error.retry_after = next((wait for wait in waits if wait is not None), None)
     told = should_retry(headers)
     if told is not None:
         error.retryable = told
@@ -122,7 +125,7 @@ def _reasons(found: Any) -> tuple[list[str], str]:  # noqa: ANN401  what a provi
     codes = [str(error.get(name)).lower() for name in ("code", "type", "status") if error.get(name) is not None]
     words = (error.get("message"), inner, outer.get("message"), outer.get("detail"))
     said = next((word for word in words if isinstance(word, str) and word), "")
-    return codes, said or (_encode(outer).decode() if outer else "")
+    return codes, said or (written(outer) if outer else "")
 
 
 def _kind(codes: list[str], message: str, status: int | None) -> str:

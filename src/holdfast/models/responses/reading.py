@@ -113,7 +113,7 @@ class ResponsesFold:
         status = _TERMINAL.get(kind)
         if status is not None:
             response = response_in(event.response) if bytes(event.response) else Response(error=event.error)
-            return self._end(response, status)
+            return self._end(response, _said_inside(response, status))
         step = self._STEPS.get(kind)
         if step is not None:
             return step(self, event, len(frame.data))
@@ -233,6 +233,8 @@ class ResponsesFold:
             raise ModelError("an item of the reply was begun and never came", kind="bad_frame", retryable=True)
         self._note(response)
         self._seed = self._seed or (fingerprint(items, response),)
+        if status == "incomplete" and items and _is_bare(items[-1][1]):
+            items[-1][1]["status"] = "incomplete"  # the reply was cut off before its arguments came
         events: list[StreamEvent] = []
         for key, item in items:
             events += self._completed(key, item)
@@ -359,6 +361,20 @@ _TERMINAL: Final[Mapping[str, str]] = {
     "response.failed": "failed",
     "response.cancelled": "cancelled",
 }
+
+
+
+
+def _said_inside(response: Response, status: str) -> str:
+    """How a response ended: a frame that says "completed" is not believed where the response itself knows better."""
+    told = worded(response.status)
+    return told if status == "completed" and told in _TERMINAL.values() else status
+
+
+def _is_bare(item: Item) -> bool:
+    """Whether an item is a call of which no arguments came."""
+    said = item.get("arguments")
+    return item["type"] == "function_call" and (said is None or (isinstance(said, str) and not said.strip()))
 
 
 def _key(event: _Event) -> Key:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+import msgspec
 from msgspec.structs import replace
 
 from holdfast.errors import (
@@ -112,12 +113,28 @@ def enter(found: Notification, run: str | None, now: int) -> Notification:
     return replace(found, run=run, updated=now)
 
 
+class _Steps(msgspec.Struct):
+    steps: int = 0
+
+
+def _was_seen(ended: Ended) -> bool:
+    """Whether the model has read what the turn carried: it completed, or reached a limit after it had answered."""
+    if ended.unstarted or ended.status not in ("completed", "limit"):
+        return False
+    if ended.status == "completed" or not bytes(ended.value):
+        return True
+    try:
+        return msgspec.json.decode(bytes(ended.value), type=_Steps).steps > 0
+    except msgspec.MsgspecError:
+        return True
+
+
 def after_run(found: Notification, ended: Ended, now: int, limits: StoreLimits) -> Notification:
     """What becomes of a notification when the turn that carried it has ended.
 
     A turn that ended before it began has shown it to nobody, whatever its status.
     """
-    if ended.status in ("completed", "limit") and not ended.unstarted:
+    if _was_seen(ended):
         return replace(found, state="acknowledged", updated=now)
     if found.attempts >= limits.max_attempts:
         reason = f"carried {found.attempts} times; the last turn, {ended.run}, ended as {ended.status}"

@@ -1,0 +1,67 @@
+"""Reasoning as ``reasoning_details``: what is kept to go back as it came, with the pieces of one detail joined. Pure."""
+
+from __future__ import annotations
+
+from typing import Any, Final, cast
+
+import msgspec
+
+from holdfast.models.reading import UNREADABLE, mapping, sound, worded
+
+_GROWING: Final = {"reasoning.text": "text", "reasoning.summary": "summary"}
+"""The kinds of details that come in pieces, and the field in which they grow. Encrypted ones come whole."""
+_encode: Final = msgspec.json.Encoder().encode
+
+
+class Details:
+    """The details of a reply, in the order in which they began."""
+
+    __slots__ = ("_kept",)
+
+    def __init__(self) -> None:
+        self._kept: list[tuple[dict[str, Any], list[str]]] = []
+        """Each without the text that grows, and the pieces of that."""
+
+    def __bool__(self) -> bool:
+        return bool(self._kept)
+
+    def add(self, detail: dict[str, Any]) -> None:
+        """Take a detail, or the next piece of the last one."""
+        if not self._kept or not _continues(self._kept[-1][0], detail):
+            self._kept.append(({}, []))
+        kept, pieces = self._kept[-1]
+        growing = _GROWING.get(worded(detail.get("type")))
+        for field, value in detail.items():
+            if field == growing and isinstance(value, str):
+                pieces.append(value)
+                kept[field] = ""
+            elif (value is not None and not (field == growing and pieces)) or field not in kept:
+                kept[field] = value
+
+    def all(self) -> list[dict[str, Any]]:
+        """The details as they came, each whole."""
+        return [
+            {**kept, _GROWING[kept["type"]]: "".join(pieces)} if pieces else kept for kept, pieces in self._kept
+        ]
+
+
+def _continues(last: dict[str, Any], detail: dict[str, Any]) -> bool:
+    """Whether a detail is the next piece of the last one."""
+    kind = worded(detail.get("type"))
+    if kind not in _GROWING or last.get("type") != kind or last.get("index") != detail.get("index"):
+        return False
+    return last.get("id") is None or detail.get("id") is None or last["id"] == detail["id"]
+
+
+def summary_of(details: list[Any]) -> str:
+    """What details say that can be read."""
+    found = [mapping(detail) for detail in details]
+    return "".join([worded(detail.get(_GROWING.get(worded(detail.get("type")), ""))) for detail in found])
+
+
+def size_of(detail: dict[str, Any]) -> int:
+    """How much room a detail takes, in bytes."""
+    try:
+        return len(_encode(detail))
+    except UNREADABLE:  # half a character
+        return len(_encode(cast("Any", sound(detail))))

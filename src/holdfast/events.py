@@ -345,16 +345,10 @@ _Seen: TypeAlias = "tuple[type[Event], str | None, dict[str, Any]]"
 
 
 def _seen(record: Record) -> Iterator[_Seen]:
+    if getattr(record, "run", None) == TASK:
+        yield from _task(record)
+        return
     match record:
-        case Admitted() if record.run == TASK:
-            return  # its call: `TaskStarted` says that it is carried out
-        case Started() | Resumed() if record.run == TASK:
-            yield TaskStarted, record.run, {"by": record.by}
-        case Progressed():
-            yield TaskProgressed, record.run, {"note": record.note, "fraction": record.fraction}
-        case Ended() if record.run == TASK:
-            error = record.error or ErrorInfo("", "")
-            yield TaskEnded, record.run, {"status": status_of(record), "code": error.kind, "message": error.message}
         case Started():
             yield RunStarted, record.run, {"code": record.code, "by": record.by}
         case Resumed():
@@ -372,6 +366,20 @@ def _seen(record: Record) -> Iterator[_Seen]:
                 yield ApprovalRequested, key.run, {"call": call_name(key), "wait": record.ask.target}
         case Done() | Failed() | Unknown() | Cancelled():
             yield from _outcome(record)
+        case _:
+            return
+
+
+def _task(record: Record) -> Iterator[_Seen]:
+    """What the records of a task tell; its call itself came in before it was begun."""
+    match record:
+        case Started() | Resumed():
+            yield TaskStarted, record.run, {"by": record.by}
+        case Progressed():
+            yield TaskProgressed, record.run, {"note": record.note, "fraction": record.fraction}
+        case Ended():
+            error = record.error or ErrorInfo("", "")
+            yield TaskEnded, record.run, {"status": status_of(record), "code": error.kind, "message": error.message}
         case _:
             return
 

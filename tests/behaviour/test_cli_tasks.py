@@ -12,10 +12,9 @@ from tests.behaviour.shell import PATIENCE
 from tests.behaviour.talk import until
 
 import holdfast as hf
-from holdfast.effects.canonical import digest_of_bytes
-from holdfast.records import Ask, Intended
 from holdfast.store import open_store
-from holdfast.tasks import TaskCall, task_id, task_key
+from holdfast.tasks import TaskCall, task_id
+from holdfast.tasks.state import CALL
 from holdfast.testing import ScriptedModel, call, text
 
 if TYPE_CHECKING:
@@ -233,14 +232,10 @@ def test_cancel_ends_a_task_that_nobody_carries_out_and_its_session_is_told_once
 
 async def test_cancel_ends_a_task_that_was_never_begun(shell: Shell) -> None:
     id = task_id(SESSION, "t1/1.tools/1.pay")
-    body = msgspec.json.encode(TaskCall("pay", {"cents": 5}, "c1", "t1", "t1/1.tools/1.pay", "k"))
-    ask = Ask("tool_call", "pay", digest_of_bytes("task", body), msgspec.Raw(body))
+    content = msgspec.to_builtins(TaskCall("pay", {"cents": 5}, "c1", "t1", "t1/1.tools/1.pay", "k"))
     async with open_store(shell.folder / "holdfast.db") as store:
         await store.open_journal(SESSION, "session", "a")
-        await store.open_journal(id, "process", "a", role="task", session=SESSION)
-        lease = await store.claim(id)
-        await store.append(lease, [Intended(at=1, key=task_key("pay"), ask=ask)], head=lease.head)
-        await store.release(lease)
+        await store.accept_into(id, "process", "a", content, key=CALL, role="task", session=SESSION)
     assert shell.json("tasks", "--status", "created")[0]["id"] == id
     assert shell("tasks", "cancel", id).returncode == 0
     assert shell.json("tasks", id)["task"]["status"] == "cancelled"

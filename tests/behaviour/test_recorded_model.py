@@ -29,8 +29,10 @@ from holdfast.messages import (
 )
 from holdfast.models import HttpModel, Retry
 from holdfast.models.endpoints import endpoint
+from holdfast.models.flags import flags_of
 from holdfast.models.names import dialect
 from holdfast.models.recorded import RecordedModel, RecordingDiffers, RecordingEnded, RecordingInvalid
+from holdfast.models.recorded.comparing import differences
 from holdfast.models.recorded.redaction import Secrets
 from holdfast.testing import CutStream, FakeProvider, HttpError, ScriptedModel, call, reply, text
 
@@ -457,8 +459,8 @@ def test_a_pair_of_a_name_and_a_value_is_a_field_of_that_name() -> None:
 
 
 def test_a_value_under_a_secret_name_loses_everything_it_says() -> None:
-    value = {"credentials": {"user": "me", "pin": 1234, "old": None, "on": True, "more": ["x"]}}
-    kept = {"user": "REDACTED", "pin": "REDACTED", "old": None, "on": True, "more": ["REDACTED"]}
+    value = {"credentials": {"user": "me", "pin": 1234, "old": None, "on": True, "new": "", "more": ["x"]}}
+    kept = {"user": "REDACTED", "pin": "REDACTED", "old": None, "on": True, "new": "", "more": ["REDACTED"]}
     assert Secrets().request(value) == {"credentials": kept}
 
 
@@ -483,6 +485,29 @@ def test_redacting_again_changes_nothing(value: Any) -> None:
     secrets = Secrets()
     once = secrets.request(value)
     assert secrets.request(once) == once
+
+
+@pytest.mark.parametrize("separators", [(",", ":"), (", ", ": ")])
+@pytest.mark.parametrize("escaped", [True, False])
+def test_redacting_what_somebody_redacted_elsewhere_gives_the_same_text(
+    separators: tuple[str, str],
+    escaped: bool,  # noqa: FBT001
+) -> None:
+    def words(password: str) -> str:
+        value = {"user": "Bj\u00f6rn", "password": password, "deep": [1]}
+        return json.dumps(value, separators=separators, ensure_ascii=escaped)
+
+    assert Secrets().request(words("x")) == words("REDACTED") == Secrets().request(words("REDACTED"))
+
+
+def test_a_secret_name_that_stands_twice_hides_no_value() -> None:
+    assert (
+        Secrets().request('{"password":"one","password":"REDACTED"}') == '{"password":"REDACTED","password":"REDACTED"}'
+    )
+
+
+def test_of_json_that_is_cut_the_values_of_secret_names_are_not_kept() -> None:
+    assert Secrets().request('{"user":"bob","password":"hun\\') == '{"user":"bob","password":"REDACTED'
 
 
 async def test_a_repr_shows_the_file_and_the_model_and_no_key(path: Path) -> None:
@@ -529,6 +554,11 @@ async def test_the_exchange_is_still_there_after_a_request_that_differed(recorde
     with pytest.raises(RecordingDiffers):
         await model.respond(asking("Something new"))
     assert (await model.respond(asking())).text == "Let me look. "
+
+
+def test_json_in_a_text_is_compared_by_what_it_says() -> None:
+    assert list(differences({"a": '{"x": [1, 2]}'}, {"a": '{"x":[1,2]}'})) == []
+    assert list(differences({"a": '{"x": [1, 2]}'}, {"a": '{"x":[1,3]}'})) == ["a.x[1] is 3, it was 2"]
 
 
 async def test_a_request_to_another_kind_of_endpoint_differs(recorded: Path) -> None:
@@ -698,6 +728,44 @@ def test_the_model_of_a_google_recording_is_in_its_path(path: Path) -> None:
     exchange: dict[str, Any] = {"request": request, "response": {"status": 200, "headers": {}, "sse": ""}}
     model = RecordedModel(_foreign(path, {}, provider="google", apis=["google.generateContent"], exchanges=[exchange]))
     assert model.name == "google:gemini-9 x"
+
+
+# ---- endpoints of one's own ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("flags", [None, ["max_tokens", "strict_tools"]])
+@pytest.mark.parametrize("spoken", ["anthropic", "chat", "google", "responses"])
+async def test_an_endpoint_of_ones_own_is_played_back_without_naming_it(
+    path: Path, spoken: str, flags: list[str] | None
+) -> None:
+    if flags is not None and spoken != "chat":
+        flags = sorted(flags_of(spoken))[-1:]
+    request = asking(settings=Settings(max_output_tokens=9, effort="low"))
+    async with FakeProvider(WORK) as provider:
+        below = "/v1" if spoken in {"chat", "responses"} else ""
+        below += "/v1beta" if flags == ["whole_url"] else ""
+        model = hf.model("mine:m", base_url=provider.url + below, dialect=spoken, flags=flags, api_key=KEY)
+        await RecordedModel(path, model, mode="record").respond(request)
+    again = RecordedModel(path)
+    assert (await again.respond(request)).text == "Let me look. "
+    assert again.name == "mine:m"
+
+
+async def test_a_known_endpoint_with_other_flags_is_played_back_without_naming_it(path: Path) -> None:
+    request = asking(settings=Settings(max_output_tokens=9))
+    async with FakeProvider(WORK) as provider:
+        model = hf.model("groq:m", base_url=f"{provider.url}/v1", flags=["max_tokens"], api_key=KEY)
+        await RecordedModel(path, model, mode="record").respond(request)
+    assert (await RecordedModel(path).respond(request)).text == "Let me look. "
+
+
+def test_a_flag_that_the_dialect_does_not_have_is_refused(path: Path) -> None:
+    with pytest.raises(RecordingInvalid, match="the chat dialect has no flag nonsense"):
+        RecordedModel(_foreign(path, {"body": _CHAT}, flags=["nonsense", "max_tokens"]))
+
+
+def test_a_recording_that_does_not_say_who_spoke_can_be_played_back(path: Path) -> None:
+    assert RecordedModel(_foreign(path, {"body": _CHAT}, provider="")).name.startswith("openai-chat:")
 
 
 def test_a_provider_without_an_address_of_its_own_can_be_played_back(path: Path) -> None:

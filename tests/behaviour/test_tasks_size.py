@@ -13,6 +13,7 @@ from tests.behaviour.talk import asked as requests
 import holdfast as hf
 from holdfast.records import Ask, Done, Ended, Intended, Progressed, Started
 from holdfast.runtime.working import read_task
+from holdfast.testing import ScriptedModel, call, text
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -89,11 +90,20 @@ async def test_a_result_that_was_kept_is_not_read_by_another_session() -> None:
     assert found is None
 
 
-async def test_a_notification_of_a_long_result_says_how_to_read_the_whole(tmp_path: Path) -> None:
-    agent = await _gave(tmp_path, FIVE_MB)
-    async with hf.open(tmp_path / "s.db", agents=[agent], drive=False) as runtime:
+@pytest.mark.parametrize("reads", [True, False])
+async def test_a_notification_says_how_to_read_the_whole_where_the_agent_can(reads: bool) -> None:  # noqa: FBT001
+    @hf.tool(background=True)
+    async def much() -> str:
+        return "x" * 10_000
+
+    tools = [much, *(hf.tools.tasks() if reads else ())]
+    agent = hf.Agent("a", model=ScriptedModel([call(much), text("ok"), text("seen")]), tools=tools)
+    async with hf.open(None, agents=[agent]) as runtime:
+        await asked(runtime, agent)
+        await ended_task(runtime)
+        await told(runtime.store)
         (words,) = await notices(runtime)
-        assert "read_task" in words
+        assert ("read_task" in words) is reads
 
 
 # ---- reports ---------------------------------------------------------------------------------------------------------

@@ -45,15 +45,13 @@ class _Slow(Store):
             await self.on_pending(found)
         return found
 
-    def append(
-        self, lease: Lease, added: Sequence[Record], *, head: int, checked: bool = True, patient: bool = False
-    ) -> asyncio.Future[int]:
+    def append(self, lease: Lease, added: Sequence[Record], **options: Any) -> asyncio.Future[int]:
         if self.fails(added):
             self.fails = _nothing
             failed: asyncio.Future[int] = asyncio.get_running_loop().create_future()
             failed.set_exception(StoreFailed("one write failed"))
             return failed
-        answer = super().append(lease, added, head=head, checked=checked, patient=patient)
+        answer = super().append(lease, added, **options)
         if not self.holds(added):
             return answer
         self.holds = _nothing

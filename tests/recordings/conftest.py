@@ -1,14 +1,21 @@
-"""Real provider traffic, read from the folder that HOLDFAST_RECORDINGS names; the files are never copied here."""
+"""Real provider traffic, read from the folder that HOLDFAST_RECORDINGS names; the files are never copied here.
+
+Where requests of ours differ from the recorded ones, one table for all dialects says why: ``differences.md``.
+"""
 
 from __future__ import annotations
 
 import json
 import os
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+TABLE = Path(__file__).with_name("differences.md")
 FOLDER = Path(os.environ.get("HOLDFAST_RECORDINGS") or Path(__file__).parents[3] / "shared" / "recordings")
 
 
@@ -28,3 +35,46 @@ def _speaks(path: Path, apis: tuple[str, ...]) -> bool:
 def load(path: Path) -> dict[str, Any]:
     """One recording."""
     return json.loads(path.read_text(encoding="utf-8"))
+
+
+# ---- differences -----------------------------------------------------------------------------------------------------
+
+
+class Row(NamedTuple):
+    """A difference that is meant."""
+
+    recordings: tuple[str, ...]
+    """Where it may be; ``*`` is anywhere."""
+    reason: str
+
+
+def table() -> dict[str, dict[str, Row]]:
+    """The rows of the table by their names, for each dialect."""
+    sections: dict[str, dict[str, Row]] = {}
+    rows: dict[str, Row] = {}
+    for line in TABLE.read_text(encoding="utf-8").splitlines():
+        if line.startswith("## "):
+            rows = sections.setdefault(line.removeprefix("## "), {})
+        elif line.startswith("| ") and not line.startswith("| difference |"):
+            name, places, reason = (cell.strip() for cell in line.strip("|").split("|"))
+            assert name not in rows, f"{name} is in the table twice"
+            rows[name] = Row(tuple(place.strip() for place in places.split(",")), reason)
+    return sections
+
+
+def unexplained(dialect: str, path: Path, found: Iterable[str]) -> list[str]:
+    """The differences found in a recording that the table does not have."""
+    rows = table()[dialect]
+    here = {"*", f"{path.parent.name}/{path.stem}"}
+    return sorted(name for name in set(found) if name not in rows or not here.intersection(rows[name].recordings))
+
+
+def needless(dialect: str, cases: list[Any], found_in: Callable[[Path], Iterable[str]]) -> list[str]:
+    """The rows of the table, and the recordings in them, for which there is no difference; skips without recordings."""
+    paths = [case.values[0] for case in cases if case.values[0] is not None]
+    if not paths:
+        pytest.skip(f"no recordings at {FOLDER.name}; set HOLDFAST_RECORDINGS")
+    seen = {(name, f"{path.parent.name}/{path.stem}") for path in paths for name in found_in(path)}
+    seen |= {(name, "*") for name, _ in seen}
+    wanted = [(name, place) for name, row in table()[dialect].items() for place in row.recordings]
+    return [f"{name} in {place}" for name, place in wanted if (name, place) not in seen]

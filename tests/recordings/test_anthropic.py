@@ -59,7 +59,6 @@ def _beside(name: str) -> Any:
 conftest: Final = _beside("conftest")
 RECORDINGS: Final[list[Any]] = conftest.recordings("anthropic.messages")
 ENDPOINT: Final = Endpoint(provider="anthropic", dialect="anthropic", base_url="https://api.anthropic.com")
-TABLE: Final = Path(__file__).with_name("differences_anthropic.md")
 SMALL: Final = 9_000
 """Streams up to this many bytes are cut in two at every place; longer ones come byte by byte."""
 
@@ -488,23 +487,17 @@ def accepted(path: tuple[str, ...], recorded: Any, ours: Any) -> str | None:  # 
             return None
 
 
-def table() -> set[str]:
-    rows = [line.split("|") for line in TABLE.read_text(encoding="utf-8").splitlines() if line.startswith("| ")]
-    return {row[1].strip() for row in rows if row[2].strip()} - {"difference"}
+def found_in(path: Path) -> list[str]:
+    return [name for recorded, ours in requests(path) for name in differences(recorded, ours)]
 
 
 @pytest.mark.parametrize("path", RECORDINGS)
 def test_the_requests_that_we_build_differ_only_as_the_table_says(path: Path) -> None:
-    for recorded, ours in requests(path):
-        assert set(differences(recorded, ours)) <= table()
+    assert conftest.unexplained("anthropic", path, found_in(path)) == []
 
 
 def test_every_row_of_the_table_is_needed() -> None:
-    cases = [case.values[0] for case in RECORDINGS if case.values[0] is not None]
-    if not cases:
-        pytest.skip("no recordings here; set HOLDFAST_RECORDINGS")
-    seen = {name for path in cases for recorded, ours in requests(path) for name in differences(recorded, ours)}
-    assert seen == table()
+    assert conftest.needless("anthropic", RECORDINGS, found_in) == []
 
 
 @pytest.mark.parametrize("path", RECORDINGS)

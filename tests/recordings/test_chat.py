@@ -59,7 +59,6 @@ STREAMS = [
     for index, exchange in enumerate(conftest.load(param.values[0])["exchanges"])
     if "sse" in exchange["response"]
 ] or [pytest.param(None, 0, id="none", marks=RECORDINGS[0].marks)]
-TABLE = Path(__file__).with_name("differences_chat.md")
 
 FILES = {"https://t3.ftcdn.net/jpg/00/85/79/92/360_F_85799278_0BBGV9OAdQDTLnKwAPBCcg1J7QtiieJY.jpg": b"a potato"}
 """What stands behind the addresses in the recorded requests; any bytes will do."""
@@ -522,21 +521,13 @@ def _differences(path: Path) -> set[str]:
     return used
 
 
-def _rows() -> set[str]:
-    lines = TABLE.read_text(encoding="utf-8").splitlines()
-    return {line.split("|")[1].strip() for line in lines if line.startswith("| ")} - {"difference"}
-
-
 @pytest.mark.parametrize("path", RECORDINGS)
 def test_our_requests_are_the_recorded_ones_but_for_what_the_table_says(path: Path) -> None:
-    assert _differences(path) <= _rows()
+    assert conftest.unexplained("chat", path, _differences(path)) == []
 
 
 def test_every_row_of_the_table_is_needed() -> None:
-    paths = [param.values[0] for param in RECORDINGS if param.values[0] is not None]
-    if not paths:
-        pytest.skip("no recordings")
-    assert set[str]().union(*map(_differences, paths)) == _rows()
+    assert conftest.needless("chat", RECORDINGS, _differences) == []
 
 
 @pytest.mark.parametrize("path", RECORDINGS)

@@ -56,7 +56,6 @@ def _beside(name: str) -> ModuleType:
 _conftest = _beside("conftest")
 load = _conftest.load
 RECORDINGS = _conftest.recordings("openai.responses")
-DIFFERENCES: dict[str, tuple[tuple[str, ...], str]] = _beside("differences_responses").DIFFERENCES
 
 
 def _endpoint(request: dict[str, Any] | None) -> Endpoint:
@@ -472,25 +471,13 @@ def _differences(path: Path) -> list[str]:
     return sorted(found)
 
 
-def _accepted(path: Path, difference: str) -> bool:
-    files = DIFFERENCES.get(difference, ((), ""))[0]
-    return "*" in files or f"{path.parent.name}/{path.stem}" in files
-
-
 @each
 def test_our_requests_differ_from_the_recorded_ones_only_where_the_table_says_why(path: Path) -> None:
-    assert [found for found in _differences(path) if not _accepted(path, found)] == []
+    assert _conftest.unexplained("responses", path, _differences(path)) == []
 
 
-def test_the_table_of_differences_has_no_line_that_nothing_needs() -> None:
-    paths = [param.values[0] for param in RECORDINGS if param.values[0] is not None]
-    if not paths:
-        pytest.skip("no recordings here; set HOLDFAST_RECORDINGS")
-    seen = {(found, f"{path.parent.name}/{path.stem}") for path in paths for found in _differences(path)}
-    used = {found for found, _ in seen}
-    assert [name for name in DIFFERENCES if name not in used] == []
-    scoped = [(name, file) for name, (files, _) in DIFFERENCES.items() for file in files if file != "*"]
-    assert [entry for entry in scoped if entry not in seen] == []
+def test_every_row_of_the_table_is_needed() -> None:
+    assert _conftest.needless("responses", RECORDINGS, _differences) == []
 
 
 @each

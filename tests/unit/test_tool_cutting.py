@@ -61,8 +61,8 @@ def test_the_note_says_where_to_read_on() -> None:
     assert f'Read them with read_result(id="ab12", start={start}).]' in found.text
 
 
-def test_what_was_not_kept_is_said_to_be_gone() -> None:
-    assert "They were not kept: ask for less.]" in made(LINES, whole=None).text
+def test_what_a_model_can_not_read_is_said_to_be_out_of_its_reach() -> None:
+    assert "You have no tool that reads them: ask for less.]" in made(LINES, whole=None).text
 
 
 def test_one_giant_line_is_cut_within_it_and_the_note_says_at_which_byte() -> None:

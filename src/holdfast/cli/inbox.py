@@ -65,12 +65,13 @@ async def inbox(path: Path, *, as_json: bool) -> int:
 
 
 async def _waits(store: Store, path: Path) -> AsyncIterator[Item]:
-    last: Journal | None = None
-    while page := await store.journals(kind="session", status="waiting", before=last, limit=store.limits.page):
-        for line in page:
-            for item in await _readable(store, line, path):
-                yield item
-        last = page[-1]
+    for kind in ("session", "process"):  # processes: background calls that wait
+        last: Journal | None = None
+        while page := await store.journals(kind=kind, status="waiting", before=last, limit=store.limits.page):
+            for line in page:
+                for item in await _readable(store, line, path):
+                    yield item
+            last = page[-1]
 
 
 async def _readable(store: Store, line: Journal, path: Path) -> list[Item]:

@@ -32,6 +32,7 @@ from holdfast.cli.terminal import stderr, stdout
 from holdfast.errors import JournalConflict, JournalMissing
 from holdfast.names import check_id
 from holdfast.runtime import Runtime
+from holdfast.runtime.desk import ROLE
 from holdfast.store import open_store
 
 if TYPE_CHECKING:
@@ -78,7 +79,10 @@ async def run(asked: Asked) -> int:
             after = await _place(store, session, asked.key)
             turn = await _send(runtime, asked, agent, session, prompt)
             announce(session, turn.id)
-            return (await Follower(runtime, turn, screen_for(asked.format), asked.store).follow(after)).code
+            code = (await Follower(runtime, turn, screen_for(asked.format), asked.store).follow(after)).code
+            if await _in_background(store, session):
+                stderr().line(f"work goes on in the background: {hint(asked.store, 'resume', session)}")
+            return code
 
 
 @asynccontextmanager
@@ -170,7 +174,7 @@ async def resume(  # noqa: PLR0913
     async with looking(path) as found:
         target = await find(found.store, given)
         reference = agent or await recorded_agent(found.store, target.line)
-        idle = await last_turn(found.store, target.id) is None
+        idle = await last_turn(found.store, target.id) is None and not await _in_background(found.store, target.id)
     if idle:
         stderr().line(f"{target.id} has nothing to do")
         return 0
@@ -191,13 +195,27 @@ async def _resume(path: Path, target: Target, agent: Agent, screen: Screen, *, u
         raise JournalConflict(target.id, f"a session of agent {target.line.agent!r}", f"one of {agent.name!r}")
     code = 0
     async with open_store(path) as store, Runtime(store, [agent], only=target.id, own_prices=prices()) as runtime:
-        while (followed := await _next(runtime, target.id, screen, path)) is not None:
+        while True:
+            followed = await _next(runtime, target.id, screen, path)
+            if followed is None:
+                if not await _in_background(store, target.id):
+                    break
+                await store.changed(store.version, 0.5)
+                continue
             code = followed.code
             if followed.left:
                 break
             if followed.waits and not (unattended and await _answered(runtime.store, target.id)):
                 break
     return code
+
+
+async def _in_background(store: Store, session: str) -> bool:
+    """Whether tool calls of a session go on in the background, or it is still to hear how one ended."""
+    for status in ("running", "idle"):
+        if await store.journals(role=ROLE, session=session, status=status, limit=1):
+            return True
+    return bool(await store.next_notifications(session, 1))
 
 
 async def _next(runtime: Runtime, session: str, screen: Screen, path: Path) -> Followed | None:

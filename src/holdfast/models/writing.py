@@ -11,7 +11,9 @@ from holdfast.messages import Attachment
 from holdfast.models.reading import listed, mapping
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Mapping
+
+    from holdfast.messages import ToolResult
 
 
 class Once:
@@ -56,15 +58,48 @@ FILES_DEPTH: Final = 4
 """How deep in what a tool returns files are looked for: as deep as its caller looks for them."""
 
 
-def bytes_of(digests: Iterable[str], files: Mapping[str, bytes]) -> Mapping[str, bytes]:
-    """The bytes of those files that a result speaks of. Empty for most results, which need not be walked then."""
-    return {digest: files[digest] for digest in digests if digest in files}
+class Piece(NamedTuple):
+    """A piece of a tool's result: an item of a list, or all of it."""
+
+    value: Any
+    """What it says, with labels in place of the files in it."""
+    file: Attachment | None
+    """The file that it is, if it is one."""
+    inside: list[Attachment]
+    """The files that it holds somewhere in it, in the order of their labels."""
+
+
+def pieces_of(result: ToolResult, files: Mapping[str, bytes], label: Callable[[Attachment], str]) -> list[Piece]:
+    """The pieces of a result in which there are files; none where there is no file, and the content is just JSON."""
+    content = result.content
+    told = {digest: files[digest] for digest in result.files if digest in files}
+    if isinstance(content, list | tuple):
+        pieces = [_piece(item, files, told, label, 1) for item in cast("list[Any]", content)]
+    else:
+        pieces = [_piece(content, files, told, label, 0)]
+    return pieces if any(piece.file or piece.inside for piece in pieces) else []
+
+
+def _piece(
+    value: Any,  # noqa: ANN401  any JSON value
+    files: Mapping[str, bytes],
+    told: Mapping[str, bytes],
+    label: Callable[[Attachment], str],
+    depth: int,
+) -> Piece:
+    file = attachment_in(value, files)
+    inside: list[Attachment] = []
+
+    def stand_in(found: Attachment) -> str:
+        inside.append(found)
+        return label(found)
+
+    # Most results speak of no file, and need not be walked.
+    return Piece(labelled(value, told, stand_in, depth) if told and file is None else value, file, inside)
 
 
 def labelled(value: Any, files: Mapping[str, bytes], label: Callable[[Attachment], Any], depth: int = 0) -> Any:  # noqa: ANN401  any JSON value
     """A value with what `label` gives in place of each file in it. `depth` is how deep in a result it stands itself."""
-    if not files:
-        return value
     found = attachment_in(value, files)
     if found is not None:
         return label(found)

@@ -27,12 +27,17 @@ AT_ONCE: Final = 32
 """How many are looked at for one input."""
 
 
-async def deliver(store: Store, lease: Lease, ready: Sequence[Notification]) -> tuple[Input, Said] | None:
-    """Put the first of these into the inbox as one input; None when none can be claimed any more."""
+async def deliver(
+    store: Store, lease: Lease, ready: Sequence[Notification], *, reads: bool
+) -> tuple[Input, Said] | None:
+    """Put the first of these into the inbox as one input; None when none can be claimed any more.
+
+    `reads`: the agent has the tool that reads tasks.
+    """
     picked = chosen(ready)
     if not picked:
         return None
-    said = Said(parts=(Text(notice(picked)),), steer=True, origin="holdfast")
+    said = Said(parts=(Text(notice(picked, reads=reads)),), steer=True, origin="holdfast")
     content = msgspec.to_builtins(said)
     try:
         receipt = await store.carry(lease, [found.id for found in picked], content)

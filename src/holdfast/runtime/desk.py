@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 import msgspec
 
 from holdfast.effects.performer import idempotency_key
-from holdfast.errors import JournalMissing, KeyConflict, TaskUnknown
+from holdfast.errors import JournalMissing, KeyConflict, StoreError, TaskUnknown
 from holdfast.names import check_text
 from holdfast.records import Done, Started
 from holdfast.runtime.working import TaskDrive, read_task
@@ -49,7 +49,7 @@ class Recovered(NamedTuple):
     session: str | None
     tool: str
     by: str | None
-    action: Literal["rerun", "reconcile", "interrupted", "left"]
+    action: Literal["rerun", "reconcile", "asked", "interrupted", "left", "damaged"]
 
 
 class Desk:
@@ -174,9 +174,15 @@ class Desk:
             for work in page:
                 gone = work.holder is None or self._store.owner_gone(work.holder)
                 if work.role == ROLE and gone and work.status == "running":
-                    found.append(self._recovered(await self.task(work.journal)))
+                    found.append(await self._looked_at(work.journal))
             after = page[-1].no
         return found
+
+    async def _looked_at(self, id: str) -> Recovered:
+        try:
+            return self._recovered(await self.task(id))
+        except StoreError:
+            return Recovered(id, None, "", None, "damaged")
 
     def _recovered(self, state: TaskState) -> Recovered:
         agent = self._around.agents.get(state.agent or "")
@@ -187,5 +193,6 @@ class Desk:
         elif tool.read_only or tool.idempotent:
             action = "rerun"
         else:
-            action = "reconcile" if tool.reconcile is not None else "interrupted"
+            action = "asked" if tool.on_interrupt == "ask" else "interrupted"
+            action = "reconcile" if tool.reconcile is not None else action
         return Recovered(state.id, state.session, name, state.by, action)

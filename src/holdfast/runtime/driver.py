@@ -32,6 +32,7 @@ from holdfast.runtime.watch import TurnEnded
 from holdfast.spawning import spawn
 from holdfast.turns import Ending, OpenTurn, keys
 from holdfast.turns.conversation import Said, Stop, deadline_wait, input_of, refs_of
+from holdfast.turns.notices import READER
 
 if TYPE_CHECKING:
     from holdfast.agent import Agent
@@ -341,7 +342,8 @@ class SessionDrive:
             await durable
             self._around.watch.ended(self.session)
         if ready and self._may_deliver():
-            delivered = await deliver(self._store, self._lease, ready)
+            reads = self._agent is not None and READER in self._agent.tools
+            delivered = await deliver(self._store, self._lease, ready, reads=reads)
             if delivered is not None:
                 self._inbox.append(_Waiting(*delivered))
         self._seen = seen

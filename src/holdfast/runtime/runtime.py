@@ -407,7 +407,8 @@ class Runtime:
         if is_task_id(session):
             # Somebody asked for it, or its tool is here; of others, only a process that knows them can go on.
             known = isinstance(work, str) or work.agent in self.agents
-            return TaskDrive(self._around, session) if known and self._only is None else None
+            wanted = self._only is None or (not isinstance(work, str) and work.session == self._only)
+            return TaskDrive(self._around, session) if known and wanted else None
         if self._only is not None and session != self._only:
             return None
         known = isinstance(work, str) or work.agent in self.agents

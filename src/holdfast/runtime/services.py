@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from holdfast.errors import TaskUnknown
+from holdfast.errors import StoreError, TaskUnknown
 from holdfast.records import Done
 
 if TYPE_CHECKING:
@@ -92,7 +92,10 @@ class Services:
         return None
 
     async def _is_kept(self, journal: str, digest: str) -> bool:
-        async for entry in self.store.read_all(journal):
-            if isinstance(entry.record, Done) and any(blob.digest == digest for blob in entry.record.kept):
-                return True
+        try:
+            async for entry in self.store.read_all(journal):
+                if isinstance(entry.record, Done) and any(blob.digest == digest for blob in entry.record.kept):
+                    return True
+        except StoreError:
+            pass  # damaged: it must not hide the others
         return False

@@ -113,6 +113,8 @@ class Work(msgspec.Struct, frozen=True):
     left_ms: int
     kind: JournalKind = "session"
     role: str | None = None
+    session: str | None = None
+    """For which session a process works."""
 
 
 class Receipt(msgspec.Struct, frozen=True):

@@ -147,7 +147,7 @@ def as_work(row: JournalRow, now: Instant) -> Work:
     """A journal that has work, and who holds it now."""
     left = max(lease_left(row, now), 0)
     holder = row.owner if left else None
-    return Work(row.no, row.id, row.agent, row.wakes, row.status, holder, left, row.kind, row.role)
+    return Work(row.no, row.id, row.agent, row.wakes, row.status, holder, left, row.kind, row.role, row.session)
 
 
 def decide_seen(row: JournalRow, seen: int | None) -> int:

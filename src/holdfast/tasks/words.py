@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from holdfast.records import Outcome
     from holdfast.tasks.state import TaskCall, TaskStatus
 
-BODY: Final = 2_000
+BODY: Final = 1_800
 """How much of a result is in a notification, in characters; the whole is read with a tool."""
 
 _ENDS: Final[dict[TaskStatus, str]] = {

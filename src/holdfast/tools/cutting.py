@@ -114,7 +114,7 @@ def _note(text: str, begin: int, end: int, missing: int, whole: Whole | None) ->
     of_lines = f" ({lines:,} lines)" if lines else ""
     said = f"[... {missing:,} characters{of_lines} are left out here."
     if whole is None:
-        return f"{said} They were not kept: ask for less.]"
+        return f"{said} You have no tool that reads them: ask for less.]"
     start = text.count("\n", 0, begin) + 1
     line = text.rfind("\n", 0, begin) + 1
     skip = len(text[line:begin].encode("utf-8", "backslashreplace"))

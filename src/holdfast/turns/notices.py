@@ -125,7 +125,7 @@ def chosen(notifications: Iterable[N], limits: NoticeLimits = _USUAL) -> tuple[N
     return tuple(taken)
 
 
-def notice(notifications: Sequence[Notice], limits: NoticeLimits = _USUAL) -> str:
+def notice(notifications: Sequence[Notice], limits: NoticeLimits = _USUAL, *, reads: bool = True) -> str:
     """One text that tells of all of them, in their order, within the limits. The same ones give the same text.
 
     Where bodies do not fit together (`chosen` sees to it that they do), each is told in less. `InvalidArgument` when
@@ -133,7 +133,7 @@ def notice(notifications: Sequence[Notice], limits: NoticeLimits = _USUAL) -> st
     """
     if not notifications:
         raise InvalidArgument("notifications", notifications, "at least one notification")
-    reader = any(found.source is not None for found in notifications)
+    reader = reads and any(found.source is not None for found in notifications)
     for room in _rooms(limits.body):
         entries = [_entry(found, limits, room) for found in notifications]
         text = _framed(entries, len(entries), reader=reader)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 from pydantic import Field
 
-from holdfast.errors import InvalidId, TaskUnknown
+from holdfast.errors import InvalidId, StoreError, TaskUnknown
 from holdfast.hands.host import Host, host_of
 from holdfast.hands.tasks.glance import glance
 from holdfast.hands.tasks.words import as_lines, has_result, head, line
@@ -40,7 +40,15 @@ async def list_tasks(ctx: Context, limit: Annotated[int, Field(ge=1, le=MOST)] =
     if not found:
         return "There are no tasks."
     now = host.now
-    return "\n".join([line(await glance(host.store, each.id), now) for each in found])
+    return "\n".join([await _line(host, each.id, now) for each in found])
+
+
+async def _line(host: Host, id: str, now: int) -> str:
+    """One task; a damaged one must not hide the others."""
+    try:
+        return line(await glance(host.store, id), now)
+    except StoreError:
+        return f"{id}: it can't be read any more; its records are damaged"
 
 
 @tool(read_only=True, background=False, untrusted=True)

@@ -13,7 +13,7 @@ from holdfast.errors import ModelError
 from holdfast.messages import Attachment, Reasoning, Text, ToolCall, ToolMessage, UserMessage
 from holdfast.models.reading import mapping
 from holdfast.models.wire import bounded
-from holdfast.models.writing import attachment_in
+from holdfast.models.writing import pieces_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -102,26 +102,34 @@ class Writer:
         return _json(block)
 
     def _result(self, result: ToolResult) -> bytes:
-        content = self._content(result.content, failed=result.state != "ok")
+        content = self._content(result)
         end = b"}" if result.state == "ok" else b',"is_error":true}'
         return b'{"type":"tool_result","tool_use_id":%b,"content":%b%b' % (_json(_id(result.call_id)), content, end)
 
-    def _content(self, content: Any, *, failed: bool) -> bytes:  # noqa: ANN401  text or a JSON value
-        """Words as they are, values as JSON, and files as what they show; a call that failed may show words alone."""
+    def _content(self, result: ToolResult) -> bytes:
+        """Words as they are, values as JSON, and files as what they show; a call that failed may show words alone.
+
+        A file inside a value is named there, and shown behind it under the same name.
+        """
+        content, failed = result.content, result.state != "ok"
         if type(content) is str:
             return _json(content)
-        items = cast("list[Any]", content) if isinstance(content, list | tuple) else [content]
-        files = [attachment_in(item, self._files) for item in items]
-        if not any(files):
+        pieces = pieces_of(result, self._files, _label)
+        if not pieces:
             return _json(_json(content).decode())
         blocks: list[bytes] = []
-        for item, file in zip(items, files, strict=True):
+        for value, file, inside in pieces:
             if file is not None:
-                block = None if failed else _file(file, self._data(file))
-                blocks.append(block or text_block(f"[{_named(file)}]"))
-            else:
-                blocks.append(text_block(_words_of(item)))
+                blocks.append(self._shown(file, failed=failed) or text_block(_label(file)))
+                continue
+            blocks.append(text_block(_words_of(value)))
+            for part in inside:
+                shown = self._shown(part, failed=failed)
+                blocks += (text_block(_label(part)), shown) if shown else ()
         return b"[%b]" % b",".join([block for block in blocks if block])
+
+    def _shown(self, file: Attachment, *, failed: bool) -> bytes | None:
+        return None if failed else _file(file, self._data(file))
 
     def _data(self, file: Attachment) -> bytes:
         data = self._files.get(file.digest)
@@ -160,6 +168,11 @@ def _file(file: Attachment, data: bytes) -> bytes | None:
 def _base64(media_type: str, data: bytes) -> bytes:
     coded = binascii.b2a_base64(data, newline=False)
     return b'{"type":"base64","media_type":%b,"data":"%b"}' % (_json(media_type), coded)
+
+
+def _label(file: Attachment) -> str:
+    """What stands in place of a file, or before it."""
+    return f"[{_named(file)}]"
 
 
 def _named(file: Attachment) -> str:

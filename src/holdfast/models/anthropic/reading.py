@@ -52,12 +52,14 @@ _GROWING: Final = ("text", "thinking", "partial_json", "content")
 class _Block:
     """A block while it grows."""
 
-    __slots__ = ("citations", "ended", "given", "kind", "signature", "written")
+    __slots__ = ("citations", "ended", "given", "grown", "kind", "signature", "written")
 
     def __init__(self, kind: str, given: dict[str, Any]) -> None:
         self.kind = kind
         self.given = given
         self.written: list[str] = []
+        self.grown: dict[str, list[str]] = {}
+        """Texts of a block that nobody here understands, in their pieces."""
         self.citations: list[Any] = []
         self.signature = ""
         self.ended = False
@@ -244,7 +246,7 @@ class AnthropicFold:
         elif kind == "citations_delta" and block.kind == "text":
             block.citations.append(delta.get("citation"))
         elif block.kind not in {"text", "thinking", "tool_use"}:
-            _merge(block.given, delta)
+            _merge(block, delta)
         else:
             self.ignored += 1
         return []
@@ -335,6 +337,7 @@ class AnthropicFold:
         if words:
             arguments, malformed = arguments_in(words)
             block.given["input"] = {"invalid_json": malformed} if arguments is None else arguments
+        block.given.update((name, "".join(pieces)) for name, pieces in block.grown.items())
         return [self._opaque("", self._halves.kept(block.given))]
 
     def _opaque(self, words: str, replay: dict[str, Any]) -> Reasoning:
@@ -376,16 +379,19 @@ def _no_message(words: str) -> ModelError:
     return ModelError(words, kind="bad_frame", retryable=True)
 
 
-def _merge(block: dict[str, Any], delta: dict[str, Any]) -> None:
+def _merge(block: _Block, delta: dict[str, Any]) -> None:
     """Let a block that nobody here understands grow: words and lists at their end, the rest anew."""
     for name, value in delta.items():
         if name == "type":
             continue
-        before = block.get(name)
-        if type(before) is type(value) and isinstance(value, str | list):
-            block[name] = cast("Any", before) + cast("Any", value)
+        before = block.given.get(name)
+        if isinstance(before, str) and isinstance(value, str):
+            block.grown.setdefault(name, [before]).append(value)
+        elif isinstance(before, list) and isinstance(value, list):
+            cast("list[Any]", before).extend(cast("list[Any]", value))
         elif value is not None:
-            block[name] = value
+            block.given[name] = value
+            block.grown.pop(name, None)
 
 
 def _declined(details: dict[str, Any]) -> str:

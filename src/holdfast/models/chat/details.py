@@ -1,8 +1,8 @@
-"""Reasoning as ``reasoning_details``: what is kept to go back as it came, with the pieces of one detail joined. Pure."""
+"""Reasoning as ``reasoning_details``: what is kept to go back as it came, the pieces of one detail joined. Pure."""
 
 from __future__ import annotations
 
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import msgspec
 
@@ -40,9 +40,7 @@ class Details:
 
     def all(self) -> list[dict[str, Any]]:
         """The details as they came, each whole."""
-        return [
-            {**kept, _GROWING[kept["type"]]: "".join(pieces)} if pieces else kept for kept, pieces in self._kept
-        ]
+        return [{**kept, _GROWING[kept["type"]]: "".join(pieces)} if pieces else kept for kept, pieces in self._kept]
 
 
 def _continues(last: dict[str, Any], detail: dict[str, Any]) -> bool:
@@ -64,4 +62,4 @@ def size_of(detail: dict[str, Any]) -> int:
     try:
         return len(_encode(detail))
     except UNREADABLE:  # half a character
-        return len(_encode(cast("Any", sound(detail))))
+        return len(_encode(sound(detail)))

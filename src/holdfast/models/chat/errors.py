@@ -40,7 +40,7 @@ _UNPAID_CODES: Final = re.compile(
 _UNPAID: Final = re.compile(
     r"insufficient (?:account )?(?:balance|credit|funds)|(?:credit|balance) (?:balance )?is too low|enable billing"
     r"|billing hard limit|billing (?:account )?(?:is )?not active|credits are depleted|used all available credits"
-    r"|(?:monthly )?spending (?:limit|cap)"
+    r"|(?:reached|exceeded) (?:its|your|the) (?:monthly )?spending (?:limit|cap)"
 )
 """The word alone says nothing: those who ask to wait a second tell where to pay for more."""
 _QUOTA: Final = "exceeded your current quota"
@@ -97,12 +97,9 @@ def http_error(status: int, headers: Mapping[str, str], body: bytes) -> ModelErr
     error = _mapped(complaint, status, f"HTTP {status}: {message}")
     error.status = status
     error.request_id = request_id_in(head)
-    date = head.get("date", "")
-    waits = (
-        asked_in_headers(head),
-        complaint.retry_after,
-        *([asked_by_limits(complaint.limits, date), asked_by_limits(head, date)] if error.kind == "rate_limited" else ()),
-    )
+    waits = [asked_in_headers(head), complaint.retry_after]
+    if error.kind == "rate_limited":
+        waits += [asked_by_limits(limits, head.get("date", "")) for limits in (complaint.limits, head)]
     error.retry_after = next((wait for wait in waits if wait is not None), None)
     told = should_retry(head)
     if told is not None:
@@ -147,9 +144,11 @@ def _kind(status: int | None, complaint: _Complaint) -> tuple[str, bool]:
 
 
 def _is_unpaid(complaint: _Complaint, message: str) -> bool:
-    """Whether the words alone say that it is a matter of money."""
-    passing = complaint.retry_after is not None or bool(complaint.limits) or "resource_exhausted" in complaint.words
-    return _UNPAID.search(message) is not None or (_QUOTA in message and not passing)
+    """Whether the words alone say that it is a matter of money. Where time helps, it is not."""
+    if complaint.retry_after is not None or complaint.limits:
+        return False
+    quota = _QUOTA in message and "resource_exhausted" not in complaint.words
+    return quota or _UNPAID.search(message) is not None
 
 
 def _readable(body: bytes) -> Any:  # noqa: ANN401  any JSON value, or the words themselves

@@ -23,12 +23,12 @@ from holdfast.messages import (
 )
 from holdfast.models.reading import listed, made_id, mapping, worded
 from holdfast.models.wire import bounded
-from holdfast.models.writing import attachment_in, base64_of, bytes_of, data_url, labelled
+from holdfast.models.writing import base64_of, data_url, pieces_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from holdfast.messages import InputPart, Message, ModelRequest, OutputSpec
+    from holdfast.messages import InputPart, Message, ModelRequest, OutputSpec, ToolResult
 
 _encode: Final = msgspec.json.Encoder().encode
 
@@ -206,20 +206,12 @@ class Writer:
         content = result.content
         if isinstance(content, str):
             return content, []
-        files: list[Attachment] = []
-
-        def label(file: Attachment) -> str:
-            files.append(file)
-            return f"See the file {_called(file)}." if _is_shown(file) else f"[{_called(file)} can't be shown.]"
-
-        items = cast("list[Any]", content) if isinstance(content, list | tuple) else [content]
-        inside = bytes_of(result.files, self.files)
-        depth = 0 if items[:1] == [content] else 1
-        texts: list[str] = []
-        for item in items:
-            file = attachment_in(item, self.files)
-            texts.append(_result_text(labelled(item, inside, label, depth)) if file is None else label(file))
-        return ("\n".join(texts), files) if files else (_encode(content).decode(), [])
+        pieces = pieces_of(result, self.files, _label)
+        if not pieces:
+            return _encode(content).decode(), []
+        texts = [_result_text(piece.value) if piece.file is None else _label(piece.file) for piece in pieces]
+        files = [file for piece in pieces for file in ([piece.file] if piece.file else piece.inside)]
+        return "\n".join(texts), files
 
     def _id(self, id: str) -> str:
         if "call_ids_9" in self.flags and not _NINE.fullmatch(id):
@@ -257,6 +249,11 @@ def _is_shown(file: Attachment) -> bool:
     """Whether a file can be sent. One that a tool gave and that can't be is named in words: it must not end a turn."""
     family, kind = _family(file)
     return family in {"image", "audio"} or (family, kind) == ("application", "pdf") or _is_text(family, kind)
+
+
+def _label(file: Attachment) -> str:
+    """What stands in a result in place of a file."""
+    return f"See the file {_called(file)}." if _is_shown(file) else f"[{_called(file)}, which can't be shown here]"
 
 
 def _called(file: Attachment) -> str:

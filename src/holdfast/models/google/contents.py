@@ -11,7 +11,7 @@ from holdfast.errors import ModelError
 from holdfast.messages import AssistantMessage, Attachment, Reasoning, Refusal, Text, ToolCall, ToolMessage
 from holdfast.models.google.calls import NO_ID
 from holdfast.models.reading import mapping
-from holdfast.models.writing import attachment_in, base64_of
+from holdfast.models.writing import attachment_in, base64_of, labelled
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -26,6 +26,8 @@ _encode: Final = msgspec.json.Encoder().encode
 _TEXTUAL: Final = re.compile(r"text/|application/(?:[\w.-]+\+)?(?:json|xml|yaml|x-yaml|toml|javascript)\b")
 _IN_RESULTS: Final = re.compile(r"image/|application/pdf\b")
 """Media that may stand inside the result of a tool."""
+_TAKEN: Final = re.compile(r"(?:image|audio|video|text)/|application/pdf\b", re.IGNORECASE)
+"""Media that some model takes. Others that a tool gave are named only: what is refused would end the conversation."""
 
 
 class Writer:
@@ -142,17 +144,25 @@ def _result(result: ToolResult, files: Mapping[str, bytes]) -> tuple[dict[str, A
     """What a call came to, as an object, and the media that belong to it."""
     media: list[Attachment] = []
 
-    def told(value: Any) -> Any:  # noqa: ANN401  any JSON value
-        attachment = attachment_in(value, files)
-        if attachment is None:
-            return value
+    def told(attachment: Attachment) -> str:
         if (words := _words(attachment, files)) is not None:
             return words
+        label = attachment.name or attachment.media_type
+        if not _TAKEN.match(attachment.media_type):
+            return f"[attachment that can't be shown: {label}]"
         media.append(attachment)
-        return f"[attachment: {attachment.name or attachment.media_type}]"
+        return f"[attachment: {label}]"
+
+    def seen(value: Any) -> Any:  # noqa: ANN401  any JSON value
+        attachment = attachment_in(value, files)
+        return value if attachment is None else told(attachment)
 
     content = result.content
-    said = [told(item) for item in cast("list[Any]", content)] if isinstance(content, list) else told(content)
+    inside = {digest: files[digest] for digest in result.files if digest in files}
+    if inside:
+        said = labelled(content, inside, told)
+    else:
+        said = [seen(item) for item in cast("list[Any]", content)] if isinstance(content, list) else seen(content)
     return {"output" if result.state == "ok" else "error": said}, media
 
 

@@ -131,7 +131,7 @@ class Secrets:
     def bytes(self, data: bytes) -> bytes:
         """Bytes that are no text, without secrets."""
         for value in sorted(self._values, key=len, reverse=True):
-            data = data.replace(value.encode(), REDACTED.encode())
+            data = data.replace(value.encode("utf-8", "surrogatepass"), REDACTED.encode())
         return data
 
     def json(self, value: Any) -> Any:  # noqa: ANN401  any JSON value
@@ -183,7 +183,8 @@ class Secrets:
             except RecursionError:
                 return REDACTED  # too deep to look through
             # The text is looked through even so: of a name that stands in it twice, reading it gave one value.
-            return self.text(text if clean == inner else _laid_out(clean, inner, text))
+            text = text if clean == inner else _laid_out(clean, inner, text)
+            return self.text(_NAMED_TEXT.sub(_without_named, text))
         if text.lstrip().startswith(("{", "[")):  # JSON that is cut
             text = _NAMED_TEXT.sub(_without_named, text)
         return plain(text)
@@ -227,7 +228,7 @@ def _blank(value: Any) -> Any:  # noqa: ANN401
         return [_blank(item) for item in cast("list[Any]", value)]
     if isinstance(value, dict):
         return {name: _blank(item) for name, item in cast("dict[str, Any]", value).items()}
-    return value if value is None or isinstance(value, bool) else REDACTED
+    return value if value is None or value == "" or isinstance(value, bool) else REDACTED
 
 
 def _named_secrets(value: Any, inside: str = "") -> Iterator[str]:  # noqa: ANN401

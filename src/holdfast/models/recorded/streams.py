@@ -96,15 +96,16 @@ def _write(lines: list[str], frame: _Frame, value: Any) -> None:  # noqa: ANN401
     first, *others = frame.lines
     lines[first] = f"data: {json.dumps(value, separators=(',', ':'))}"
     for at in others:
-        lines[at] = lines[at + 1] = ""
+        lines[at - 1] = lines[at] = ""
 
 
 def _texts(frames: Sequence[_Frame]) -> dict[_Place, list[_Piece]]:
     """The strings of all frames, by where they stand."""
     found: dict[_Place, list[_Piece]] = {}
     for frame in frames:
-        kind = cast("dict[str, Any]", frame.value).get("type") if isinstance(frame.value, dict) else None
-        for place, piece in _strings(frame.value, _Place((str(kind),))):
+        value = frame.value
+        kind = str(cast("dict[str, Any]", value).get("type")) if isinstance(value, dict) else ""
+        for place, piece in _strings(cast("Any", value), _Place((kind,))):
             found.setdefault(place, []).append(piece)
     return found
 

@@ -57,13 +57,13 @@ class RecordingTransport:
         return _Copied(response, ended)
 
     def _save(self) -> None:
-        if self._scrubbed < self._secrets.known:
+        while self._scrubbed < self._secrets.known:
             # What was learnt later may stand in what was written before.
+            self._scrubbed = self._secrets.known
             self._exchanges = [
                 None if exchange is None else without_later_secrets(exchange, self._secrets)
                 for exchange in self._exchanges
             ]
-            self._scrubbed = self._secrets.known
         exchanges = [exchange for exchange in self._exchanges if exchange is not None]
         write(self._path, written_recording(self._path.stem, self._endpoint, exchanges))
 

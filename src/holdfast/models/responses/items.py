@@ -11,7 +11,8 @@ import msgspec
 from holdfast.errors import ModelError
 from holdfast.messages import AssistantMessage, Attachment, Reasoning, Refusal, Text, ToolCall, ToolMessage, UserMessage
 from holdfast.models.reading import listed, mapping
-from holdfast.models.writing import attachment_in, data_url
+from holdfast.models.wire import bounded
+from holdfast.models.writing import data_url, pieces_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -23,6 +24,11 @@ Item: TypeAlias = dict[str, Any]
 NOT_IN_NAMES: Final = re.compile(r"[^A-Za-z0-9_-]")
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _LONGEST_ID: Final = 64
+_UNSHOWN: Final = re.compile(
+    r"audio/|video/|font/|application/(?:octet-stream|zip|gzip|vnd\.rar|x-(?:tar|gzip|bzip2|xz|7z-compressed|sqlite3)|wasm)",
+    re.IGNORECASE,
+)
+"""Files that no model takes in this dialect."""
 _encode: Final = msgspec.json.Encoder().encode
 
 
@@ -82,7 +88,7 @@ def _file(attachment: Attachment, files: Mapping[str, bytes]) -> Item:
     data = files.get(attachment.digest)
     if data is None:
         raise ModelError(f"the bytes of the attachment {attachment.digest[:12]} are not at hand", kind="bad_request")
-    kind = attachment.media_type
+    kind = attachment.media_type.strip().lower()
     url = data_url(kind, data)
     if kind.startswith("image/"):
         return {"type": "input_image", "detail": "auto", "image_url": url}
@@ -91,21 +97,36 @@ def _file(attachment: Attachment, files: Mapping[str, bytes]) -> Item:
 
 
 def _result(result: ToolResult, files: Mapping[str, bytes]) -> Item:
-    output = _result_output(result.content, files)
+    output = _result_output(result, files)
     return {"type": "function_call_output", "call_id": _wire_id(result.call_id), "output": output}
 
 
-def _result_output(content: Any, files: Mapping[str, bytes]) -> str | list[Item]:  # noqa: ANN401  any JSON value
+def _result_output(result: ToolResult, files: Mapping[str, bytes]) -> str | list[Item]:
+    """Words, JSON, or the pieces of what has files in it. A file inside a value is named there and shown behind it."""
+    content = result.content
     if isinstance(content, str):
         return content
-    values = list(cast("list[Any]", content)) if isinstance(content, list | tuple) else [content]
-    attached = [attachment_in(value, files) for value in values]
-    if not any(attached):
+    pieces = pieces_of(result, files, _label)
+    if not pieces:
         return _encode(content).decode()
-    return [
-        _file(file, files) if file else _input_text(value if isinstance(value, str) else _encode(value).decode())
-        for value, file in zip(values, attached, strict=True)
-    ]
+    output: list[Item] = []
+    for value, file, inside in pieces:
+        if file is not None:
+            output.append(_file(file, files) if _is_shown(file) else _input_text(_label(file)))
+            continue
+        output.append(_input_text(value if isinstance(value, str) else _encode(value).decode()))
+        for part in inside:
+            output += [_input_text(_label(part)), _file(part, files)] if _is_shown(part) else []
+    return output
+
+
+def _is_shown(file: Attachment) -> bool:
+    """Whether a file that a tool gave is sent: one that is refused would end the conversation, so it is named only."""
+    return not _UNSHOWN.match(file.media_type.strip())
+
+
+def _label(file: Attachment) -> str:
+    return f"[{bounded(file.name or file.digest[:12], 200)} ({bounded(file.media_type, 100)}, {file.size:,} bytes)]"
 
 
 def _said(message: AssistantMessage, route: str, *, named: bool) -> tuple[list[Item], int]:

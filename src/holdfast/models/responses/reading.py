@@ -363,8 +363,6 @@ _TERMINAL: Final[Mapping[str, str]] = {
 }
 
 
-
-
 def _said_inside(response: Response, status: str) -> str:
     """How a response ended: a frame that says "completed" is not believed where the response itself knows better."""
     told = worded(response.status)

@@ -11,6 +11,9 @@ from holdfast.errors import InvalidArgument
 _KINDS: Final = {".md": "text/markdown", ".csv": "text/csv", ".webp": "image/webp", ".jsonl": "application/jsonl"}
 _LONGEST: Final = 255
 
+FILES_DEPTH: Final = 4
+"""How deep in what a tool returns files are looked for."""
+
 
 class File:
     """Bytes with their media type: ``hf.File(data, "image/png")`` or ``hf.File.read("invoice.pdf")``."""

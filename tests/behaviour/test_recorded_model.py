@@ -506,6 +506,12 @@ def test_a_secret_name_that_stands_twice_hides_no_value() -> None:
     )
 
 
+def test_a_plain_word_in_a_secret_is_no_secret_elsewhere() -> None:
+    secrets = Secrets()
+    secrets.learn("https://x.example", {}, b'{"token": "12 password"}')
+    assert secrets.text("your password, not 12 password") == "your password, not REDACTED"
+
+
 def test_of_json_that_is_cut_the_values_of_secret_names_are_not_kept() -> None:
     assert Secrets().request('{"user":"bob","password":"hun\\') == '{"user":"bob","password":"REDACTED'
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 import msgspec
 
+from holdfast.attachments import FILES_DEPTH
 from holdfast.messages import Attachment
 from holdfast.models.reading import listed, mapping
 
@@ -54,10 +55,6 @@ def attachment_in(value: Any, files: Mapping[str, bytes]) -> Attachment | None: 
     return found if found.digest in files else None
 
 
-FILES_DEPTH: Final = 4
-"""How deep in what a tool returns files are looked for: as deep as its caller looks for them."""
-
-
 class Piece(NamedTuple):
     """A piece of a tool's result: an item of a list, or all of it."""
 
@@ -73,10 +70,12 @@ def pieces_of(result: ToolResult, files: Mapping[str, bytes], label: Callable[[A
     """The pieces of a result in which there are files; none where there is no file, and the content is just JSON."""
     content = result.content
     told = {digest: files[digest] for digest in result.files if digest in files}
-    if isinstance(content, list | tuple):
-        pieces = [_piece(item, files, told, label, 1) for item in cast("list[Any]", content)]
-    else:
-        pieces = [_piece(content, files, told, label, 0)]
+    many = isinstance(content, list | tuple)
+    items = cast("list[Any]", content) if many else [content]
+    # Most results speak of no file, and need not be walked.
+    if not told and not any(attachment_in(item, files) for item in items):
+        return []
+    pieces = [_piece(item, files, told, label, 1 if many else 0) for item in items]
     return pieces if any(piece.file or piece.inside for piece in pieces) else []
 
 
@@ -94,7 +93,6 @@ def _piece(
         inside.append(found)
         return label(found)
 
-    # Most results speak of no file, and need not be walked.
     return Piece(labelled(value, told, stand_in, depth) if told and file is None else value, file, inside)
 
 

@@ -7,7 +7,7 @@ import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
-from holdfast.attachments import File
+from holdfast.attachments import FILES_DEPTH, File
 from holdfast.crashpoints import crash_point
 from holdfast.effects.canonical import digest_of_bytes
 from holdfast.effects.replay import Again, Begin, Decision, SettleUnknown
@@ -38,8 +38,6 @@ _log: Final = logging.getLogger("holdfast.tools")
 
 PATIENCE: Final = 0.5
 """How long a call that is stopped may take to unwind, in seconds; then it is left alone."""
-_FILES_DEPTH: Final = 4
-"""How deep in what a tool returns files are looked for."""
 
 
 @dataclass(slots=True)
@@ -230,9 +228,9 @@ class Invoker:
             blob = await self._performer.keep(value.data)
             refs.append(blob)
             return Attachment(blob.digest, value.media_type, blob.size, value.name)
-        if depth < _FILES_DEPTH and isinstance(value, list | tuple):
+        if depth < FILES_DEPTH and isinstance(value, list | tuple):
             return [await self._kept(item, refs, depth + 1) for item in cast("list[object]", value)]
-        if depth < _FILES_DEPTH and type(value) is dict:
+        if depth < FILES_DEPTH and type(value) is dict:
             items = cast("dict[object, object]", value).items()
             return {key: await self._kept(item, refs, depth + 1) for key, item in items}
         return value
@@ -309,7 +307,7 @@ def _ready(prepared: Call) -> tuple[AnyTool, Bound]:
 def _holds_file(value: Any, depth: int = 0) -> bool:  # noqa: ANN401  whatever a tool gave
     if isinstance(value, File):
         return True
-    if depth == _FILES_DEPTH:
+    if depth == FILES_DEPTH:
         return False
     if isinstance(value, list | tuple):
         return any(_holds_file(item, depth + 1) for item in cast("list[object]", value))

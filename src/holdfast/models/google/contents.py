@@ -26,7 +26,9 @@ _encode: Final = msgspec.json.Encoder().encode
 _TEXTUAL: Final = re.compile(r"text/|application/(?:[\w.-]+\+)?(?:json|xml|yaml|x-yaml|toml|javascript)\b")
 _IN_RESULTS: Final = re.compile(r"image/|application/pdf\b")
 """Media that may stand inside the result of a tool."""
-_TAKEN: Final = re.compile(r"(?:image|audio|video|text)/|application/pdf\b", re.IGNORECASE)
+_TAKEN: Final = re.compile(
+    r"(?:image|audio|video|text)/|application/(?:pdf|rtf|x-javascript|x-python)\b", re.IGNORECASE
+)
 """Media that some model takes. Others that a tool gave are named only: what is refused would end the conversation."""
 
 

@@ -91,21 +91,22 @@ class Secrets:
         sent += [value for name, value in parse_qsl(place.query) if name.lower() not in QUERY]
         sent += [unquote(value) for value in (place.username, place.password) if value]
         for value in sent:
-            self._remember(value)
+            for part in _parts(value):
+                self._remember(part)
         with suppress(RecursionError):  # what is that deep is not written at all
             for value in _named_secrets(parsed(body.decode("utf-8", "replace"))):
                 self._remember_named(value)
 
     def _remember_named(self, value: str) -> None:
         # A name alone does not tell a password from a word that stands everywhere.
-        if any(letter.isdigit() for letter in value) or len(value) >= 3 * _SHORTEST:
-            self._remember(value)
+        for part in _parts(value):
+            if any(letter.isdigit() for letter in part) or len(part) >= 3 * _SHORTEST:
+                self._remember(part)
 
     def _remember(self, value: str) -> None:
-        for part in {value, value.partition(" ")[2]}:
-            if len(part) >= _SHORTEST and part != REDACTED:
-                escaped = json.dumps(part)[1:-1], json.dumps(part, ensure_ascii=False)[1:-1]
-                self._values |= {part, *escaped, quote(part, safe="", errors="replace")}
+        if len(value) >= _SHORTEST and value != REDACTED:
+            escaped = json.dumps(value)[1:-1], json.dumps(value, ensure_ascii=False)[1:-1]
+            self._values |= {value, *escaped, quote(value, safe="", errors="replace")}
 
     def text(self, text: str) -> str:
         """A text without secrets."""
@@ -188,6 +189,11 @@ class Secrets:
         if text.lstrip().startswith(("{", "[")):  # JSON that is cut
             text = _NAMED_TEXT.sub(_without_named, text)
         return plain(text)
+
+
+def _parts(value: str) -> set[str]:
+    """A credential, and what of it comes after the word that says of what kind it is."""
+    return {value, value.partition(" ")[2]}
 
 
 def _laid_out(clean: Any, inner: Any, text: str) -> str:  # noqa: ANN401

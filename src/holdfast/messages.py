@@ -208,6 +208,8 @@ class Attempt(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     ms: int = 0
     usage: Usage | None = None
     message: str = ""
+    ignored: int = 0
+    """Frames, and parts of them, that the dialect does not know."""
 
 
 class ModelReply(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):

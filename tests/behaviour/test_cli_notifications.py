@@ -162,6 +162,7 @@ async def test_the_store_may_be_named_by_the_environment_or_behind_the_word_sett
 # ---- the inbox -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.torture
 def test_an_open_wait_is_shown_with_the_command_that_answers_it(shell: Shell) -> None:
     shell("run", "agents.py:asks", "hello", "--as", "s")
     [item] = shell.json("inbox")
@@ -202,6 +203,7 @@ def test_a_session_that_has_ended_or_runs_is_not_in_the_inbox(shell: Shell) -> N
     assert shell("inbox").stdout == "nothing waits for a person\n"
 
 
+@pytest.mark.torture
 async def test_a_notification_that_was_given_up_is_in_the_inbox(shell: Shell) -> None:
     number = await dead(shell, "a job\nended")
     [item] = shell.json("inbox")
@@ -229,6 +231,7 @@ async def test_one_that_can_not_be_tried_again_is_only_taken_as_read(shell: Shel
     assert shell.json("inbox") == []
 
 
+@pytest.mark.torture
 def test_a_session_that_can_not_be_trusted_hides_no_other(shell: Shell) -> None:
     for name in ("good", "bad"):
         shell("run", "agents.py:asks", "hello", "--as", name)
@@ -241,6 +244,7 @@ def test_a_session_that_can_not_be_trusted_hides_no_other(shell: Shell) -> None:
         assert "bad can't be read" in done.stderr
 
 
+@pytest.mark.torture
 def test_a_call_of_which_nobody_knows_the_end_is_told_as_such(shell: Shell) -> None:
     (shell.folder / "unsure.py").write_text(
         "import holdfast as hf\n"
@@ -262,6 +266,7 @@ def test_a_call_of_which_nobody_knows_the_end_is_told_as_such(shell: Shell) -> N
     assert shell.json("inbox") == []
 
 
+@pytest.mark.torture
 def test_two_waits_of_the_same_label_are_told_apart(shell: Shell) -> None:
     (shell.folder / "twice.py").write_text(
         "import holdfast as hf\n"

@@ -146,6 +146,7 @@ def test_the_profile_may_be_named_by_the_environment(shell: Shell) -> None:
     assert shell("run", "agents.py:echo", "hello", HOLDFAST_PROFILE="work").stdout.startswith("{")
 
 
+@pytest.mark.torture
 def test_the_default_is_used_where_none_is_named(shell: Shell) -> None:
     profile(shell, "work", "output=json")
     profile(shell, "home", "output=text")

@@ -149,6 +149,7 @@ def test_the_prompt_may_come_from_standard_input(shell: Shell) -> None:
 # ---- sessions --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.torture
 def test_a_session_is_continued_by_a_part_of_its_id(shell: Shell) -> None:
     shell("run", "agents.py:echo", "one", "--as", "customer-42")
     shell("run", "agents.py:echo", "two", "--session", "cust")
@@ -170,6 +171,7 @@ def test_the_same_key_is_the_same_turn(shell: Shell) -> None:
     assert len(json.loads(shell("show", "s", "--json").stdout)["turns"]) == 1
 
 
+@pytest.mark.torture
 def test_a_steering_input_enters_the_turn_of_another_process(shell: Shell) -> None:
     running = shell.start("run", "agents.py:gated", "hello", "--as", "s")
     shell.until(shell.begun)
@@ -181,6 +183,7 @@ def test_a_steering_input_enters_the_turn_of_another_process(shell: Shell) -> No
     assert json.loads(out)["turn"] == "t1"
 
 
+@pytest.mark.torture
 def test_two_processes_work_on_one_store_at_once(shell: Shell) -> None:
     running = [shell.start("run", "agents.py:gated", "hello", "--as", f"s{number}") for number in range(2)]
     shell.until(lambda: [line["status"] for line in shell.ps()] == ["running", "running"])
@@ -192,6 +195,7 @@ def test_two_processes_work_on_one_store_at_once(shell: Shell) -> None:
 # ---- in the background -----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.torture
 def test_a_detached_run_returns_at_once_and_is_finished_by_another_process(shell: Shell) -> None:
     done = shell("run", "agents.py:gated", "hello", "--as", "s", "-d")
     assert (done.returncode, done.stdout) == (0, "s/t1\n")
@@ -210,12 +214,14 @@ def test_a_detached_run_survives_its_terminal(shell: Shell) -> None:
     shell.until(lambda: shell.ps()[0]["status"] == "completed")
 
 
+@pytest.mark.torture
 def test_the_background_process_leaves_when_there_is_nothing_to_do(shell: Shell) -> None:
     pid = json.loads(shell("run", "agents.py:echo", "hello", "-d", "-o", "json").stdout)["pid"]
     shell.until(lambda: not Path(f"/proc/{pid}").exists())
     assert "t1 completed" in (shell.folder / "holdfast.db.log").read_text()
 
 
+@pytest.mark.torture
 def test_the_background_process_stays_for_a_timer(shell: Shell) -> None:
     shell("run", "agents.py:asks_briefly", "hello", "--as", "s", "-d")
     shell.until(lambda: shell.ps()[0]["status"] == "completed")
@@ -225,6 +231,7 @@ def test_the_background_process_stays_for_a_timer(shell: Shell) -> None:
 # ---- interruptions ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.torture
 def test_a_killed_run_is_shown_as_interrupted_and_goes_on_where_it_was(shell: Shell) -> None:
     running = shell.start("run", "agents.py:gated", "hello", "--as", "s")
     shell.until(shell.begun)
@@ -282,6 +289,7 @@ def test_ctrl_c_twice_leaves_at_once_and_says_how_to_go_on(shell: Shell) -> None
     assert "holdfast resume s" in err
 
 
+@pytest.mark.torture
 def test_a_termination_signal_leaves_the_turn_where_it_is(shell: Shell) -> None:
     running = shell.start("run", "agents.py:gated", "hello", "--as", "s")
     shell.until(shell.begun)

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 # ---- ps --------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.torture
 def test_ps_shows_what_runs_or_waits_and_who_works_on_it(shell: Shell) -> None:
     shell("run", "agents.py:echo", "hello", "--as", "done")
     shell("run", "agents.py:asks", "hello", "--as", "waits")
@@ -215,6 +216,7 @@ def test_logs_follows_what_another_process_does_until_ctrl_c(shell: Shell) -> No
     assert (following.returncode, err) == (0, "")
 
 
+@pytest.mark.torture
 def test_a_reader_that_goes_away_is_no_error_worth_a_word(shell: Shell) -> None:
     shell("run", "agents.py:looks", "hello", "--as", "s")
     reading = shell.start("logs", "-f", "s")
@@ -246,6 +248,7 @@ def test_cancel_stops_a_turn_that_waits_for_a_person(shell: Shell) -> None:
     assert shell("cancel", "s").returncode == 0
 
 
+@pytest.mark.torture
 def test_cancel_stops_a_turn_that_is_queued_and_leaves_the_one_before(shell: Shell) -> None:
     shell("run", "agents.py:asks", "hello", "--as", "s")
     shell("run", "agents.py:asks", "and?", "--session", "s")
@@ -279,6 +282,7 @@ def test_resolve_refuses_what_it_can_not_mean(shell: Shell, name: str, value: st
     assert len(done.stderr.splitlines()) == 1
 
 
+@pytest.mark.torture
 def test_fork_prints_the_new_id_and_the_fork_goes_on_by_itself(shell: Shell) -> None:
     shell("run", "agents.py:echo", "hello", "--as", "s")
     assert shell("fork", "s", "--at", "5", "--as", "copy").stdout == "copy\n"

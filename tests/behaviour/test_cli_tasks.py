@@ -116,6 +116,7 @@ def test_a_task_whose_process_is_gone_is_driven_by_nobody(shell: Shell, working:
     assert shell("tasks").stdout.splitlines()[1].endswith("nobody")
 
 
+@pytest.mark.torture
 async def test_tasks_are_filtered_by_session_and_by_status(shell: Shell) -> None:
     store = shell.folder / "holdfast.db"
     good = await finished(store)

@@ -445,6 +445,17 @@ async def test_a_function_that_gives_no_key_in_time_has_failed() -> None:
     assert caught.value.kind == "authentication"
 
 
+async def test_frames_that_nobody_knows_are_counted_in_the_ledger() -> None:
+    async def odd(exchange: Exchange) -> None:
+        await exchange.begin()
+        await exchange.say({"start": 1}, {"novelty": 1}, {"text": "ok"}, {"novelty": 2}, {"end": True})
+        await exchange.end()
+
+    async with serving(odd) as server:
+        reply = await tiny(server).respond(REQUEST)
+    assert [line.ignored for line in reply.attempts] == [2]
+
+
 async def test_numbers_that_follow_the_last_word_count() -> None:
     async def late(exchange: Exchange) -> None:
         await exchange.begin()

@@ -524,7 +524,7 @@ def _settings(examples: int, steps: int, *, derandomize: bool) -> settings:
 
 def test_sqlite_and_the_memory_model_agree_also_over_crashes() -> None:
     StoreMachine.seen.clear()
-    run_state_machine_as_test(StoreMachine, settings=_settings(50, 35, derandomize=True))
+    run_state_machine_as_test(StoreMachine, settings=_settings(25, 30, derandomize=True))
     _check_not_vacuous(factor=1, refusals=7)
 
 

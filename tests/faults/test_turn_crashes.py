@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 KILLED: Final = -signal.SIGKILL
 FIRST_SEED: Final = int(os.environ.get("TORTURE_SEED", "1"))
 HISTORIES: Final = 200
-STORE_SAMPLE: Final = 9
+STORE_SAMPLE: Final = 18
 """The quick run takes one in so many of the points inside the store; all others it takes whole."""
 
 
@@ -178,8 +178,9 @@ def _inside_the_store(kill: Kill) -> bool:
 async def test_a_kill_at_any_point_of_a_turn_keeps_every_law_and_its_ruling(
     workers: Forks, points: dict[str, list[Kill]], name: str, tmp_path: Path
 ) -> None:
-    cases = [Case(name, (kill,)) for kill in points[name] if not _inside_the_store(kill)]
-    await all_of(workers, cases, tmp_path)
+    outside = [kill for kill in points[name] if not _inside_the_store(kill)]
+    begin = list(scenario.STORIES).index(name) % 2  # every second one here, all of them in torture
+    await all_of(workers, [Case(name, (kill,)) for kill in outside[begin::2]], tmp_path)
 
 
 @pytest.mark.timeout(240)

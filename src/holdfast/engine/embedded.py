@@ -131,16 +131,20 @@ class Embedded:
         self._begin(session, session)
         return session in self._active
 
-    def begin_task(self, id: str, drive: Drive) -> bool:
-        """Drive a task from now on: one that is under way in this process already, or that was just made.
+    def begin_task(self, id: str, drive: Drive, *, under_way: bool = False) -> bool:
+        """Drive a task from now on: one that is `under_way` in this process already, or that was just made.
 
-        False when nothing more is begun here.
+        One that was just made waits where there is no room. False when nothing more is begun here.
         """
         if self._stopping:
             return False
-        if id not in self._active:
-            self._tasks_active.add(id)
-            self._spawn(id, drive)
+        if id in self._active:
+            return True
+        if len(self._tasks_active) >= self._concurrency and not under_way:
+            self._full = True  # it is in the list of work, and is looked for when there is room
+            return True
+        self._tasks_active.add(id)
+        self._spawn(id, drive)
         return True
 
     def tick(self) -> None:
@@ -286,8 +290,8 @@ class Embedded:
             return
         if self._is_task(session):
             drive = self._make(work, False)  # noqa: FBT003
-            if drive is not None and (urgent or len(self._tasks_active) < self._concurrency):
-                self.begin_task(session, drive)
+            if drive is not None:
+                self.begin_task(session, drive, under_way=urgent)
             return
         full = self._room() <= 0
         if full:

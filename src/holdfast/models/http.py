@@ -359,7 +359,8 @@ class _Call:
             usage=reply.usage,
             outcome="paused" if ask.paused else "completed",
         )
-        self.attempts.append(line)
+        ignored = 0 if ask.reading is None else ask.reading.fold.ignored
+        self.attempts.append(msgspec.structs.replace(line, ignored=ignored) if ignored else line)
         self.failures = 0
         self.failing_since = None
         if ask.paused:

@@ -33,7 +33,7 @@ TOLD = 10_000
 class Drives(Protocol):
     """The engine, as far as tasks need it."""
 
-    def begin_task(self, id: str, drive: TaskDrive) -> bool:
+    def begin_task(self, id: str, drive: TaskDrive, *, under_way: bool = False) -> bool:
         """Drive a task from now on; False when nothing more is begun here."""
         ...
 
@@ -94,7 +94,7 @@ class Desk:
         records = [*first_records(described, 1, now), Started(at=now, run=RUN, by=self._around.me)]
         head = await self._store.append(lease, records, head=lease.head)
         drive = TaskDrive(self._around, id, lease=msgspec.structs.replace(lease, head=head), work=work)
-        if self.drives is None or not self.drives.begin_task(id, drive):
+        if self.drives is None or not self.drives.begin_task(id, drive, under_way=True):
             # The runtime is being closed: whoever opens the store next sees to it.
             work.task.cancel()
             await self._store.release(lease)

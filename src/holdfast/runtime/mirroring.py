@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from holdfast.memory import Memory, Mirror, folder_beside
-
 if TYPE_CHECKING:
-    from pathlib import Path
-
+    from holdfast.memory import Memory, Mirror
     from holdfast.store import Store
 
 PATIENCE: Final = 1.0
@@ -18,37 +16,49 @@ PATIENCE: Final = 1.0
 
 
 class Mirroring:
-    """Gives out memory, and keeps its files beside the store; `path` is None where nothing is mirrored."""
+    """Gives out memory, and keeps its files beside the store; `path` is None where nothing is mirrored.
+
+    Memory is imported when it is first used: most runtimes have none.
+    """
 
     def __init__(self, store: Store, path: Path | str | None) -> None:
         self._store = store
-        self._mirror = None if path is None else Mirror(store, folder_beside(path))
-        self._started = False
+        self._path = None if path is None else Path(path)
+        self._mirror: Mirror | None = None
 
     def memory(self, scope: str, by: str | None = None) -> Memory:
         """The memory of a scope."""
+        from holdfast.memory import Memory  # noqa: PLC0415
+
         return Memory(self._store, scope, by=by, changed=self._changed)
 
     async def begin(self) -> None:
         """Mirror what there is, and take in what was written into the files meanwhile."""
-        if self._mirror is None:
+        if self._path is None:
             return
-        if await asyncio.to_thread(self._mirror.folder.exists) or await self._store.memory_scopes():
-            self._start(self._mirror)
+        if await asyncio.to_thread(_folder(self._path).exists) or await self._store.memory_scopes():
+            self._start(self._path)
 
-    def _start(self, mirror: Mirror) -> None:
-        if not self._started:
-            self._started = True
-            mirror.start()
+    def _start(self, path: Path) -> Mirror:
+        from holdfast.memory import Mirror  # noqa: PLC0415
+
+        if self._mirror is None:
+            self._mirror = Mirror(self._store, _folder(path))
+            self._mirror.start()
+        return self._mirror
 
     def _changed(self) -> None:
-        if self._mirror is not None:
-            self._start(self._mirror)
-            self._mirror.changed()
+        if self._path is not None:
+            self._start(self._path).changed()
 
     async def stop(self) -> None:
         """Write what is left, and look no more."""
-        if self._mirror is not None and self._started:
+        if self._mirror is not None:
             with suppress(TimeoutError):  # another process has it: that one writes it, or whoever opens next
                 async with asyncio.timeout(PATIENCE):
                     await self._mirror.stop()
+
+
+def _folder(path: Path) -> Path:
+    # As `memory.folder_beside` says it, which is not imported for a runtime without memory.
+    return path.with_name(f"{path.name}.memory")

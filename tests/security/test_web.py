@@ -422,6 +422,7 @@ async def test_a_lookup_that_never_ends_is_left_at_the_deadline() -> None:
         page(b"not gzip", "Content-Encoding: gzip"),
         page(gzip.compress(b"words" * 1000)[:-10], "Content-Encoding: gzip"),
     ],
+    ids=["ssh", "nothing", "short", "headers", "chunks", "no gzip", "half gzip"],
 )
 async def test_an_answer_that_is_none_is_told_in_one_sentence(said: bytes) -> None:
     async with site() as home:

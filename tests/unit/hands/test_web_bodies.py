@@ -64,7 +64,7 @@ def test_members_without_end_are_broken() -> None:
         read("gzip", gzip.compress(b"") * 2000, piece=1 << 16)
 
 
-@pytest.mark.parametrize("data", [b"not gzip", gzip.compress(b"words" * 100)[:-20]])
+@pytest.mark.parametrize("data", [b"not gzip", gzip.compress(b"words" * 100)[:-20]], ids=["none", "half"])
 def test_what_is_no_gzip_or_only_half_of_one_is_broken(data: bytes) -> None:
     with pytest.raises(BodyBroken):
         read("gzip", data)

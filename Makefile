@@ -25,7 +25,7 @@ demo: $(READY)
 
 test: $(READY)
 	@scripts/system-packages
-	$(BIN)/python -m pytest -q -n 4 -m "not torture and not judges" tests
+	$(BIN)/python -m pytest -q -n 3 -m "not torture and not judges" tests
 
 check: $(READY)
 	$(BIN)/ruff check .

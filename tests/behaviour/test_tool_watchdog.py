@@ -22,6 +22,13 @@ def watchers() -> int:
     return sum(thread.name == THREAD for thread in threading.enumerate())
 
 
+async def none_left() -> None:
+    end = time.monotonic() + 5
+    while watchers():
+        assert time.monotonic() < end
+        await asyncio.sleep(0.01)
+
+
 async def test_a_tool_that_blocks_the_event_loop_of_a_runtime_is_named_in_the_log(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -49,10 +56,7 @@ async def test_a_tool_that_blocks_the_event_loop_of_a_runtime_is_named_in_the_lo
 
 
 async def test_the_watch_ends_with_the_last_runtime_of_an_event_loop() -> None:
-    before = watchers()
+    await none_left()  # those of tests before
     async with hf.open(None), hf.open(None):
-        assert watchers() == before + 1
-    end = time.monotonic() + 5
-    while watchers() > before:
-        assert time.monotonic() < end
-        await asyncio.sleep(0.01)
+        assert watchers() == 1
+    await none_left()

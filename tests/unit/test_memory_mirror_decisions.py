@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from holdfast.memory.deciding import (
@@ -116,6 +116,7 @@ def test_an_entry_is_changed_only_from_the_version_that_was_mirrored(
         assert decision.expected == entry.version == base.mirrored.version
 
 
+@example(Base(Copy(1, "b", "b"), Copy(2, "b", "b")), None, Present(1, "b"))  # the store was put back meanwhile
 @given(BASES, SEEN, ENTRIES)
 def test_an_entry_without_a_file_is_removed_only_if_its_file_was_surely_there(
     base: Base | None, file: Seen | None, entry: Entry

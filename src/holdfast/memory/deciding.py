@@ -124,13 +124,16 @@ def digest_of(data: bytes) -> str:
 
 def decide(base: Base | None, file: Seen | None, entry: Entry) -> Decision:
     """What is to be done; see the table above."""
-    base = _trusted(base or Base(), entry)
+    known = base or Base()
+    base = _trusted(known, entry)
+    # A write that may not have come to its end leaves the place unsure, also if it was of a version that is gone.
+    sure = base.mirrored is not None and base.mirrored.version == entry.version and known.writing is None
     if file is None:
-        return _removed(base, entry)
+        return _removed(entry, sure=sure)
     for copy in (base.writing, base.mirrored):
         if copy is not None and copy.file == file.file:
             return _as_it_was(copy, entry)
-    return _edited(base, file, entry)
+    return _edited(file, entry, sure=sure)
 
 
 def _trusted(base: Base, entry: Entry) -> Base:
@@ -145,13 +148,11 @@ def _had(copy: Copy | None, entry: Entry) -> Copy | None:
     return None if changed else copy
 
 
-def _removed(base: Base, entry: Entry) -> Decision:
+def _removed(entry: Entry, *, sure: bool) -> Decision:
     if isinstance(entry, Absent):
         return Keep(None)
     # Only what is known to have been there can have been removed.
-    if base.mirrored is not None and base.mirrored.version == entry.version and base.writing is None:
-        return Drop(entry.version)
-    return Write(None)
+    return Drop(entry.version) if sure else Write(None)
 
 
 def _as_it_was(copy: Copy, entry: Entry) -> Decision:
@@ -162,15 +163,13 @@ def _as_it_was(copy: Copy, entry: Entry) -> Decision:
     return Write(copy.file)
 
 
-def _edited(base: Base, file: Seen, entry: Entry) -> Decision:
+def _edited(file: Seen, entry: Entry, *, sure: bool) -> Decision:
     if isinstance(entry, Absent):
         return Take(0)
     if file.value == entry.value:
         return Keep(Base(Copy(entry.version, entry.value, file.file)))
     # After a crash nobody knows whether the text was edited before or after the entry was written there.
-    if base.mirrored is not None and base.mirrored.version == entry.version and base.writing is None:
-        return Take(entry.version)
-    return Conflict(entry.version, file.file)
+    return Take(entry.version) if sure else Conflict(entry.version, file.file)
 
 
 def informed(base: Base | None, file: Seen | None, changes: Sequence[MemoryChange]) -> Base | None:

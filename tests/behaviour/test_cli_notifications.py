@@ -77,6 +77,7 @@ async def test_notifications_as_text_are_a_plain_table(shell: Shell) -> None:
     assert line.split()[1:5] == ["two", "queued", "task", "0"]
 
 
+@pytest.mark.torture
 async def test_notifications_of_one_session_or_one_state_are_chosen(shell: Shell) -> None:
     ids = await prepared(shell)
     assert [line["id"] for line in shell.json("notifications", "--session", "on")] == [ids[1], ids[0]]
@@ -126,6 +127,7 @@ def test_no_store_is_made(shell: Shell, command: list[str]) -> None:
     assert not (shell.folder / "holdfast.db").exists()
 
 
+@pytest.mark.torture
 @pytest.mark.parametrize("state", ["cancelled", "acknowledged"])
 async def test_a_notification_is_settled_once(shell: Shell, state: str) -> None:
     first, *_ = await prepared(shell)
@@ -151,6 +153,7 @@ async def test_the_store_may_be_named_before_the_word_settle(shell: Shell) -> No
     assert shell(*before, HOLDFAST_STORE="third.db").returncode == 0
 
 
+@pytest.mark.torture
 async def test_the_store_may_be_named_by_the_environment_or_behind_the_word_settle(shell: Shell) -> None:
     first, second, _ = await prepared(shell)
     (shell.folder / "holdfast.db").rename(shell.folder / "other.db")
@@ -179,6 +182,7 @@ def test_the_command_names_the_store_where_that_is_not_the_usual_one(shell: Shel
     assert item["answer"] == "holdfast resolve s approval JSON --store other.db"
 
 
+@pytest.mark.torture
 def test_how_long_a_wait_is_still_open_is_told(shell: Shell) -> None:
     (shell.folder / "patient.py").write_text(
         "import holdfast as hf\n"
@@ -197,6 +201,7 @@ def test_how_long_a_wait_is_still_open_is_told(shell: Shell) -> None:
     assert "left" in shell("inbox").stdout
 
 
+@pytest.mark.torture
 def test_a_session_that_has_ended_or_runs_is_not_in_the_inbox(shell: Shell) -> None:
     shell("run", "agents.py:echo", "hello", "--as", "s")
     shell.begin_gated("g")
@@ -217,6 +222,7 @@ async def test_a_notification_that_was_given_up_is_in_the_inbox(shell: Shell) ->
     assert shell.json("inbox") == []
 
 
+@pytest.mark.torture
 async def test_one_that_can_not_be_tried_again_is_only_taken_as_read(shell: Shell) -> None:
     async with opened(shell) as store:
         await store.open_journal("one", kind="process")

@@ -246,6 +246,7 @@ def test_a_variable_that_is_set_goes_before_the_profile(shell: Shell) -> None:
     assert done.stdout == "no\n"
 
 
+@pytest.mark.torture
 def test_a_process_in_the_background_gets_the_secret_too(shell: Shell) -> None:
     (shell.folder / "keyed.py").write_text(AGENT, encoding="utf-8")
     profile(shell, "work", "secret.SOME_API_KEY=env:MINE", "store=work.db")

@@ -73,6 +73,7 @@ def test_a_cancelled_turn_has_exit_code_4(shell: Shell) -> None:
     assert "cancelled: enough" in err
 
 
+@pytest.mark.torture
 def test_a_turn_that_waits_says_how_to_answer_it_and_goes_on_then(shell: Shell) -> None:
     waiting = shell("run", "agents.py:asks", "hello", "--as", "s", "--store", "other.db")
     assert "holdfast resolve s approval JSON --store other.db" in waiting.stderr
@@ -131,6 +132,7 @@ def test_on_a_terminal_every_word_and_every_tool_call_is_shown_once(shell: Shell
     assert seen.count("<- look ok") == 2
 
 
+@pytest.mark.torture
 def test_a_terminal_gets_styles_unless_no_color_is_set(shell: Shell) -> None:
     assert "\x1b[" in on_terminal(shell, "run", "agents.py:looks", "hello")
     assert "\x1b[" not in on_terminal(shell, "run", "agents.py:looks", "hello", NO_COLOR="1")
@@ -158,12 +160,14 @@ def test_a_session_is_continued_by_a_part_of_its_id(shell: Shell) -> None:
     assert len(json.loads(shell("show", "customer-42", "--json").stdout)["turns"]) == 2
 
 
+@pytest.mark.torture
 def test_as_names_a_session_exactly_and_never_means_a_longer_one(shell: Shell) -> None:
     shell("run", "agents.py:echo", "one", "--as", "order-12")
     shell("run", "agents.py:echo", "two", "--as", "order-1")
     assert {line["id"] for line in shell.ps()} == {"order-1", "order-12"}
 
 
+@pytest.mark.torture
 def test_the_same_key_is_the_same_turn(shell: Shell) -> None:
     first = shell("run", "agents.py:echo", "one", "--as", "s", "--key", "k")
     again = shell("run", "agents.py:echo", "one", "--as", "s", "--key", "k")
@@ -206,6 +210,7 @@ def test_a_detached_run_returns_at_once_and_is_finished_by_another_process(shell
     shell.until(lambda: shell.ps()[0]["status"] == "completed")
 
 
+@pytest.mark.torture
 def test_a_detached_run_survives_its_terminal(shell: Shell) -> None:
     seen = on_terminal(shell, "run", "agents.py:gated", "hello", "--as", "s", "-d")  # the terminal is gone after this
     assert "s/t1" in seen
@@ -246,6 +251,7 @@ def test_a_killed_run_is_shown_as_interrupted_and_goes_on_where_it_was(shell: Sh
     assert f"pid {running.pid}" in shell("show", "s").stdout
 
 
+@pytest.mark.torture
 def test_after_a_kill_a_run_with_the_same_key_finishes_the_same_turn(shell: Shell) -> None:
     running = shell.start("run", "agents.py:gated", "hello", "--as", "s", "--key", "k")
     shell.until(shell.begun)
@@ -256,6 +262,7 @@ def test_after_a_kill_a_run_with_the_same_key_finishes_the_same_turn(shell: Shel
     assert (done.returncode, done.stdout) == (0, "Done.\n")
 
 
+@pytest.mark.torture
 def test_ctrl_c_cancels_the_turn_and_waits_for_its_end(shell: Shell) -> None:
     running = shell.start("run", "agents.py:gated", "hello", "--as", "s")
     shell.until(shell.begun)

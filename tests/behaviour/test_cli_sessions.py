@@ -34,6 +34,7 @@ def test_ps_shows_what_runs_or_waits_and_who_works_on_it(shell: Shell) -> None:
     assert lines["waits"]["waits"][0].endswith("/approval")
 
 
+@pytest.mark.torture
 def test_ps_with_all_lists_every_session_newest_first(shell: Shell) -> None:
     for name in ("one", "two"):
         shell("run", "agents.py:echo", "hello", "--as", name)
@@ -109,6 +110,7 @@ def test_the_beginning_of_an_id_is_enough(shell: Shell, command: list[str]) -> N
     assert shell(*command, "cus").returncode == 0
 
 
+@pytest.mark.torture
 @pytest.mark.parametrize(
     "command",
     [["show"], ["logs"], ["cancel"], ["fork", "--at", "1"], ["resume"], ["replay", "--check"]],
@@ -123,6 +125,7 @@ def test_an_ambiguous_id_lists_the_candidates(shell: Shell, command: list[str]) 
     assert "customer-43" in done.stderr
 
 
+@pytest.mark.torture
 def test_a_whole_id_is_never_ambiguous(shell: Shell) -> None:
     for name in ("order-1", "order-12"):
         shell("run", "agents.py:echo", "hello", "--as", name)
@@ -136,6 +139,7 @@ def test_an_unknown_id_says_what_to_do_next(shell: Shell) -> None:
     assert "holdfast ps -a" in done.stderr
 
 
+@pytest.mark.torture
 def test_a_session_id_with_a_slash_is_not_taken_for_a_turn(shell: Shell) -> None:
     shell("run", "agents.py:echo", "hello", "--as", "team/t1")
     assert shell("show", "team/t1").stdout.startswith("team/t1,")
@@ -163,6 +167,7 @@ def test_show_as_json_has_durations_and_tokens(shell: Shell) -> None:
     assert all(step["usage"]["input"] for step in turn["steps"] if step["kind"] == "model")
 
 
+@pytest.mark.torture
 def test_show_of_one_turn_leaves_the_others_out(shell: Shell) -> None:
     for words in ("one", "two"):
         shell("run", "agents.py:echo", words, "--as", "s")
@@ -204,6 +209,7 @@ def test_logs_since_a_record_leaves_out_what_came_before(shell: Shell) -> None:
     assert {event["seq"] for event in events} == {4, 5}
 
 
+@pytest.mark.torture
 def test_logs_follows_what_another_process_does_until_ctrl_c(shell: Shell) -> None:
     shell("run", "agents.py:echo", "hello", "--as", "s")
     following = shell.start("logs", "-f", "s")
@@ -233,6 +239,7 @@ def test_a_reader_that_goes_away_is_no_error_worth_a_word(shell: Shell) -> None:
 # ---- cancel, resolve, fork -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.torture
 def test_cancel_stops_a_turn_that_nobody_drives(shell: Shell) -> None:
     running = shell.begin_gated("s")
     running.kill()
@@ -256,6 +263,7 @@ def test_cancel_stops_a_turn_that_is_queued_and_leaves_the_one_before(shell: She
     assert shell.json("ps")[0]["status"] == "waiting"
 
 
+@pytest.mark.torture
 def test_cancel_after_the_end_is_too_late(shell: Shell) -> None:
     shell("run", "agents.py:echo", "hello", "--as", "s")
     for place in ("s", "s/t1"):
@@ -268,6 +276,7 @@ def test_cancel_of_a_turn_that_is_not_there_is_refused(shell: Shell) -> None:
     assert shell("cancel", "s/t9").returncode == 2
 
 
+@pytest.mark.torture
 def test_resolve_answers_once(shell: Shell) -> None:
     shell("run", "agents.py:asks", "hello", "--as", "s")
     assert shell("resolve", "s", "approval", "true").returncode == 0

@@ -88,6 +88,7 @@ def test_a_store_without_tasks_says_so(shell: Shell) -> None:
     assert shell("tasks").stdout == "no tasks\n"
 
 
+@pytest.mark.torture
 def test_a_store_that_is_not_there_is_not_made(shell: Shell) -> None:
     for arguments in (["tasks"], ["tasks", "x"], ["tasks", "cancel", "x"]):
         done = shell(*arguments)
@@ -175,6 +176,7 @@ async def test_a_task_that_failed_is_shown_with_its_arguments_and_its_error(shel
     assert "error     OSError: no disk" in shown
 
 
+@pytest.mark.torture
 async def test_the_beginning_of_an_id_is_enough_with_and_without_its_first_word(shell: Shell) -> None:
     id = await finished(shell.folder / "holdfast.db")
     for given in (id[:10], id.removeprefix("task-"), id.removeprefix("task-")[:6]):
@@ -199,6 +201,7 @@ async def test_an_ambiguous_id_lists_the_candidates(shell: Shell) -> None:
     assert other in done.stderr
 
 
+@pytest.mark.torture
 async def test_what_is_said_before_the_id_counts_for_it_also_against_the_environment(shell: Shell) -> None:
     id = await finished(shell.folder / "other.db")
     for arguments in (["--json", id], [id, "--json"]):
@@ -210,6 +213,7 @@ async def test_what_is_said_before_the_id_counts_for_it_also_against_the_environ
 # ---- cancel ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.torture
 def test_cancel_stops_a_task_that_another_process_carries_out(shell: Shell, working: subprocess.Popen[str]) -> None:
     (line,) = shell.json("tasks")
     done = shell("tasks", "cancel", line["id"], "--reason", "enough")
@@ -219,6 +223,7 @@ def test_cancel_stops_a_task_that_another_process_carries_out(shell: Shell, work
     assert working.poll() is None
 
 
+@pytest.mark.torture
 def test_cancel_ends_a_task_that_nobody_carries_out_and_its_session_is_told_once(
     shell: Shell, working: subprocess.Popen[str]
 ) -> None:
@@ -231,6 +236,7 @@ def test_cancel_ends_a_task_that_nobody_carries_out_and_its_session_is_told_once
     assert (notice["kind"], notice["source"], notice["journal"]) == ("task_cancelled", line["id"], SESSION)
 
 
+@pytest.mark.torture
 async def test_cancel_ends_a_task_that_was_never_begun(shell: Shell) -> None:
     id = task_id(SESSION, "t1/1.tools/1.pay")
     content = msgspec.to_builtins(TaskCall("pay", {"cents": 5}, "c1", "t1", "t1/1.tools/1.pay", "k"))

@@ -10,7 +10,7 @@ import asyncio
 from collections import deque
 from typing import Final
 
-ROUND: Final = 24
+ROUND: Final = 16
 """How many sessions take a step in one round of the event loop."""
 
 

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from holdfast.memory import Memory
-from holdfast.memory.mirror import Mirror, folder_beside
+from holdfast.memory.mirror import Mirror
 from holdfast.store import Remembered, open_store
+from holdfast.store.beside import memory_folder
 
 if TYPE_CHECKING:
     from tests.behaviour.shell import Shell
@@ -246,10 +247,10 @@ def test_an_editor_that_is_not_there_is_a_named_error(remembering: Shell) -> Non
 def mirrored(shell: Shell) -> Path:
     async def work() -> None:
         async with open_store(shell.folder / "holdfast.db") as store:
-            await Mirror(store, folder_beside(shell.folder / "holdfast.db"), settle=0).sync()
+            await Mirror(store, memory_folder(shell.folder / "holdfast.db"), settle=0).sync()
 
     asyncio.run(work())
-    return folder_beside(shell.folder / "holdfast.db") / "notes"
+    return memory_folder(shell.folder / "holdfast.db") / "notes"
 
 
 def test_an_edit_of_a_file_is_seen_by_the_next_command(remembering: Shell) -> None:
@@ -272,4 +273,4 @@ def test_a_file_that_is_left_alone_is_named_and_keeps_no_command_from_working(re
 
 def test_where_memory_is_not_mirrored_no_folder_is_made(remembering: Shell) -> None:
     remembering("memory", "set", "notes", "b", "two")
-    assert not folder_beside(remembering.folder / "holdfast.db").exists()
+    assert not memory_folder(remembering.folder / "holdfast.db").exists()

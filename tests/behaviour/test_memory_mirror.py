@@ -21,9 +21,10 @@ from holdfast.errors import MemoryCorrupt
 from holdfast.memory import Memory, MirrorBusy, MirrorUnavailable, swapping
 from holdfast.memory.folder import Digests, Folder
 from holdfast.memory.index import NAME
-from holdfast.memory.mirror import Mirror, folder_beside
+from holdfast.memory.mirror import Mirror
 from holdfast.memory.report import MirrorReport
 from holdfast.store import Remembered, Store, StoreLimits, open_store
+from holdfast.store.beside import memory_folder
 from holdfast.testing import ManualClock
 
 if TYPE_CHECKING:
@@ -540,7 +541,7 @@ async def test_a_mirror_that_fails_says_why_and_goes_on_when_it_can(world: World
 
 
 def test_the_folder_stands_beside_the_store() -> None:
-    assert folder_beside("data/support.db") == Path("data/support.db.memory")
+    assert memory_folder("data/support.db") == Path("data/support.db.memory")
 
 
 # ---- the law ---------------------------------------------------------------------------------------------------------

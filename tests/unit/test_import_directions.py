@@ -46,7 +46,7 @@ PURE = [
     *(f"hands/web/{name}.py" for name in ("addresses", "urls", "policy", "inflating", "media", "markup", "layout")),
     *(f"hands/web/{name}.py" for name in ("page", "report")),
     *("hands/moments.py", "hands/tasks/words.py", "hands/timers/times.py"),
-    "runtime/interrupted.py",
+    *("runtime/interrupted.py", "runtime/inbox.py"),
     *("tasks/state.py", "tasks/words.py"),
     *(f"profiles/{name}.py" for name in ("profile", "references", "errors")),
     *(f"turns/{name}.py" for name in ("machine", "thread", "keys", "answers", "ending", "conversation", "notices")),

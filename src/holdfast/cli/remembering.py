@@ -13,8 +13,9 @@ from holdfast.cli.sessions import require_store
 from holdfast.cli.terminal import duration, one_line, printable, stderr, stdout, table
 from holdfast.errors import HoldfastError
 from holdfast.memory import Memory
-from holdfast.memory.mirror import Mirror, folder_beside
+from holdfast.memory.mirror import Mirror
 from holdfast.store import open_store
+from holdfast.store.beside import memory_folder
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
@@ -33,7 +34,7 @@ async def remembering(path: Path, *, writes: bool = False) -> AsyncGenerator[Sto
     """
     require_store(path)
     async with open_store(path) as store:
-        mirror = Mirror(store, folder_beside(path)) if folder_beside(path).is_dir() else None
+        mirror = Mirror(store, memory_folder(path)) if memory_folder(path).is_dir() else None
         await _sync(mirror)
         yield store
         if writes:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from holdfast.memory.errors import MirrorBusy, MirrorTooLarge, MirrorUnavailable
 from holdfast.memory.handle import Memory
-from holdfast.memory.mirror import Mirror, folder_beside
+from holdfast.memory.mirror import Mirror
 from holdfast.memory.report import MirrorReport, Refused
 
 __all__ = [
@@ -15,5 +15,4 @@ __all__ = [
     "MirrorTooLarge",
     "MirrorUnavailable",
     "Refused",
-    "folder_beside",
 ]

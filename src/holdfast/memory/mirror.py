@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from holdfast.errors import HoldfastError, InvalidNumber
@@ -16,6 +15,7 @@ from holdfast.spawning import spawn
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from pathlib import Path
 
     from holdfast.store import Store
 
@@ -31,12 +31,6 @@ _SHARE: Final = 20
 """Comparing takes at most one part in so many of the time, unless it takes long."""
 _LONGEST: Final = 5.0
 """How long nothing is compared after it took long, in seconds."""
-
-
-def folder_beside(store: Path | str) -> Path:
-    """Where the memory of the store in this file is mirrored."""
-    path = Path(store)
-    return path.with_name(f"{path.name}.memory")
 
 
 class Mirror:

@@ -47,11 +47,18 @@ async def _one_by_one(model: Model, request: ModelRequest) -> AsyncGenerator[Seq
             await close()
 
 
-async def respond(model: Model, request: ModelRequest) -> ModelReply:
-    """The whole reply at once."""
-    async with aclosing(batches(model, request)) as stream:
+async def flattened(batches: AsyncGenerator[Sequence[StreamEvent], None]) -> AsyncGenerator[StreamEvent, None]:
+    """The events of a stream one by one."""
+    async with aclosing(batches) as stream:
         async for batch in stream:
             for event in batch:
-                if isinstance(event, StreamEnd):
-                    return event.reply
+                yield event
+
+
+async def respond(model: Model, request: ModelRequest) -> ModelReply:
+    """The whole reply at once."""
+    async with aclosing(flattened(batches(model, request))) as stream:
+        async for event in stream:
+            if isinstance(event, StreamEnd):
+                return event.reply
     raise StreamCut(model.name)

@@ -10,7 +10,7 @@ import msgspec
 
 from holdfast.errors import InvalidArgument, ModelError, StreamCut
 from holdfast.messages import StreamEnd, StreamNote, StreamReset, StreamStart
-from holdfast.models.contract import Model, batches, respond
+from holdfast.models.contract import Model, batches, flattened, respond
 from holdfast.models.retry import attempt, blame
 from holdfast.models.wire import bounded
 
@@ -50,12 +50,9 @@ class Fallback:
         """The whole reply at once."""
         return await respond(self, request)
 
-    async def stream(self, request: ModelRequest) -> AsyncGenerator[StreamEvent, None]:
+    def stream(self, request: ModelRequest) -> AsyncGenerator[StreamEvent, None]:
         """The reply of the first model that gives one."""
-        async with aclosing(self.batches(request)) as found:
-            async for batch in found:
-                for event in batch:
-                    yield event
+        return flattened(self.batches(request))
 
     async def batches(self, request: ModelRequest) -> AsyncGenerator[Sequence[StreamEvent], None]:
         """The same, with all that one piece of the answer means at once."""

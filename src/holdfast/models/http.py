@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from contextlib import aclosing
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -36,7 +35,7 @@ from holdfast.messages import (
     Usage,
     encode,
 )
-from holdfast.models.contract import respond
+from holdfast.models.contract import flattened, respond
 from holdfast.models.credentials import Credentials, scrub, scrubbed, without
 from holdfast.models.limits import CallLimits, Gate, gate
 from holdfast.models.receiving import Reading, refusal_body, whole_body
@@ -114,12 +113,9 @@ class HttpModel:
         """The whole reply at once."""
         return await respond(self, request)
 
-    async def stream(self, request: ModelRequest) -> AsyncGenerator[StreamEvent, None]:
+    def stream(self, request: ModelRequest) -> AsyncGenerator[StreamEvent, None]:
         """The reply as it comes, over as many tries as it takes."""
-        async with aclosing(self.batches(request)) as batches:
-            async for batch in batches:
-                for event in batch:
-                    yield event
+        return flattened(self.batches(request))
 
     async def batches(self, request: ModelRequest) -> AsyncGenerator[Sequence[StreamEvent], None]:
         """The same, with all that one piece of the answer means at once."""

@@ -15,11 +15,13 @@ from holdfast.names import check_id
 from holdfast.records import Ask, Done, ErrorInfo, Failed, Intended
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from datetime import timedelta
 
     from holdfast.effects.performer import Performer
     from holdfast.records import Outcome
     from holdfast.runtime.recording import Recorder
+    from holdfast.store import Store
     from holdfast.store.contract import Wait
 
 
@@ -33,6 +35,36 @@ class Waits(Protocol):
     def token(self, name: str) -> str:
         """The secret that resolves it."""
         ...
+
+
+class JournalWaits:
+    """The waits of one journal, in its store."""
+
+    def __init__(self, store: Store, journal: str) -> None:
+        self._store = store
+        self._journal = journal
+
+    async def open_wait(self, name: str, deadline: int | None) -> Wait:
+        """The wait as it now is; one whose time is up is ended first."""
+        wait = await self._store.open_wait(self._journal, name, deadline=deadline)
+        if self._is_overdue(wait):
+            wait = (await self._store.expire_wait(self._journal, name)).wait
+        return wait
+
+    def token(self, name: str) -> str:
+        """The secret that resolves it."""
+        return self._store.wait_token(self._journal, name)
+
+    async def answered(self, names: Iterable[str]) -> bool:
+        """Whether one of these is over."""
+        for name in names:
+            wait = await self._store.wait(self._journal, name)
+            if wait is None or wait.state != "open" or self._is_overdue(wait):
+                return True
+        return False
+
+    def _is_overdue(self, wait: Wait) -> bool:
+        return wait.state == "open" and wait.deadline is not None and wait.deadline <= self._store.clock.read().wall
 
 
 class Awaiting:

@@ -21,9 +21,7 @@ from holdfast.runtime.interrupted import has_outcome, left_by_itself, only_waits
 from holdfast.runtime.invoking import Call, Invoker
 from holdfast.spawning import spawn
 from holdfast.tasks.words import continues
-from holdfast.tools.definition import Complaint
 from holdfast.tools.paging import READER
-from holdfast.tools.results import complained, malformed, unknown_tool
 from holdfast.turns import keys
 from holdfast.turns.answers import result_of
 
@@ -120,19 +118,9 @@ class Calling:
         return prepared
 
     def _bind(self, prepared: Call, repeat: Repeat) -> None:
-        call, tool = prepared.call, prepared.tool
         if isinstance(prepared.decision, SettleUnknown) and left_by_itself(self._performer.past, prepared.key):
             prepared.decision = Again()
-        if tool is None:
-            prepared.refused = unknown_tool(call.name, self._tools)
-        elif call.arguments is None:
-            prepared.refused = malformed(call)
-        else:
-            bound = tool.bind(call.arguments)
-            if isinstance(bound, Complaint):
-                prepared.refused = complained(bound)
-            else:
-                prepared.bound = bound
+        prepared.bind(self._tools)
         if prepared.refused is not None and isinstance(prepared.decision, Begin) and repeat is Repeat.NEVER:
             prepared.decision = Begin(intent=False)  # it will not be performed
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from holdfast.records import Status
     from holdfast.runtime.invoking import Call, Work
     from holdfast.runtime.surroundings import Surround
-    from holdfast.store.contract import Journal
+    from holdfast.store.contract import Journal, Lease
     from holdfast.tasks.state import TaskState
 
 ROLE = "task"
@@ -88,8 +89,10 @@ class Desk:
     async def adopt(self, session: str, agent: str, turn: str, work: Work) -> str:
         """Let a call that is under way go on in the background."""
         described = self._described(session, turn, work.call, begun=True)
-        id = await self._accepted(session, agent, described)
-        lease = await self._store.claim(id, ttl_ms=self._around.lease_ms)
+        # Both commands are in one commit if all goes well: nobody finds the task before it is ours.
+        accepting = asyncio.ensure_future(self._accepted(session, agent, described, patient=True))
+        claiming = asyncio.ensure_future(self._claimed(session, described))
+        id, lease = await asyncio.gather(accepting, claiming)
         now = self._store.clock.read().wall
         records = [*first_records(described, 1, now), Started(at=now, run=RUN, by=self._around.me)]
         head = await self._store.append(lease, records, head=lease.head)
@@ -100,12 +103,17 @@ class Desk:
             await self._store.release(lease)
         return id
 
-    async def _accepted(self, session: str, agent: str, call: TaskCall) -> str:
+    async def _claimed(self, session: str, call: TaskCall) -> Lease:
+        return await self._store.claim(task_id(session, call.key), ttl_ms=self._around.lease_ms)
+
+    async def _accepted(self, session: str, agent: str, call: TaskCall, *, patient: bool = False) -> str:
         """Make the journal of a task together with its call: neither is ever there without the other."""
         id = task_id(session, call.key)
         content = msgspec.to_builtins(call)
         with suppress(KeyConflict):  # a process before this one has written it
-            await self._store.accept_into(id, "process", agent, content, key=CALL, role=ROLE, session=session)
+            await self._store.accept_into(
+                id, "process", agent, content, key=CALL, role=ROLE, session=session, patient=patient
+            )
         return id
 
     def _described(self, session: str, turn: str, call: Call, *, begun: bool) -> TaskCall:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -23,15 +22,17 @@ from holdfast.errors import Halted, HeadConflict, HoldfastError, JournalMissing,
 from holdfast.messages import UserMessage
 from holdfast.models.prices import cost
 from holdfast.records import Admitted, Ended, Record, Resumed, Started
+from holdfast.runtime.awaiting import JournalWaits
 from holdfast.runtime.delivering import AT_ONCE, deliver
+from holdfast.runtime.inbox import Interruption, Over, Waiting, interruption, next_due, over
 from holdfast.runtime.live import Ring
 from holdfast.runtime.performing import Park, TurnRun
 from holdfast.runtime.reading import read_on, read_session
 from holdfast.runtime.services import Services
 from holdfast.runtime.watch import TurnEnded
-from holdfast.spawning import spawn
-from holdfast.turns import Ending, OpenTurn, keys
-from holdfast.turns.conversation import Said, Stop, deadline_wait, input_of, refs_of
+from holdfast.spawning import spawn, unwound
+from holdfast.turns import Ending, OpenTurn
+from holdfast.turns.conversation import Said, deadline_wait, input_of, refs_of
 from holdfast.turns.notices import READER
 
 if TYPE_CHECKING:
@@ -48,50 +49,10 @@ _log: Final = logging.getLogger("holdfast.driver")
 
 LOOK_AGAIN: Final = 0.25
 """How long to wait with the next look after the store could not be read, in seconds."""
-PATIENCE: Final = 0.5
-"""How long a turn that is stopped may take to unwind, in seconds; what is left then is abandoned."""
 
 
 class Stopping(Exception):
     """The runtime is being closed; whoever opens the store next goes on from here."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Waiting:
-    """An input that waits in the inbox."""
-
-    input: Input
-    said: Said | Stop
-
-    @property
-    def run(self) -> str:
-        return keys.run_of(self.input.input)
-
-    def deadline(self, agent: Agent | None) -> int | None:
-        """When the turn that it begins must have ended."""
-        if not isinstance(self.said, Said):
-            return None
-        span = self.said.deadline_ms
-        if span is None and agent is not None and agent.limits.deadline is not None:
-            span = round(agent.limits.deadline.total_seconds() * 1000)
-        return None if span is None else self.input.at + span
-
-
-@dataclass(slots=True)
-class _Interruption:
-    """Why the running turn must stop, and who asked for it."""
-
-    ending: Ending
-    stop: _Waiting | None = None
-
-
-@dataclass(slots=True)
-class _Over:
-    """A turn that ends before it begins, and the request that says so; or a request that comes too late."""
-
-    ending: Ending
-    stop: _Waiting | None
-    waiting: _Waiting | None
 
 
 class SessionDrive:
@@ -104,6 +65,7 @@ class SessionDrive:
         self.session = session
         self.host: Services | None = Services(around, session)
         self._store = around.store
+        self._waits = JournalWaits(around.store, session)
         self._around = around
         self._stops_only = stops_only
         self._agent: Agent | None = None
@@ -113,7 +75,7 @@ class SessionDrive:
         self._news = True
         self._wakes = 0
         self._seen: int | None = None
-        self._inbox: list[_Waiting] = []
+        self._inbox: list[Waiting] = []
         self._taken: set[int] = set()
         """Inputs that entered the journal here; their record may not be durable yet."""
         self._reading = asyncio.Lock()
@@ -125,7 +87,7 @@ class SessionDrive:
         self._open: OpenTurn | None = None
         self._turn: TurnRun | None = None
         self._work: asyncio.Task[Ending] | None = None
-        self._interruption: _Interruption | None = None
+        self._interruption: Interruption | None = None
         self._interrupted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._lease: Lease
         self._ledger: LeasedJournal
@@ -265,7 +227,7 @@ class SessionDrive:
         turn.inputs[waiting.input.input] = message
         return turn, [started, admitted]
 
-    async def _admit(self, waiting: _Waiting, run: str) -> tuple[Admitted, UserMessage]:
+    async def _admit(self, waiting: Waiting, run: str) -> tuple[Admitted, UserMessage]:
         """The record that takes an input in, and the message that it is."""
         found, said = waiting.input, waiting.said
         if not isinstance(said, Said):
@@ -289,11 +251,7 @@ class SessionDrive:
 
     async def _settled(self, turn: OpenTurn) -> bool:
         """Whether a wait of a parked turn was answered."""
-        for name in turn.parked.waits if turn.parked is not None else ():
-            wait = await self._store.wait(self.session, name)
-            if wait is None or wait.state != "open" or _overdue(wait, self._ledger.now()):
-                return True
-        return False
+        return turn.parked is not None and await self._waits.answered(turn.parked.waits)
 
     # ---- the inbox ----
 
@@ -332,7 +290,7 @@ class SessionDrive:
 
         The open turn is the one that is open now, not the one that was when the inbox was read.
         """
-        self._inbox = [_Waiting(found, input_of(found.body)) for found in pending if found.input not in self._taken]
+        self._inbox = [Waiting(found, input_of(found.body)) for found in pending if found.input not in self._taken]
         self._stop_open()
         ends = self._over()
         self._set_alarm()
@@ -345,7 +303,7 @@ class SessionDrive:
             reads = self._agent is not None and READER in self._agent.tools
             delivered = await deliver(self._store, self._lease, ready, reads=reads)
             if delivered is not None:
-                self._inbox.append(_Waiting(*delivered))
+                self._inbox.append(Waiting(*delivered))
         self._seen = seen
 
     def _may_deliver(self) -> bool:
@@ -355,7 +313,7 @@ class SessionDrive:
         if self._open is not None and (self._open.parked is not None or self._interruption is not None):
             self._held_back = True  # it would wait behind a turn that waits
             return False
-        if any(isinstance(found.said, Said) and found.said.origin == "holdfast" for found in self._inbox):
+        if any(found.notifies for found in self._inbox):
             return False
         try:
             return self._around.can_deliver(self.session)
@@ -365,49 +323,21 @@ class SessionDrive:
 
     def _stop_open(self) -> None:
         """The open turn must stop if somebody asked for it, or if its time is up. The first reason stays."""
-        turn = self._open
-        if turn is None or self._interruption is not None:
+        if self._open is None or self._interruption is not None:
             return
-        for found in self._inbox:
-            if isinstance(found.said, Stop) and self._means(found.said, turn):
-                self._interrupt(_Interruption(_cancel_ending(found.said.reason), found))
-                return
-        if turn.deadline is not None and turn.deadline <= self._ledger.now():
-            self._interrupt(_Interruption(_deadline_ending()))
-
-    def _interrupt(self, interruption: _Interruption) -> None:
-        self._interruption = interruption
-        if not self._interrupted.done():
+        self._interruption = interruption(self._inbox, self._open, self._ledger.now())
+        if self._interruption is not None and not self._interrupted.done():
             self._interrupted.set_result(None)
 
-    def _means(self, stop: Stop, turn: OpenTurn) -> bool:
-        """Whether a request to stop is about `turn`: by its name, or by that of an input that has entered it."""
-        return stop.cancel == turn.run or keys.input_of(stop.cancel) in turn.inputs
-
-    def _over(self) -> list[_Over]:
-        """Turns that end before they begin (cancelled, or too late), and requests to stop that change nothing.
-
-        They leave the inbox here, before anything is awaited: nobody else can take them.
-        """
-        turn, now = self._open, self._ledger.now()
-        queued = {found.run: found for found in self._inbox if isinstance(found.said, Said)}
-        ends: list[_Over] = []
-        for found in self._inbox:
-            if isinstance(found.said, Stop) and not (turn is not None and self._means(found.said, turn)):
-                waiting = queued.pop(found.said.cancel, None)
-                ends.append(_Over(_cancel_ending(found.said.reason), found, waiting))
-        for waiting in queued.values():
-            due = waiting.deadline(self._agent)
-            if due is not None and due <= now:
-                ends.append(_Over(_deadline_ending(), None, waiting))
-        for end in ends:
-            for gone in (end.stop, end.waiting):
-                if gone is not None:
-                    self._taken.add(gone.input.input)
-                    self._inbox.remove(gone)
+    def _over(self) -> list[Over]:
+        """What ends without a turn. It leaves the inbox here, before anything is awaited: nobody else can take it."""
+        ends = over(self._inbox, self._open, self._agent, self._ledger.now())
+        for gone in [gone for end in ends for gone in end.gone]:
+            self._taken.add(gone.input.input)
+            self._inbox.remove(gone)
         return ends
 
-    async def _end_records(self, end: _Over) -> list[Record]:
+    async def _end_records(self, end: Over) -> list[Record]:
         records: list[Record] = [] if end.stop is None else [self._stop_record(end.stop)]
         if end.waiting is not None:
             run = end.waiting.run
@@ -417,7 +347,7 @@ class SessionDrive:
             records += [admitted, Ended(at=now, run=run, status=end.ending.status, value=value, unstarted=True)]
         return records
 
-    def _stop_record(self, stop: _Waiting) -> Admitted:
+    def _stop_record(self, stop: Waiting) -> Admitted:
         found = stop.input
         self._taken.add(found.input)
         return Admitted(at=self._ledger.now(), input=found.input, key=found.key, body=msgspec.Raw(found.body))
@@ -427,9 +357,7 @@ class SessionDrive:
         if self._alarm is not None:
             self._alarm.cancel()
             self._alarm = None
-        dues = [found.deadline(self._agent) for found in self._inbox]
-        dues.append(None if self._open is None else self._open.deadline)
-        due = min((found for found in dues if found is not None), default=None)
+        due = next_due(self._inbox, self._open, self._agent)
         if due is not None:
             delay = max(0.0, (due - self._ledger.now()) / 1000)
             self._alarm = asyncio.get_running_loop().call_later(min(delay, 30.0), self.notify)
@@ -467,13 +395,13 @@ class SessionDrive:
             await asyncio.wait({work, self._interrupted}, return_when=asyncio.FIRST_COMPLETED)
             if self._interruption is not None and not work.done():
                 run.stopped = True
-                await _unwound(work)
+                await unwound(work)
                 run.performer.check_halted()
                 await self._break_off(run, self._interruption)
                 return None
             if work.cancelled():
                 run.performer.check_halted()
-                await self._break_off(run, _Interruption(_cancelled_within()))
+                await self._break_off(run, Interruption(_cancelled_within()))
                 return None
             ending = _ending(run, work)
         except Park as park:
@@ -482,7 +410,7 @@ class SessionDrive:
         except asyncio.CancelledError:
             # The drive itself is cancelled: nothing is recorded, and whoever drives next goes on.
             run.performer.refuse()
-            await _unwound(work)
+            await unwound(work)
             run.performer.check_halted()
             raise
         finally:
@@ -490,7 +418,7 @@ class SessionDrive:
         await run.seal(ending)
         return ending
 
-    async def _break_off(self, run: TurnRun, interruption: _Interruption) -> None:
+    async def _break_off(self, run: TurnRun, interruption: Interruption) -> None:
         """End the turn where it is. What was done stays done; what was under way is told as it is."""
         asked: list[Record] = [] if interruption.stop is None else [self._stop_record(interruption.stop)]
         left = list(run.left_over())
@@ -544,13 +472,10 @@ class SessionDrive:
         await self._around.turnstile.enter()
 
     async def open_wait(self, name: str, deadline: int | None) -> Wait:
-        wait = await self._store.open_wait(self.session, name, deadline=deadline)
-        if _overdue(wait, self._ledger.now()):
-            wait = (await self._store.expire_wait(self.session, name)).wait
-        return wait
+        return await self._waits.open_wait(name, deadline)
 
     def token(self, name: str) -> str:
-        return self._store.wait_token(self.session, name)
+        return self._waits.token(name)
 
     async def spilled(self, key: str) -> str | None:
         return await self._around.desk.spilled(self.session, key)
@@ -594,30 +519,6 @@ def _ending(run: TurnRun, work: asyncio.Task[Ending]) -> Ending:
         return Ending("failed", info.kind, info.message, "code", **run.so_far())
 
 
-async def _unwound(work: asyncio.Task[Ending]) -> None:
-    """Cancel the work, and give it a moment to clean up. A tool that does not listen is abandoned."""
-    work.cancel()
-    work.add_done_callback(_retrieve)
-    await asyncio.wait([work], timeout=PATIENCE)
-
-
-def _retrieve(work: asyncio.Task[Ending]) -> None:
-    if not work.cancelled():
-        work.exception()
-
-
-def _overdue(wait: Wait, now: int) -> bool:
-    return wait.state == "open" and wait.deadline is not None and wait.deadline <= now
-
-
-def _cancel_ending(reason: str) -> Ending:
-    return Ending("cancelled", "cancelled", reason)
-
-
 def _cancelled_within() -> Ending:
     message = "a tool or the model cancelled the task of the turn itself"
     return Ending("failed", "cancelled_within", message, "tool")
-
-
-def _deadline_ending() -> Ending:
-    return Ending("limit", "deadline", "the deadline of the turn has passed", "limit")

@@ -18,15 +18,17 @@ from holdfast.records import Ask, Blob, ErrorInfo, Failed, Unknown
 from holdfast.runtime.finding import Finder
 from holdfast.runtime.interrupted import ATTEMPT, attempts_of
 from holdfast.runtime.surroundings import passes
+from holdfast.spawning import unwound
 from holdfast.tools import crowding
 from holdfast.tools.context import Context
 from holdfast.tools.cutting import Whole
+from holdfast.tools.definition import Complaint
 from holdfast.tools.paging import READER
-from holdfast.tools.results import leaves, raised, said_by, timed_out
+from holdfast.tools.results import complained, leaves, malformed, raised, said_by, timed_out, unknown_tool
 from holdfast.tools.returned import as_text, long_json, long_text
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Iterable
 
     from holdfast.effects.performer import Performer
     from holdfast.records import Outcome
@@ -35,9 +37,6 @@ if TYPE_CHECKING:
     from holdfast.tools.definition import AnyTool, Bound
 
 _log: Final = logging.getLogger("holdfast.tools")
-
-PATIENCE: Final = 0.5
-"""How long a call that is stopped may take to unwind, in seconds; then it is left alone."""
 
 
 @dataclass(slots=True)
@@ -69,6 +68,19 @@ class Call:
     def asked(self) -> Ask | None:
         """What its outcome must say about it; nothing where its intent has."""
         return None if self.intended else self.ask
+
+    def bind(self, known: Iterable[str]) -> None:
+        """Fit the arguments to the tool, or say why that can't be; `known` are the names of the tools there are."""
+        if self.tool is None:
+            self.refused = unknown_tool(self.call.name, known)
+        elif self.call.arguments is None:
+            self.refused = malformed(self.call)
+        else:
+            bound = self.tool.bind(self.call.arguments)
+            if isinstance(bound, Complaint):
+                self.refused = complained(bound)
+            else:
+                self.bound = bound
 
     @property
     def intends(self) -> bool:
@@ -146,9 +158,7 @@ class Invoker:
             return await self.finished(work)
         except BaseException:
             if not work.handed_over:
-                task.cancel()
-                await asyncio.wait({task}, timeout=PATIENCE)
-                _let_go(task)
+                await unwound(task)
             raise
 
     async def finished(self, work: Work) -> Outcome:
@@ -278,23 +288,13 @@ async def _timed(tool: AnyTool, bound: Bound, context: Context, place: Place, se
     try:
         await asyncio.wait({task}, timeout=seconds)
     except BaseException:
-        task.cancel()
-        await asyncio.wait({task}, timeout=PATIENCE)
-        _let_go(task)
+        await unwound(task)
         raise
     if task.done():
         return task.result()
-    task.cancel()
-    await asyncio.wait({task}, timeout=PATIENCE)
-    if not task.done():
+    if not await unwound(task):
         _log.warning("the tool %r does not end although its time is up; it is left alone", tool.name)
-    _let_go(task)
     raise TimedOut(tool.name)
-
-
-def _let_go(task: asyncio.Task[object]) -> None:
-    """Nobody waits for it any more; what it raises is not told either."""
-    task.add_done_callback(lambda done: done.cancelled() or done.exception())
 
 
 def _ready(prepared: Call) -> tuple[AnyTool, Bound]:

@@ -7,6 +7,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from holdfast.store.beside import memory_folder
+
 if TYPE_CHECKING:
     from holdfast.memory import Memory, Mirror
     from holdfast.store import Store
@@ -36,14 +38,14 @@ class Mirroring:
         """Mirror what there is, and take in what was written into the files meanwhile."""
         if self._path is None:
             return
-        if await asyncio.to_thread(_folder(self._path).exists) or await self._store.memory_scopes():
+        if await asyncio.to_thread(memory_folder(self._path).exists) or await self._store.memory_scopes():
             self._start(self._path)
 
     def _start(self, path: Path) -> Mirror:
         from holdfast.memory import Mirror  # noqa: PLC0415
 
         if self._mirror is None:
-            self._mirror = Mirror(self._store, _folder(path))
+            self._mirror = Mirror(self._store, memory_folder(path))
             self._mirror.start()
         return self._mirror
 
@@ -57,8 +59,3 @@ class Mirroring:
             with suppress(TimeoutError):  # another process has it: that one writes it, or whoever opens next
                 async with asyncio.timeout(PATIENCE):
                     await self._mirror.stop()
-
-
-def _folder(path: Path) -> Path:
-    # As `memory.folder_beside` says it, which is not imported for a runtime without memory.
-    return path.with_name(f"{path.name}.memory")

@@ -15,23 +15,22 @@ import msgspec
 from holdfast.crashpoints import crash_point
 from holdfast.driving import LeasedJournal, claimed, renewed
 from holdfast.effects.performer import Performer, printable
-from holdfast.effects.replay import Again, Answer, Begin, Repeat, SettleUnknown, fold
+from holdfast.effects.replay import Again, Begin, Repeat, SettleUnknown, fold
 from holdfast.effects.scopes import install
 from holdfast.errors import Halted, HoldfastError, JournalMissing, LeaseHeld, Suspended
 from holdfast.messages import ToolCall
 from holdfast.records import Cancelled, Done, Ended, ErrorInfo, Failed, Parked, Progressed, Resumed, Started, Unknown
-from holdfast.runtime.awaiting import Awaiting
+from holdfast.runtime.awaiting import Awaiting, JournalWaits
 from holdfast.runtime.interrupted import left_by_itself, only_waits
 from holdfast.runtime.invoking import Call, Invoker
 from holdfast.runtime.recording import Recorder
 from holdfast.runtime.services import Services
-from holdfast.spawning import spawn
+from holdfast.spawning import PATIENCE, let_go, spawn, unwound
 from holdfast.store import Notify
 from holdfast.tasks.state import CALL, INTERRUPTED, RUN, TaskState, decode_call, first_records, task_key
 from holdfast.tasks.words import body, title
-from holdfast.tools.definition import Complaint
 from holdfast.tools.paging import READER
-from holdfast.tools.results import complained, shorten, unknown_tool
+from holdfast.tools.results import shorten
 
 if TYPE_CHECKING:
     from datetime import timedelta
@@ -40,7 +39,7 @@ if TYPE_CHECKING:
     from holdfast.runtime.invoking import Work
     from holdfast.runtime.surroundings import Surround
     from holdfast.store import Store
-    from holdfast.store.contract import Lease, Wait
+    from holdfast.store.contract import Lease
     from holdfast.tasks.state import TaskCall, TaskStatus
     from holdfast.tools.definition import AnyTool
 
@@ -50,8 +49,6 @@ EVERY: Final = 0.02
 """At most one report of progress is recorded in this time, in seconds; of those between, the newest counts."""
 NOTE: Final = 2_000
 """Longest note of a report that is recorded, in characters."""
-PATIENCE: Final = 0.5
-"""How long a call that is stopped may take to unwind, in seconds."""
 
 
 async def read_task(store: Store, id: str) -> TaskState:
@@ -122,7 +119,10 @@ class TaskDrive:
             await self._look()
             if self._stop is None:
                 return  # another process may know it
-        if self._state.status == "waiting" and not await self._is_answered():
+        waits = JournalWaits(self._store, self.session)
+        if self._state.status == "waiting" and not await waits.answered(self._state.waits):
+            self._state.waits
+        ):
             await self._look()
             if self._stop is None:
                 self._seen = lease.wakes
@@ -155,13 +155,6 @@ class TaskDrive:
     def _tool(self, call: TaskCall) -> AnyTool | None:
         agent = self._around.agents.get(self._state.agent or "")
         return None if agent is None else agent.tools.get(call.tool)
-
-    async def _is_answered(self) -> bool:
-        for name in self._state.waits:
-            wait = await self._store.wait(self.session, name)
-            if wait is None or wait.state != "open":
-                return True
-        return False
 
     async def _look(self) -> None:
         """Whether somebody wants the task to be cancelled. The first request counts."""
@@ -207,14 +200,13 @@ class TaskDrive:
             await asyncio.wait({carrying, self._stopped}, return_when=asyncio.FIRST_COMPLETED)
             if not carrying.done():  # it is to be cancelled, and gets a moment to clean up
                 await asyncio.wait({carrying}, timeout=PATIENCE)
-                carrying.add_done_callback(_retrieve)
+                let_go(carrying)
                 if not carrying.done():
                     _log.warning("the tool of %s does not end although it is cancelled; it is left alone", self.session)
         except asyncio.CancelledError:
             # The runtime is being closed: nothing is recorded, and whoever drives next goes on.
             run.performer.refuse()
-            carrying.cancel()
-            await asyncio.wait({carrying}, timeout=PATIENCE)
+            await unwound(carrying)
             raise
         run.performer.check_halted()
         if self._stop is not None and not _has_outcome(carrying):
@@ -246,7 +238,7 @@ class _TaskRun:
         self._state = state
         self._call = call
         self._loop = asyncio.get_running_loop()
-        self._waits = Awaiting(_Waiting(around.store, state.id, ledger), self.performer, self.recorder)
+        self._waits = Awaiting(JournalWaits(around.store, state.id), self.performer, self.recorder)
         agent = around.agents.get(state.agent or "")
         reads_on = agent is not None and READER in agent.tools
         self._invoker = Invoker(self, self.performer, self.recorder, reads_on=reads_on)
@@ -264,15 +256,8 @@ class _TaskRun:
             decision = Again()
         sent = ToolCall(call.call_id, call.tool, call.arguments)
         prepared = Call(sent, self._state.id, key, ask, tool, decision, intended=True, idempotency=call.idempotency)
-        if tool is None:
-            agent = self._around.agents.get(self._state.agent or "")
-            prepared.refused = unknown_tool(call.tool, () if agent is None else agent.tools)
-        elif tool is not None and not isinstance(decision, Answer):  # pyright: ignore[reportUnnecessaryComparison]
-            bound = tool.bind(call.arguments)
-            if isinstance(bound, Complaint):
-                prepared.refused = complained(bound)
-            else:
-                prepared.bound = bound
+        agent = self._around.agents.get(self._state.agent or "")
+        prepared.bind(() if agent is None else agent.tools)
         return prepared
 
     def _ask(self, key: str) -> Any:  # noqa: ANN401  what was intended
@@ -369,33 +354,9 @@ class _TaskRun:
         return await self._waits.wait(key, name, occurrence, timeout)
 
 
-class _Waiting:
-    """The waits of a task, in its own journal."""
-
-    def __init__(self, store: Store, id: str, ledger: LeasedJournal) -> None:
-        self._store = store
-        self._id = id
-        self._ledger = ledger
-
-    async def open_wait(self, name: str, deadline: int | None) -> Wait:
-        wait = await self._store.open_wait(self._id, name, deadline=deadline)
-        if wait.state == "open" and wait.deadline is not None and wait.deadline <= self._ledger.now():
-            wait = (await self._store.expire_wait(self._id, name)).wait
-        return wait
-
-    def token(self, name: str) -> str:
-        return self._store.wait_token(self._id, name)
-
-
 def _has_outcome(carrying: asyncio.Task[Outcome]) -> bool:
     """Whether the call came to its end although it was to be cancelled: what it gave counts."""
     return carrying.done() and not carrying.cancelled() and carrying.exception() is None
-
-
-def _retrieve(task: asyncio.Task[Outcome]) -> None:
-    """Nobody waits for it any more; what it raised is not told either."""
-    if not task.cancelled():
-        task.exception()
 
 
 def _shown(note: object) -> str | None:

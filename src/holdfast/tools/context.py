@@ -121,7 +121,7 @@ class Context(EffectContext):
         return None if due is None else datetime.fromtimestamp(due / 1000, tz=UTC)
 
     def progress(self, note: str | None = None, *, fraction: float | None = None) -> None:
-        """Tell observers how far this call is. Not recorded."""
+        """Tell observers how far this call is. Recorded where it goes on in the background, and there alone."""
         self._caller.progress(self.key, note, fraction)
 
     async def wait(self, name: str, *, timeout: timedelta | float | None = None) -> Any:  # noqa: ANN401

@@ -121,8 +121,6 @@ class TaskDrive:
                 return  # another process may know it
         waits = JournalWaits(self._store, self.session)
         if self._state.status == "waiting" and not await waits.answered(self._state.waits):
-            self._state.waits
-        ):
             await self._look()
             if self._stop is None:
                 self._seen = lease.wakes

@@ -28,6 +28,7 @@ from turns import _lags, _rows, look  # pyright: ignore[reportPrivateUsage]
 
 import holdfast as hf
 from holdfast.models.chat import DIALECT
+from holdfast.models.flags import NO_STREAM
 from holdfast.models.http import HttpModel
 from holdfast.models.wire import Endpoint
 from holdfast.testing import CutStream, FakeProvider, call, text
@@ -45,7 +46,7 @@ ROUNDS = 7
 CHUNKS = 8
 PACE = 0.001
 """Seconds between the chunks of a stream: enough that each is a packet that has to be read by itself."""
-CROWD, CROWD_STEPS, CROWD_ROUNDS = 200, 5, 3
+CROWD, CROWD_STEPS, CROWD_ROUNDS = 200, 20, 3
 DIES_AT, DIES_AFTER = 10, 5
 
 
@@ -78,8 +79,9 @@ async def serve(steps: int, chunks: int, pace: float) -> None:
         await asyncio.to_thread(sys.stdin.read)
 
 
-def agent(url: str, tool: AnyTool = look) -> hf.Agent:
-    endpoint = Endpoint(provider="fake", dialect="chat", base_url=f"{url}/v1", auth="none")
+def agent(url: str, tool: AnyTool = look, *, streamed: bool = False) -> hf.Agent:
+    flags = frozenset[str]() if streamed else frozenset({NO_STREAM})
+    endpoint = Endpoint(provider="fake", dialect="chat", base_url=f"{url}/v1", auth="none", flags=flags)
     model = HttpModel(endpoint, "m", DIALECT)
     return hf.Agent("bench", model=model, tools=[tool], limits=hf.Limits(steps=None))
 
@@ -111,9 +113,9 @@ async def by_hand(
 
 
 @asynccontextmanager
-async def durable(url: str, path: Path) -> AsyncGenerator[Callable[[str], Awaitable[int]]]:
+async def durable(url: str, path: Path, *, streamed: bool = False) -> AsyncGenerator[Callable[[str], Awaitable[int]]]:
     """Ours, ready to run."""
-    bench = agent(url)
+    bench = agent(url, streamed=streamed)
     async with hf.open(fresh(path), agents=[bench]) as runtime:
 
         async def run(name: str) -> int:
@@ -146,7 +148,7 @@ def _sides(folder: Path, url: str, steps: int, *, streamed: bool = False) -> Sid
             return await _twice(steps, run)
 
     async def ours() -> float:
-        async with durable(url, folder / "durable.db") as run:
+        async with durable(url, folder / "durable.db", streamed=streamed) as run:
             return await _twice(steps, run)
 
     # Of the two ways to keep a journal by hand, the one with less CPU counts.

@@ -143,3 +143,21 @@ async def test_vertex_takes_its_token_from_a_function_at_each_call() -> None:
         await answer(model)
         assert [asked.headers["authorization"] for asked in provider.requests] == ["Bearer first", "Bearer second"]
         assert provider.requests[0].path.startswith("/v1/p/models/gemini-3-pro:streamGenerateContent")
+
+
+@pytest.mark.parametrize("spoken", ["anthropic", "responses", "chat", "google"])
+async def test_a_reply_can_be_asked_for_whole(spoken: str) -> None:
+    async with FakeProvider([text("Hello.")]) as provider:
+        assert await answer(http(base_url=provider.url, dialect=spoken, stream=False)) == "Hello."
+        asked = provider.requests[0]
+        assert (asked.asked.form, asked.headers["accept"]) == ("whole", "application/json")
+
+
+def test_whole_replies_do_not_change_what_else_is_known_of_an_endpoint() -> None:
+    usual, whole = http("groq:m", base_url=None), http("groq:m", base_url=None, stream=False)
+    assert whole.endpoint.flags == usual.endpoint.flags | {"no_stream"}
+
+
+def test_stream_is_a_yes_or_a_no() -> None:
+    with pytest.raises(InvalidArgument, match="stream"):
+        http(stream="no")

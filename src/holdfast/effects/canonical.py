@@ -48,8 +48,47 @@ def digest_of_bytes(domain: str, body: bytes) -> str:
     return hashlib.sha256(b"holdfast:1:%b\n%b" % (domain.encode(), body)).hexdigest()
 
 
-def check(value: Any, path: str = "$", depth: int = 0) -> None:  # noqa: ANN401  anything may come in
+def check(value: object) -> None:
     """Raise `InvalidValue` for the first place in `value` that JSON has no word for."""
+    if not _fits(value, 0):
+        _blame(value, "$", 0)
+
+
+def _fits(value: Any, depth: int) -> bool:  # noqa: ANN401, PLR0911  anything may come in
+    """Whether all of `value` has a JSON form: nearly always so, hence without a path to each place."""
+    kind: type[object] = type(value)  # pyright: ignore[reportUnknownVariableType]  # of anything
+    if kind is str:
+        return value.isascii() or _encodes(value)
+    if kind is int:
+        return _MIN_INT <= value <= _MAX_INT
+    if kind in _SAFE:
+        return True
+    if kind is float:
+        return math.isfinite(value)
+    if depth >= MAX_DEPTH:
+        return False
+    if kind is dict:
+        for key, item in value.items():
+            if type(key) is not str or not (key.isascii() or _encodes(key)) or not _fits(item, depth + 1):
+                return False
+        return True
+    if kind is list or kind is tuple:
+        for item in value:  # noqa: SIM110  a generator costs more than what it goes through
+            if not _fits(item, depth + 1):
+                return False
+        return True
+    return False
+
+
+def _encodes(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _blame(value: Any, path: str, depth: int) -> None:  # noqa: ANN401  anything may come in
     kind: type[object] = type(value)  # pyright: ignore[reportUnknownVariableType]  # of anything
     if kind is str:
         _check_text(value, path)
@@ -62,10 +101,10 @@ def check(value: Any, path: str = "$", depth: int = 0) -> None:  # noqa: ANN401 
         if not math.isfinite(value):
             raise InvalidValue(path, f"{value} is not a JSON number")
     else:
-        _check_nested(value, path, depth)
+        _blame_nested(value, path, depth)
 
 
-def _check_nested(value: object, path: str, depth: int) -> None:
+def _blame_nested(value: object, path: str, depth: int) -> None:
     kind = type(value)
     if kind is not dict and kind is not list and kind is not tuple:
         raise InvalidValue(path, f"a {kind.__name__} has no JSON form")
@@ -77,10 +116,10 @@ def _check_nested(value: object, path: str, depth: int) -> None:
                 raise InvalidValue(path, f"the key {shown_key(repr(key))} is not a string")
             here = f"{path}.{shown_key(key)}"
             _check_text(key, here)
-            check(item, here, depth + 1)
+            _blame(item, here, depth + 1)
     else:
         for index, item in enumerate(cast("Sequence[object]", value)):
-            check(item, f"{path}[{index}]", depth + 1)
+            _blame(item, f"{path}[{index}]", depth + 1)
 
 
 def _check_text(value: str, path: str) -> None:

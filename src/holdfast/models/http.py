@@ -37,6 +37,7 @@ from holdfast.messages import (
 )
 from holdfast.models.contract import flattened, respond
 from holdfast.models.credentials import Credentials, scrub, scrubbed, without
+from holdfast.models.flags import NO_STREAM
 from holdfast.models.limits import CallLimits, Gate, gate
 from holdfast.models.receiving import Reading, refusal_body, whole_body
 from holdfast.models.retry import Retry, attempt, blame, pause
@@ -100,7 +101,7 @@ class HttpModel:
         self._base = endpoint.base_url.rstrip("/")
         self._headers = {
             "content-type": "application/json",
-            "accept": "text/event-stream",
+            "accept": "application/json" if NO_STREAM in endpoint.flags else "text/event-stream",
             "accept-encoding": "identity",  # a compressed stream comes in lumps
             "user-agent": f"holdfast/{__version__}",
             **endpoint.headers,

@@ -6,6 +6,8 @@ from collections.abc import Iterable
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
+import msgspec
+
 from holdfast.errors import InvalidArgument, ModelUnknown
 from holdfast.models.contract import Model
 
@@ -16,7 +18,7 @@ if TYPE_CHECKING:
     from holdfast.models.limits import CallLimits
     from holdfast.models.retry import Retry
     from holdfast.models.transport import Timeouts
-    from holdfast.models.wire import Dialect
+    from holdfast.models.wire import Dialect, Endpoint
 
 T = TypeVar("T")
 
@@ -39,15 +41,17 @@ def model(  # noqa: PLR0913  one for each thing that may be another
     retry: Retry | None = None,
     timeouts: Timeouts | None = None,
     limits: CallLimits | None = None,
+    stream: bool | None = None,
 ) -> Model:
     """The model that ``provider:model`` names; a model stands for itself, and a list for the first that works.
 
     With a `base_url` the provider may be one that nobody knows: an endpoint of your own. It speaks the chat dialect
     unless `dialect` says otherwise (``anthropic``, ``responses``, ``chat`` or ``google``), and `flags` say what it does
     differently. `api_key` is a key or a function that gives one, asked at each call; without it the key is read from
-    the environment. `headers` go out with every request. What is not given is as it is known for the name.
+    the environment. `headers` go out with every request. With ``stream=False`` replies are asked for whole: for what
+    does not stream, or where nobody watches. What is not given is as it is known for the name.
     """
-    options = _Options(base_url, api_key, dialect, flags, headers, retry, timeouts, limits)
+    options = _Options(base_url, api_key, dialect, flags, headers, retry, timeouts, limits, stream)
     if isinstance(name, str):
         return _named(name, options)
     options.refuse(name, "a name")
@@ -77,6 +81,7 @@ class _Options(NamedTuple):
     retry: Retry | None
     timeouts: Timeouts | None
     limits: CallLimits | None
+    stream: bool | None
 
     def refuse(self, name: object, wanted: str) -> None:
         """Options are for an endpoint. What is none of ours has been set up by whoever made it."""
@@ -110,6 +115,8 @@ def _named(name: str, options: _Options) -> Model:
     )
     if options.flags is not None:
         _check_flags(place.dialect, place.flags)
+    if options.stream is not None:
+        place = _streaming(place, options.stream)
     return HttpModel(
         place,
         rest,
@@ -119,6 +126,15 @@ def _named(name: str, options: _Options) -> Model:
         timeouts=_one("timeouts", options.timeouts, Timeouts),
         limits=_one("limits", options.limits, CallLimits),
     )
+
+
+def _streaming(place: Endpoint, stream: object) -> Endpoint:
+    from holdfast.models.flags import NO_STREAM  # noqa: PLC0415
+
+    if type(stream) is not bool:
+        raise InvalidArgument("stream", stream, "True or False")
+    flags = place.flags - {NO_STREAM} if stream else place.flags | {NO_STREAM}
+    return msgspec.structs.replace(place, flags=flags)
 
 
 def _check_flags(spoken: str, given: frozenset[str]) -> None:

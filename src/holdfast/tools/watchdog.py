@@ -13,6 +13,7 @@ import threading
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 from weakref import WeakKeyDictionary
 
@@ -103,18 +104,23 @@ def _registry(loop: asyncio.AbstractEventLoop) -> _Registry:
     return found
 
 
-@contextmanager
-def running(tool: str, function: Callable[..., object] | None = None) -> Generator[None]:
-    """Say that a call of `tool` runs on this event loop meanwhile. `function` lets the watchdog know it by its code."""
-    calls = _registry(asyncio.get_running_loop()).calls
-    call = Running(tool, _codes_of(function))
-    calls[id(call)] = call
-    try:
-        yield
-    finally:
-        del calls[id(call)]
+class running:  # noqa: N801  it reads as a verb: `with running(tool):`
+    """Says that a call of `tool` runs on this event loop. `function` lets the watchdog know it by its code."""
+
+    __slots__ = ("_call", "_calls")
+
+    def __init__(self, tool: str, function: Callable[..., object] | None = None) -> None:
+        self._calls = _registry(asyncio.get_running_loop()).calls
+        self._call = Running(tool, _codes_of(function))
+
+    def __enter__(self) -> None:
+        self._calls[id(self._call)] = self._call
+
+    def __exit__(self, *_: object) -> None:
+        del self._calls[id(self._call)]
 
 
+@lru_cache(maxsize=1024)
 def _codes_of(function: Callable[..., object] | None) -> frozenset[CodeType]:
     found: list[CodeType] = []
     while function is not None and len(found) < _WRAPPED and hasattr(function, "__code__"):

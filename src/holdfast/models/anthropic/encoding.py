@@ -13,6 +13,7 @@ from holdfast.errors import InvalidArgument
 from holdfast.messages import AssistantMessage, ToolMessage
 from holdfast.models.anthropic.blocks import Writer, text_block
 from holdfast.models.anthropic.schemas import narrow
+from holdfast.models.flags import NO_STREAM
 from holdfast.models.reading import mapping, worded
 from holdfast.models.wire import WireRequest, encoded
 from holdfast.models.writing import Once
@@ -103,7 +104,7 @@ def _fields(endpoint: Endpoint, model: str, request: ModelRequest, pieces: Seque
     if taken := _OURS & extra.keys():
         raise InvalidArgument("settings.extra", sorted(taken), f"other fields than {', '.join(sorted(_OURS))}")
     mark = _MARK if settings.cache else b"}"
-    fields: dict[str, Any] = {"model": model, "stream": True}
+    fields: dict[str, Any] = {"model": model, "stream": NO_STREAM not in endpoint.flags}
     config = _thinking(endpoint, model, request, pieces, fields)
     thinks = mapping(fields.get("thinking")).get("type") not in {None, "disabled"}
     if settings.temperature is not None and not thinks:

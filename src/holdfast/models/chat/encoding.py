@@ -9,6 +9,7 @@ import msgspec
 
 from holdfast.errors import InvalidArgument
 from holdfast.models.chat.messages import is_object, tool_name
+from holdfast.models.flags import NO_STREAM
 from holdfast.models.writing import PLAIN_WORDS, Once, Strictness, is_strict
 
 if TYPE_CHECKING:
@@ -29,8 +30,8 @@ def path_of(endpoint: Endpoint, model: str) -> str:
 def fields_of(model: str, request: ModelRequest, flags: frozenset[str]) -> bytes:
     """Everything but the messages, as the beginning of an object."""
     settings = request.settings
-    fields: dict[str, Any] = {"model": model, "stream": True}
-    if "no_stream_usage" not in flags:
+    fields: dict[str, Any] = {"model": model, "stream": NO_STREAM not in flags}
+    if fields["stream"] and "no_stream_usage" not in flags:
         fields["stream_options"] = {"include_usage": True}
     limit = "max_tokens" if "max_tokens" in flags else "max_completion_tokens"
     seed = "random_seed" if "random_seed" in flags else "seed"

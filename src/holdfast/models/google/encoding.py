@@ -8,6 +8,7 @@ from urllib.parse import quote, urlencode
 import msgspec
 
 from holdfast.errors import InvalidArgument
+from holdfast.models.flags import NO_STREAM
 from holdfast.models.google.contents import Writer
 from holdfast.models.reading import listed, mapping
 from holdfast.models.wire import WireRequest, encoded
@@ -47,8 +48,10 @@ def _older(endpoint: Endpoint, model: str) -> bool:
 def _path(endpoint: Endpoint, model: str) -> str:
     named = model if "/" in model else f"models/{model}"
     version = "" if "whole_url" in endpoint.flags else "/v1beta"
-    query = urlencode({"alt": "sse", **endpoint.query})
-    return f"{version}/{quote(named)}:streamGenerateContent?{query}"
+    whole = NO_STREAM in endpoint.flags
+    method, query = ("generateContent", {}) if whole else ("streamGenerateContent", {"alt": "sse"})
+    asked = urlencode(query | dict(endpoint.query))
+    return f"{version}/{quote(named)}:{method}" + (f"?{asked}" if asked else "")
 
 
 def _joined_body(contents: list[bytes], rest: bytes) -> bytes:

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 __all__ = ["DIALECT", "Responses", "ResponsesFold"]
 
-_HEADERS: Final[Mapping[str, str]] = {"content-type": "application/json", "accept": "text/event-stream"}
+_HEADERS: Final[Mapping[str, str]] = {"content-type": "application/json"}
 
 
 class Responses:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from holdfast.errors import ModelError
+from holdfast.models.flags import NO_STREAM
 from holdfast.models.reading import listed, mapping
 from holdfast.models.responses.items import NOT_IN_NAMES
 from holdfast.models.writing import PLAIN_WORDS, Once, Strictness, is_strict
@@ -54,7 +55,7 @@ def _fields(endpoint: Endpoint, model: str, request: ModelRequest, first: bytes)
         "top_p": settings.top_p,
         "store": None if "no_store" in flags else False,
         "include": None if "no_encrypted" in flags or _UNREASONING.search(model) else [_ENCRYPTED],
-        "stream": True,
+        "stream": NO_STREAM not in flags,
     }
     if settings.cache and "no_cache_key" not in flags:
         fields["prompt_cache_key"] = _cache_key(instructions, tools, first)

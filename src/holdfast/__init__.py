@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from holdfast.effects.boundary import EffectContext as EffectContext
     from holdfast.effects.replay import Repeat as Repeat
     from holdfast.errors import AgentUnknown as AgentUnknown
+    from holdfast.errors import ApprovalClosed as ApprovalClosed
+    from holdfast.errors import ApprovalUnknown as ApprovalUnknown
     from holdfast.errors import ControlCancelled as ControlCancelled
     from holdfast.errors import CursorInvalid as CursorInvalid
     from holdfast.errors import EffectCancelled as EffectCancelled
@@ -33,6 +35,8 @@ if TYPE_CHECKING:
     from holdfast.errors import ModelError as ModelError
     from holdfast.errors import ModelUnknown as ModelUnknown
     from holdfast.errors import NoneSucceeded as NoneSucceeded
+    from holdfast.errors import PolicyInvalid as PolicyInvalid
+    from holdfast.errors import PolicyMissing as PolicyMissing
     from holdfast.errors import ReplayMismatch as ReplayMismatch
     from holdfast.errors import RunFailed as RunFailed
     from holdfast.errors import RuntimeStopped as RuntimeStopped
@@ -48,6 +52,7 @@ if TYPE_CHECKING:
     from holdfast.events import ContextBuilt as ContextBuilt
     from holdfast.events import Event as Event
     from holdfast.events import Gap as Gap
+    from holdfast.events import HookFailed as HookFailed
     from holdfast.events import InputAccepted as InputAccepted
     from holdfast.events import LoopDetected as LoopDetected
     from holdfast.events import MessageCommitted as MessageCommitted
@@ -107,6 +112,18 @@ if TYPE_CHECKING:
     from holdfast.models.recorded import RecordedModel as RecordedModel
     from holdfast.models.retry import Retry as Retry
     from holdfast.models.transport import Timeouts as Timeouts
+    from holdfast.policy.admission import Admission as Admission
+    from holdfast.policy.deciding import Policy as Policy
+    from holdfast.policy.hooks import HookCall as HookCall
+    from holdfast.policy.hooks import HookRequest as HookRequest
+    from holdfast.policy.hooks import Hooks as Hooks
+    from holdfast.policy.hooks import HookTurn as HookTurn
+    from holdfast.policy.limits import Budget as Budget
+    from holdfast.policy.making import allow as allow
+    from holdfast.policy.making import ask as ask
+    from holdfast.policy.making import deny as deny
+    from holdfast.policy.making import within as within
+    from holdfast.policy.subject import Decision as Decision
     from holdfast.runtime import Control as Control
     from holdfast.runtime import EmitRequest as EmitRequest
     from holdfast.runtime import Emitted as Emitted
@@ -117,6 +134,7 @@ if TYPE_CHECKING:
     from holdfast.runtime import TurnOutcome as TurnOutcome
     from holdfast.runtime import open as open
     from holdfast.runtime import run as run
+    from holdfast.runtime.approving import Approval as Approval
     from holdfast.store import Notification as Notification
     from holdfast.store import Store as Store
     from holdfast.store import StoreLimits as StoreLimits
@@ -131,17 +149,23 @@ if TYPE_CHECKING:
     from holdfast.tools import tool as tool
     from holdfast.tools import toolset as toolset
     from holdfast.tools.context import Context as Context
+    from holdfast.tools.reach import Reach as Reach
 
 __version__ = "0.1.0"
 
 _HOMES = {
+    "Admission": "holdfast.policy.admission",
     "Agent": "holdfast.agent",
     "AgentUnknown": "holdfast.errors",
+    "Approval": "holdfast.runtime.approving",
+    "ApprovalClosed": "holdfast.errors",
     "ApprovalRequested": "holdfast.events",
+    "ApprovalUnknown": "holdfast.errors",
     "AssistantMessage": "holdfast.messages",
     "Attachment": "holdfast.messages",
     "AttemptReset": "holdfast.events",
     "Boundary": "holdfast.effects.boundary",
+    "Budget": "holdfast.policy.limits",
     "CallChunk": "holdfast.messages",
     "CallEnd": "holdfast.messages",
     "CallLimits": "holdfast.models.limits",
@@ -151,6 +175,7 @@ _HOMES = {
     "Control": "holdfast.runtime",
     "ControlCancelled": "holdfast.errors",
     "CursorInvalid": "holdfast.errors",
+    "Decision": "holdfast.policy.subject",
     "Effect": "holdfast.effects.boundary",
     "EffectCancelled": "holdfast.errors",
     "EffectContext": "holdfast.effects.boundary",
@@ -165,6 +190,11 @@ _HOMES = {
     "ForkPointMissing": "holdfast.errors",
     "Gap": "holdfast.events",
     "HoldfastError": "holdfast.errors",
+    "HookCall": "holdfast.policy.hooks",
+    "HookFailed": "holdfast.events",
+    "HookRequest": "holdfast.policy.hooks",
+    "HookTurn": "holdfast.policy.hooks",
+    "Hooks": "holdfast.policy.hooks",
     "HttpModel": "holdfast.models.http",
     "InputAccepted": "holdfast.events",
     "KeyConflict": "holdfast.errors",
@@ -183,7 +213,11 @@ _HOMES = {
     "NoneSucceeded": "holdfast.errors",
     "NotDone": "holdfast.tools",
     "Notification": "holdfast.store",
+    "Policy": "holdfast.policy.deciding",
+    "PolicyInvalid": "holdfast.errors",
+    "PolicyMissing": "holdfast.errors",
     "Price": "holdfast.models.prices",
+    "Reach": "holdfast.tools.reach",
     "Reasoning": "holdfast.messages",
     "ReasoningChunk": "holdfast.messages",
     "ReasoningDelta": "holdfast.events",
@@ -209,14 +243,14 @@ _HOMES = {
     "StreamStart": "holdfast.messages",
     "StreamUsage": "holdfast.messages",
     "Subscription": "holdfast.runtime",
-    "Text": "holdfast.messages",
-    "TextChunk": "holdfast.messages",
     "TaskEnded": "holdfast.events",
     "TaskProgressed": "holdfast.events",
     "TaskStarted": "holdfast.events",
     "TaskState": "holdfast.tasks",
     "TaskStatus": "holdfast.tasks",
     "TaskUnknown": "holdfast.errors",
+    "Text": "holdfast.messages",
+    "TextChunk": "holdfast.messages",
     "TextDelta": "holdfast.events",
     "Timeouts": "holdfast.models.transport",
     "Tool": "holdfast.tools",
@@ -248,6 +282,9 @@ _HOMES = {
     "UserMessage": "holdfast.messages",
     "WaitExpired": "holdfast.errors",
     "WorldError": "holdfast.errors",
+    "allow": "holdfast.policy.making",
+    "ask": "holdfast.policy.making",
+    "deny": "holdfast.policy.making",
     "drive": "holdfast.driving",
     "model": "holdfast.models",
     "open": "holdfast.runtime",
@@ -256,6 +293,7 @@ _HOMES = {
     "run": "holdfast.runtime",
     "tool": "holdfast.tools",
     "toolset": "holdfast.tools",
+    "within": "holdfast.policy.making",
 }
 
 _PLACES = frozenset(("tools",))

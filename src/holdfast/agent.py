@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from holdfast.bounds import check_int
 from holdfast.effects.canonical import check as check_json
 from holdfast.effects.canonical import digest
 from holdfast.errors import AgentInvalid, InvalidArgument
@@ -16,43 +14,30 @@ from holdfast.messages import ModelRequest, Settings
 from holdfast.models import Model, model
 from holdfast.names import check_id
 from holdfast.output import Output
+from holdfast.policy.deciding import Policy, check_agent, decide
+from holdfast.policy.hooks import Hooks, checked_hooks
+from holdfast.policy.limits import Budget, Limits
+from holdfast.policy.spans import milliseconds
+from holdfast.policy.subject import Subject
 from holdfast.tools.toolset import Toolset, flattened
 from holdfast.turns.machine import Rules
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
+    from datetime import timedelta
+    from os import PathLike
 
-    from holdfast.messages import OutputSpec, ToolSpec
+    from holdfast.messages import OutputSpec, ToolResult, ToolSpec
+    from holdfast.policy.rules import Given
+    from holdfast.policy.subject import Decision, Taint
     from holdfast.tools import AnyTool
-    from holdfast.tools.toolset import Given
+    from holdfast.tools.toolset import Given as GivenTools
     from holdfast.turns.thread import Thread
+
+__all__ = ["MAX_INSTRUCTIONS", "Agent", "Limits", "milliseconds"]
 
 MAX_INSTRUCTIONS: Final = 1_000_000
 """Longest instructions, in characters."""
-
-
-class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """What one turn of an agent may use, with the defaults."""
-
-    steps: int | None = 50
-    """Model calls."""
-    no_progress: int = 12
-    """Model calls in a row that lead to nothing: every tool call failed, or the answer was of no use."""
-    repairs: int = 3
-    """How often an answer of the wrong shape is sent back."""
-    continuations: int = 2
-    """How often an answer that the output limit cut off is continued."""
-    deadline: timedelta | None = None
-    """From the moment the input was accepted, time in the queue included."""
-
-    def __post_init__(self) -> None:
-        if self.steps is not None:
-            check_int("limit steps", self.steps, least=1)
-        check_int("limit no_progress", self.no_progress, least=1)
-        check_int("limit repairs", self.repairs)
-        check_int("limit continuations", self.continuations)
-        if self.deadline is not None:
-            milliseconds(self.deadline)
 
 
 class Agent:
@@ -62,7 +47,9 @@ class Agent:
     functions, tools, toolsets and lists of these; a function is made a tool, which is never silently repeated.
     `output` is the type of the answer: a pydantic model, a dataclass, anything pydantic understands, or a JSON schema.
     `settings` say how the model is to answer. A tool call that takes longer than `inline_budget` goes on in the
-    background, where the tool says nothing else.
+    background, where the tool says nothing else. `policy` says what it may do: rules such as ``hf.ask("refund")``, a
+    `Policy`, or the path of a policy file; an agent whose tools change things must have one. `hooks` see and decide
+    what happens around it.
     """
 
     def __init__(  # noqa: PLR0913
@@ -71,11 +58,13 @@ class Agent:
         *,
         model: Model | str | Sequence[Model | str],
         instructions: str = "",
-        tools: Sequence[Given] | Toolset = (),
+        tools: Sequence[GivenTools] | Toolset = (),
         output: Any = None,  # noqa: ANN401  a type or a schema
         limits: Limits | None = None,
         settings: Settings | None = None,
         inline_budget: timedelta | float | None = None,
+        policy: Policy | Sequence[Given] | str | PathLike[str] | None = None,
+        hooks: Sequence[Hooks] = (),
     ) -> None:
         self.name = check_id("agent", name)
         self.inline_budget = None if inline_budget is None else milliseconds(inline_budget) / 1000
@@ -94,6 +83,9 @@ class Agent:
             raise InvalidArgument("settings", settings, "Settings")
         self.output = None if output is None else Output(output)
         self.tools: dict[str, AnyTool] = _by_name(name, tools)
+        self.policy = Policy.of(policy)
+        check_agent(name, [self.subject(tool) for tool in self.tools], self.policy)
+        self.hooks: tuple[Hooks, ...] = checked_hooks(hooks)
         self._model = model
 
     def __repr__(self) -> str:
@@ -121,12 +113,69 @@ class Agent:
         asked = msgspec.to_builtins(self.settings)
         return digest("prefix", [self.instructions, [tool.digest for tool in self.tools.values()], output, asked])
 
+    # ---- what it may do ----
+
+    def subject(self, tool: str, arguments: dict[str, Any] | None = None) -> Subject:
+        """A call of one of its tools, as a policy sees it; without arguments, the tool alone."""
+        made = self.tools[tool]
+        reach = made.reach
+        return Subject(
+            tool=tool,
+            args={} if arguments is None else made.accepts.resolved(arguments),
+            family=reach.family,
+            read_only=made.read_only,
+            untrusted=made.untrusted,
+            private=reach.private,
+            external=reach.external,
+            paths=reach.paths,
+            command=reach.command,
+            url=reach.url,
+            digest=made.digest,
+            base=reach.base,
+        )
+
+    @cached_property
+    def _touched(self) -> dict[str, Subject]:
+        return {name: self.subject(name) for name in self.tools}
+
+    @cached_property
+    def guarded(self) -> bool:
+        """Whether there is anything to decide about its calls."""
+        if self.policy is not None:
+            return True
+        touched = self._touched.values()
+        taints = any(each.untrusted for each in touched) and any(each.private for each in touched)
+        return taints and any(each.reaches_out for each in touched)
+
+    def decide(self, subject: Subject, taint: Taint) -> Decision:
+        """What its policy says about a call, in a turn with this taint."""
+        return decide(self.policy, subject, taint)
+
+    def taint_after(self, taint: Taint, results: Iterable[ToolResult]) -> Taint:
+        """What a turn has taken in, with these results of calls too."""
+        for result in results:
+            touched = self._touched.get(result.name)
+            if touched is not None and result.state != "skipped":
+                taint = taint.after(touched)
+        return taint
+
     @cached_property
     def rules(self) -> Rules:
         """What bounds a turn."""
         limits = self.limits
-        check = None if self.output is None else self.output.complaint
-        return Rules(limits.steps, limits.no_progress, limits.repairs, limits.continuations, check)
+        return Rules(
+            limits.steps,
+            limits.no_progress,
+            limits.repairs,
+            limits.continuations,
+            None if self.output is None else self.output.complaint,
+            budget=Budget(tokens=limits.tokens, cost_usd=limits.cost_usd, tool_calls=limits.tool_calls),
+            unpriced=limits.unpriced,
+            background=limits.background,
+            tasks=frozenset(name for name, tool in self.tools.items() if tool.background),
+            repeats=limits.repeats,
+            polling=frozenset(name for name, tool in self.tools.items() if getattr(tool, "polling", False)),
+        )
 
     def request(self, thread: Thread, position: int, files: Mapping[str, bytes]) -> ModelRequest:
         """The question that stands at the end of `thread`, with the bytes of its attachments."""
@@ -143,15 +192,7 @@ class Agent:
         )
 
 
-def milliseconds(span: timedelta | float) -> int:
-    """A span of time as it is stored; seconds where it is a number."""
-    seconds = span.total_seconds() if isinstance(span, timedelta) else span
-    if type(seconds) not in (int, float) or not 0 < seconds <= 10 * 365 * 86_400:
-        raise InvalidArgument("time", span, "a timedelta or a number of seconds, above zero and below ten years")
-    return max(1, round(seconds * 1000))
-
-
-def _by_name(agent: str, tools: Sequence[Given] | Toolset) -> dict[str, AnyTool]:
+def _by_name(agent: str, tools: Sequence[GivenTools] | Toolset) -> dict[str, AnyTool]:
     found: dict[str, AnyTool] = {}
     if not isinstance(tools, list | tuple | Toolset):
         raise InvalidArgument("tools", tools, "a list of functions, tools and toolsets")

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from holdfast.records import JournalKind
     from holdfast.store import Notify
     from holdfast.store.contract import Lease
+    from holdfast.store.spending.contract import Spend
     from holdfast.store.store import Store
 
 T = TypeVar("T")
@@ -272,9 +273,24 @@ class LeasedJournal:
         return self._store.clock.read().wall
 
     def append(
-        self, added: list[Record], *, patient: bool = False, notify: Sequence[Notify] = ()
+        self,
+        added: list[Record],
+        *,
+        patient: bool = False,
+        notify: Sequence[Notify] = (),
+        consume: Sequence[str] = (),
+        spend: Spend | None = None,
     ) -> tuple[int, asyncio.Future[int]]:
-        future = self._store.append(self._lease, added, head=self._head, checked=False, patient=patient, notify=notify)
+        future = self._store.append(
+            self._lease,
+            added,
+            head=self._head,
+            checked=False,
+            patient=patient,
+            notify=notify,
+            consume=consume,
+            spend=spend,
+        )
         # Looked at by whoever waits for a later append: if this one failed, that one fails too.
         future.add_done_callback(self._appended)
         self._head += len(added)
@@ -319,6 +335,8 @@ class RecordedJournal:
         *,
         patient: bool = False,  # noqa: ARG002  part of the protocol
         notify: Sequence[Notify] = (),  # noqa: ARG002
+        consume: Sequence[str] = (),  # noqa: ARG002
+        spend: Spend | None = None,  # noqa: ARG002
     ) -> tuple[int, Awaitable[object]]:
         raise ReplayMiss(getattr(added[0], "key", self.journal))
 

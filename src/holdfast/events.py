@@ -40,7 +40,7 @@ from holdfast.records import (
 )
 from holdfast.tasks.state import TaskStatus, status_of
 from holdfast.turns import keys
-from holdfast.turns.answers import result_of, said_in
+from holdfast.turns.answers import result_of, said_in, skipped
 from holdfast.turns.conversation import Stop, checkpoint_of, deadline_wait, ending_of, input_of
 from holdfast.turns.ending import Blame  # noqa: TC001  msgspec reads the annotations
 
@@ -267,6 +267,14 @@ class ToolExecutionProgress(_Event, frozen=True, tag="tool_execution_progress"):
     fraction: float | None = None
 
 
+class HookFailed(_Event, frozen=True, tag="hook_failed"):
+    """A hook of the host raised. Where it decides, that is a denial."""
+
+    hook: str
+    where: str
+    error: str
+
+
 class Gap(_Event, frozen=True, tag="gap"):
     """Live events are missing here. Records never are: what the missing deltas said is in the records that follow."""
 
@@ -284,6 +292,7 @@ LiveEvent: TypeAlias = (
     | ToolCallDelta
     | ToolExecutionStarted
     | ToolExecutionProgress
+    | HookFailed
     | Gap
 )
 RecordEvent: TypeAlias = (
@@ -456,7 +465,11 @@ _ENDS: Final[dict[EndStatus, type[Event]]] = {
 def _ended(record: Ended) -> Iterator[_Seen]:
     ending = ending_of(record)
     fields: dict[str, Any] = {"steps": ending.steps, "usage": ending.usage}
-    if ending.code == "no_progress":
+    for gone in ending.skipped:
+        content = skipped(ToolCall("", gone.tool, {}), record.status).content
+        told = {"call": gone.call, "tool": gone.tool, "state": "skipped", "content": content, "ms": 0}
+        yield ToolExecutionFinished, record.run, told
+    if ending.code in {"no_progress", "loop"}:
         yield LoopDetected, record.run, {"message": ending.message}
     if record.status != "completed":
         fields |= {"code": ending.code, "message": ending.message, "blame": ending.blame}

@@ -11,6 +11,8 @@ from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 
+from holdfast.bounds import check_int
+
 FinishReason = Literal[
     "stop", "tool_calls", "output_limit", "refusal", "content_filter", "context_overflow", "cancelled"
 ]
@@ -177,8 +179,14 @@ class Settings(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_default
     parallel_tool_calls: bool | None = None
     cache: bool = True
     """Mark the stable beginning of the request for the provider's prompt cache."""
+    compact_at: int | None = None
+    """Tokens from which on the provider itself shortens the conversation, where it offers that."""
     extra: dict[str, Any] | None = None
     """Fields of the provider's own, put into the request as they are."""
+
+    def __post_init__(self) -> None:
+        if self.compact_at is not None:
+            check_int("settings.compact_at", self.compact_at, least=1)
 
 
 class ModelRequest(msgspec.Struct, frozen=True, kw_only=True):

@@ -68,14 +68,28 @@ looks = hf.Agent(
     "looks",
     model=ScriptedModel([["Let me see. ", call("look", word="a"), call("look", word="b")], text("A and B.")]),
     tools=[look],
+    policy=[hf.allow("*")],
 )
-asks = hf.Agent("asks", model=ScriptedModel([call("ask"), text("Approved.")]), tools=[ask])
+asks = hf.Agent("asks", model=ScriptedModel([call("ask"), text("Approved.")]), tools=[ask], policy=[hf.allow("*")])
 asks_briefly = hf.Agent(
-    "asks-briefly", model=ScriptedModel([call("ask_briefly"), text("Timed out.")]), tools=[ask_briefly]
+    "asks-briefly",
+    model=ScriptedModel([call("ask_briefly"), text("Timed out.")]),
+    tools=[ask_briefly],
+    policy=[hf.allow("*")],
 )
-gated = hf.Agent("gated", model=ScriptedModel([call("gate"), text("Done."), text("More.")]), tools=[gate])
-blocked = hf.Agent("blocked", model=ScriptedModel([call("block"), text("Done.")]), tools=[block])
+gated = hf.Agent(
+    "gated", model=ScriptedModel([call("gate"), text("Done."), text("More.")]), tools=[gate], policy=[hf.allow("*")]
+)
+blocked = hf.Agent(
+    "blocked", model=ScriptedModel([call("block"), text("Done.")]), tools=[block], policy=[hf.allow("*")]
+)
 slow = hf.Agent("slow", model=ScriptedModel([delayed(60, text("late"))]))
 fails = hf.Agent("fails", model=ScriptedModel([error("no credit", kind="billing")]))
-loops = hf.Agent("loops", model=ScriptedModel([call("look", word="a")]), tools=[look], limits=hf.Limits(steps=1))
+loops = hf.Agent(
+    "loops",
+    model=ScriptedModel([call("look", word="a")]),
+    tools=[look],
+    policy=[hf.allow("*")],
+    limits=hf.Limits(steps=1),
+)
 typed = hf.Agent("typed", model=ScriptedModel([text('{"total": 4}')]), output=Sum)

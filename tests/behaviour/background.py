@@ -41,7 +41,7 @@ def talkative(*first: ScriptItem) -> ScriptedModel:
 def agent_with(*tools: hf.Tool[..., Any], script: Sequence[ScriptItem] | None = None, **options: Any) -> hf.Agent:
     """An agent that calls each of its tools once, at the same time, unless a script says otherwise."""
     first = [[call(tool) for tool in tools]] if script is None else list(script)
-    return hf.Agent("a", model=talkative(*first), tools=list(tools), **options)
+    return hf.Agent("a", model=talkative(*first), tools=list(tools), policy=[hf.allow("*")], **options)
 
 
 class Held:

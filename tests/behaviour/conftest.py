@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Generator
     from pathlib import Path
 
+    from tests.programs import Programs
+
 
 @pytest.fixture
 async def stage() -> AsyncIterator[Stage]:
@@ -24,7 +26,7 @@ async def stage() -> AsyncIterator[Stage]:
 
 
 @pytest.fixture
-def shell(tmp_path: Path) -> Generator[Shell]:
-    made = Shell(tmp_path)
+def shell(tmp_path: Path, programs: Programs) -> Generator[Shell]:
+    made = Shell(tmp_path, programs)
     yield made
     made.close()

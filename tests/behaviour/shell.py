@@ -4,54 +4,70 @@ from __future__ import annotations
 
 import json
 import os
+import pty
 import shutil
 import signal
-import subprocess
-import sys
 import time
+from contextlib import contextmanager
+from copy import copy
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from tests.programs import PATIENCE, Program, run
 
-PATIENCE = 20.0
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator
+
+    from tests.programs import Done, Process, Programs
 
 
 class Shell:
     """A folder with agents and a store, and the command line in it."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, programs: Programs) -> None:
         shutil.copy(Path(__file__).with_name("agents_for_cli.py"), folder / "agents.py")
         self.folder = folder
-        self.started: list[subprocess.Popen[str]] = []
+        self._programs = programs
+        self._started: list[Process] = []
         unset = {"HOLDFAST_STORE", "HOLDFAST_PROFILE", "NO_COLOR"}
         self.env = {key: value for key, value in os.environ.items() if key not in unset}
         self.env["HOLDFAST_PROFILES"] = str(folder / "profiles")
 
-    def __call__(self, *arguments: object, stdin: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-m", "holdfast", *map(str, arguments)],
-            cwd=self.folder,
-            env={**self.env, **environment},
-            input=stdin,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=PATIENCE,
-        )
+    def __call__(self, *arguments: object, stdin: str = "", **environment: str) -> Done:
+        """What a command did, when it has ended."""
+        return run(self._programs, replace(self._program(arguments, environment), stdin=stdin))
 
-    def start(self, *arguments: object) -> subprocess.Popen[str]:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "holdfast", *map(str, arguments)],
-            cwd=self.folder,
-            env=self.env,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        self.started.append(process)
+    def start(self, *arguments: object) -> Process:
+        """A command that goes on."""
+        process = self._programs.start(self._program(arguments, {}))
+        self._started.append(process)
         return process
+
+    @contextmanager
+    def on_terminal(self, *arguments: object, **environment: str) -> Generator[tuple[Process, int]]:
+        """A command on a terminal, and the other end of the terminal: what the person types and sees."""
+        leader, follower = pty.openpty()
+        try:
+            program = self._program(arguments, {"TERM": "xterm", **environment})
+            process = self._programs.start(replace(program, terminal=follower))
+        finally:
+            os.close(follower)
+        self._started.append(process)
+        try:
+            yield process, leader
+            process.wait(PATIENCE)
+        finally:
+            os.close(leader)
+
+    def _program(self, arguments: tuple[object, ...], environment: dict[str, str]) -> Program:
+        return Program("holdfast", arguments, self.folder, environment={**self.env, **environment})
+
+    def at(self, folder: Path) -> Shell:
+        """The same, in another folder."""
+        other = copy(self)
+        other.folder = folder
+        return other
 
     def json(self, *arguments: object) -> Any:
         return json.loads(self(*arguments, "--json").stdout)
@@ -68,7 +84,7 @@ class Shell:
     def begun(self) -> bool:
         return (self.folder / "begun").exists()
 
-    def begin_gated(self, session: str) -> subprocess.Popen[str]:
+    def begin_gated(self, session: str) -> Process:
         running = self.start("run", "agents.py:gated", "hello", "--as", session)
         self.until(self.begun)
         return running
@@ -79,14 +95,14 @@ class Shell:
     def close(self) -> None:
         """End whatever still runs."""
         self.open_gate()
-        for process in self.started:
+        for process in self._started:
             if process.poll() is None:
                 process.kill()
             process.wait()
             for stream in (process.stdout, process.stderr):
                 if stream is not None:
                     stream.close()
-        ended = {os.getpid(), *(process.pid for process in self.started)}
+        ended = {os.getpid(), *(process.pid for process in self._started)}
         for line in self.ps() if self.begun() else []:
             if line.get("pid") and line["pid"] not in ended:  # what was detached
                 os.kill(line["pid"], signal.SIGKILL)

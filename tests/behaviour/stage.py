@@ -89,4 +89,4 @@ class Stage:
 
 
 def agent_of(stage: Stage, script: list[ScriptItem], **options: Any) -> hf.Agent:
-    return hf.Agent("agent", model=ScriptedModel(script), tools=stage.tools(), **options)
+    return hf.Agent("agent", model=ScriptedModel(script), tools=stage.tools(), policy=[hf.allow("*")], **options)

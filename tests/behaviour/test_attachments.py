@@ -93,7 +93,7 @@ async def test_a_file_that_a_tool_returns_reaches_the_model_with_its_bytes(tmp_p
         return ["here it is", hf.File(PICTURE, "image/png", name="cat.png")]
 
     model = ScriptedModel([call("photograph"), text("A cat.")])
-    agent = hf.Agent("a", model=model, tools=[photograph])
+    agent = hf.Agent("a", model=model, tools=[photograph], policy=[hf.allow("*")])
     async with hf.open(tmp_path / "store.db", agents=[agent]) as runtime:
         await (await runtime.session("s", agent=agent).send("What is there?")).outcome(timeout=5)
         assert await check(runtime.store) == []
@@ -112,7 +112,7 @@ async def test_a_file_in_a_large_result_reaches_the_model_too() -> None:
         return ["x" * 100_000, hf.File(PICTURE, "image/png")]
 
     model = ScriptedModel([call("photograph"), text("A cat."), text("Still a cat.")])
-    agent = hf.Agent("a", model=model, tools=[photograph])
+    agent = hf.Agent("a", model=model, tools=[photograph], policy=[hf.allow("*")])
     async with hf.open(None, agents=[agent]) as runtime:
         session = runtime.session("s", agent=agent)
         for said in ("What is there?", "And now?"):

@@ -77,7 +77,6 @@ async def test_notifications_as_text_are_a_plain_table(shell: Shell) -> None:
     assert line.split()[1:5] == ["two", "queued", "task", "0"]
 
 
-@pytest.mark.torture
 async def test_notifications_of_one_session_or_one_state_are_chosen(shell: Shell) -> None:
     ids = await prepared(shell)
     assert [line["id"] for line in shell.json("notifications", "--session", "on")] == [ids[1], ids[0]]
@@ -127,7 +126,6 @@ def test_no_store_is_made(shell: Shell, command: list[str]) -> None:
     assert not (shell.folder / "holdfast.db").exists()
 
 
-@pytest.mark.torture
 @pytest.mark.parametrize("state", ["cancelled", "acknowledged"])
 async def test_a_notification_is_settled_once(shell: Shell, state: str) -> None:
     first, *_ = await prepared(shell)
@@ -153,7 +151,6 @@ async def test_the_store_may_be_named_before_the_word_settle(shell: Shell) -> No
     assert shell(*before, HOLDFAST_STORE="third.db").returncode == 0
 
 
-@pytest.mark.torture
 async def test_the_store_may_be_named_by_the_environment_or_behind_the_word_settle(shell: Shell) -> None:
     first, second, _ = await prepared(shell)
     (shell.folder / "holdfast.db").rename(shell.folder / "other.db")
@@ -165,7 +162,6 @@ async def test_the_store_may_be_named_by_the_environment_or_behind_the_word_sett
 # ---- the inbox -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.torture
 def test_an_open_wait_is_shown_with_the_command_that_answers_it(shell: Shell) -> None:
     shell("run", "agents.py:asks", "hello", "--as", "s")
     [item] = shell.json("inbox")
@@ -182,7 +178,6 @@ def test_the_command_names_the_store_where_that_is_not_the_usual_one(shell: Shel
     assert item["answer"] == "holdfast resolve s approval JSON --store other.db"
 
 
-@pytest.mark.torture
 def test_how_long_a_wait_is_still_open_is_told(shell: Shell) -> None:
     (shell.folder / "patient.py").write_text(
         "import holdfast as hf\n"
@@ -201,14 +196,12 @@ def test_how_long_a_wait_is_still_open_is_told(shell: Shell) -> None:
     assert "left" in shell("inbox").stdout
 
 
-@pytest.mark.torture
 def test_a_session_that_has_ended_or_runs_is_not_in_the_inbox(shell: Shell) -> None:
     shell("run", "agents.py:echo", "hello", "--as", "s")
     shell.begin_gated("g")
     assert shell("inbox").stdout == "nothing waits for a person\n"
 
 
-@pytest.mark.torture
 async def test_a_notification_that_was_given_up_is_in_the_inbox(shell: Shell) -> None:
     number = await dead(shell, "a job\nended")
     [item] = shell.json("inbox")
@@ -222,7 +215,6 @@ async def test_a_notification_that_was_given_up_is_in_the_inbox(shell: Shell) ->
     assert shell.json("inbox") == []
 
 
-@pytest.mark.torture
 async def test_one_that_can_not_be_tried_again_is_only_taken_as_read(shell: Shell) -> None:
     async with opened(shell) as store:
         await store.open_journal("one", kind="process")
@@ -237,7 +229,6 @@ async def test_one_that_can_not_be_tried_again_is_only_taken_as_read(shell: Shel
     assert shell.json("inbox") == []
 
 
-@pytest.mark.torture
 def test_a_session_that_can_not_be_trusted_hides_no_other(shell: Shell) -> None:
     for name in ("good", "bad"):
         shell("run", "agents.py:asks", "hello", "--as", name)
@@ -250,7 +241,6 @@ def test_a_session_that_can_not_be_trusted_hides_no_other(shell: Shell) -> None:
         assert "bad can't be read" in done.stderr
 
 
-@pytest.mark.torture
 def test_a_call_of_which_nobody_knows_the_end_is_told_as_such(shell: Shell) -> None:
     (shell.folder / "unsure.py").write_text(
         "import holdfast as hf\n"
@@ -272,7 +262,6 @@ def test_a_call_of_which_nobody_knows_the_end_is_told_as_such(shell: Shell) -> N
     assert shell.json("inbox") == []
 
 
-@pytest.mark.torture
 def test_two_waits_of_the_same_label_are_told_apart(shell: Shell) -> None:
     (shell.folder / "twice.py").write_text(
         "import holdfast as hf\n"

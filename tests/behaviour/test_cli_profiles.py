@@ -6,14 +6,15 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.behaviour.shell import Shell
 
 from holdfast.profiles import Profile, Profiles
 from holdfast.profiles.profile import changed
 
 if TYPE_CHECKING:
-    import subprocess
     from pathlib import Path
+
+    from tests.behaviour.shell import Shell
+    from tests.programs import Done
 
 CANARY = "canary-5f0c2e8b71d94a36"
 AGENT = """
@@ -26,14 +27,6 @@ def said(request):
 
 agent = hf.Agent("keyed", model=ScriptedModel(said))
 """
-
-
-@pytest.fixture
-def shell(tmp_path: Path) -> Shell:
-    made = Shell(tmp_path)
-    made.env = {key: value for key, value in made.env.items() if not key.startswith("HOLDFAST_PROFILE")}
-    made.env["HOLDFAST_PROFILES"] = str(tmp_path / "profiles")
-    return made
 
 
 def profile(shell: Shell, name: str, *changes: str) -> None:
@@ -49,7 +42,7 @@ def sessions(shell: Shell, store: str) -> list[str]:
     return [line["id"] for line in json.loads(shell("ps", "-a", "--json", "--store", path).stdout)]
 
 
-def refused(done: subprocess.CompletedProcess[str], word: str, code: int = 2) -> None:
+def refused(done: Done, word: str, code: int = 2) -> None:
     assert done.returncode == code
     assert word in done.stderr
     assert len(done.stderr.splitlines()) == 1
@@ -61,8 +54,7 @@ def refused(done: subprocess.CompletedProcess[str], word: str, code: int = 2) ->
 
 def test_the_store_of_a_profile_is_used_from_any_folder(shell: Shell) -> None:
     profile(shell, "work", "store=work.db")
-    elsewhere = Shell.__new__(Shell)
-    elsewhere.folder, elsewhere.env = shell.folder / "below", shell.env
+    elsewhere = shell.at(shell.folder / "below")
     elsewhere.folder.mkdir()
     done = elsewhere("--profile", "work", "run", "../agents.py:echo", "hello", "--as", "s")
     assert done.returncode == 0, done.stderr
@@ -146,7 +138,6 @@ def test_the_profile_may_be_named_by_the_environment(shell: Shell) -> None:
     assert shell("run", "agents.py:echo", "hello", HOLDFAST_PROFILE="work").stdout.startswith("{")
 
 
-@pytest.mark.torture
 def test_the_default_is_used_where_none_is_named(shell: Shell) -> None:
     profile(shell, "work", "output=json")
     profile(shell, "home", "output=text")
@@ -246,7 +237,6 @@ def test_a_variable_that_is_set_goes_before_the_profile(shell: Shell) -> None:
     assert done.stdout == "no\n"
 
 
-@pytest.mark.torture
 def test_a_process_in_the_background_gets_the_secret_too(shell: Shell) -> None:
     (shell.folder / "keyed.py").write_text(AGENT, encoding="utf-8")
     profile(shell, "work", "secret.SOME_API_KEY=env:MINE", "store=work.db")

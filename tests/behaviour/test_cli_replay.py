@@ -128,7 +128,7 @@ async def store() -> AsyncIterator[Store]:
 
 def agent(*script: object, output: object = None, limits: hf.Limits | None = None) -> hf.Agent:
     model = ScriptedModel(script)  # pyright: ignore[reportArgumentType]  # any item of a script
-    return hf.Agent("a", model=model, tools=[look, ask], output=output, limits=limits)
+    return hf.Agent("a", model=model, tools=[look, ask], policy=[hf.allow("*")], output=output, limits=limits)
 
 
 @pytest.mark.parametrize(
@@ -240,7 +240,7 @@ async def test_an_effect_that_was_never_recorded_is_a_divergence(store: Store) -
 
 async def test_a_check_asks_no_model(store: Store) -> None:
     model = Counted(ScriptedModel([call("look", word="a"), text("done")]))
-    made = hf.Agent("a", model=model, tools=[look])  # pyright: ignore[reportArgumentType]  # its events are plain
+    made = hf.Agent("a", model=model, tools=[look], policy=[hf.allow("*")])  # pyright: ignore[reportArgumentType]  # its events are plain
     async with hf.Runtime(store, [made]) as runtime:
         await runtime.run(made, "hello", session="s")
     asked = model.asked

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-import pty
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,24 +21,13 @@ if TYPE_CHECKING:
 
 def on_terminal(shell: Shell, *arguments: str, **environment: str) -> str:
     """What a person would see."""
-    leader, follower = pty.openpty()
-    env = {**shell.env, "TERM": "xterm", **environment}
-    command = [sys.executable, "-m", "holdfast", *arguments]
-    with subprocess.Popen(
-        command, cwd=shell.folder, env=env, stdin=follower, stdout=follower, stderr=follower
-    ) as process:
-        os.close(follower)
-        seen = bytearray()
-        while True:
-            try:
-                part = os.read(leader, 4096)
-            except OSError:
-                break
-            if not part:
-                break
+    seen = bytearray()
+    with (
+        shell.on_terminal(*arguments, **environment) as (_, screen),
+        suppress(OSError),
+    ):  # raised where all has been read
+        while part := os.read(screen, 4096):
             seen += part
-        process.wait(PATIENCE)
-    os.close(leader)
     return seen.decode().replace("\r\n", "\n")
 
 
@@ -73,7 +62,6 @@ def test_a_cancelled_turn_has_exit_code_4(shell: Shell) -> None:
     assert "cancelled: enough" in err
 
 
-@pytest.mark.torture
 def test_a_turn_that_waits_says_how_to_answer_it_and_goes_on_then(shell: Shell) -> None:
     waiting = shell("run", "agents.py:asks", "hello", "--as", "s", "--store", "other.db")
     assert "holdfast resolve s approval JSON --store other.db" in waiting.stderr
@@ -132,7 +120,6 @@ def test_on_a_terminal_every_word_and_every_tool_call_is_shown_once(shell: Shell
     assert seen.count("<- look ok") == 2
 
 
-@pytest.mark.torture
 def test_a_terminal_gets_styles_unless_no_color_is_set(shell: Shell) -> None:
     assert "\x1b[" in on_terminal(shell, "run", "agents.py:looks", "hello")
     assert "\x1b[" not in on_terminal(shell, "run", "agents.py:looks", "hello", NO_COLOR="1")
@@ -151,7 +138,6 @@ def test_the_prompt_may_come_from_standard_input(shell: Shell) -> None:
 # ---- sessions --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.torture
 def test_a_session_is_continued_by_a_part_of_its_id(shell: Shell) -> None:
     shell("run", "agents.py:echo", "one", "--as", "customer-42")
     shell("run", "agents.py:echo", "two", "--session", "cust")
@@ -160,14 +146,12 @@ def test_a_session_is_continued_by_a_part_of_its_id(shell: Shell) -> None:
     assert len(json.loads(shell("show", "customer-42", "--json").stdout)["turns"]) == 2
 
 
-@pytest.mark.torture
 def test_as_names_a_session_exactly_and_never_means_a_longer_one(shell: Shell) -> None:
     shell("run", "agents.py:echo", "one", "--as", "order-12")
     shell("run", "agents.py:echo", "two", "--as", "order-1")
     assert {line["id"] for line in shell.ps()} == {"order-1", "order-12"}
 
 
-@pytest.mark.torture
 def test_the_same_key_is_the_same_turn(shell: Shell) -> None:
     first = shell("run", "agents.py:echo", "one", "--as", "s", "--key", "k")
     again = shell("run", "agents.py:echo", "one", "--as", "s", "--key", "k")
@@ -175,7 +159,6 @@ def test_the_same_key_is_the_same_turn(shell: Shell) -> None:
     assert len(json.loads(shell("show", "s", "--json").stdout)["turns"]) == 1
 
 
-@pytest.mark.torture
 def test_a_steering_input_enters_the_turn_of_another_process(shell: Shell) -> None:
     running = shell.start("run", "agents.py:gated", "hello", "--as", "s")
     shell.until(shell.begun)
@@ -187,7 +170,6 @@ def test_a_steering_input_enters_the_turn_of_another_process(shell: Shell) -> No
     assert json.loads(out)["turn"] == "t1"
 
 
-@pytest.mark.torture
 def test_two_processes_work_on_one_store_at_once(shell: Shell) -> None:
     running = [shell.start("run", "agents.py:gated", "hello", "--as", f"s{number}") for number in range(2)]
     shell.until(lambda: [line["status"] for line in shell.ps()] == ["running", "running"])
@@ -199,7 +181,6 @@ def test_two_processes_work_on_one_store_at_once(shell: Shell) -> None:
 # ---- in the background -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.torture
 def test_a_detached_run_returns_at_once_and_is_finished_by_another_process(shell: Shell) -> None:
     done = shell("run", "agents.py:gated", "hello", "--as", "s", "-d")
     assert (done.returncode, done.stdout) == (0, "s/t1\n")
@@ -236,7 +217,6 @@ def test_the_background_process_stays_for_a_timer(shell: Shell) -> None:
 # ---- interruptions ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.torture
 def test_a_killed_run_is_shown_as_interrupted_and_goes_on_where_it_was(shell: Shell) -> None:
     running = shell.start("run", "agents.py:gated", "hello", "--as", "s")
     shell.until(shell.begun)
@@ -251,7 +231,6 @@ def test_a_killed_run_is_shown_as_interrupted_and_goes_on_where_it_was(shell: Sh
     assert f"pid {running.pid}" in shell("show", "s").stdout
 
 
-@pytest.mark.torture
 def test_after_a_kill_a_run_with_the_same_key_finishes_the_same_turn(shell: Shell) -> None:
     running = shell.start("run", "agents.py:gated", "hello", "--as", "s", "--key", "k")
     shell.until(shell.begun)
@@ -262,7 +241,6 @@ def test_after_a_kill_a_run_with_the_same_key_finishes_the_same_turn(shell: Shel
     assert (done.returncode, done.stdout) == (0, "Done.\n")
 
 
-@pytest.mark.torture
 def test_ctrl_c_cancels_the_turn_and_waits_for_its_end(shell: Shell) -> None:
     running = shell.start("run", "agents.py:gated", "hello", "--as", "s")
     shell.until(shell.begun)
@@ -296,7 +274,6 @@ def test_ctrl_c_twice_leaves_at_once_and_says_how_to_go_on(shell: Shell) -> None
     assert "holdfast resume s" in err
 
 
-@pytest.mark.torture
 def test_a_termination_signal_leaves_the_turn_where_it_is(shell: Shell) -> None:
     running = shell.start("run", "agents.py:gated", "hello", "--as", "s")
     shell.until(shell.begun)

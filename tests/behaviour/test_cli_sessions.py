@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import pty
 import signal
-import subprocess
-import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -23,7 +20,6 @@ if TYPE_CHECKING:
 # ---- ps --------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.torture
 def test_ps_shows_what_runs_or_waits_and_who_works_on_it(shell: Shell) -> None:
     shell("run", "agents.py:echo", "hello", "--as", "done")
     shell("run", "agents.py:asks", "hello", "--as", "waits")
@@ -34,7 +30,6 @@ def test_ps_shows_what_runs_or_waits_and_who_works_on_it(shell: Shell) -> None:
     assert lines["waits"]["waits"][0].endswith("/approval")
 
 
-@pytest.mark.torture
 def test_ps_with_all_lists_every_session_newest_first(shell: Shell) -> None:
     for name in ("one", "two"):
         shell("run", "agents.py:echo", "hello", "--as", name)
@@ -110,7 +105,6 @@ def test_the_beginning_of_an_id_is_enough(shell: Shell, command: list[str]) -> N
     assert shell(*command, "cus").returncode == 0
 
 
-@pytest.mark.torture
 @pytest.mark.parametrize(
     "command",
     [["show"], ["logs"], ["cancel"], ["fork", "--at", "1"], ["resume"], ["replay", "--check"]],
@@ -125,7 +119,6 @@ def test_an_ambiguous_id_lists_the_candidates(shell: Shell, command: list[str]) 
     assert "customer-43" in done.stderr
 
 
-@pytest.mark.torture
 def test_a_whole_id_is_never_ambiguous(shell: Shell) -> None:
     for name in ("order-1", "order-12"):
         shell("run", "agents.py:echo", "hello", "--as", name)
@@ -139,7 +132,6 @@ def test_an_unknown_id_says_what_to_do_next(shell: Shell) -> None:
     assert "holdfast ps -a" in done.stderr
 
 
-@pytest.mark.torture
 def test_a_session_id_with_a_slash_is_not_taken_for_a_turn(shell: Shell) -> None:
     shell("run", "agents.py:echo", "hello", "--as", "team/t1")
     assert shell("show", "team/t1").stdout.startswith("team/t1,")
@@ -167,7 +159,6 @@ def test_show_as_json_has_durations_and_tokens(shell: Shell) -> None:
     assert all(step["usage"]["input"] for step in turn["steps"] if step["kind"] == "model")
 
 
-@pytest.mark.torture
 def test_show_of_one_turn_leaves_the_others_out(shell: Shell) -> None:
     for words in ("one", "two"):
         shell("run", "agents.py:echo", words, "--as", "s")
@@ -209,7 +200,6 @@ def test_logs_since_a_record_leaves_out_what_came_before(shell: Shell) -> None:
     assert {event["seq"] for event in events} == {4, 5}
 
 
-@pytest.mark.torture
 def test_logs_follows_what_another_process_does_until_ctrl_c(shell: Shell) -> None:
     shell("run", "agents.py:echo", "hello", "--as", "s")
     following = shell.start("logs", "-f", "s")
@@ -222,7 +212,6 @@ def test_logs_follows_what_another_process_does_until_ctrl_c(shell: Shell) -> No
     assert (following.returncode, err) == (0, "")
 
 
-@pytest.mark.torture
 def test_a_reader_that_goes_away_is_no_error_worth_a_word(shell: Shell) -> None:
     shell("run", "agents.py:looks", "hello", "--as", "s")
     reading = shell.start("logs", "-f", "s")
@@ -239,7 +228,6 @@ def test_a_reader_that_goes_away_is_no_error_worth_a_word(shell: Shell) -> None:
 # ---- cancel, resolve, fork -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.torture
 def test_cancel_stops_a_turn_that_nobody_drives(shell: Shell) -> None:
     running = shell.begin_gated("s")
     running.kill()
@@ -255,7 +243,6 @@ def test_cancel_stops_a_turn_that_waits_for_a_person(shell: Shell) -> None:
     assert shell("cancel", "s").returncode == 0
 
 
-@pytest.mark.torture
 def test_cancel_stops_a_turn_that_is_queued_and_leaves_the_one_before(shell: Shell) -> None:
     shell("run", "agents.py:asks", "hello", "--as", "s")
     shell("run", "agents.py:asks", "and?", "--session", "s")
@@ -263,7 +250,6 @@ def test_cancel_stops_a_turn_that_is_queued_and_leaves_the_one_before(shell: She
     assert shell.json("ps")[0]["status"] == "waiting"
 
 
-@pytest.mark.torture
 def test_cancel_after_the_end_is_too_late(shell: Shell) -> None:
     shell("run", "agents.py:echo", "hello", "--as", "s")
     for place in ("s", "s/t1"):
@@ -276,7 +262,6 @@ def test_cancel_of_a_turn_that_is_not_there_is_refused(shell: Shell) -> None:
     assert shell("cancel", "s/t9").returncode == 2
 
 
-@pytest.mark.torture
 def test_resolve_answers_once(shell: Shell) -> None:
     shell("run", "agents.py:asks", "hello", "--as", "s")
     assert shell("resolve", "s", "approval", "true").returncode == 0
@@ -291,7 +276,6 @@ def test_resolve_refuses_what_it_can_not_mean(shell: Shell, name: str, value: st
     assert len(done.stderr.splitlines()) == 1
 
 
-@pytest.mark.torture
 def test_fork_prints_the_new_id_and_the_fork_goes_on_by_itself(shell: Shell) -> None:
     shell("run", "agents.py:echo", "hello", "--as", "s")
     assert shell("fork", "s", "--at", "5", "--as", "copy").stdout == "copy\n"
@@ -330,22 +314,15 @@ def test_chat_through_a_pipe_ends_with_the_code_of_its_last_turn(shell: Shell) -
 
 
 def test_ctrl_c_in_a_chat_stops_the_answer_and_not_the_chat(shell: Shell) -> None:
-    leader, follower = pty.openpty()
-    command = [sys.executable, "-m", "holdfast", "chat", "agents.py:gated"]
-    env = {**shell.env, "TERM": "dumb"}
-    with subprocess.Popen(
-        command, cwd=shell.folder, env=env, stdin=follower, stdout=follower, stderr=follower, start_new_session=True
-    ) as process:
-        os.close(follower)
-        os.write(leader, b"hello\n")
+    with shell.on_terminal("chat", "agents.py:gated", TERM="dumb") as (process, screen):
+        os.write(screen, b"hello\n")
         shell.until((shell.folder / "begun").exists)
         process.send_signal(signal.SIGINT)
-        seen = _read_until(leader, "cancelled")
-        os.write(leader, b"again\n")
-        seen += _read_until(leader, "Done.")  # the script's second answer
-        os.write(leader, b"/quit\n")
+        _read_until(screen, "cancelled")
+        os.write(screen, b"again\n")
+        _read_until(screen, "Done.")  # the script's second answer
+        os.write(screen, b"/quit\n")
         process.wait(PATIENCE)
-    os.close(leader)
     assert process.returncode == 0
 
 

@@ -18,10 +18,10 @@ from holdfast.tasks.state import CALL
 from holdfast.testing import ScriptedModel, call, text
 
 if TYPE_CHECKING:
-    import subprocess
     from pathlib import Path
 
     from tests.behaviour.shell import Shell
+    from tests.programs import Process
 
 AGENTS = """
 import asyncio
@@ -53,7 +53,7 @@ slow = hf.Agent("slow", model=ScriptedModel(script), tools=[gate, stay])
 
 
 @pytest.fixture
-def working(shell: Shell) -> subprocess.Popen[str]:
+def working(shell: Shell) -> Process:
     """A process that carries out a task."""
     (shell.folder / "slow.py").write_text(AGENTS)
     process = shell.start("run", "slow.py:slow", "go", "--as", SESSION)
@@ -74,7 +74,7 @@ async def finished(path: Path, *, answer: Any = "the answer", fails: bool = Fals
 
     tool = broken if fails else held.tool(answer, background=True, inline_budget=None)
     script = [call(tool, **({"where": "disk"} if fails else {})), text("a"), text("b"), text("c")]
-    made = hf.Agent("a", model=ScriptedModel(script), tools=[tool])
+    made = hf.Agent("a", model=ScriptedModel(script), tools=[tool], policy=[hf.allow("*")])
     async with hf.open(path, agents=[made]) as runtime:
         await asked(runtime, made)
         return (await ended_task(runtime)).id
@@ -88,7 +88,6 @@ def test_a_store_without_tasks_says_so(shell: Shell) -> None:
     assert shell("tasks").stdout == "no tasks\n"
 
 
-@pytest.mark.torture
 def test_a_store_that_is_not_there_is_not_made(shell: Shell) -> None:
     for arguments in (["tasks"], ["tasks", "x"], ["tasks", "cancel", "x"]):
         done = shell(*arguments)
@@ -96,28 +95,25 @@ def test_a_store_that_is_not_there_is_not_made(shell: Shell) -> None:
     assert not (shell.folder / "holdfast.db").exists()
 
 
-def test_a_task_that_another_process_carries_out_is_listed_with_that_process(
-    shell: Shell, working: subprocess.Popen[str]
-) -> None:
+def test_a_task_that_another_process_carries_out_is_listed_with_that_process(shell: Shell, working: Process) -> None:
     (line,) = shell.json("tasks")
     assert (line["tool"], line["status"], line["session"], line["agent"]) == ("gate", "running", SESSION, "slow")
     assert (line["pid"], line["note"], line["fraction"]) == (working.pid, "at the gate", 0.5)
 
 
-def test_a_list_is_a_plain_table(shell: Shell, working: subprocess.Popen[str]) -> None:
+def test_a_list_is_a_plain_table(shell: Shell, working: Process) -> None:
     head, line = shell("tasks").stdout.splitlines()
     assert head.split() == ["TASK", "TOOL", "STATUS", "SESSION", "CHANGED", "BY"]
     assert line.split()[1:4] == ["gate", "running", SESSION]
     assert line.endswith(f"pid {working.pid}")
 
 
-def test_a_task_whose_process_is_gone_is_driven_by_nobody(shell: Shell, working: subprocess.Popen[str]) -> None:
+def test_a_task_whose_process_is_gone_is_driven_by_nobody(shell: Shell, working: Process) -> None:
     working.kill()
     working.wait(PATIENCE)
     assert shell("tasks").stdout.splitlines()[1].endswith("nobody")
 
 
-@pytest.mark.torture
 async def test_tasks_are_filtered_by_session_and_by_status(shell: Shell) -> None:
     store = shell.folder / "holdfast.db"
     good = await finished(store)
@@ -176,7 +172,6 @@ async def test_a_task_that_failed_is_shown_with_its_arguments_and_its_error(shel
     assert "error     OSError: no disk" in shown
 
 
-@pytest.mark.torture
 async def test_the_beginning_of_an_id_is_enough_with_and_without_its_first_word(shell: Shell) -> None:
     id = await finished(shell.folder / "holdfast.db")
     for given in (id[:10], id.removeprefix("task-"), id.removeprefix("task-")[:6]):
@@ -201,7 +196,6 @@ async def test_an_ambiguous_id_lists_the_candidates(shell: Shell) -> None:
     assert other in done.stderr
 
 
-@pytest.mark.torture
 async def test_what_is_said_before_the_id_counts_for_it_also_against_the_environment(shell: Shell) -> None:
     id = await finished(shell.folder / "other.db")
     for arguments in (["--json", id], [id, "--json"]):
@@ -213,8 +207,7 @@ async def test_what_is_said_before_the_id_counts_for_it_also_against_the_environ
 # ---- cancel ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.torture
-def test_cancel_stops_a_task_that_another_process_carries_out(shell: Shell, working: subprocess.Popen[str]) -> None:
+def test_cancel_stops_a_task_that_another_process_carries_out(shell: Shell, working: Process) -> None:
     (line,) = shell.json("tasks")
     done = shell("tasks", "cancel", line["id"], "--reason", "enough")
     assert (done.returncode, done.stdout) == (0, f"cancelled {line['id']}\n")
@@ -223,9 +216,8 @@ def test_cancel_stops_a_task_that_another_process_carries_out(shell: Shell, work
     assert working.poll() is None
 
 
-@pytest.mark.torture
 def test_cancel_ends_a_task_that_nobody_carries_out_and_its_session_is_told_once(
-    shell: Shell, working: subprocess.Popen[str]
+    shell: Shell, working: Process
 ) -> None:
     working.kill()
     working.wait(PATIENCE)
@@ -236,7 +228,6 @@ def test_cancel_ends_a_task_that_nobody_carries_out_and_its_session_is_told_once
     assert (notice["kind"], notice["source"], notice["journal"]) == ("task_cancelled", line["id"], SESSION)
 
 
-@pytest.mark.torture
 async def test_cancel_ends_a_task_that_was_never_begun(shell: Shell) -> None:
     id = task_id(SESSION, "t1/1.tools/1.pay")
     content = msgspec.to_builtins(TaskCall("pay", {"cents": 5}, "c1", "t1", "t1/1.tools/1.pay", "k"))

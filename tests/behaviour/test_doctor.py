@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import apsw
 import pytest
+from tests.programs import Program, run
 
 import holdfast as hf
 from holdfast.records import Parked, Started
@@ -16,10 +15,17 @@ from holdfast.records import Parked, Started
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from tests.programs import Done, Programs
 
-def doctor(*arguments: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "holdfast", "doctor", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+
+class Doctor(Protocol):
+    def __call__(self, *arguments: object) -> Done: ...
+
+
+@pytest.fixture
+def doctor(tmp_path: Path, programs: Programs) -> Doctor:
+    """`holdfast doctor` with these arguments."""
+    return lambda *arguments: run(programs, Program("holdfast", ("doctor", *arguments), tmp_path))
 
 
 async def _echo(value: object) -> object:
@@ -51,7 +57,7 @@ def _damage(path: Path, journal: str) -> None:
     db.close()
 
 
-def test_a_healthy_store_is_reported_with_exit_code_0(path: Path) -> None:
+def test_a_healthy_store_is_reported_with_exit_code_0(doctor: Doctor, path: Path) -> None:
     done = doctor(path)
     assert done.returncode == 0, done.stdout
     assert "store.db: healthy" in done.stdout
@@ -61,7 +67,7 @@ def test_a_healthy_store_is_reported_with_exit_code_0(path: Path) -> None:
     assert "1 open, next due in 3," in done.stdout
 
 
-def test_the_report_as_json_has_everything_a_script_needs(path: Path) -> None:
+def test_the_report_as_json_has_everything_a_script_needs(doctor: Doctor, path: Path) -> None:
     done = doctor(path, "--json")
     report = json.loads(done.stdout)
     assert done.returncode == 0
@@ -75,13 +81,13 @@ def test_the_report_as_json_has_everything_a_script_needs(path: Path) -> None:
     assert {"wal_bytes", "sqlite", "holdfast", "records", "open_waits", "pending_inputs", "blobs"} <= set(report)
 
 
-def test_the_store_is_not_changed(path: Path) -> None:
+def test_the_store_is_not_changed(doctor: Doctor, path: Path) -> None:
     before = path.read_bytes()
     doctor(path)
     assert path.read_bytes() == before
 
 
-def test_a_damaged_record_is_a_problem_with_exit_code_1(path: Path) -> None:
+def test_a_damaged_record_is_a_problem_with_exit_code_1(doctor: Doctor, path: Path) -> None:
     _damage(path, "two")
     done = doctor(path, "--json")
     report = json.loads(done.stdout)
@@ -92,7 +98,7 @@ def test_a_damaged_record_is_a_problem_with_exit_code_1(path: Path) -> None:
     assert "WRONG" in doctor(path).stdout
 
 
-async def test_a_quarantined_journal_is_listed_with_its_reason(path: Path) -> None:
+async def test_a_quarantined_journal_is_listed_with_its_reason(doctor: Doctor, path: Path) -> None:
     _damage(path, "two")
     async with hf.open_store(path) as store:
         with pytest.raises(hf.StoreError):
@@ -102,7 +108,7 @@ async def test_a_quarantined_journal_is_listed_with_its_reason(path: Path) -> No
     assert "quarantined: two: record" in done.stdout
 
 
-async def test_a_store_in_use_can_be_examined_and_shows_who_holds_a_lease(path: Path) -> None:
+async def test_a_store_in_use_can_be_examined_and_shows_who_holds_a_lease(doctor: Doctor, path: Path) -> None:
     async with hf.open_store(path) as store:
         await store.claim("three")
         report = json.loads(doctor(path, "--json").stdout)
@@ -111,7 +117,7 @@ async def test_a_store_in_use_can_be_examined_and_shows_who_holds_a_lease(path: 
 
 
 @pytest.mark.parametrize("content", [b"", b"hello, I am a text file", b"SQLite format 3\x00" + bytes(200)])
-def test_a_file_that_is_no_store_is_said_to_be_none(tmp_path: Path, content: bytes) -> None:
+def test_a_file_that_is_no_store_is_said_to_be_none(doctor: Doctor, tmp_path: Path, content: bytes) -> None:
     file = tmp_path / "other.db"
     file.write_bytes(content)
     done = doctor(file)
@@ -122,18 +128,18 @@ def test_a_file_that_is_no_store_is_said_to_be_none(tmp_path: Path, content: byt
     assert list(tmp_path.iterdir()) == [file]
 
 
-def test_a_missing_file_is_said_to_be_missing_and_is_not_made(tmp_path: Path) -> None:
+def test_a_missing_file_is_said_to_be_missing_and_is_not_made(doctor: Doctor, tmp_path: Path) -> None:
     done = doctor(tmp_path / "nothing.db")
     assert done.returncode == 1
     assert "no such file" in done.stderr
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_call_without_a_store_is_a_usage_error() -> None:
+def test_a_call_without_a_store_is_a_usage_error(doctor: Doctor) -> None:
     assert doctor().returncode == 2
 
 
-def test_a_store_that_others_can_read_is_a_warning(path: Path) -> None:
+def test_a_store_that_others_can_read_is_a_warning(doctor: Doctor, path: Path) -> None:
     path.chmod(0o644)
     done = doctor(path)
     assert done.returncode == 0

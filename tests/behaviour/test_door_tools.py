@@ -90,5 +90,6 @@ def test_an_agent_takes_all_families_at_once(tmp_path: Path) -> None:
             hf.tools.tasks(),
             hf.tools.timers(),
         ],
+        policy=[hf.allow("*")],
     )
     assert {"read_file", "shell", "fetch", "memory", "read_task", "read_result", "set_timer"} <= set(made.tools)

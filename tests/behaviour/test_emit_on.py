@@ -256,7 +256,7 @@ async def test_a_control_cancels_a_turn_in_its_tool() -> None:
         finally:
             unwound.set()
 
-    agent = hf.Agent("a", model=ScriptedModel([call("hang")]), tools=[hang])
+    agent = hf.Agent("a", model=ScriptedModel([call("hang")]), tools=[hang], policy=[hf.allow("*")])
     async with hf.open(None, agents=[agent]) as runtime:
         control = hf.Control()
         emitted = await runtime.emit(hf.EmitRequest(agent="a", input="hello"), control=control)
@@ -285,7 +285,7 @@ async def test_a_control_cancels_a_turn_that_waits_for_somebody() -> None:
         """Ask somebody."""
         return str(await ctx.wait("answer"))
 
-    agent = hf.Agent("a", model=ScriptedModel([call("ask")]), tools=[ask])
+    agent = hf.Agent("a", model=ScriptedModel([call("ask")]), tools=[ask], policy=[hf.allow("*")])
     async with hf.open(None, agents=[agent]) as runtime:
         control = hf.Control()
         emitted = await runtime.emit(hf.EmitRequest(agent="a", input="hello"), control=control)
@@ -367,7 +367,7 @@ async def test_a_timeout_ends_a_turn_whose_tool_does_not_return() -> None:
         """Take for ever."""
         await asyncio.Event().wait()
 
-    agent = hf.Agent("a", model=ScriptedModel([call("hang")]), tools=[hang])
+    agent = hf.Agent("a", model=ScriptedModel([call("hang")]), tools=[hang], policy=[hf.allow("*")])
     async with hf.open(None, agents=[agent]) as runtime:
         emitted = await runtime.emit(hf.EmitRequest(agent="a", input="hello"), control=hf.Control(timeout=0.2))
         assert (await emitted.outcome(timeout=2)).code == "deadline"
@@ -448,7 +448,9 @@ async def test_a_handler_gets_events_of_its_kind_and_no_other(kind: type[hf.Even
     async def look() -> None:
         """Look."""
 
-    agent = hf.Agent("a", model=ScriptedModel([call("look"), stream("one ", "two")]), tools=[look])
+    agent = hf.Agent(
+        "a", model=ScriptedModel([call("look"), stream("one ", "two")]), tools=[look], policy=[hf.allow("*")]
+    )
     async with hf.open(None, agents=[agent]) as runtime:
         found = await _handled(runtime, agent, kind)
         assert {type(event) for event in found} == {kind}

@@ -109,7 +109,9 @@ async def ask_editor(ctx: hf.Context) -> str:
 def _asking(steps: int = 50) -> hf.Agent:
     """Two steps with tools, and an answer. With fewer steps allowed, this code ends where the journal goes on."""
     script = ScriptedModel([call(look_up), call(ask_editor), text("done")])
-    return hf.Agent("asking", model=script, tools=[look_up, ask_editor], limits=hf.Limits(steps=steps))
+    return hf.Agent(
+        "asking", model=script, tools=[look_up, ask_editor], policy=[hf.allow("*")], limits=hf.Limits(steps=steps)
+    )
 
 
 async def _answered(database: Path) -> None:

@@ -94,7 +94,7 @@ async def test_a_parked_session_gives_its_place_to_the_next(tmp_path: Path) -> N
         """Ask somebody."""
         return str(await ctx.wait("answer"))
 
-    asking = hf.Agent("asking", model=ScriptedModel([call(ask), text("done")]), tools=[ask])
+    asking = hf.Agent("asking", model=ScriptedModel([call(ask), text("done")]), tools=[ask], policy=[hf.allow("*")])
     crowd = Crowd()
     async with hf.open(tmp_path / "store.db", agents=[asking, crowd.agent], concurrency=1) as runtime:
         parked = [await runtime.session(f"p{number}", agent=asking).send("go") for number in range(3)]
@@ -158,7 +158,7 @@ class Letters:
                 return call(write, to=last.text.removeprefix("write to "))
             return text(f"read: {last.text}" if isinstance(last, hf.UserMessage) else "written")
 
-        self.agent = hf.Agent("reader", model=ScriptedModel(reply), tools=[write])
+        self.agent = hf.Agent("reader", model=ScriptedModel(reply), tools=[write], policy=[hf.allow("*")])
 
 
 async def test_a_tool_may_write_to_another_session(tmp_path: Path) -> None:
@@ -199,7 +199,9 @@ async def test_what_a_tool_began_in_another_session_outlives_the_turn_of_the_too
         await go_on.wait()
         return text("read")
 
-    agent = hf.Agent("reader", model=ScriptedModel(slow), tools=list(letters.agent.tools.values()))
+    agent = hf.Agent(
+        "reader", model=ScriptedModel(slow), tools=list(letters.agent.tools.values()), policy=[hf.allow("*")]
+    )
     async with hf.open(tmp_path / "store.db", agents=[agent]) as runtime:
         letters.runtime = runtime
         writing = await runtime.session("a", agent=agent).send("write to b")
@@ -221,7 +223,7 @@ async def test_five_hundred_sessions_of_one_turn_each_are_done_in_good_time(tmp_
         return "noted"
 
     noted: list[str] = []
-    agent = hf.Agent("noting", model=ScriptedModel([call(note), text("done")]), tools=[note])
+    agent = hf.Agent("noting", model=ScriptedModel([call(note), text("done")]), tools=[note], policy=[hf.allow("*")])
     async with hf.open(tmp_path / "store.db", agents=[agent]) as runtime:
         began = time.monotonic()
         outcomes = await _all_done(runtime, agent, 500)

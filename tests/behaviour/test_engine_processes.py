@@ -6,8 +6,6 @@ import asyncio
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -15,12 +13,15 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 import msgspec
 import pytest
+from tests.programs import Program
 
 import holdfast as hf
 from holdfast.testing import ScriptedModel, check
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
+
+    from tests.programs import Programs
 
 WORKER: Final = Path(__file__).parents[1] / "faults" / "engine_workers.py"
 NAMES: Final = ("short", "held", "charging")
@@ -39,15 +40,16 @@ class Mark(msgspec.Struct, frozen=True):
 class Worker:
     """A process with a runtime that drives what there is."""
 
-    def __init__(self, database: Path, crash_at: str = "", **options: Any) -> None:
+    def __init__(self, programs: Programs, database: Path, crash_at: str = "", **options: Any) -> None:
         env = {name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST_CRASH")}
-        self._process = subprocess.Popen(
-            [sys.executable, str(WORKER), str(database), json.dumps(options)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env={**env, "HOLDFAST_CRASH_AT": crash_at},
+        program = Program(
+            str(WORKER),
+            (database, json.dumps(options)),
+            database.parent,
+            environment={**env, "HOLDFAST_CRASH_AT": crash_at},
+            stdin=None,
         )
+        self._process = programs.start(program)
 
     def __enter__(self) -> Self:
         return self
@@ -55,7 +57,7 @@ class Worker:
     def __exit__(self, *_: object) -> None:
         self._process.kill()
         self._process.wait()
-        for stream in (self._process.stdin, self._process.stdout):
+        for stream in (self._process.stdin, self._process.stdout, self._process.stderr):
             if stream is not None:
                 with suppress(BrokenPipeError):
                     stream.close()
@@ -109,10 +111,15 @@ async def _until(condition: Callable[[], bool], what: str, seconds: float = 8) -
 class Shop:
     """One file, the processes that work on it, and what their tools did."""
 
-    def __init__(self, folder: Path, runtime: hf.Runtime) -> None:
+    def __init__(self, folder: Path, runtime: hf.Runtime, programs: Programs) -> None:
         self.database = folder / "store.db"
         self.runtime = runtime
         self._folder = folder
+        self._programs = programs
+
+    def worker(self, **options: Any) -> Worker:
+        """One more process."""
+        return Worker(self._programs, self.database, **options)
 
     def marks(self, what: str = "") -> list[Mark]:
         file = self._folder / "marks"
@@ -133,10 +140,10 @@ class Shop:
 
 
 @pytest.fixture
-async def shop(tmp_path: Path) -> AsyncIterator[Shop]:
+async def shop(tmp_path: Path, programs: Programs) -> AsyncIterator[Shop]:
     agents = [hf.Agent(name, model=ScriptedModel([])) for name in NAMES]
     async with hf.open(tmp_path / "store.db", agents=agents, drive=False) as runtime:
-        yield Shop(tmp_path, runtime)
+        yield Shop(tmp_path, runtime, programs)
         assert await check(runtime.store) == []
 
 
@@ -167,8 +174,8 @@ async def _stop(shop: Shop, worker: Worker) -> float:
 
 async def test_two_processes_share_the_work_and_nothing_is_done_twice(shop: Shop) -> None:
     with (
-        Worker(shop.database, concurrency=3, pause=0.01) as one,
-        Worker(shop.database, concurrency=3, pause=0.01) as two,
+        shop.worker(concurrency=3, pause=0.01) as one,
+        shop.worker(concurrency=3, pause=0.01) as two,
     ):
         await one.opened()
         await two.opened()
@@ -181,7 +188,7 @@ async def test_two_processes_share_the_work_and_nothing_is_done_twice(shop: Shop
 
 
 async def test_turns_of_one_session_never_overlap_whoever_drives_them(shop: Shop) -> None:
-    with Worker(shop.database) as one, Worker(shop.database) as two:
+    with shop.worker() as one, shop.worker() as two:
         first, _, _ = await _taken_up(shop, "held", one, two)
         second = await shop.send("s", "held")
         other = await shop.send("other", "held")  # both have looked at the store since, when this is under way
@@ -194,7 +201,7 @@ async def test_turns_of_one_session_never_overlap_whoever_drives_them(shop: Shop
 
 
 async def test_a_killed_process_is_replaced_within_about_a_second(shop: Shop) -> None:
-    with Worker(shop.database) as one, Worker(shop.database) as two:
+    with shop.worker() as one, shop.worker() as two:
         turn, holder, other = await _taken_up(shop, "held", one, two)
         killed = time.monotonic()
         holder.signal(signal.SIGKILL)
@@ -207,7 +214,7 @@ async def test_a_killed_process_is_replaced_within_about_a_second(shop: Shop) ->
 
 
 async def test_what_a_killed_process_was_in_the_middle_of_is_not_repeated_by_another(shop: Shop) -> None:
-    with Worker(shop.database) as one, Worker(shop.database) as two:
+    with shop.worker() as one, shop.worker() as two:
         turn, holder, _ = await _taken_up(shop, "charging", one, two)
         holder.signal(signal.SIGKILL)
         await turn.outcome(timeout=10)
@@ -218,17 +225,17 @@ async def test_what_a_killed_process_was_in_the_middle_of_is_not_repeated_by_ano
 
 
 async def test_a_process_that_was_killed_right_after_it_claimed_a_session_is_replaced(shop: Shop) -> None:
-    with Worker(shop.database, crash_at="drive.claimed:1") as one:
+    with shop.worker(crash_at="drive.claimed:1") as one:
         await one.opened()
         turn = await shop.send("s", "short")
         await one.killed()
-        with Worker(shop.database) as two:
+        with shop.worker() as two:
             assert (await turn.outcome(timeout=10)).text == "done"
     assert {mark.pid for mark in shop.marks()} == {two.pid}
 
 
 async def test_a_stopped_process_keeps_its_lease_until_it_expires(shop: Shop) -> None:
-    with Worker(shop.database, lease_ms=1_500) as one, Worker(shop.database, lease_ms=1_500) as two:
+    with shop.worker(lease_ms=1_500) as one, shop.worker(lease_ms=1_500) as two:
         _, holder, other = await _taken_up(shop, "held", one, two)
         stopped = await _stop(shop, holder)
         taken = await shop.marked("hold", other.pid)
@@ -247,7 +254,7 @@ async def _overtaken(shop: Shop, one: Worker, two: Worker) -> tuple[hf.Turn, Wor
 
 
 async def test_a_stopped_process_that_wakes_up_is_fenced_off_and_nothing_is_doubled(shop: Shop) -> None:
-    with Worker(shop.database, lease_ms=300) as one, Worker(shop.database, lease_ms=300) as two:
+    with shop.worker(lease_ms=300) as one, shop.worker(lease_ms=300) as two:
         _, stopped, other = await _overtaken(shop, one, two)
         before = await shop.runtime.session("s").history()
         stopped.signal(signal.SIGCONT)
@@ -258,7 +265,7 @@ async def test_a_stopped_process_that_wakes_up_is_fenced_off_and_nothing_is_doub
 
 
 async def test_a_process_that_was_fenced_off_drives_the_same_session_again_later(shop: Shop) -> None:
-    with Worker(shop.database, lease_ms=300) as one, Worker(shop.database, lease_ms=300) as two:
+    with shop.worker(lease_ms=300) as one, shop.worker(lease_ms=300) as two:
         _, stopped, other = await _overtaken(shop, one, two)
         stopped.signal(signal.SIGCONT)
         assert await other.close() < 5
@@ -268,7 +275,7 @@ async def test_a_process_that_was_fenced_off_drives_the_same_session_again_later
 
 
 async def test_a_process_that_was_fenced_off_rests_when_there_is_nothing_to_do(shop: Shop) -> None:
-    with Worker(shop.database, lease_ms=300) as one, Worker(shop.database, lease_ms=300) as two:
+    with shop.worker(lease_ms=300) as one, shop.worker(lease_ms=300) as two:
         _, stopped, _ = await _overtaken(shop, one, two)
         stopped.signal(signal.SIGCONT)
         await asyncio.sleep(1)  # what is measured is that nothing happens: there is no condition to wait for
@@ -279,18 +286,18 @@ async def test_a_process_that_was_fenced_off_rests_when_there_is_nothing_to_do(s
 
 
 async def test_a_process_that_comes_later_goes_on_where_a_dead_one_stopped(shop: Shop) -> None:
-    with Worker(shop.database, crash_at="model.after_reply:2") as one:
+    with shop.worker(crash_at="model.after_reply:2") as one:
         await one.opened()
         turn = await shop.send("s", "short")
         await one.killed()
     assert [mark.what for mark in shop.marks()] == ["one"]
-    with Worker(shop.database) as two:
+    with shop.worker() as two:
         assert (await turn.outcome(timeout=10)).text == "done"
     assert [(mark.what, mark.pid) for mark in shop.marks()] == [("one", one.pid), ("two", two.pid)]
 
 
 async def test_work_that_is_left_by_a_process_that_closes_goes_on_in_the_other(shop: Shop) -> None:
-    with Worker(shop.database) as one, Worker(shop.database) as two:
+    with shop.worker() as one, shop.worker() as two:
         turn, holder, other = await _taken_up(shop, "held", one, two)
         assert await holder.close() < 5
         await shop.marked("hold", other.pid)
@@ -299,7 +306,7 @@ async def test_work_that_is_left_by_a_process_that_closes_goes_on_in_the_other(s
 
 
 async def test_a_cancel_from_another_process_reaches_the_one_that_drives_within_a_second(shop: Shop) -> None:
-    with Worker(shop.database) as one, Worker(shop.database) as two:
+    with shop.worker() as one, shop.worker() as two:
         turn, _, _ = await _taken_up(shop, "held", one, two)
         asked = time.monotonic()
         await turn.cancel("enough")

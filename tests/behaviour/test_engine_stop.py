@@ -47,7 +47,9 @@ class Errand:
             await self.go_on.wait()
             return "back"
 
-        self.agent = hf.Agent("runner", model=ScriptedModel([call(errand), text("done")]), tools=[errand])
+        self.agent = hf.Agent(
+            "runner", model=ScriptedModel([call(errand), text("done")]), tools=[errand], policy=[hf.allow("*")]
+        )
 
 
 async def test_short_work_finishes_before_the_runtime_is_closed(tmp_path: Path) -> None:
@@ -134,7 +136,7 @@ async def test_inputs_that_were_still_queued_when_the_runtime_closed_are_driven_
 ) -> None:
     errand = Errand()
     model = ScriptedModel(lambda request: call("errand") if request.position == 0 else text("done"))
-    agent = hf.Agent("runner", model=model, tools=list(errand.agent.tools.values()))
+    agent = hf.Agent("runner", model=model, tools=list(errand.agent.tools.values()), policy=[hf.allow("*")])
     async with hf.open(tmp_path / "store.db", agents=[agent]) as runtime:
         session = runtime.session("s", agent=agent)
         await session.send("first")
@@ -255,7 +257,7 @@ async def test_a_tool_that_ignores_cancellation_does_not_keep_the_runtime_open(
 ) -> None:
     stubborn = Stubborn()
     script = ScriptedModel([[call(name) for name in names], text("done")])
-    agent = hf.Agent("stubborn", model=script, tools=list(stubborn.tools.values()))
+    agent = hf.Agent("stubborn", model=script, tools=list(stubborn.tools.values()), policy=[hf.allow("*")])
     async with hf.open(tmp_path / "store.db", agents=[agent]) as runtime:
         await runtime.session("s", agent=agent).send("go")
         await stubborn.begun.wait()
@@ -268,7 +270,12 @@ async def test_a_tool_that_ignores_cancellation_does_not_keep_the_runtime_open(
 
 async def test_what_a_tool_does_after_it_was_abandoned_leaves_no_record(tmp_path: Path) -> None:
     stubborn = Stubborn()
-    agent = hf.Agent("stubborn", model=ScriptedModel([call("alone"), text("done")]), tools=[stubborn.tools["alone"]])
+    agent = hf.Agent(
+        "stubborn",
+        model=ScriptedModel([call("alone"), text("done")]),
+        tools=[stubborn.tools["alone"]],
+        policy=[hf.allow("*")],
+    )
     async with hf.open_store(tmp_path / "store.db") as store:
         async with hf.Runtime(store, [agent]) as runtime:
             await runtime.session("s", agent=agent).send("go")

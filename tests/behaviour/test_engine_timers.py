@@ -33,7 +33,7 @@ def _agent(seconds: float) -> hf.Agent:
             return text(f"editor: {last.results[0].content}")
         return call(ask_editor, seconds=seconds)
 
-    return hf.Agent("asking", model=ScriptedModel(reply), tools=[ask_editor])
+    return hf.Agent("asking", model=ScriptedModel(reply), tools=[ask_editor], policy=[hf.allow("*")])
 
 
 async def _parked(runtime: hf.Runtime, *sessions: str) -> None:
@@ -68,7 +68,7 @@ async def test_many_waits_expire_each_at_its_time(tmp_path: Path) -> None:
         assert isinstance(said, hf.UserMessage)
         return call(wait_for, seconds=float(said.text)) if len(request.messages) == 1 else text("done")
 
-    agent = hf.Agent("waiting", model=ScriptedModel(reply), tools=[wait_for])
+    agent = hf.Agent("waiting", model=ScriptedModel(reply), tools=[wait_for], policy=[hf.allow("*")])
     async with hf.open(tmp_path / "store.db", agents=[agent]) as runtime:
         ended: list[str] = []
 

@@ -39,7 +39,7 @@ async def look(ctx: hf.Context, n: int) -> int:
 
 
 def _agent(script: Iterable[ScriptItem]) -> hf.Agent:
-    return hf.Agent("a", model=ScriptedModel(script), tools=[look])
+    return hf.Agent("a", model=ScriptedModel(script), tools=[look], policy=[hf.allow("*")])
 
 
 def _records(events: Iterable[hf.Event]) -> list[hf.Event]:
@@ -375,7 +375,7 @@ def _busy(count: int, done: asyncio.Event, go_on: asyncio.Event) -> hf.Agent:
             ctx.progress(str(n))
         done.set()
 
-    return hf.Agent("a", model=ScriptedModel([call("busy"), text("done")]), tools=[busy])
+    return hf.Agent("a", model=ScriptedModel([call("busy"), text("done")]), tools=[busy], policy=[hf.allow("*")])
 
 
 def _begun(event: hf.Event) -> bool:

@@ -59,7 +59,7 @@ async def breaks() -> None:
 
 
 def _agent(script: Iterable[ScriptItem], limits: hf.Limits | None = None) -> hf.Agent:
-    return hf.Agent("a", model=ScriptedModel(script), tools=[look, ask, breaks], limits=limits)
+    return hf.Agent("a", model=ScriptedModel(script), tools=[look, ask, breaks], policy=[hf.allow("*")], limits=limits)
 
 
 def _names(events: Iterable[hf.Event]) -> list[str]:
@@ -284,7 +284,9 @@ async def test_a_result_too_large_for_its_record_is_shown_whole() -> None:
         """Much."""
         return "x" * 50_000
 
-    found = await _run(hf.Agent("a", model=ScriptedModel([call("large"), text("hm")]), tools=[large]))
+    found = await _run(
+        hf.Agent("a", model=ScriptedModel([call("large"), text("hm")]), tools=[large], policy=[hf.allow("*")])
+    )
     assert [event.content for event in found if isinstance(event, hf.ToolCallFinished)] == ["x" * 50_000]
 
 
@@ -294,7 +296,9 @@ async def test_the_duration_of_a_tool_is_real() -> None:
         """Take some time."""
         await asyncio.sleep(0.06)
 
-    found = await _run(hf.Agent("a", model=ScriptedModel([call("slow"), text("hm")]), tools=[slow]))
+    found = await _run(
+        hf.Agent("a", model=ScriptedModel([call("slow"), text("hm")]), tools=[slow], policy=[hf.allow("*")])
+    )
     assert next(event.ms for event in found if isinstance(event, hf.ToolCallFinished)) >= 50
 
 
@@ -308,7 +312,7 @@ async def test_calls_that_run_side_by_side_keep_their_names_apart() -> None:
         return n
 
     script = ScriptedModel([[call("meet", n=1), call("meet", n=2)], text("hm")])
-    found = await _run(hf.Agent("a", model=script, tools=[meet]))
+    found = await _run(hf.Agent("a", model=script, tools=[meet], policy=[hf.allow("*")]))
     asked = {event.call: (event.arguments or {})["n"] for event in found if isinstance(event, hf.ToolCallCompleted)}
     assert {event.call: event.content for event in found if isinstance(event, hf.ToolCallFinished)} == asked
 
@@ -426,7 +430,9 @@ async def test_progress_of_a_tool_is_shown_between_its_start_and_its_end() -> No
         """Take long."""
         ctx.progress("half way", fraction=0.5)
 
-    found = await _run(hf.Agent("a", model=ScriptedModel([call("long"), text("hm")]), tools=[long]))
+    found = await _run(
+        hf.Agent("a", model=ScriptedModel([call("long"), text("hm")]), tools=[long], policy=[hf.allow("*")])
+    )
     inner = [event for event in found if type(event).__name__.startswith("ToolExecution")]
     assert _names(inner) == ["ToolExecutionStarted", "ToolExecutionProgress", "ToolExecutionFinished"]
 
@@ -437,7 +443,9 @@ async def test_progress_says_how_far_in_the_words_of_the_tool() -> None:
         """Take long."""
         ctx.progress("half way", fraction=0.5)
 
-    found = await _run(hf.Agent("a", model=ScriptedModel([call("long"), text("hm")]), tools=[long]))
+    found = await _run(
+        hf.Agent("a", model=ScriptedModel([call("long"), text("hm")]), tools=[long], policy=[hf.allow("*")])
+    )
     shown = next(event for event in found if isinstance(event, hf.ToolExecutionProgress))
     assert (shown.tool, shown.note, shown.fraction) == ("long", "half way", 0.5)
 

@@ -35,7 +35,7 @@ def _answer(request: hf.ModelRequest) -> hf.Text:
 
 def _agent() -> hf.Agent:
     """An agent that answers for ever."""
-    return hf.Agent("a", model=ScriptedModel(_answer), tools=[look])
+    return hf.Agent("a", model=ScriptedModel(_answer), tools=[look], policy=[hf.allow("*")])
 
 
 def _records(events: Iterable[hf.Event]) -> list[hf.Event]:
@@ -95,7 +95,7 @@ async def test_no_event_of_a_runtime_comes_twice() -> None:
 
 
 async def test_every_session_is_seen_whole() -> None:
-    agent = hf.Agent("a", model=ScriptedModel([call("look", n=1), text("ten")]), tools=[look])
+    agent = hf.Agent("a", model=ScriptedModel([call("look", n=1), text("ten")]), tools=[look], policy=[hf.allow("*")])
     async with hf.open(None, agents=[agent]) as runtime:
         watching = asyncio.create_task(_until(runtime.events(after=0), _ended(4)))
         await _work(runtime, agent, sessions=4)
@@ -172,7 +172,9 @@ async def test_behind_a_live_event_no_live_event_comes_twice() -> None:
 
 
 async def test_behind_a_live_event_no_record_is_missing_and_none_comes_twice() -> None:
-    agent = hf.Agent("a", model=ScriptedModel([call("look", n=1), stream("one ", "two")]), tools=[look])
+    agent = hf.Agent(
+        "a", model=ScriptedModel([call("look", n=1), stream("one ", "two")]), tools=[look], policy=[hf.allow("*")]
+    )
     async with hf.open(None, agents=[agent]) as runtime:
         watching = asyncio.create_task(_until(runtime.events(after=0), _ended(2)))
         await asyncio.sleep(0)

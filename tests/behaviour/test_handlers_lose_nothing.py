@@ -158,7 +158,7 @@ class _Talk:
             return "x"
 
         script = [call("first"), call("second"), text("ok")]
-        self.agent = hf.Agent("a", model=ScriptedModel(script), tools=[first, second])
+        self.agent = hf.Agent("a", model=ScriptedModel(script), tools=[first, second], policy=[hf.allow("*")])
 
 
 def _note(event: hf.Event) -> str:

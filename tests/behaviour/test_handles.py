@@ -32,7 +32,7 @@ class Stage:
         def answer(request: hf.ModelRequest) -> Any:
             return call("slow") if request.position == 0 else text("ok")
 
-        self.agent = hf.Agent("a", model=ScriptedModel(answer), tools=[slow])
+        self.agent = hf.Agent("a", model=ScriptedModel(answer), tools=[slow], policy=[hf.allow("*")])
 
     async def running(self) -> None:
         await asyncio.wait_for(self.reached.wait(), SOON)

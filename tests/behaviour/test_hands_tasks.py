@@ -61,7 +61,7 @@ def agent(*tools: hf.Tool[..., Any]) -> hf.Agent:
             return call(wanted.pop("tool"), **wanted)
         return call(tools[0]) if len(request.messages) == 1 else text("well")
 
-    return hf.Agent("a", model=ScriptedModel(say), tools=[*tools, hf.tools.tasks()])
+    return hf.Agent("a", model=ScriptedModel(say), tools=[*tools, hf.tools.tasks()], policy=[hf.allow("*")])
 
 
 async def use(runtime: Runtime, tool: str, session: str = SESSION, **arguments: object) -> ToolResult:

@@ -42,7 +42,7 @@ def agent(**options: Any) -> hf.Agent:
             return call(wanted.pop("tool"), **wanted)
         return text("well")
 
-    return hf.Agent("a", model=ScriptedModel(say), tools=[hf.tools.timers(**options)])
+    return hf.Agent("a", model=ScriptedModel(say), tools=[hf.tools.timers(**options)], policy=[hf.allow("*")])
 
 
 async def use(runtime: Runtime, tool: str, **arguments: object) -> str:

@@ -54,7 +54,7 @@ async def _value(notes: Memory, key: str) -> str | None:
 async def _ask(tools: Sequence[Any], *calls: Any) -> list[str]:
     """What the model reads after each of its calls."""
     model = ScriptedModel([*calls, text("done")])
-    agent = hf.Agent("a", model=model, tools=list(tools))
+    agent = hf.Agent("a", model=model, tools=list(tools), policy=[hf.allow("*")])
     async with hf.open(None, agents=[agent]) as runtime:
         outcome = await runtime.run(agent, "go", session="s")
         assert outcome.text == "done"
@@ -375,7 +375,7 @@ async def test_where_the_history_is_forgotten_nobody_claims_to_know(commands: Co
 
 async def test_an_agent_that_names_no_scope_remembers_in_the_main_one() -> None:
     model = ScriptedModel([call("memory", command="create", path="/memories/a.md", file_text="tea"), text("ok")])
-    agent = hf.Agent("a", model=model, tools=hf.tools.memory())
+    agent = hf.Agent("a", model=model, tools=hf.tools.memory(), policy=[hf.allow("*")])
     async with hf.open(None, agents=[agent]) as runtime:
         await runtime.run(agent, "remember")
         found = await runtime.memory("main").get("a")

@@ -83,7 +83,7 @@ READABLE: dict[str, Callable[[], Any]] = {
 
 async def _outcomes(first: Callable[[], Any]) -> list[str]:
     """How two turns end, of which the first meets the odd reply."""
-    agent = hf.Agent("a", model=Own(first), tools=[take])
+    agent = hf.Agent("a", model=Own(first), tools=[take], policy=[hf.allow("*")])
     async with hf.open(None, agents=[agent]) as runtime:
         session = runtime.session("s", agent=agent)
         found = [(await (await session.send("hi")).outcome(timeout=SOON)).status for _ in range(2)]
@@ -139,7 +139,7 @@ async def test_a_reply_too_large_to_keep_fails_the_turn_and_the_session_goes_on(
 
 
 async def _answer(*script: Any, tools: tuple[Any, ...] = ()) -> hf.TurnOutcome:
-    return await hf.run(hf.Agent("a", model=ScriptedModel(script), tools=tools), "x")
+    return await hf.run(hf.Agent("a", model=ScriptedModel(script), tools=tools, policy=[hf.allow("*")]), "x")
 
 
 async def test_an_answer_that_was_cut_is_whole_though_somebody_spoke_in_between() -> None:
@@ -192,7 +192,7 @@ async def test_a_call_beside_a_refusal_is_not_carried_out() -> None:
 
 async def test_calls_without_an_id_of_their_own_get_one() -> None:
     calls = [ToolCall("", "take", {"x": 1}), ToolCall("", "take", {"x": 2}), *[ToolCall("x", "take", {"x": 3})] * 2]
-    agent = hf.Agent("a", model=ScriptedModel([calls, text("done")]), tools=[take])
+    agent = hf.Agent("a", model=ScriptedModel([calls, text("done")]), tools=[take], policy=[hf.allow("*")])
     async with hf.open(None, agents=[agent]) as runtime:
         await runtime.run(agent, "x", session="s")
         history = await runtime.session("s").history()

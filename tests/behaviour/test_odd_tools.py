@@ -47,7 +47,9 @@ class Tried:
 
 
 async def _tried(tool: hf.Tool[..., Any], path: Path | None = None, **options: Any) -> Tried:
-    agent = hf.Agent("a", model=ScriptedModel([call(tool), text("ok"), text("next")]), tools=[tool])
+    agent = hf.Agent(
+        "a", model=ScriptedModel([call(tool), text("ok"), text("next")]), tools=[tool], policy=[hf.allow("*")]
+    )
     async with hf.open(path, agents=[agent], **options) as runtime:
         session = runtime.session("s", agent=agent)
         outcome = await (await session.send("x")).outcome(timeout=SOON)
@@ -84,7 +86,12 @@ async def test_a_call_beside_one_with_an_unprintable_error_keeps_its_result() ->
     async def works() -> str:
         return "fine"
 
-    agent = hf.Agent("a", model=ScriptedModel([[call("fails"), call("works")], text("ok")]), tools=[fails, works])
+    agent = hf.Agent(
+        "a",
+        model=ScriptedModel([[call("fails"), call("works")], text("ok")]),
+        tools=[fails, works],
+        policy=[hf.allow("*")],
+    )
     async with hf.open(None, agents=[agent]) as runtime:
         await (await runtime.session("s", agent=agent).send("x")).outcome(timeout=SOON)
         assert [found.state for found in _results(await runtime.session("s").history())] == ["error", "ok"]
@@ -186,7 +193,7 @@ async def _watched() -> list[Any]:
         ctx.progress("half way")
         return "done" if go_on.wait(SOON) else "nobody saw it"
 
-    agent = hf.Agent("a", model=ScriptedModel([call("works"), text("ok")]), tools=[works])
+    agent = hf.Agent("a", model=ScriptedModel([call("works"), text("ok")]), tools=[works], policy=[hf.allow("*")])
     async with hf.open(None, agents=[agent]) as runtime:
         turn = await runtime.session("s", agent=agent).send("x")
         async for event in turn.events():
@@ -212,8 +219,10 @@ async def test_plain_functions_that_hang_do_not_keep_others_from_running() -> No
     def quick() -> str:
         return "quick"
 
-    many = hf.Agent("many", model=ScriptedModel([[call("hangs")] * 40, text("ok")]), tools=[hangs])
-    one = hf.Agent("one", model=ScriptedModel([call("quick"), text("ok")]), tools=[quick])
+    many = hf.Agent(
+        "many", model=ScriptedModel([[call("hangs")] * 40, text("ok")]), tools=[hangs], policy=[hf.allow("*")]
+    )
+    one = hf.Agent("one", model=ScriptedModel([call("quick"), text("ok")]), tools=[quick], policy=[hf.allow("*")])
     async with hf.open(None, agents=[many, one]) as runtime:
         await runtime.run(many, "x")
         await runtime.run(one, "x", session="one")
@@ -230,7 +239,11 @@ def test_a_plain_function_that_hangs_does_not_keep_the_process_from_ending() -> 
         free.wait(SOON)
         return "x"
 
-    asyncio.run(hf.run(hf.Agent("a", model=ScriptedModel([call("hangs"), text("ok")]), tools=[hangs]), "x"))
+    asyncio.run(
+        hf.run(
+            hf.Agent("a", model=ScriptedModel([call("hangs"), text("ok")]), tools=[hangs], policy=[hf.allow("*")]), "x"
+        )
+    )
     hanging = [thread for thread in threading.enumerate() if thread.name.endswith("hangs")]
     free.set()
     assert [thread.daemon for thread in hanging] == [True]
@@ -251,7 +264,9 @@ class Interrupted:
             await asyncio.Event().wait()
             return ""
 
-        self.agent = hf.Agent("a", model=ScriptedModel([call("acts"), text("next")]), tools=[acts])
+        self.agent = hf.Agent(
+            "a", model=ScriptedModel([call("acts"), text("next")]), tools=[acts], policy=[hf.allow("*")]
+        )
 
     async def running(self) -> None:
         await asyncio.wait_for(self.reached.wait(), SOON)
@@ -299,7 +314,7 @@ async def test_a_call_of_an_agent_that_is_not_here_may_have_taken_effect(tmp_pat
 async def test_a_call_that_was_not_begun_when_the_turn_was_stopped_is_skipped(tmp_path: Path) -> None:
     case = Interrupted(idempotent=True)
     model = ScriptedModel([[call("acts"), call("acts")], text("next")])
-    case.agent = hf.Agent("a", model=model, tools=list(case.agent.tools.values()))
+    case.agent = hf.Agent("a", model=model, tools=list(case.agent.tools.values()), policy=[hf.allow("*")])
     states = await _stopped_while_nobody_drives(case, tmp_path / "s.db", [case.agent])
     assert states == ["unknown", "skipped"]
 

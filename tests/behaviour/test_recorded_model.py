@@ -114,7 +114,7 @@ async def test_a_whole_turn_with_tools_is_played_back_without_the_provider(path:
         return "empty"
 
     async def ask(model: RecordedModel) -> hf.TurnOutcome:
-        return await hf.run(hf.Agent("keeper", model=model, tools=[look]), "What is in there?")
+        return await hf.run(hf.Agent("keeper", model=model, tools=[look], policy=[hf.allow("*")]), "What is in there?")
 
     async with FakeProvider(WORK) as provider:
         first = await ask(RecordedModel(path, real(provider, name), mode="record"))

@@ -59,7 +59,7 @@ async def _log_in(path: Path, name: str, *, password: str = PASSWORD, chunks: in
         return "in"
 
     async def ask(model: RecordedModel) -> hf.TurnOutcome:
-        return await hf.run(hf.Agent("keeper", model=model, tools=[login]), "Go in.")
+        return await hf.run(hf.Agent("keeper", model=model, tools=[login], policy=[hf.allow("*")]), "Go in.")
 
     script = [call("login", user="bob", password=password), text("You are in.")]
     async with FakeProvider(script, chunks=chunks) as provider:

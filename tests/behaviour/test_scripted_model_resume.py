@@ -52,10 +52,10 @@ async def interrupted(path: Path, crossing: Crossing, agent: hf.Agent, words: st
 async def test_a_new_process_goes_on_at_the_same_place_of_the_script(tmp_path: Path) -> None:
     crossing = Crossing(2)
     script: list[ScriptItem] = [call("cross", n=1), call("cross", n=2), call("cross", n=3), text("Done.")]
-    first = hf.Agent("agent", model=ScriptedModel(script), tools=[crossing.tool()])
+    first = hf.Agent("agent", model=ScriptedModel(script), tools=[crossing.tool()], policy=[hf.allow("*")])
     turn = await interrupted(tmp_path / "s.db", crossing, first)
     model = ScriptedModel(script)
-    second = hf.Agent("agent", model=model, tools=[crossing.tool()])
+    second = hf.Agent("agent", model=model, tools=[crossing.tool()], policy=[hf.allow("*")])
     async with hf.open(tmp_path / "s.db", agents=[second]) as runtime:
         outcome = await runtime.session("s").turn(turn.id).outcome(timeout=SOON)
         assert (outcome.text, outcome.steps) == ("Done.", 4)
@@ -70,11 +70,11 @@ async def test_a_script_survives_being_interrupted_at_every_step(tmp_path: Path)
     asked: list[int | None] = []
     for _ in range(steps):
         model = ScriptedModel(script)
-        agent = hf.Agent("agent", model=model, tools=[crossing.tool()])
+        agent = hf.Agent("agent", model=model, tools=[crossing.tool()], policy=[hf.allow("*")])
         await interrupted(tmp_path / "s.db", crossing, agent)
         asked += [request.position for request in model.requests]
     model = ScriptedModel(script)
-    agent = hf.Agent("agent", model=model, tools=[crossing.tool()])
+    agent = hf.Agent("agent", model=model, tools=[crossing.tool()], policy=[hf.allow("*")])
     async with hf.open(tmp_path / "s.db", agents=[agent]) as runtime:
         outcome = await runtime.session("s").turn("t1").outcome(timeout=SOON)
         results = [found.results[0] for found in await runtime.session("s").history() if isinstance(found, ToolMessage)]
@@ -84,10 +84,10 @@ async def test_a_script_survives_being_interrupted_at_every_step(tmp_path: Path)
 
 async def test_places_go_on_counting_in_the_next_turn(tmp_path: Path) -> None:
     script: list[ScriptItem] = [call("cross"), text("one"), text("two")]
-    first = hf.Agent("agent", model=ScriptedModel(script), tools=[Crossing().tool()])
+    first = hf.Agent("agent", model=ScriptedModel(script), tools=[Crossing().tool()], policy=[hf.allow("*")])
     async with hf.open(tmp_path / "s.db", agents=[first]) as runtime:
         await (await runtime.session("s", agent=first).send("go")).outcome(timeout=SOON)
-    second = hf.Agent("agent", model=ScriptedModel(script), tools=[Crossing().tool()])
+    second = hf.Agent("agent", model=ScriptedModel(script), tools=[Crossing().tool()], policy=[hf.allow("*")])
     async with hf.open(tmp_path / "s.db", agents=[second]) as runtime:
         assert (await (await runtime.session("s").send("more")).outcome(timeout=SOON)).text == "two"
 
@@ -149,7 +149,7 @@ async def test_a_function_of_the_request_resumes_too(tmp_path: Path) -> None:
         done = sum(isinstance(message, ToolMessage) for message in request.messages)
         return call("cross", n=done) if done < 3 else delayed(0, text(f"Done with {done}."))
 
-    agent = hf.Agent("agent", model=ScriptedModel(script), tools=[crossing.tool()])
+    agent = hf.Agent("agent", model=ScriptedModel(script), tools=[crossing.tool()], policy=[hf.allow("*")])
     turn = await interrupted(tmp_path / "s.db", crossing, agent)
     async with hf.open(tmp_path / "s.db", agents=[agent]) as runtime:
         assert (await runtime.session("s").turn(turn.id).outcome(timeout=SOON)).text == "Done with 3."
@@ -157,7 +157,7 @@ async def test_a_function_of_the_request_resumes_too(tmp_path: Path) -> None:
 
 async def test_a_fork_meets_the_script_where_the_other_was(tmp_path: Path) -> None:
     model = ScriptedModel([call("cross"), text("one"), text("two")])
-    agent = hf.Agent("agent", model=model, tools=[Crossing().tool()])
+    agent = hf.Agent("agent", model=model, tools=[Crossing().tool()], policy=[hf.allow("*")])
     async with hf.open(tmp_path / "s.db", agents=[agent]) as runtime:
         session = runtime.session("s", agent=agent)
         await (await session.send("go")).outcome(timeout=SOON)

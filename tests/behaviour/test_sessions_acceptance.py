@@ -208,7 +208,7 @@ async def test_a_full_inbox_does_not_keep_a_turn_from_being_cancelled() -> None:
         await asyncio.Event().wait()
         return ""
 
-    agent = hf.Agent("agent", model=ScriptedModel(lambda _: call("hangs")), tools=[hangs])
+    agent = hf.Agent("agent", model=ScriptedModel(lambda _: call("hangs")), tools=[hangs], policy=[hf.allow("*")])
     async with hf.open(None, agents=[agent], limits=hf.StoreLimits(pending_inputs=3)) as runtime:
         session = runtime.session("s", agent=agent)
         turn = await session.send("go")
@@ -268,7 +268,7 @@ def working(request: hf.ModelRequest) -> Any:
 
 async def test_turns_of_one_session_never_overlap() -> None:
     meter = Meter()
-    agent = hf.Agent("agent", model=ScriptedModel(working), tools=[meter.tool()])
+    agent = hf.Agent("agent", model=ScriptedModel(working), tools=[meter.tool()], policy=[hf.allow("*")])
     async with hf.open(None, agents=[agent]) as runtime:
         session = runtime.session("s", agent=agent)
         turns = await asyncio.gather(*(session.send(f"go {n}") for n in range(20)))
@@ -278,7 +278,7 @@ async def test_turns_of_one_session_never_overlap() -> None:
 
 async def test_turns_of_one_session_never_overlap_in_two_runtimes_on_one_file(tmp_path: Path) -> None:
     meter = Meter()
-    agent = hf.Agent("agent", model=ScriptedModel(working), tools=[meter.tool()])
+    agent = hf.Agent("agent", model=ScriptedModel(working), tools=[meter.tool()], policy=[hf.allow("*")])
     async with (
         hf.open(tmp_path / "s.db", agents=[agent]) as one,
         hf.open(tmp_path / "s.db", agents=[agent]) as two,
@@ -299,7 +299,7 @@ async def test_sessions_do_not_wait_for_each_other() -> None:
             await both.wait()
         return "met"
 
-    agent = hf.Agent("agent", model=ScriptedModel([call("meet"), text("Done.")]), tools=[meet])
+    agent = hf.Agent("agent", model=ScriptedModel([call("meet"), text("Done.")]), tools=[meet], policy=[hf.allow("*")])
     async with hf.open(None, agents=[agent]) as runtime:
         turns = [await runtime.session(name, agent=agent).send("go") for name in ("a", "b")]
         assert [(await turn.outcome(timeout=SOON)).text for turn in turns] == ["Done.", "Done."]

@@ -40,7 +40,7 @@ async def huge() -> str:
 
 
 def agent_of(script: Any, **options: Any) -> hf.Agent:
-    return hf.Agent("agent", model=ScriptedModel(script), tools=[find, fails, huge], **options)
+    return hf.Agent("agent", model=ScriptedModel(script), tools=[find, fails, huge], policy=[hf.allow("*")], **options)
 
 
 def as_bytes(messages: list[Message] | tuple[Message, ...]) -> list[bytes]:
@@ -70,7 +70,7 @@ TURNS: dict[str, list[ScriptItem]] = {
 async def test_the_history_is_what_the_model_gets_next(tmp_path: Path, name: str) -> None:
     rest = [] if name == "a script that is over" else [text("next")]
     model = ScriptedModel([*TURNS[name], *rest])
-    agent = hf.Agent("agent", model=model, tools=[find, fails, huge])
+    agent = hf.Agent("agent", model=model, tools=[find, fails, huge], policy=[hf.allow("*")])
     async with hf.open(tmp_path / "s.db", agents=[agent]) as runtime:
         session = runtime.session("s", agent=agent)
         await (await session.send("go")).outcome(timeout=SOON)
@@ -129,7 +129,7 @@ async def test_the_turn_under_way_is_part_of_the_history() -> None:
         return "read"
 
     model = ScriptedModel([call("reads"), text("Done.")])
-    agent = hf.Agent("agent", model=model, tools=[reads])
+    agent = hf.Agent("agent", model=model, tools=[reads], policy=[hf.allow("*")])
     async with hf.open(None, agents=[agent]) as runtime:
         sessions.append(runtime.session("s", agent=agent))
         await (await sessions[0].send("go")).outcome(timeout=SOON)

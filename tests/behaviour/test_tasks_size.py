@@ -97,7 +97,9 @@ async def test_a_notification_says_how_to_read_the_whole_where_the_agent_can(rea
         return "x" * 10_000
 
     tools = [much, *(hf.tools.tasks() if reads else ())]
-    agent = hf.Agent("a", model=ScriptedModel([call(much), text("ok"), text("seen")]), tools=tools)
+    agent = hf.Agent(
+        "a", model=ScriptedModel([call(much), text("ok"), text("seen")]), tools=tools, policy=[hf.allow("*")]
+    )
     async with hf.open(None, agents=[agent]) as runtime:
         await asked(runtime, agent)
         await ended_task(runtime)

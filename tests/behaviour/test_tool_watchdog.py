@@ -47,7 +47,9 @@ async def test_a_tool_that_blocks_the_event_loop_of_a_runtime_is_named_in_the_lo
 
     logging.getLogger("holdfast.tools").addHandler(listener := Listener())
     try:
-        agent = hf.Agent("a", model=ScriptedModel([call(stubborn), text("ok")]), tools=[stubborn])
+        agent = hf.Agent(
+            "a", model=ScriptedModel([call(stubborn), text("ok")]), tools=[stubborn], policy=[hf.allow("*")]
+        )
         async with hf.open(None, agents=[agent]) as runtime:
             await runtime.run(agent, "go")
     finally:

@@ -26,7 +26,12 @@ class Hostile(Exception):
 
 async def _result(given: Any, **arguments: Any) -> ToolResult:
     """What the model reads about one call; the turn and the one after it complete."""
-    agent = hf.Agent("a", model=ScriptedModel([call(given.name, **arguments), text("ok"), text("next")]), tools=[given])
+    agent = hf.Agent(
+        "a",
+        model=ScriptedModel([call(given.name, **arguments), text("ok"), text("next")]),
+        tools=[given],
+        policy=[hf.allow("*")],
+    )
     async with hf.open(None, agents=[agent]) as runtime:
         session = runtime.session("s", agent=agent)
         first = await (await session.send("x")).outcome(timeout=SOON)

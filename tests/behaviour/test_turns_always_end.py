@@ -81,7 +81,7 @@ async def endings(runtime: hf.Runtime, session: str) -> list[Ended]:
 
 async def ending_of(script: list[ScriptItem], **options: Any) -> hf.TurnOutcome:
     """How a turn ends; checks on the way what is true of every ending."""
-    agent = hf.Agent("agent", model=ScriptedModel(script), tools=TOOLS, **options)
+    agent = hf.Agent("agent", model=ScriptedModel(script), tools=TOOLS, policy=[hf.allow("*")], **options)
     async with hf.open(None, agents=[agent]) as runtime:
         session = runtime.session("s", agent=agent)
         turn = await session.send("go")
@@ -178,10 +178,13 @@ async def test_a_tool_name_that_no_tool_can_have_is_an_answer_to_the_model(name:
 
 
 async def test_a_model_that_only_calls_tools_ends_at_the_limit() -> None:
-    def again(request: hf.ModelRequest) -> Any:
-        return text("enough") if isinstance(request.messages[-1], hf.UserMessage) and request.position else call("look")
-
-    agent = hf.Agent("agent", model=ScriptedModel(again), tools=TOOLS, limits=hf.Limits(steps=4))
+    agent = hf.Agent(
+        "agent",
+        model=ScriptedModel(lambda _: call("look")),
+        tools=TOOLS,
+        policy=[hf.allow("*")],
+        limits=hf.Limits(steps=4),
+    )
     outcome = await hf.run(agent, "go")
     assert (outcome.status, outcome.code, outcome.steps) == ("limit", "steps", 4)
 
@@ -203,7 +206,7 @@ async def test_a_turn_ends_once_whenever_the_cancel_comes(delay: int) -> None:
         call("breaks", how="error"),
         text("Done."),
     ]
-    agent = hf.Agent("agent", model=ScriptedModel(script), tools=TOOLS)
+    agent = hf.Agent("agent", model=ScriptedModel(script), tools=TOOLS, policy=[hf.allow("*")])
     async with hf.open(None, agents=[agent]) as runtime:
         session = runtime.session("s", agent=agent)
         turn = await session.send("go")

@@ -220,7 +220,12 @@ async def test_a_tool_may_cancel_its_own_turn() -> None:
         await turns[0].cancel("gave up")
         return "not read by anybody"
 
-    agent = hf.Agent("agent", model=ScriptedModel([call("gives_up"), delayed(60, text("late"))]), tools=[gives_up])
+    agent = hf.Agent(
+        "agent",
+        model=ScriptedModel([call("gives_up"), delayed(60, text("late"))]),
+        tools=[gives_up],
+        policy=[hf.allow("*")],
+    )
     async with hf.open(None, agents=[agent]) as runtime:
         turns.append(runtime.session("s", agent=agent).turn("t1"))
         turn = await runtime.session("s", agent=agent).send("go")

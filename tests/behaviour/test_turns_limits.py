@@ -31,7 +31,7 @@ async def fails() -> str:
 
 async def run(script: Any, **limits: Any) -> tuple[hf.TurnOutcome, ScriptedModel]:
     model = ScriptedModel(script)
-    agent = hf.Agent("agent", model=model, tools=[find, fails], limits=hf.Limits(**limits))
+    agent = hf.Agent("agent", model=model, tools=[find, fails], policy=[hf.allow("*")], limits=hf.Limits(**limits))
     return await hf.run(agent, "go"), model
 
 
@@ -59,7 +59,13 @@ async def test_the_answer_may_come_with_the_last_step() -> None:
 
 
 async def test_the_results_of_the_last_step_are_in_the_history() -> None:
-    agent = hf.Agent("agent", model=ScriptedModel(always(call("find"))), tools=[find], limits=hf.Limits(steps=1))
+    agent = hf.Agent(
+        "agent",
+        model=ScriptedModel(always(call("find"))),
+        tools=[find],
+        policy=[hf.allow("*")],
+        limits=hf.Limits(steps=1),
+    )
     async with hf.open(None, agents=[agent]) as runtime:
         session = runtime.session("s", agent=agent)
         await (await session.send("go")).outcome(timeout=5)
@@ -67,18 +73,18 @@ async def test_the_results_of_the_last_step_are_in_the_history() -> None:
 
 
 async def test_a_turn_has_fifty_steps_unless_told_otherwise() -> None:
-    outcome, _ = await run(always(call("find")))
+    outcome, _ = await run(always(call("find")), repeats=None)
     assert outcome.steps == hf.Limits().steps == 50
 
 
 async def test_without_a_limit_of_steps_the_turn_goes_on() -> None:
-    outcome, _ = await run([*([call("find")] * 80), text("Done.")], steps=None)
+    outcome, _ = await run([*([call("find")] * 80), text("Done.")], steps=None, repeats=None)
     assert (outcome.status, outcome.steps) == ("completed", 81)
 
 
 async def test_steps_are_counted_anew_in_each_turn() -> None:
     model = ScriptedModel([call("find"), text("one"), call("find"), text("two")])
-    agent = hf.Agent("agent", model=model, tools=[find], limits=hf.Limits(steps=2))
+    agent = hf.Agent("agent", model=model, tools=[find], policy=[hf.allow("*")], limits=hf.Limits(steps=2))
     async with hf.open(None, agents=[agent]) as runtime:
         session = runtime.session("s", agent=agent)
         outcomes = [await (await session.send("go")).outcome(timeout=5) for _ in range(2)]
@@ -86,7 +92,7 @@ async def test_steps_are_counted_anew_in_each_turn() -> None:
 
 
 async def test_calls_that_only_fail_end_the_turn_after_twelve() -> None:
-    outcome, model = await run(always(call("fails")))
+    outcome, model = await run(always(call("fails")), repeats=None)
     assert (outcome.status, outcome.code, len(model.requests)) == ("limit", "no_progress", 12)
 
 
@@ -96,7 +102,8 @@ async def test_one_call_that_works_is_progress() -> None:
 
 
 async def test_a_batch_of_which_one_call_works_is_progress() -> None:
-    outcome, _ = await run([*([[call("fails"), call("find")]] * 6), text("Done.")], no_progress=3)
+    script = [*([[call("fails"), call("find")]] * 6), text("Done.")]
+    outcome, _ = await run(script, no_progress=3, repeats=None)
     assert outcome.status == "completed"
 
 
@@ -257,7 +264,9 @@ async def test_an_error_of_our_own_kind_from_a_tool_is_an_answer_to_the_model() 
     async def looks_up() -> str:
         raise hf.TurnUnknown("other", "t9")
 
-    agent = hf.Agent("agent", model=ScriptedModel([call("looks_up"), text("Done.")]), tools=[looks_up])
+    agent = hf.Agent(
+        "agent", model=ScriptedModel([call("looks_up"), text("Done.")]), tools=[looks_up], policy=[hf.allow("*")]
+    )
     assert (await hf.run(agent, "go")).text == "Done."
 
 

@@ -137,7 +137,7 @@ async def test_tools_are_called_before_the_answer_takes_its_shape() -> None:
         return 7
 
     model = ScriptedModel([["Looking.", call("find")], text('{"x": 7}')])
-    outcome = await hf.run(hf.Agent("agent", model=model, tools=[find], output=Point), "go")
+    outcome = await hf.run(hf.Agent("agent", model=model, tools=[find], policy=[hf.allow("*")], output=Point), "go")
     assert outcome.value == Point(7)
 
 

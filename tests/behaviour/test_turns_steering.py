@@ -68,7 +68,7 @@ async def gate() -> Gate:
 
 
 def agent_of(gate: Gate, script: list[ScriptItem], **options: Any) -> hf.Agent:
-    return hf.Agent("agent", model=ScriptedModel(script), tools=gate.tools(), **options)
+    return hf.Agent("agent", model=ScriptedModel(script), tools=gate.tools(), policy=[hf.allow("*")], **options)
 
 
 def said_by_user(messages: list[Message] | tuple[Message, ...]) -> list[str]:
@@ -169,7 +169,7 @@ async def test_none_is_lost_and_none_is_seen_twice_whenever_it_comes(gate: Gate,
     def script(request: hf.ModelRequest) -> Any:
         return text("Done.") if isinstance(request.messages[-1], ToolMessage) else call("quick")
 
-    agent = hf.Agent("agent", model=ScriptedModel(script), tools=gate.tools())
+    agent = hf.Agent("agent", model=ScriptedModel(script), tools=gate.tools(), policy=[hf.allow("*")])
     async with hf.open(None, agents=[agent]) as runtime:
         session = runtime.session("s", agent=agent)
         sent = ["go"]
@@ -293,8 +293,8 @@ async def test_one_that_comes_to_a_turn_with_no_step_left_is_answered_in_the_nex
         ]
 
 
-async def test_one_that_comes_as_the_last_tool_step_is_used_up_is_answered_in_the_next(gate: Gate) -> None:
-    agent = agent_of(gate, [call("work"), text("next")], limits=hf.Limits(steps=1))
+async def test_one_that_comes_as_the_last_step_asks_for_tools_is_answered_in_the_next(gate: Gate) -> None:
+    agent = agent_of(gate, [gate.says(call("work")), text("next")], limits=hf.Limits(steps=1))
     async with hf.open(None, agents=[agent]) as runtime:
         session = runtime.session("s", agent=agent)
         turn = await session.send("go")

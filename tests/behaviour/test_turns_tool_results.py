@@ -106,7 +106,7 @@ def results_of(messages: list[Message] | tuple[Message, ...]) -> list[ToolResult
 async def results(shop: Shop, *calls: Any, **options: Any) -> list[ToolResult]:
     """What a batch of calls comes to, as the model reads it in its next request."""
     model = ScriptedModel([reply(*calls), text("Done.")])
-    agent = hf.Agent("agent", model=model, tools=shop.tools(), **options)
+    agent = hf.Agent("agent", model=model, tools=shop.tools(), policy=[hf.allow("*")], **options)
     async with hf.open(None, agents=[agent]) as runtime:
         session = runtime.session("s", agent=agent)
         outcome = await (await session.send("go")).outcome(timeout=SOON)
@@ -199,7 +199,7 @@ async def test_huge_results_side_by_side_are_not_mixed_up(shop: Shop) -> None:
 
 async def test_a_huge_result_is_there_after_a_restart(tmp_path: Path, shop: Shop) -> None:
     model = ScriptedModel([call("huge"), call("hangs"), text("Done.")])
-    agent = hf.Agent("agent", model=model, tools=shop.tools())
+    agent = hf.Agent("agent", model=model, tools=shop.tools(), policy=[hf.allow("*")])
     async with hf.open(tmp_path / "s.db", agents=[agent]) as runtime:
         turn = await runtime.session("s", agent=agent).send("go")
         await asyncio.wait_for(shop.reached.wait(), SOON)
@@ -212,7 +212,7 @@ async def test_a_huge_result_is_there_after_a_restart(tmp_path: Path, shop: Shop
 
 async def test_a_result_beyond_every_limit_is_an_error_and_not_the_end_of_the_session(shop: Shop) -> None:
     model = ScriptedModel([call("huge", size=HUGE), text("Done.")])
-    agent = hf.Agent("agent", model=model, tools=shop.tools())
+    agent = hf.Agent("agent", model=model, tools=shop.tools(), policy=[hf.allow("*")])
     async with hf.open(None, agents=[agent], limits=hf.StoreLimits(blob_bytes=100_000)) as runtime:
         outcome = await (await runtime.session("s", agent=agent).send("go")).outcome(timeout=SOON)
         (result,) = results_of(model.requests[-1].messages)
@@ -230,7 +230,7 @@ async def test_a_huge_error_is_cut_to_what_a_model_can_read() -> None:
         raise ValueError("x" * 1_000_000)
 
     model = ScriptedModel([call("shouts"), text("Done.")])
-    await hf.run(hf.Agent("agent", model=model, tools=[shouts]), "go")
+    await hf.run(hf.Agent("agent", model=model, tools=[shouts], policy=[hf.allow("*")]), "go")
     (result,) = results_of(model.requests[-1].messages)
     assert len(result.content) < 10_000
 
@@ -247,7 +247,7 @@ async def test_calls_with_the_same_id_have_a_result_each(shop: Shop) -> None:
 async def test_an_id_that_comes_again_in_a_later_step_has_a_result_of_its_own(shop: Shop) -> None:
     script: list[ScriptItem] = [reply(ToolCall("call_0", "find", {"order": n})) for n in (1, 2)]
     model = ScriptedModel([*script, text("Done.")])
-    await hf.run(hf.Agent("agent", model=model, tools=shop.tools()), "go")
+    await hf.run(hf.Agent("agent", model=model, tools=shop.tools(), policy=[hf.allow("*")]), "go")
     assert [result.content for result in results_of(model.requests[-1].messages)] == [{"order": 1}, {"order": 2}]
 
 
@@ -275,7 +275,7 @@ async def test_a_call_without_an_id_gets_one(shop: Shop) -> None:
 
 async def test_text_before_the_calls_stays_with_them(shop: Shop) -> None:
     model = ScriptedModel([["Let me look.", call("find")], text("Done.")])
-    await hf.run(hf.Agent("agent", model=model, tools=shop.tools()), "go")
+    await hf.run(hf.Agent("agent", model=model, tools=shop.tools(), policy=[hf.allow("*")]), "go")
     said = model.requests[-1].messages[1]
     assert isinstance(said, hf.AssistantMessage)
     assert (said.text, len(said.calls)) == ("Let me look.", 1)
@@ -305,7 +305,7 @@ async def test_acts_run_alone_and_in_order(shop: Shop) -> None:
 async def next_request(shop: Shop, script: list[ScriptItem], **options: Any) -> tuple[Message, ...]:
     """What the model is sent after a turn that did not complete."""
     model = ScriptedModel([*script, text("next")])
-    agent = hf.Agent("agent", model=model, tools=shop.tools(), **options)
+    agent = hf.Agent("agent", model=model, tools=shop.tools(), policy=[hf.allow("*")], **options)
     async with hf.open(None, agents=[agent]) as runtime:
         session = runtime.session("s", agent=agent)
         first = await (await session.send("go")).outcome(timeout=SOON)
@@ -318,7 +318,7 @@ async def next_request(shop: Shop, script: list[ScriptItem], **options: Any) -> 
 
 async def test_after_a_limit_the_next_request_has_the_results(shop: Shop) -> None:
     messages = await next_request(shop, [call("find"), [call("find"), call("fails")]], limits=hf.Limits(steps=2))
-    assert [result.state for result in results_of(messages)] == ["ok", "ok", "error"]
+    assert [result.state for result in results_of(messages)] == ["ok", "skipped", "skipped"]
 
 
 async def test_after_a_failure_of_the_model_the_next_request_has_the_results(shop: Shop) -> None:
@@ -335,7 +335,7 @@ async def test_calls_of_a_reply_that_was_stopped_are_not_begun(shop: Shop, finis
 async def test_after_an_interruption_each_call_has_one_result(tmp_path: Path, shop: Shop) -> None:
     script: list[ScriptItem] = [[call("find"), call("hangs"), call("find", order=2)], text("Done.")]
     model = ScriptedModel(script)
-    agent = hf.Agent("agent", model=model, tools=shop.tools())
+    agent = hf.Agent("agent", model=model, tools=shop.tools(), policy=[hf.allow("*")])
     async with hf.open(tmp_path / "s.db", agents=[agent]) as runtime:
         turn = await runtime.session("s", agent=agent).send("go")
         await asyncio.wait_for(shop.reached.wait(), SOON)
@@ -352,7 +352,7 @@ async def test_a_tool_that_is_gone_after_a_restart_is_told_to_the_model(tmp_path
     def script() -> ScriptedModel:
         return ScriptedModel([[call("find"), call("hangs"), call("find", order=2)], text("Done.")])
 
-    agent = hf.Agent("agent", model=script(), tools=shop.tools())
+    agent = hf.Agent("agent", model=script(), tools=shop.tools(), policy=[hf.allow("*")])
     async with hf.open(tmp_path / "s.db", agents=[agent]) as runtime:
         turn = await runtime.session("s", agent=agent).send("go")
         await asyncio.wait_for(shop.reached.wait(), SOON)
@@ -381,7 +381,7 @@ async def test_an_interrupted_call_that_can_be_looked_up_gets_its_real_result(tm
         return "paid now"
 
     model = ScriptedModel([call("pay", order=1), text("Done.")])
-    agent = hf.Agent("agent", model=model, tools=[pay])
+    agent = hf.Agent("agent", model=model, tools=[pay], policy=[hf.allow("*")])
     async with hf.open(tmp_path / "s.db", agents=[agent]) as runtime:
         turn = await runtime.session("s", agent=agent).send("go")
         await asyncio.wait_for(reached.wait(), SOON)
@@ -407,7 +407,7 @@ async def test_an_interrupted_call_that_had_no_effect_is_done_under_the_same_key
         return "paid now"
 
     model = ScriptedModel([call("pay", order=1), text("Done.")])
-    agent = hf.Agent("agent", model=model, tools=[pay])
+    agent = hf.Agent("agent", model=model, tools=[pay], policy=[hf.allow("*")])
     async with hf.open(tmp_path / "s.db", agents=[agent]) as runtime:
         turn = await runtime.session("s", agent=agent).send("go")
         await asyncio.wait_for(reached.wait(), SOON)

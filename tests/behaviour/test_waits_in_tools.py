@@ -19,7 +19,12 @@ SOON = 5.0
 
 
 def _agent(*tools: hf.Tool[..., Any], script: Any = None) -> hf.Agent:
-    return hf.Agent("a", model=ScriptedModel(script or [call(tools[0]), text("done"), text("next")]), tools=list(tools))
+    return hf.Agent(
+        "a",
+        model=ScriptedModel(script or [call(tools[0]), text("done"), text("next")]),
+        tools=list(tools),
+        policy=[hf.allow("*")],
+    )
 
 
 async def _results(session: hf.Session) -> list[ToolResult]:

@@ -22,7 +22,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from holdfast.errors import HoldfastError
 from holdfast.records import Admitted, Ask, Blob, Done, Ended, Intended, Parked, Record, Resumed, Started
-from holdfast.store import Lease, Notify, Receipt, Store
+from holdfast.store import Admission, Lease, Notify, Receipt, Spend, Store
 from holdfast.store.audit import audit
 from holdfast.store.digests import blob_digest
 from holdfast.store.sqlite.backend import SqliteBackend
@@ -42,6 +42,14 @@ keys = st.sampled_from(("k1", "k2", "k3"))
 contents_of_inputs = st.sampled_from((1, True, "x", {"n": 1}))
 bodies = st.sampled_from((b"one", b"two", b"three"))
 picks = st.sampled_from((0, 0, 0, 1, 2))
+admissions = st.sampled_from(
+    (
+        *(None, None, None, Admission(per_window=1, window_ms=1_000)),
+        *(Admission(duplicates=how, duplicate_window_ms=1_000) for how in ("same_turn", "refuse")),
+    )
+)
+QUESTION: Final = b"may I?"
+spends = st.sampled_from((None, None, Spend(1, 0, 10, 20, 300), {0: Spend(tasks=1), 7: Spend(unpriced=1)}))
 times = st.integers(1, 5)
 
 
@@ -199,9 +207,20 @@ class StoreMachine(RuleBasedStateMachine):
             self._both("renew", lambda side: side.store.renew(self._lease(side, pick)))
 
     @precondition(lambda self: self._memory.leases)
-    @rule(pick=picks, added=plain_records, shift=st.sampled_from((0, 0, 0, 0, -1, 1)))
-    def append(self, pick: int, added: list[Record], shift: int) -> None:
-        self._both("append", lambda side: self._append(side, pick, added, shift))
+    @rule(
+        pick=picks,
+        added=plain_records,
+        shift=st.sampled_from((0, 0, 0, 0, -1, 1)),
+        spend=spends,
+        consume=st.sampled_from(((), (), (), ("w",), ("v", "w"))),
+    )
+    def append(self, pick: int, added: list[Record], shift: int, spend: Any, consume: tuple[str, ...]) -> None:
+        async def append(side: Side) -> int:
+            lease = self._lease(side, pick)
+            head = (await side.store.journal(lease.journal)).head
+            return await side.store.append(lease, added, head=head + shift, spend=spend, consume=consume)
+
+        self._both("append" if not consume else "consume", append)
 
     @precondition(lambda self: self._memory.leases)
     @rule(pick=picks, count=st.integers(2, 4), bad=st.integers(0, 6))
@@ -221,12 +240,15 @@ class StoreMachine(RuleBasedStateMachine):
 
     # ---- inbox ----
 
-    @rule(journal=live, key=keys, content=contents_of_inputs, opening=st.booleans())
-    def accept(self, journal: str, key: str, content: object, opening: bool) -> None:  # noqa: FBT001
+    @rule(journal=live, key=keys, content=contents_of_inputs, opening=st.booleans(), terms=admissions)
+    def accept(self, journal: str, key: str, content: object, opening: bool, terms: Admission | None) -> None:  # noqa: FBT001
         if opening:
-            self._both("accept", lambda side: side.store.accept_into(journal, "session", None, content, key=key))
+            self._both(
+                "accept",
+                lambda side: side.store.accept_into(journal, "session", None, content, key=key, admission=terms),
+            )
         else:
-            self._both("accept", lambda side: side.store.accept(journal, content, key=key))
+            self._both("accept", lambda side: side.store.accept(journal, content, key=key, admission=terms))
 
     @precondition(lambda self: self._memory.leases)
     @rule(number=st.integers(1, 3))
@@ -236,14 +258,48 @@ class StoreMachine(RuleBasedStateMachine):
 
     # ---- waits ----
 
-    @rule(journal=live, name=names, delay=st.sampled_from((None, 300, 1_500)))
-    def open_wait(self, journal: str, name: str, delay: int | None) -> None:
+    @rule(journal=live, name=names, delay=st.sampled_from((None, 300, 1_500)), asks=st.booleans())
+    def open_wait(self, journal: str, name: str, delay: int | None, asks: bool) -> None:  # noqa: FBT001
         deadline = None if delay is None else self._clock.read().wall + delay
-        self._both("open_wait", lambda side: side.store.open_wait(journal, name, deadline=deadline))
+        kind, body = ("approval", QUESTION) if asks else (None, None)
+        self._both(
+            "open_wait",
+            lambda side: side.store.open_wait(journal, name, deadline=deadline, kind=kind, body=body),
+        )
 
     @rule(journal=live, name=names, value=contents_of_inputs)
     def resolve(self, journal: str, name: str, value: object) -> None:
         self._both("resolve", lambda side: side.store.resolve(side.store.wait_token(journal, name), value))
+
+    @rule(
+        journal=live,
+        digest=st.sampled_from((None, blob_digest(QUESTION), blob_digest(QUESTION), "0" * 64)),
+        rule=st.sampled_from((None, "1", "2")),
+        uses=st.integers(0, 2),
+        remove=st.sampled_from((0, 0, 1, 2)),
+    )
+    def approve(self, journal: str, digest: str | None, rule: str | None, uses: int, remove: int) -> None:
+        """Ask, answer with a rule, use the answer (it can be used once), and take a rule back."""
+        self._both("ask", lambda side: side.store.open_wait(journal, "w", kind="approval", body=QUESTION))
+
+        async def answer(side: Side) -> object:
+            more = None if rule is None else side.store.new_rule("clerk", rule, by="ops")
+            return await side.store.answer_wait(journal, "w", "yes", expect_digest=digest, rule=more)
+
+        async def use(side: Side) -> int:
+            lease = self._lease(side, 0)
+            head = (await side.store.journal(lease.journal)).head
+            return await side.store.append(lease, [plain_record(4, 1)], head=head, consume=("w",))
+
+        self._both("approve", answer)
+        self.claim_lease(journal, 500)
+        if self._memory.leases:
+            for _ in range(uses):
+                self._both("consume", use)
+        if remove:
+            self._both("remove_rule", lambda side: side.store.remove_rule(remove, by="boss"))
+        elif rule is not None:
+            self._both("add_rule", lambda side: side.store.add_rule("*", rule, by="ops"))
 
     @rule(journal=live, name=names, expire=st.booleans())
     def expire_or_cancel_wait(self, journal: str, name: str, expire: bool) -> None:  # noqa: FBT001
@@ -440,7 +496,7 @@ class StoreMachine(RuleBasedStateMachine):
 SOUND: Final = frozenset(
     (
         *("gap", "checksum", "unreadable", "epoch", "head", "list", "blob", "input", "wakes", "fork"),
-        *("notification", "memory"),
+        *("notification", "memory", "wait", "rule", "spending"),
     )
 )
 """Laws of the store. The others are about effects, and the records of this machine tell no sensible story of those."""
@@ -479,7 +535,9 @@ async def _everything(store: Store) -> object:
     ready = {row.id: await store.next_notifications(row.id) for row in rows}
     histories = [await store.memory_history("m", key) for key in ("k1", "k2", "k3")]
     apples = sorted(entry.key for entry in await store.memory_search("m", "apple"))
-    lists = (leases, woken, work, inputs, heads, by_status, ready, histories, apples)
+    questions = await store.open_waits("approval"), await store.rules("clerk")
+    aliases = sorted(await store.examine(lambda reader: list(reader.raw_aliases())))
+    lists = (leases, woken, work, inputs, heads, by_status, ready, histories, apples, questions, aliases)
     return found, await store.feed(), due, await store.next_due(), lists, blobs
 
 
@@ -489,6 +547,7 @@ MINIMA: Final = {
     **dict.fromkeys(("renew", "release", "collect_blobs", "expire_wait", "cancel_wait", "revoke_waits"), 1),
     **dict.fromkeys(("notify ok", "append_and_notify ok", "deliver ok", "settle_notification", "ripen ok"), 2),
     **dict.fromkeys(("turn ok", "carry", "memory_put ok", "memory_delete"), 1),
+    **dict.fromkeys(("approve ok", "consume ok", "remove_rule", "add_rule ok"), 1),
     **dict.fromkeys(("quarantine", "jump", "reboot", "crash_with_an_append_under_way"), 1),
 }
 """How often each of these must have happened in a whole run, or it has tested nothing."""
@@ -496,7 +555,7 @@ MINIMA: Final = {
 REFUSALS: Final = (
     *("HeadConflict", "Fenced", "LeaseHeld", "KeyConflict", "WaitUnknown", "InputTaken", "BlobMissing"),
     *("JournalMissing", "JournalConflict", "JournalQuarantined", "ForkPointMissing", "InvalidNumber"),
-    *("NotificationUnknown", "MemoryConflict"),
+    *("NotificationUnknown", "MemoryConflict", "ApprovalMismatch", "WaitConsumed", "RuleUnknown", "RateExceeded"),
 )
 
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+from tests.programs import Program, run
+
+if TYPE_CHECKING:
+    from tests.programs import Programs
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -24,20 +27,20 @@ def _examples() -> list[tuple[str, str]]:
     ]
 
 
-def _run(script: Path) -> list[str]:
-    done = subprocess.run([sys.executable, script.name], cwd=script.parent, capture_output=True, text=True, check=False)
+def _run(programs: Programs, script: Path) -> list[str]:
+    done = run(programs, Program(script.name, (), script.parent))
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()
 
 
 @pytest.mark.parametrize(("name", "code"), _examples(), ids=lambda value: value if len(value) < 40 else "")
 def test_a_documented_example_runs_as_it_stands_and_again_on_the_same_store(
-    name: str, code: str, tmp_path: Path
+    name: str, code: str, tmp_path: Path, programs: Programs
 ) -> None:
     script = tmp_path / "example.py"
     script.write_text(code, encoding="utf-8")
     said = PRINTS.findall(code)
-    first, second = _run(script), _run(script)
+    first, second = _run(programs, script), _run(programs, script)
     if said:
         assert first == said
         assert second == said
@@ -54,9 +57,8 @@ def _commands() -> list[str]:
 
 
 @pytest.mark.parametrize("command", _commands())
-def test_a_documented_command_exists(command: str) -> None:
-    asked = [sys.executable, "-m", "holdfast", command, "--help"]
-    done = subprocess.run(asked, capture_output=True, text=True, check=False)
+def test_a_documented_command_exists(command: str, tmp_path: Path, programs: Programs) -> None:
+    done = run(programs, Program("holdfast", (command, "--help"), tmp_path))
     assert done.returncode == 0, done.stderr
 
 

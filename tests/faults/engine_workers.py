@@ -60,9 +60,19 @@ def _agents(folder: Path, pause: float) -> Sequence[hf.Agent]:
         return "charged"
 
     return (
-        hf.Agent("short", model=_script(call(act, what="one"), call(act, what="two"), text("done")), tools=[act]),
-        hf.Agent("held", model=_script(call(hold), call(act, what="after"), text("done")), tools=[hold, act]),
-        hf.Agent("charging", model=_script(call(charge), text("done")), tools=[charge]),
+        hf.Agent(
+            "short",
+            model=_script(call(act, what="one"), call(act, what="two"), text("done")),
+            tools=[act],
+            policy=[hf.allow("*")],
+        ),
+        hf.Agent(
+            "held",
+            model=_script(call(hold), call(act, what="after"), text("done")),
+            tools=[hold, act],
+            policy=[hf.allow("*")],
+        ),
+        hf.Agent("charging", model=_script(call(charge), text("done")), tools=[charge], policy=[hf.allow("*")]),
     )
 
 

@@ -14,20 +14,28 @@ import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tests.importing import import_everything
+
 from holdfast.testing import arm_from_environment
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 PATIENCE = 30.0
+ROOT = Path(__file__).parents[2]
 
 
 class Forks:
     """Starts the children of a script, each on the store of a folder."""
 
     def __init__(self, script: str | Path) -> None:
+        known = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
         self._server = subprocess.Popen(
-            [sys.executable, str(script)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            [sys.executable, str(script)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(known)},
         )
 
     def run(self, folder: Path, **request: str) -> int:
@@ -49,6 +57,7 @@ class Forks:
 
 def serve(work: Callable[[Path, dict[str, str]], object]) -> None:
     """Do the work of each request in a child of its own, which a crash point of the request may end."""
+    import_everything()
     for line in sys.stdin:
         pid = os.fork()
         if pid == 0:

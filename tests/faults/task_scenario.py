@@ -6,7 +6,6 @@ Run as a script it serves requests (folder, crash point) with a real process eac
 from __future__ import annotations
 
 import asyncio
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -69,7 +68,7 @@ def _say(request: ModelRequest) -> Any:
 
 
 def make_agent(folder: Path, budget: float | None = BUDGET) -> hf.Agent:
-    return hf.Agent("shop", model=ScriptedModel(_say), tools=make_tools(folder, budget))
+    return hf.Agent("shop", model=ScriptedModel(_say), tools=make_tools(folder, budget), policy=[hf.allow("*")])
 
 
 async def _is_over(runtime: Runtime) -> bool:
@@ -103,14 +102,11 @@ def _once(folder: Path, request: dict[str, str]) -> None:
     asyncio.run(asyncio.wait_for(work(folder, budget), PATIENCE))
 
 
-def _import_all() -> None:
-    """What is imported here is not imported by every child."""
-    for name in hf.__all__:
-        getattr(hf, name)
-    import_module("holdfast.store.sqlite.backend")
+def _make_all() -> None:
+    """What is made here once is made quickly by every child."""
     make_agent(Path())
 
 
 if __name__ == "__main__":
-    _import_all()
+    _make_all()
     serve(_once)

@@ -48,7 +48,7 @@ def make_agent(folder: Path, name: str) -> hf.Agent:
     async def pays(ctx: hf.Context) -> str:
         return await held(ctx)
 
-    return hf.Agent("shop", model=ScriptedModel(_say), tools=[looks, pays])
+    return hf.Agent("shop", model=ScriptedModel(_say), tools=[looks, pays], policy=[hf.allow("*")])
 
 
 async def main(store: Path, folder: Path, name: str, session: str | None) -> None:

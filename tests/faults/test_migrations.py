@@ -9,7 +9,10 @@ import pytest
 
 import holdfast as hf
 from holdfast.errors import StoreRefused
+from holdfast.errors.admission import RateExceeded
 from holdfast.records import Started
+from holdfast.store import Admission, Spend
+from holdfast.store.audit import audit
 from holdfast.store.sqlite.health import examine
 from holdfast.store.sqlite.schema import APPLICATION_ID, MIGRATIONS, VERSION
 from holdfast.testing import ScriptedModel, check, text
@@ -17,6 +20,7 @@ from holdfast.testing import ScriptedModel, check, text
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from holdfast.records import Record
 
 TABLES = ("meta", "journals", "records", "inputs", "waits", "blobs", "refs")
 """What the first schema had, and all others have."""
@@ -29,6 +33,8 @@ async def _store_of_schema(version: int, path: Path) -> None:
         await store.open_journal("idle", "session", "a")
         await store.open_journal("driven", "process")
         await store.append(await store.claim("driven"), [Started(at=1, run="r")], head=1)
+        await store.open_wait("s", "timer", deadline=5)
+        await store.resolve(store.wait_token("s", "early"), "yes")
     connection: Any = apsw.Connection(str(path))
     old: Any = apsw.Connection(str(path.with_suffix(".old")))
     for script in MIGRATIONS[:version]:
@@ -93,6 +99,56 @@ async def test_an_older_store_takes_notifications_and_memory(tmp_path: Path, ver
         assert [found.key for found in await store.memory_search(None, "hello")] == ["greeting"]
         assert [line.id for line in await store.journals(session="idle", role="task")] == ["task"]
         assert await check(store) == []
+
+
+@pytest.mark.parametrize("version", OLD)
+async def test_waits_of_an_older_store_are_sound_and_ask_nothing(tmp_path: Path, version: int) -> None:
+    await _store_of_schema(version, tmp_path / "store.db")
+    async with hf.open_store(tmp_path / "store.old") as store:
+        found = [(wait.name, wait.state, wait.payload) for wait in await store.waits("s")]
+        assert found == [("early", "resolved", b'"yes"'), ("timer", "open", None)]
+        new = {(wait.kind, wait.body, wait.at, wait.consumed) for wait in await store.waits("s")}
+        assert new == {(None, None, 0, 0)}
+        assert [wait.name for wait in await store.due()] == ["timer"]
+
+
+@pytest.mark.parametrize("version", OLD)
+async def test_an_older_store_takes_questions_rules_and_admissions(tmp_path: Path, version: int) -> None:
+    await _store_of_schema(version, tmp_path / "store.db")
+    once = Admission(per_window=1)
+    async with hf.open_store(tmp_path / "store.old") as store:
+        await store.open_wait("s", "may I", kind="approval", body=b"refund 900")
+        await store.accept("s", "again", admission=once)
+        await store.answer_wait("s", "may I", "yes", rule=store.new_rule("a", "{}", by="ops"))
+        await store.append(await store.claim("s"), [Started(at=1, run="t1")], head=1, consume=["may I"])
+    async with hf.open_store(tmp_path / "store.old") as store:
+        assert [rule.body for rule in await store.rules("a")] == ["{}"]
+        with pytest.raises(RateExceeded):
+            await store.accept("s", "once more", admission=once)
+        assert await check(store) == []
+
+
+@pytest.mark.parametrize("version", OLD)
+async def test_spending_of_an_older_store_counts_from_its_migration(tmp_path: Path, version: int) -> None:
+    await _store_of_schema(version, tmp_path / "store.db")
+    async with hf.open_store(tmp_path / "store.old") as store:
+        await store.append(await store.claim("s"), [Started(at=1, run="t1")], head=1, spend=Spend(tasks=1))
+        assert await store.spent("a") == Spend(tasks=1)
+        assert await store.examine(lambda reader: audit(reader, None, _spend_of)) == []
+
+
+@pytest.mark.parametrize("version", OLD)
+async def test_all_spending_of_an_older_store_can_be_counted_afterwards(tmp_path: Path, version: int) -> None:
+    await _store_of_schema(version, tmp_path / "store.db")
+    async with hf.open_store(tmp_path / "store.old") as store:
+        await store.rebuild_spending(_spend_of)
+    async with hf.open_store(tmp_path / "store.old") as store:
+        assert await store.spent(None) == Spend(tasks=1)
+        assert await store.examine(lambda reader: audit(reader, None, _spend_of)) == []
+
+
+def _spend_of(record: Record, _: object) -> Spend | None:
+    return Spend(tasks=1) if isinstance(record, Started) else None
 
 
 @pytest.mark.parametrize("version", OLD)

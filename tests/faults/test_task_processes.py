@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import task_workers
+from tests.programs import Program
 
 import holdfast as hf
 from holdfast.messages import UserMessage
@@ -18,6 +17,8 @@ from holdfast.testing import check
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+    from tests.programs import Process, Programs
 
     from holdfast.store import Notification
 
@@ -28,16 +29,17 @@ PATIENCE = 20.0
 class Place:
     """A store in a folder, and the processes that work on it."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, programs: Programs) -> None:
         self.folder = folder
         self.store = folder / "store.db"
-        self._started: dict[str, subprocess.Popen[bytes]] = {}
+        self._programs = programs
+        self._started: dict[str, Process] = {}
 
     def start(self, name: str, *, ask: str | None = None) -> None:
         """A process that is ready, and has asked something if it should."""
         asked = [] if ask is None else ["ask", ask]
-        command = [sys.executable, str(SCRIPT), str(self.store), str(self.folder), name, *asked]
-        self._started[name] = subprocess.Popen(command)
+        program = Program(str(SCRIPT), (self.store, self.folder, name, *asked), self.folder)
+        self._started[name] = self._programs.start(program)
         self.until(lambda: name in self.lines("ready"))
 
     def kill(self, name: str) -> None:
@@ -69,11 +71,14 @@ class Place:
             if process.poll() is None:
                 process.kill()
             process.wait()
+            for stream in (process.stdout, process.stderr):
+                if stream is not None:
+                    stream.close()
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Iterator[Place]:
-    made = Place(tmp_path)
+def place(tmp_path: Path, programs: Programs) -> Iterator[Place]:
+    made = Place(tmp_path, programs)
     yield made
     made.close()
 

@@ -37,7 +37,12 @@ async def test_a_tool_is_called_and_its_result_is_told(provider: str, aimock: An
         ran.append(city)
         return "rain"
 
-    agent = hf.Agent("judged", model=make_model(provider, aimock.address + PROVIDERS[provider]), tools=[weather])
+    agent = hf.Agent(
+        "judged",
+        model=make_model(provider, aimock.address + PROVIDERS[provider]),
+        tools=[weather],
+        policy=[hf.allow("*")],
+    )
     outcome = await ask(agent, "What is the weather in Paris?")
     assert (outcome.text, ran) == ("It rains in Paris.", ["Paris"]), outcome
 

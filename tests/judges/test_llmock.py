@@ -97,7 +97,12 @@ async def test_a_broken_tool_call_runs_nothing_and_the_turn_goes_on(
         return "rain"
 
     await llmock.script({"type": "tool_fault", "kind": kind})
-    agent = hf.Agent("judged", model=make_model(provider, llmock.address + PROVIDERS[provider]), tools=[weather])
+    agent = hf.Agent(
+        "judged",
+        model=make_model(provider, llmock.address + PROVIDERS[provider]),
+        tools=[weather],
+        policy=[hf.allow("*")],
+    )
     outcome = await ask(agent, "What is the weather in Paris?")
     # It would have called the tool in order, had it not broken the call; it does not count that as a fault.
     assert (outcome.status, ran, len(await llmock.requests())) == ("completed", [], 2), outcome
@@ -118,7 +123,12 @@ async def test_a_tool_call_that_was_cut_off_runs_once(provider: str, llmock: Any
     # In the middle of the call; Google's comes in one piece, and there is nothing but the time before it.
     after = 0 if provider == "google" else 2
     await llmock.script(called, {"type": "stream_fault", "kind": "disconnect", "after_chunks": after})
-    agent = hf.Agent("judged", model=make_model(provider, llmock.address + PROVIDERS[provider]), tools=[refund])
+    agent = hf.Agent(
+        "judged",
+        model=make_model(provider, llmock.address + PROVIDERS[provider]),
+        tools=[refund],
+        policy=[hf.allow("*")],
+    )
     outcome = await ask(agent, "Refund order 7.")
     assert (outcome.status, ran) == ("completed", ["7"]), outcome
     await clean(llmock, faults=1)

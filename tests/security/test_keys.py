@@ -8,8 +8,8 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import os
 import pickle
-import sys
 import traceback
 from collections import deque
 from copy import copy
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 import pytest
+from tests.programs import Program, run
 
 import holdfast as hf
 from holdfast.errors import InvalidArgument, ModelError
@@ -31,6 +32,8 @@ from holdfast.testing import ErrorFrame, FakeProvider, HttpError, ProviderReques
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator, Mapping
     from pathlib import Path
+
+    from tests.programs import Programs
 
     from holdfast.models.transport import Response, Timeouts
 
@@ -391,20 +394,16 @@ def test_a_recording_never_has_the_key_that_the_provider_repeats(provider: str, 
 # ---- the command line ------------------------------------------------------------------------------------------------
 
 
-async def test_the_command_line_never_shows_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_command_line_never_shows_the_key(programs: Programs, tmp_path: Path) -> None:
     def echo(request: ProviderRequest) -> HttpError:
         return HttpError(401, message=f"bad key {request.headers['authorization']}")
 
-    monkeypatch.setenv("OPENAI_API_KEY", CANARY)
+    environment = {**os.environ, "OPENAI_API_KEY": CANARY}
     async with FakeProvider([text("hi")], faults=echo) as provider:
         probe = ("test", "openai-chat:m", f"--base-url={provider.url}/v1")
         for arguments in ((), ("--json",), probe, (*probe, "--json")):
-            process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", "holdfast", "models", *arguments),
-                stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.STDOUT,
-            )
-            out, _ = await process.communicate()
-            assert out
-            assert not leaked(out.decode())
+            program = Program("holdfast", ("models", *arguments), tmp_path, environment=environment)
+            done = await asyncio.to_thread(run, programs, program)
+            assert done.stdout
+            assert not leaked(done.stdout + done.stderr)
         assert CANARY in repr(provider.requests[0].headers)

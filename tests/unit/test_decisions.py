@@ -364,7 +364,7 @@ BUFFERED = wait("resolved", payload=b"1", opened=False)
     ],
 )
 def test_opening_a_wait_writes_it_once(found: Wait | None, written: Wait | None) -> None:
-    assert decisions.decide_open_wait(row(), found, OpenWait("j", "w", LATER)) == written
+    assert decisions.decide_open_wait(row(), found, OpenWait("j", "w", LATER), 0) == written
 
 
 @pytest.mark.parametrize(
@@ -430,7 +430,7 @@ def test_a_revoked_wait_is_unknown_whatever_is_asked(found: Wait | None, asked: 
     with pytest.raises(WaitUnknown):
         decisions.decide_settle(row(revoked=not alone), found, SettleWait("j", "w", asked), NOW)
     with pytest.raises(WaitUnknown):
-        decisions.decide_open_wait(row(revoked=not alone), found, OpenWait("j", "w", None))
+        decisions.decide_open_wait(row(revoked=not alone), found, OpenWait("j", "w", None), 0)
 
 
 @pytest.mark.parametrize("asked", ["expired", "cancelled"])

@@ -13,9 +13,9 @@ PACKAGE = Path(__file__).parents[2] / "src" / "holdfast"
 LAYERS: list[tuple[str, ...]] = [
     ("errors", "bounds", "clock", "names", "crashpoints", "records", "messages", "spawning", "attachments"),
     ("effects",),
-    ("turns", "tasks", "events", "output"),
+    ("policy", "turns", "tasks", "events", "output"),
     ("store", "models", "tools"),
-    ("hands", "memory", "profiles"),
+    ("profiles", "secrets", "hands", "memory"),
     ("driving", "agent"),
     ("engine",),
     ("runtime",),
@@ -25,7 +25,7 @@ LAYERS: list[tuple[str, ...]] = [
 # Only for annotations: an error carries a divergence, and knows nothing else of effects.
 ALLOWED = {("errors", "effects")}
 # The door of tools offers what is built on them; it is loaded when it is used.
-DOORS = {("tools/__init__.py", "hands")}
+DOORS = {("tools/__init__.py", "hands"), ("policy/hosts.py", "hands")}
 # Pure modules: no clock, no randomness, no I/O, no event loop.
 PURE = [
     *("names.py", "records.py", "effects/canonical.py", "effects/envelope.py", "effects/divergence.py"),
@@ -49,6 +49,8 @@ PURE = [
     *("runtime/interrupted.py", "runtime/inbox.py"),
     *("tasks/state.py", "tasks/words.py"),
     *(f"profiles/{name}.py" for name in ("profile", "references", "errors")),
+    *(f"policy/{name}.py" for name in ("subject", "rules", "conditions", "deciding", "approvals", "always", "hooks")),
+    *(f"policy/{name}.py" for name in ("limits", "admission", "globs", "hosts", "selecting", "spans")),
     *(f"turns/{name}.py" for name in ("machine", "thread", "keys", "answers", "ending", "conversation", "notices")),
 ]
 IMPURE_MODULES = {"asyncio", "time", "random", "os", "threading", "socket", "subprocess", "secrets", "apsw"}

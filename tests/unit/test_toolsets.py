@@ -28,7 +28,7 @@ def plain(path: str) -> str:
 
 
 def names(*tools: Any) -> list[str]:
-    return list(hf.Agent("a", model=ScriptedModel([]), tools=list(tools)).tools)
+    return list(hf.Agent("a", model=ScriptedModel([]), tools=list(tools), policy=[hf.allow("*")]).tools)
 
 
 def test_the_order_is_that_in_which_they_were_given() -> None:
@@ -117,7 +117,10 @@ def test_an_agent_takes_tools_functions_sets_and_lists_of_them() -> None:
 
 
 def test_an_agent_takes_one_toolset_as_its_tools() -> None:
-    assert list(hf.Agent("a", model=ScriptedModel([]), tools=Toolset(read, write)).tools) == ["read", "write"]
+    assert list(hf.Agent("a", model=ScriptedModel([]), tools=Toolset(read, write), policy=[hf.allow("*")]).tools) == [
+        "read",
+        "write",
+    ]
 
 
 def test_the_same_tool_twice_is_one() -> None:

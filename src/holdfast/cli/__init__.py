@@ -10,7 +10,7 @@ import typer
 from typer.core import TyperGroup
 
 from holdfast import __version__
-from holdfast.cli import commands, doctor, memory, models, notifications, profiled, profiles, tasks
+from holdfast.cli import commands, doctor, memory, models, notifications, policy, profiled, profiles, tasks
 from holdfast.cli.failures import FAILED, INTERRUPTED, exit_code, explained
 from holdfast.errors import HoldfastError
 
@@ -66,6 +66,7 @@ for _command in (
 app.add_typer(models.app, name="models")
 app.add_typer(memory.app, name="memory")
 app.add_typer(notifications.app, name="notifications")
+app.add_typer(policy.app, name="policy")
 app.add_typer(profiles.app, name="profiles")
 app.add_typer(tasks.app, name="tasks")
 

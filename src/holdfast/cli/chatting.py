@@ -14,6 +14,7 @@ from holdfast.cli.profiled import prices
 from holdfast.cli.running import announce, choose_session, opened, quiet_logs
 from holdfast.cli.screen import TextScreen
 from holdfast.cli.terminal import stderr, stdout
+from holdfast.cli.unasked import Unasked
 from holdfast.errors import JournalMissing, UsageError
 from holdfast.messages import AssistantMessage, ToolMessage, UserMessage
 from holdfast.runtime import Runtime
@@ -24,9 +25,12 @@ if TYPE_CHECKING:
 
     from holdfast.agent import Agent
     from holdfast.messages import Message
+    from holdfast.store import Store
 
 _HELP: Final = "/history shows what was said, /quit leaves (so does Ctrl-D); Ctrl-C stops an answer"
 _PAUSE: Final = 0.01
+_PATIENCE: Final = 1.0
+"""How long a notification that is ready may take to begin its turn, in seconds; a gate may keep it back."""
 
 
 class Talk:
@@ -38,6 +42,7 @@ class Talk:
         self._agent = agent
         self._stack = AsyncExitStack()
         self._runtime: Runtime
+        self._others: Unasked
         self.session = ""
         self.code = 0
         """How the last turn came out."""
@@ -48,29 +53,53 @@ class Talk:
         try:
             self.session = await choose_session(store, session, as_id)
             runtime = Runtime(store, [self._agent], only=self.session, own_prices=prices())
+            head = await _head(store, self.session)  # before anything is done
             self._runtime = await self._stack.enter_async_context(runtime)
+            self._others = Unasked(runtime, self.session, self._path, head)
         except BaseException:
             await self._stack.aclose()
             raise
 
     async def say(self, text: str) -> bool:
         """One turn; False when the process was told to leave meanwhile."""
+        if not await self._rest():
+            return False
         handle = self._runtime.session(self.session, agent=self._agent)
-        head = await self._head()
+        head = await _head(self._runtime.store, self.session)
         turn = await handle.send(text, metadata={"agent": self._reference})
         screen = TextScreen(stdout(), stderr())
         followed = await Follower(self._runtime, turn, screen, self._path).follow(head)
         self.code = followed.code
-        while self._runtime.active and not followed.left:  # noqa: ASYNC110  no event tells
-            # The lease must be given back before the loop stands still.
-            await asyncio.sleep(_PAUSE)
-        return not followed.left
+        return not followed.left and await self._rest()
 
-    async def _head(self) -> int:
+    async def _rest(self) -> bool:
+        """Wait until nothing goes on here, and show the turns that begin by themselves; False when told to leave.
+
+        The leases must be given back before the loop stands still.
+        """
+        store, seen, idle = self._runtime.store, -1, 0.0
+        while True:
+            active, version = self._runtime.active, store.version
+            if version != seen or not active:
+                followed = await self._others.show(TextScreen(stdout(), stderr()))
+                if followed is not None:
+                    if followed.left:
+                        return False
+                    continue
+                seen = version
+            if not active and (idle >= _PATIENCE or not await self._to_be_told()):
+                return True
+            idle = 0.0 if active else idle + _PAUSE
+            await asyncio.sleep(_PAUSE)  # no event tells
+
+    async def _to_be_told(self) -> bool:
+        """Whether a turn is about to begin by itself."""
+        store = self._runtime.store
         try:
-            return (await self._runtime.store.journal(self.session)).head
-        except JournalMissing:
-            return 0
+            waits = (await store.journal(self.session)).status == "waiting"
+            return not waits and bool(await store.next_notifications(self.session, 1))
+        except JournalMissing:  # nothing was ever said
+            return False
 
     async def history(self) -> list[str]:
         """What was said, as lines."""
@@ -83,6 +112,14 @@ class Talk:
     async def end(self) -> None:
         """Let go of the store."""
         await self._stack.aclose()
+
+
+async def _head(store: Store, session: str) -> int:
+    """Where the journal of a session ends."""
+    try:
+        return (await store.journal(session)).head
+    except JournalMissing:
+        return 0
 
 
 def chat(path: Path, reference: str, session: str | None, as_id: str | None) -> int:

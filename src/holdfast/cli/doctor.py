@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path  # noqa: TC003  typer looks at the annotation at run time
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import msgspec
 import typer
@@ -47,7 +47,7 @@ def doctor(
             typer.echo(f"doctor: {error}", err=True)
         raise typer.Exit(1) from error
     progress.clear()
-    typer.echo(msgspec.json.encode(health).decode() if as_json else "\n".join(_lines(health)))
+    typer.echo(msgspec.json.encode(health).decode() if as_json else "\n".join(_lines(health, _memories(store))))
     raise typer.Exit(0 if health.healthy else 1)
 
 
@@ -68,18 +68,47 @@ class _Progress:
             sys.stderr.flush()
 
 
-def _lines(health: Health) -> list[str]:
+class _Memories(NamedTuple):
+    """What is remembered."""
+
+    scopes: int
+    entries: int
+    damaged: int
+
+
+def _memories(path: Path) -> _Memories:
+    """How much is remembered, and how many entries are not what was written."""
+    from holdfast.store.contract import StoreLimits  # noqa: PLC0415  apsw only when it is needed
+    from holdfast.store.sqlite.files import connect_reader, snapshot, translated  # noqa: PLC0415
+    from holdfast.store.sqlite.reader import SqliteReader  # noqa: PLC0415
+
+    scopes: set[str] = set()
+    entries = damaged = 0
+    with translated(path):
+        connection = connect_reader(path, StoreLimits())
+        try:
+            with snapshot(connection):
+                for entry, sound in SqliteReader(connection).memories.raw():
+                    scopes.add(entry.scope)
+                    entries, damaged = entries + 1, damaged + (not sound)
+        finally:
+            connection.close()
+    return _Memories(len(scopes), entries, damaged)
+
+
+def _lines(health: Health, memories: _Memories) -> list[str]:
     verdict = "healthy" if health.healthy else f"{health.problem_count:,} problem(s)"
     checksums = "all checksums right" if not health.checksum_failures else f"{health.checksum_failures:,} WRONG"
-    statuses = ", ".join(f"{count:,} {status}" for status, count in health.journals.items())
     lines = [
         f"{health.path}: {verdict}",
         _line("versions", f"holdfast {health.holdfast}, schema {health.schema}, SQLite {health.sqlite}"),
         _line("file", f"{_size(health.bytes)}, write-ahead log {_size(health.wal_bytes)}, mode {health.mode}"),
-        _line("journals", f"{sum(health.journals.values()):,}" + (f" ({statuses})" if statuses else "")),
+        _line("journals", _counted(health.journals)),
         _line("records", f"{health.records:,}, {checksums}"),
         _line("inbox", f"{health.pending_inputs:,} pending"),
         _line("waits", f"{health.open_waits:,} open{_due(health.next_due)}"),
+        _line("notifications", _counted(health.notifications)),
+        _line("memories", _remembered(memories)),
         _line("blobs", f"{health.blobs:,} ({_size(health.blob_bytes)})"),
         _line("leases", f"{len(health.leases):,} held"),
     ]
@@ -92,7 +121,20 @@ def _lines(health: Health) -> list[str]:
 
 
 def _line(name: str, text: str) -> str:
-    return f"  {name:<12} {text}"
+    return f"  {name:<13} {text}"
+
+
+def _counted(counts: dict[str, int]) -> str:
+    """How many there are, and how many of each kind."""
+    kinds = ", ".join(f"{count:,} {kind}" for kind, count in counts.items())
+    return f"{sum(counts.values()):,}" + (f" ({kinds})" if kinds else "")
+
+
+def _remembered(memories: _Memories) -> str:
+    if not memories.entries:
+        return "0"
+    damaged = f", {memories.damaged:,} DAMAGED" if memories.damaged else ", none damaged"
+    return f"{memories.entries:,} in {memories.scopes:,} scope(s){damaged}"
 
 
 def _held(held: Held) -> str:

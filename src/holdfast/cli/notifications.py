@@ -122,7 +122,6 @@ def _rows(out: Terminal, found: list[Notification], now: int) -> list[str]:
     rows = [_HEADINGS]
     painted = [[out.paint(word, "bold") for word in _HEADINGS]]
     for line in found:
-        reason = f" ({one_line(line.reason, 100)})" if line.reason and line.state in {"queued", "dead"} else ""
         row = [
             str(line.id),
             one_line(line.journal, 24),
@@ -130,8 +129,29 @@ def _rows(out: Terminal, found: list[Notification], now: int) -> list[str]:
             one_line(line.kind, 24),
             str(line.attempts),
             f"{duration(max(now - line.updated, 0))} ago",
-            one_line(line.title, 60) + reason,
+            _told(line, now),
         ]
         rows.append(row)
         painted.append([*row[:2], out.status(row[2]), *row[3:]])
     return table(rows, painted)
+
+
+def _told(line: Notification, now: int) -> str:
+    """What it says, why it was not told yet, and when it will be."""
+    from holdfast.cli.terminal import duration, one_line  # noqa: PLC0415
+    from holdfast.hands.timers.times import KIND  # noqa: PLC0415
+
+    early = _is_early(line, now)
+    timer = line.kind == KIND and early
+    notes = [one_line(line.reason, 100)] if line.reason and line.state in {"queued", "dead"} else []
+    if line.state == "queued" and line.due > now:
+        doing = "goes off" if timer else "is told" if early else "is told again"
+        notes.append(f"{doing} in {duration(line.due - now)}")
+    # The title of a timer is what is said when it has gone off.
+    title = f"A timer: {one_line(line.body, 60)}" if timer else one_line(line.title, 60)
+    return f"{title} ({'; '.join(notes)})" if notes else title
+
+
+def _is_early(line: Notification, now: int) -> bool:
+    """Whether its time has never come: not yet, or it was settled before."""
+    return not line.attempts and line.due > (now if line.state == "queued" else line.updated)

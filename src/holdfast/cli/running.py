@@ -29,6 +29,7 @@ from holdfast.cli.sessions import (
     require_store,
 )
 from holdfast.cli.terminal import stderr, stdout
+from holdfast.cli.unasked import Unasked, reason_of
 from holdfast.errors import JournalConflict, JournalMissing
 from holdfast.names import check_id
 from holdfast.runtime import Runtime
@@ -194,19 +195,24 @@ async def _resume(path: Path, target: Target, agent: Agent, screen: Screen, *, u
     if target.line.agent != agent.name:
         raise JournalConflict(target.id, f"a session of agent {target.line.agent!r}", f"one of {agent.name!r}")
     code = 0
-    async with open_store(path) as store, Runtime(store, [agent], only=target.id, own_prices=prices()) as runtime:
-        while True:
-            followed = await _next(runtime, target.id, screen, path)
-            if followed is None:
-                if not await _in_background(store, target.id):
+    async with open_store(path) as store:
+        head = (await store.journal(target.id)).head  # before anything is done
+        async with Runtime(store, [agent], only=target.id, own_prices=prices()) as runtime:
+            others = Unasked(runtime, target.id, path, head)
+            while True:
+                # In this order: what ends in the background begins a turn, which is looked for afterwards.
+                version, busy = store.version, await _in_background(store, target.id)
+                followed = await others.show(screen) or await _next(runtime, target.id, screen, path, others)
+                if followed is None:
+                    if not busy:
+                        break
+                    await store.changed(version, 0.5)
+                    continue
+                code = followed.code
+                if followed.left:
                     break
-                await store.changed(store.version, 0.5)
-                continue
-            code = followed.code
-            if followed.left:
-                break
-            if followed.waits and not (unattended and await _answered(runtime.store, target.id)):
-                break
+                if followed.waits and not (unattended and await _answered(runtime.store, target.id)):
+                    break
     return code
 
 
@@ -218,13 +224,17 @@ async def _in_background(store: Store, session: str) -> bool:
     return bool(await store.next_notifications(session, 1))
 
 
-async def _next(runtime: Runtime, session: str, screen: Screen, path: Path) -> Followed | None:
+async def _next(runtime: Runtime, session: str, screen: Screen, path: Path, others: Unasked) -> Followed | None:
     """Follow the last turn that is left to do; None when there is none."""
     store = runtime.store
     head = (await store.journal(session)).head
     turn = await last_turn(store, session)
     if turn is None:
         return None
+    others.saw(turn)
+    reason = await reason_of(store, session, turn)
+    if reason is not None:
+        screen.remark(reason)
     queued = {found.input for found in await store.pending(session)}
     handle = runtime.session(session).turn(turn)
     entered = int(turn[1:]) not in queued

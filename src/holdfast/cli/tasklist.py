@@ -21,23 +21,12 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from holdfast.cli.terminal import Terminal
-    from holdfast.records import Status
     from holdfast.runtime.runtime import Runtime
     from holdfast.store import Journal, Store
 
 _PATIENCE: Final = 2.0
 """How long `cancel` waits for the end, in seconds."""
 _HEADINGS: Final = ["TASK", "TOOL", "STATUS", "SESSION", "CHANGED", "BY"]
-_LISTED: Final[dict[TaskStatus, Status]] = {
-    "created": "idle",
-    "running": "running",
-    "waiting": "waiting",
-    "succeeded": "completed",
-    "failed": "failed",
-    "cancelled": "cancelled",
-    "interrupted": "failed",
-}
-"""How the lists of the store call a status. They know no difference between the last one and a failure."""
 
 
 class Line(msgspec.Struct, frozen=True):
@@ -136,8 +125,15 @@ async def cancelled(path: Path, given: str, reason: str) -> int:
     if state.status == "cancelled" and asked != "too_late":
         out.line(f"cancelled {id}")
         return 0
-    out.line(f"too late: {id} had ended ({state.status})")
+    out.line(f"too late: {id} had ended ({_end(state)})")
     return FAILED
+
+
+def _end(state: TaskState) -> str:
+    """How a task ended, and why if it did not end well."""
+    error = state.error
+    told = () if error is None else (part for part in (error.kind, error.message) if part not in {"", state.status})
+    return ": ".join((state.status, *(one_line(part, 200) for part in told)))
 
 
 async def _awaited(runtime: Runtime, id: str) -> TaskState:
@@ -182,16 +178,16 @@ async def find_task(store: Store, given: str) -> str:
 
 async def _lines(runtime: Runtime, session: str | None, status: TaskStatus | None, limit: int) -> list[Line]:
     workers = await _workers(runtime.store)
-    wanted = None if status is None else _LISTED[status]
     found: list[Line] = []
     last: Journal | None = None
     while len(found) < limit:
         size = min(max(limit - len(found), 50), runtime.store.limits.page)
-        page = await runtime.tasks.list(session=session, status=wanted, before=last, limit=size)
-        for journal in page:
-            if journal.quarantine is None:  # what can't be trusted is for `doctor`
-                line = _line(await glance(runtime.store, journal.id), workers.get(journal.id))
-                found += [line] if status in (None, line.status) else []
+        page = await runtime.tasks.list(session=session, status=status, before=last, limit=size)
+        found += [
+            _line(await glance(runtime.store, journal.id), workers.get(journal.id))
+            for journal in page
+            if journal.quarantine is None  # what can't be trusted is for `doctor`
+        ]
         if len(page) < size:
             break
         last = page[-1]

@@ -89,11 +89,18 @@ class Ledger(Protocol):
         ...
 
     def append(
-        self, added: list[Record], *, patient: bool = False, notify: Sequence[Any] = ()
+        self,
+        added: list[Record],
+        *,
+        patient: bool = False,
+        notify: Sequence[Any] = (),
+        consume: Sequence[str] = (),
+        spend: Any = None,  # noqa: ANN401  what the store counts is no matter of this layer
     ) -> tuple[int, Awaitable[object]]:
         """Queue records now; answers the sequence of the last one, and what to await for durability.
 
-        With `patient`, nobody awaits it soon. `notify` are notifications that belong into the same commit.
+        With `patient`, nobody awaits it soon. Into the same commit belong: `notify`, notifications; `consume`, answered
+        waits that are used up; `spend`, what the records say was used.
         """
         ...
 
@@ -270,6 +277,12 @@ class Performer:
         """What the journal had about `key` when this drive began."""
         return self.past.effects.get(key)
 
+    def below(self, key: str, mark: str) -> list[Recorded]:
+        """What the journal had right below `key` in places that begin with `mark`. It counts as asked for again."""
+        found = [name for name in self.past.order.get(key, ()) if name.startswith(key + mark)]
+        self._asked.update(found)
+        return [self.past.effects[name] for name in found if name in self.past.effects]
+
     def _code(self) -> str | None:
         started = self.past.started.get(self.run)
         return started.code if started else None
@@ -397,7 +410,13 @@ class Performer:
         return seq
 
     def submit(
-        self, added: list[Record], *, patient: bool = False, notify: Sequence[Any] = ()
+        self,
+        added: list[Record],
+        *,
+        patient: bool = False,
+        notify: Sequence[Any] = (),
+        consume: Sequence[str] = (),
+        spend: Any = None,  # noqa: ANN401
     ) -> tuple[int, Awaitable[object]]:
         """Append without waiting: the place in the journal is fixed now, durability comes with the awaitable."""
         self.check_halted()
@@ -405,7 +424,7 @@ class Performer:
             raise RunEnded(self.run)
         noted, self._abandoned = self._abandoned, []
         try:
-            return self._ledger.append([*noted, *added], patient=patient, notify=notify)
+            return self._ledger.append([*noted, *added], patient=patient, notify=notify, consume=consume, spend=spend)
         except HoldfastError as error:
             raise self.halt(error) from error
 

@@ -11,6 +11,7 @@
 
 from __future__ import annotations
 
+from holdfast.errors.admission import DuplicateInput, EmptyInput, InputTooLarge, RateExceeded
 from holdfast.errors.agents import (
     AgentInvalid,
     AgentUnknown,
@@ -21,6 +22,7 @@ from holdfast.errors.agents import (
     ToolInvalid,
     TurnUnknown,
 )
+from holdfast.errors.approvals import ApprovalClosed, ApprovalUnknown
 from holdfast.errors.arguments import (
     InvalidArgument,
     InvalidId,
@@ -68,6 +70,17 @@ from holdfast.errors.models import (
     StreamCut,
 )
 from holdfast.errors.notifications import NotificationsFull, NotificationUnknown
+from holdfast.errors.policy import PolicyInvalid, PolicyMissing, PolicyUnsafe, PolicyUnwritable
+from holdfast.errors.rules import RuleCorrupt, RulesFull, RuleUnknown
+from holdfast.errors.secrets import (
+    SecretExposed,
+    SecretNameInvalid,
+    SecretTooCommon,
+    SecretTooLong,
+    SecretTooShort,
+    SecretUnavailable,
+    SecretUnknown,
+)
 from holdfast.errors.store import (
     BlobCorrupt,
     BlobMissing,
@@ -93,26 +106,28 @@ from holdfast.errors.tree import (
     UsageError,
     WorldError,
 )
-from holdfast.errors.waits import (
-    WaitEnded,
-    WaitExpired,
-    WaitUnknown,
-)
+from holdfast.errors.unoffered import NotOffered
+from holdfast.errors.waits import ApprovalMismatch, WaitConsumed, WaitEnded, WaitExpired, WaitUnknown
 
 __all__ = [
     "Actor",
     "AgentInvalid",
     "AgentUnknown",
+    "ApprovalClosed",
+    "ApprovalMismatch",
+    "ApprovalUnknown",
     "BlobCorrupt",
     "BlobMissing",
     "CommitUnknown",
     "ContextOverflow",
     "ControlCancelled",
     "CursorInvalid",
+    "DuplicateInput",
     "EffectCancelled",
     "EffectFailed",
     "EffectRepeated",
     "EffectUnknown",
+    "EmptyInput",
     "EventTooLarge",
     "Fenced",
     "ForkPointMissing",
@@ -122,6 +137,7 @@ __all__ = [
     "HoldfastError",
     "InboxFull",
     "InputTaken",
+    "InputTooLarge",
     "InvalidArgument",
     "InvalidId",
     "InvalidNumber",
@@ -139,20 +155,36 @@ __all__ = [
     "ModelError",
     "ModelUnknown",
     "NoneSucceeded",
+    "NotOffered",
     "NotificationUnknown",
     "NotificationsFull",
     "OrderUnknown",
     "PayloadTooLarge",
+    "PolicyInvalid",
+    "PolicyMissing",
+    "PolicyUnsafe",
+    "PolicyUnwritable",
+    "RateExceeded",
     "RecordUnreadable",
     "RecordingDiffers",
     "RecordingEnded",
     "RecordingInvalid",
     "ReplayMismatch",
     "ReplayMiss",
+    "RuleCorrupt",
+    "RuleUnknown",
+    "RulesFull",
     "RunEnded",
     "RunFailed",
     "RuntimeStopped",
     "ScopeBusy",
+    "SecretExposed",
+    "SecretNameInvalid",
+    "SecretTooCommon",
+    "SecretTooLong",
+    "SecretTooShort",
+    "SecretUnavailable",
+    "SecretUnknown",
     "StoreBusy",
     "StoreClosed",
     "StoreDamaged",
@@ -169,6 +201,7 @@ __all__ = [
     "ToolInvalid",
     "TurnUnknown",
     "UsageError",
+    "WaitConsumed",
     "WaitEnded",
     "WaitExpired",
     "WaitUnknown",

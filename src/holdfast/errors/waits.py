@@ -1,8 +1,8 @@
-"""Waits: unknown, over, or not answered in time."""
+"""Waits: unknown, over, not answered in time, answered about something else, or used up."""
 
 from __future__ import annotations
 
-from holdfast.errors.tree import UsageError, WorldError
+from holdfast.errors.tree import StoreError, UsageError, WorldError
 
 
 class WaitUnknown(UsageError):
@@ -28,5 +28,36 @@ class WaitEnded(WorldError):
 
     def __init__(self, name: str, state: str) -> None:
         super().__init__(f"the wait {name!r} was {state}; nobody can answer it any more")
+        self.name = name
+        self.state = state
+
+
+class ApprovalMismatch(UsageError):
+    """The answer is about something else than what is asked. Nothing was settled."""
+
+    def __init__(self, journal: str, name: str, expected: str, actual: str | None) -> None:
+        asked = "asks for nothing in particular" if actual is None else f"is about {actual}"
+        super().__init__(
+            f"the answer is about {expected}, but the wait {name!r} of {journal!r} {asked}; "
+            "nothing was settled. Look at what is asked now, and answer that"
+        )
+        self.journal = journal
+        self.name = name
+        self.expected = expected
+        self.actual = actual
+
+
+class WaitConsumed(StoreError):
+    """The answer to a wait can't be used: it was used before, or there is none. Nothing was appended.
+
+    `state` is that of the wait, "consumed" when the answer was used, "unknown" when there is no such wait.
+    """
+
+    def __init__(self, journal: str, name: str, state: str) -> None:
+        why = "its answer was used before" if state == "consumed" else f"it is {state}, not resolved"
+        super().__init__(
+            f"the wait {name!r} of {journal!r} can't be used: {why}; nothing was appended. Ask again under another name"
+        )
+        self.journal = journal
         self.name = name
         self.state = state

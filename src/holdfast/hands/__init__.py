@@ -1,1 +1,5 @@
-"""Hands for an agent: families of tools that touch files, run commands and read the web, each within its bounds."""
+"""Hands for an agent: families of tools, each within its bounds.
+
+They touch files, run commands, read the web, remember, watch tasks and timers, and read skills and the instructions of
+a project when these are needed.
+"""

@@ -12,8 +12,9 @@ from holdfast import events
 from holdfast.crashpoints import crash_point
 from holdfast.effects.canonical import digest_of_bytes
 from holdfast.effects.performer import bounded, printable
-from holdfast.effects.replay import Answer, Repeat
-from holdfast.errors import ModelError, StreamCut
+from holdfast.effects.replay import Answer as Recorded
+from holdfast.effects.replay import Repeat
+from holdfast.errors import EffectFailed, ModelError, StreamCut
 from holdfast.messages import (
     Attachment,
     CallChunk,
@@ -33,6 +34,7 @@ from holdfast.messages import (
     encode,
 )
 from holdfast.models.contract import batches
+from holdfast.policy.hooks import Answer, Deny, HookRequest
 from holdfast.records import ABSENT, Ask, Blob, Done, ErrorInfo, Failed
 from holdfast.runtime.surroundings import passes
 from holdfast.turns import ModelFailed, Replied
@@ -44,6 +46,7 @@ if TYPE_CHECKING:
     from holdfast.effects.performer import Performer
     from holdfast.messages import Message, ModelRequest, StreamEvent
     from holdfast.records import Outcome
+    from holdfast.runtime.hooking import Hooked
     from holdfast.runtime.recording import Recorder
     from holdfast.runtime.surroundings import Surroundings
     from holdfast.turns import CallModel
@@ -74,8 +77,17 @@ class Unfinished(NamedTuple):
 class Asking:
     """Asks the model of one turn."""
 
-    def __init__(self, around: Surroundings, run: str, agent: Agent, performer: Performer, recorder: Recorder) -> None:
+    def __init__(  # noqa: PLR0913, PLR0917
+        self,
+        around: Surroundings,
+        run: str,
+        agent: Agent,
+        performer: Performer,
+        recorder: Recorder,
+        hooked: Hooked,
+    ) -> None:
         self._around = around
+        self._hooked = hooked
         self._run = run
         self._agent = agent
         self._performer = performer
@@ -97,7 +109,7 @@ class Asking:
         content = digest_of_bytes("request", self._agent.prefix.encode() + effect.thread.chain)
         ask = Ask("model_call", self._agent.name, content)
         decision = self._performer.decide(key, ask, Repeat.FREE)
-        if isinstance(decision, Answer):
+        if isinstance(decision, Recorded):
             return _recorded(decision.outcome)
         await self._around.boundary()
         request = self._agent.request(effect.thread, effect.position, await self._attached(effect.thread))
@@ -109,7 +121,7 @@ class Asking:
         begun = self._loop.time()
         crash_point("model.before_call")
         try:
-            body = encode(self._priced(await self._stream(Unfinished(key, ask, [], []), request)))
+            body = encode(await self._replied(Unfinished(key, ask, [], []), request))
             reply = decode_reply(body)  # a model of somebody's own may have put anything into it
         except ModelError as error:
             failed = self._failed(key, ask, error, begun)
@@ -127,7 +139,29 @@ class Asking:
             failed = outcome
         self._unfinished = None
         self._recorder.submit([failed])
+        if self._hooked.has("on_error"):
+            await self._hooked.on_error(EffectFailed(key, failed.error.kind, failed.error.message))
         return ModelFailed(failed.error.kind, failed.error.message)
+
+    async def _replied(self, unfinished: Unfinished, request: ModelRequest) -> ModelReply:
+        """What the model says, or a hook in its place."""
+        asked = HookRequest(self._hooked.turn, request)
+        if self._hooked.has("before_model"):
+            match await self._hooked.before_model(asked):
+                case Deny(reason):
+                    raise ModelError(reason, kind="denied")
+                case Answer(value):
+                    return ModelReply((Text(str(value)),), "stop", Usage(), "hook")
+                case None:
+                    pass
+        reply = self._priced(await self._stream(unfinished, request))
+        if self._hooked.has("after_model"):
+            decision = await self._hooked.after_model(asked, reply)
+            if decision is not None:
+                denied = ModelError(decision.reason, kind="denied")
+                denied.attempts = reply.attempts  # it was paid for
+                raise denied
+        return reply
 
     def _failed(self, key: str, ask: Ask, error: ModelError, begun: float) -> Failed:
         info = ErrorInfo(printable(error.kind[:100]), bounded(error.message))

@@ -28,7 +28,9 @@ if TYPE_CHECKING:
 class Waits(Protocol):
     """Where waits are kept."""
 
-    async def open_wait(self, name: str, deadline: int | None) -> Wait:
+    async def open_wait(
+        self, name: str, deadline: int | None, *, kind: str | None = None, body: bytes | None = None
+    ) -> Wait:
         """The wait as it now is."""
         ...
 
@@ -44,9 +46,11 @@ class JournalWaits:
         self._store = store
         self._journal = journal
 
-    async def open_wait(self, name: str, deadline: int | None) -> Wait:
+    async def open_wait(
+        self, name: str, deadline: int | None, *, kind: str | None = None, body: bytes | None = None
+    ) -> Wait:
         """The wait as it now is; one whose time is up is ended first."""
-        wait = await self._store.open_wait(self._journal, name, deadline=deadline)
+        wait = await self._store.open_wait(self._journal, name, deadline=deadline, kind=kind, body=body)
         if self._is_overdue(wait):
             wait = (await self._store.expire_wait(self._journal, name)).wait
         return wait

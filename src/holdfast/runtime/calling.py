@@ -30,7 +30,9 @@ if TYPE_CHECKING:
 
     from holdfast.effects.performer import Performer
     from holdfast.messages import ToolCall, ToolResult
+    from holdfast.policy.subject import Taint
     from holdfast.records import Outcome, Record
+    from holdfast.runtime.authorising import Authorising
     from holdfast.runtime.invoking import Work
     from holdfast.runtime.recording import Recorder
     from holdfast.runtime.surroundings import Surroundings
@@ -58,9 +60,11 @@ class Calling:
         performer: Performer,
         recorder: Recorder,
         *,
+        authorising: Authorising | None = None,
         budget: float | None = None,
         resumed: bool = False,
     ) -> None:
+        self._authorising = authorising
         self._budget = budget
         """How many seconds a model waits for a call, where the tool says nothing; then it goes on in the background."""
         self._resumed = resumed
@@ -77,10 +81,14 @@ class Calling:
         """Calls that were intended or begun here and have no outcome yet."""
         self._settled: set[str] = set()
 
-    async def perform(self, effect: RunTools) -> tuple[ToolResult, ...]:
+    async def perform(self, effect: RunTools, taint: Taint) -> tuple[ToolResult, ...]:
         """The results of a batch of calls, in their order. Raises `Park` when one of them waits for somebody."""
         calls = [self._prepare(effect.id, number, call) for number, call in enumerate(effect.calls, 1)]
-        for group in _groups(calls):
+        if self._authorising is not None:
+            await self._authorise(calls, taint)
+        # Those about which a person is asked do not hold up the others.
+        asked = tuple(call.wait for call in calls if call.wait is not None)
+        for group in _groups([call for call in calls if call.wait is None]):
             todo = [call for call in group if call.result is None]
             if not todo:
                 continue
@@ -95,10 +103,22 @@ class Calling:
             self._recorder.flush()
             waits = tuple(call.wait for call in group if call.wait is not None)
             if waits:
-                raise Park(waits)
+                raise Park((*waits, *asked))
+        if asked:
+            raise Park(asked)
         return tuple(call.result for call in calls if call.result is not None)
 
     # ---- before ----
+
+    async def _authorise(self, calls: list[Call], taint: Taint) -> None:
+        if self._authorising is None or not any(call.fresh and call.result is None for call in calls):
+            return
+        if self._caller.stopped:
+            raise asyncio.CancelledError
+        await self._authorising.authorise([call for call in calls if call.result is None], taint)
+        for call in calls:
+            if call.refused is not None or call.given is not None:
+                call.decision = Begin(intent=False) if call.fresh else call.decision  # it will not be performed
 
     def _prepare(self, number: int, ordinal: int, call: ToolCall) -> Call:
         """What is to be done about a call. Nothing is done before all calls of the batch fit what is recorded."""
@@ -120,6 +140,10 @@ class Calling:
     def _bind(self, prepared: Call, repeat: Repeat) -> None:
         if isinstance(prepared.decision, SettleUnknown) and left_by_itself(self._performer.past, prepared.key):
             prepared.decision = Again()
+        if self._authorising is not None:
+            decided = self._authorising.effective(prepared.key, prepared.call)
+            prepared.edited = decided.edited
+            prepared.call = decided.call
         prepared.bind(self._tools)
         if prepared.refused is not None and isinstance(prepared.decision, Begin) and repeat is Repeat.NEVER:
             prepared.decision = Begin(intent=False)  # it will not be performed
@@ -127,9 +151,15 @@ class Calling:
     async def _intend(self, todo: list[Call]) -> None:
         """Record what is about to be done, together with the reply that asked for it."""
         intending = [call for call in todo if call.intends]
-        if intending:
+        decided = [record for call in todo for record in call.before]
+        if intending or decided:
             crash_point("tool.before_intent")
-            self._recorder.submit([self._performer.intention(call.key, call.ask) for call in intending])
+            intents = [self._performer.intention(call.key, call.ask) for call in intending]
+            # An approval is used up in the commit that says what it is used for.
+            consumed = [name for call in todo for name in call.consumes]
+            self._recorder.submit([*decided, *intents], consume=consumed)
+            for call in todo:
+                call.before, call.consumes = [], []
         for call in intending:
             call.intended = True
             self._open[call.key] = call
@@ -160,6 +190,8 @@ class Calling:
         except Suspended as suspended:
             prepared.wait = suspended.wait
             return
+        if self._authorising is not None:
+            outcome = await self._authorising.told(prepared, outcome)
         crash_point("tool.before_outcome")
         self._recorder.gather(outcome)
         self._open.pop(prepared.key, None)
@@ -171,6 +203,8 @@ class Calling:
 
     async def _outcome(self, prepared: Call) -> Outcome:
         tool = prepared.tool
+        if prepared.given is not None:
+            return await self._performer.succeeded(prepared.key, prepared.asked, prepared.given, self._loop.time())
         # Also where it would not go to the background now: a process before this one may have thought otherwise.
         known = await self._around.spilled(prepared.key) if self._resumed else None
         if known is not None:

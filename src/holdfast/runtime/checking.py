@@ -12,6 +12,7 @@ import msgspec
 from holdfast.driving import RecordedJournal
 from holdfast.effects.divergence import Divergence, diverge
 from holdfast.errors import Halted, HoldfastError, InvariantBroken, JournalConflict, ReplayMismatch, ReplayMiss
+from holdfast.policy.limits import beyond_turn
 from holdfast.records import Ended, EndStatus
 from holdfast.runtime.performing import Park, TurnRun
 from holdfast.runtime.reading import read_conversation, read_records
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from holdfast.agent import Agent
     from holdfast.events import LiveEvent
     from holdfast.messages import ModelReply, UserMessage
+    from holdfast.policy.hooks import Hooks
+    from holdfast.policy.subject import Subject
     from holdfast.records import Admitted
     from holdfast.runtime.invoking import Call, Work
     from holdfast.runtime.services import Services
@@ -132,7 +135,9 @@ def _halted(reason: HoldfastError, recorded: Ending | None) -> Finding | None:
 
 def _broken_off(ending: Ending) -> bool:
     """Whether the turn was stopped from outside, wherever it was."""
-    return ending.status == "cancelled" or (ending.status, ending.code) == ("limit", "deadline")
+    if ending.status == "limit":
+        return ending.code == "deadline" or beyond_turn(ending.code)
+    return ending.status == "cancelled"
 
 
 def _told(ending: Ending) -> dict[str, Any]:
@@ -145,6 +150,7 @@ class _Nobody:
     def __init__(self, session: str) -> None:
         self.session = session
         self.host: Services | None = None
+        self.hooks: tuple[Hooks, ...] = ()
 
     def show(self, kind: type[LiveEvent], run: str, fields: dict[str, Any]) -> None:
         """Nobody watches."""
@@ -155,7 +161,18 @@ class _Nobody:
     async def boundary(self) -> None:
         """It may always go on: nothing is performed."""
 
-    async def open_wait(self, name: str, deadline: int | None) -> Wait:  # noqa: ARG002
+    async def always(self, agent: str, subject: Subject) -> bool:
+        message = f"a check must not decide about a call of {subject.tool!r} by {agent!r}"
+        raise InvariantBroken(message)
+
+    async def open_wait(
+        self,
+        name: str,
+        deadline: int | None,  # noqa: ARG002
+        *,
+        kind: str | None = None,  # noqa: ARG002
+        body: bytes | None = None,  # noqa: ARG002
+    ) -> Wait:
         message = f"a check must not open the wait {name!r}"
         raise InvariantBroken(message)
 

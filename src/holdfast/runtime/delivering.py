@@ -6,25 +6,63 @@ end, or they are queued again. All of that is in the store, so a crash at any pl
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+import inspect
+from typing import TYPE_CHECKING, Final, cast
 
 import msgspec
 
 from holdfast.effects.canonical import canonical
 from holdfast.errors import InboxFull
+from holdfast.errors.delivering import GateInvalid, NotASession
 from holdfast.messages import Text
 from holdfast.store.contract import Input
+from holdfast.tasks import is_task_id
 from holdfast.turns.conversation import Said
 from holdfast.turns.notices import chosen, notice
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Coroutine, Sequence
 
     from holdfast.store import Notification, Store
     from holdfast.store.contract import Lease
 
 AT_ONCE: Final = 32
 """How many are looked at for one input."""
+
+
+def checked_gate(given: Callable[[str], bool] | None) -> Callable[[str], bool]:
+    """What says whether notifications may enter a session now; `GateInvalid` if it can't say so at once.
+
+    Whatever is not yes or no is an error when it is said, not a yes: a coroutine that nobody awaits would be one.
+    """
+    if given is None:
+        return _always
+    if not callable(given):
+        raise GateInvalid(given, f"it is a {type(given).__name__}")
+    call = getattr(given, "__call__", None)  # noqa: B004  an object whose call is asynchronous
+    if inspect.iscoroutinefunction(given) or inspect.iscoroutinefunction(call) or inspect.isasyncgenfunction(given):
+        raise GateInvalid(given, "it is asynchronous, and nobody can wait for it there")
+
+    def ask(session: str) -> bool:
+        said: object = given(session)
+        if type(said) is bool:
+            return said
+        if inspect.iscoroutine(said):
+            cast("Coroutine[object, object, object]", said).close()
+        raise GateInvalid(given, f"it answered with a {type(said).__name__}")
+
+    return ask
+
+
+def checked_session(id: str) -> str:
+    """An id that is not that of a task: nobody would ever read what it is told."""
+    if isinstance(id, str) and is_task_id(id):  # pyright: ignore[reportUnnecessaryIsInstance]  # callers may be untyped
+        raise NotASession(id)
+    return id
+
+
+def _always(session: str) -> bool:  # noqa: ARG001  any session
+    return True
 
 
 async def deliver(

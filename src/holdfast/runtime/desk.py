@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, get_args
 
 import msgspec
 
+from holdfast.bounds import check_int
 from holdfast.effects.performer import idempotency_key
 from holdfast.errors import JournalMissing, KeyConflict, StoreError, TaskUnknown
-from holdfast.names import check_text
+from holdfast.hands.tasks.glance import glance
+from holdfast.names import check_choice, check_text
 from holdfast.records import Done, Started
 from holdfast.runtime.working import TaskDrive, read_task
-from holdfast.tasks.state import CALL, RUN, TaskCall, first_records, task_id
+from holdfast.tasks.state import CALL, RUN, TaskCall, TaskStatus, first_records, task_id
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,6 +31,19 @@ ROLE = "task"
 """The role of the journal of a background call."""
 TOLD = 10_000
 """How many tasks that went on here are remembered until somebody asks."""
+_LISTED: Final[dict[TaskStatus, Status]] = {
+    "created": "idle",
+    "running": "running",
+    "waiting": "waiting",
+    "succeeded": "completed",
+    "failed": "failed",
+    "cancelled": "cancelled",
+    "interrupted": "failed",
+}
+"""How the lists of the store call a status of a task. They know no difference between the last one and a failure."""
+_SHARED: Final = frozenset(("failed", "interrupted"))
+_AT_ONCE: Final = 50
+"""How many lines are read at once where not every one is wanted."""
 
 
 class Drives(Protocol):
@@ -130,12 +145,32 @@ class Desk:
         self,
         *,
         session: str | None = None,
-        status: Status | None = None,
+        status: TaskStatus | None = None,
         before: Journal | None = None,
         limit: int = 50,
     ) -> Sequence[Journal]:
-        """Tasks, those that changed last first."""
-        return await self._store.journals(role=ROLE, session=session, status=status, before=before, limit=limit)
+        """Tasks, those that changed last first; `status` is one of the words that tasks have."""
+        if status is not None:
+            check_choice("task status", status, get_args(TaskStatus))
+        known = None if status is None else _LISTED[status]
+        if status not in _SHARED:
+            return await self._store.journals(role=ROLE, session=session, status=known, before=before, limit=limit)
+        most = min(check_int("limit", limit, least=1), self._store.limits.page)
+        size = min(max(most, _AT_ONCE), self._store.limits.page)
+        found: list[Journal] = []
+        while True:
+            page = await self._store.journals(role=ROLE, session=session, status=known, before=before, limit=size)
+            found += [line for line in page if await self._status(line) == status]
+            if len(page) < size or len(found) >= most:
+                return found[:most]
+            before = page[-1]
+
+    async def _status(self, line: Journal) -> TaskStatus:
+        """How a task ended that the store lists as failed. One that can't be read any more is no other."""
+        try:
+            return (await glance(self._store, line.id)).status
+        except StoreError:
+            return "failed"
 
     async def task(self, id: str) -> TaskState:
         """One task; `TaskUnknown` when there is none."""

@@ -18,9 +18,10 @@ from holdfast.crashpoints import crash_point
 from holdfast.driving import LeasedJournal, claimed, renewed
 from holdfast.effects.performer import error_info
 from holdfast.effects.scopes import install
-from holdfast.errors import Halted, HeadConflict, HoldfastError, JournalMissing, LeaseHeld, StoreError
+from holdfast.errors import Halted, HeadConflict, HoldfastError, JournalMissing, LeaseHeld, RuleCorrupt, StoreError
 from holdfast.messages import UserMessage
 from holdfast.models.prices import cost
+from holdfast.policy.always import answered
 from holdfast.records import Admitted, Ended, Record, Resumed, Started
 from holdfast.runtime.awaiting import JournalWaits
 from holdfast.runtime.delivering import AT_ONCE, deliver
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from holdfast.agent import Agent
     from holdfast.events import LiveEvent
     from holdfast.messages import ModelReply
+    from holdfast.policy.subject import Subject
     from holdfast.runtime.invoking import Call, Work
     from holdfast.runtime.surroundings import Surround
     from holdfast.store import Notification
@@ -64,6 +66,7 @@ class SessionDrive:
     def __init__(self, around: Surround, session: str, *, stops_only: bool = False) -> None:
         self.session = session
         self.host: Services | None = Services(around, session)
+        self.hooks = around.hooks
         self._store = around.store
         self._waits = JournalWaits(around.store, session)
         self._around = around
@@ -471,8 +474,18 @@ class SessionDrive:
             raise Stopping
         await self._around.turnstile.enter()
 
-    async def open_wait(self, name: str, deadline: int | None) -> Wait:
-        return await self._waits.open_wait(name, deadline)
+    async def open_wait(
+        self, name: str, deadline: int | None, *, kind: str | None = None, body: bytes | None = None
+    ) -> Wait:
+        return await self._waits.open_wait(name, deadline, kind=kind, body=body)
+
+    async def always(self, agent: str, subject: Subject) -> bool:
+        try:
+            stored = await self._store.rules(agent)
+        except RuleCorrupt as error:
+            _log.error("%s; nothing is allowed by stored rules", error)
+            return False
+        return answered([rule.body for rule in stored], subject)
 
     def token(self, name: str) -> str:
         return self._waits.token(name)

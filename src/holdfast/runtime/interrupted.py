@@ -20,6 +20,10 @@ ATTEMPT: Final = "%attempt-"
 """What the places below a call begin with in which attempts are recorded that failed and were followed by another."""
 
 
+DECIDED: Final = ("/%approval-", "/%hook")
+"""What the places below a call look like in which it is recorded that somebody decided about it before it began."""
+
+
 def attempts_of(past: Past, key: str) -> int:
     """How many attempts of a call are recorded below it."""
     return sum(name.startswith(f"{key}/{ATTEMPT}") for name in past.effects)
@@ -35,14 +39,15 @@ def left_by_itself(past: Past, key: str) -> bool:
     """Whether the call was left in order, to wait: then nothing of it was interrupted, and it may run again."""
     waiting = False
     for name, found in _below(past, key):
-        if not name.startswith(f"{key}/{LOOK}") and found.ask().kind == "await_event":
+        if not name.startswith((f"{key}/{LOOK}", *_decided(key))) and found.ask().kind == "await_event":
             waiting = found.outcome is None
     return waiting
 
 
 def only_waits(past: Past, key: str) -> bool:
     """Whether the call did nothing that is recorded but wait, and nobody has answered it."""
-    below = {name: found for name, found in _below(past, key) if f"/{ATTEMPT}" not in name}
+    apart = (f"{key}/{ATTEMPT}", *_decided(key))
+    below = {name: found for name, found in _below(past, key) if not name.startswith(apart)}
     if any(name.startswith(f"{key}/{LOOK}") for name in below):
         return False  # it was interrupted once, and somebody is finding out
     waits = [found for found in below.values() if found.ask().kind == "await_event" and found.outcome is None]
@@ -55,6 +60,10 @@ def next_look(past: Past, key: str) -> str:
     while has_outcome(past, f"{key}/{LOOK}{number}"):
         number += 1
     return f"{key}/{LOOK}{number}"
+
+
+def _decided(key: str) -> tuple[str, ...]:
+    return tuple(f"{key}{mark}" for mark in DECIDED)
 
 
 def _below(past: Past, key: str) -> Iterator[tuple[str, Recorded]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 from holdfast.attachments import FILES_DEPTH, File
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
 
     from holdfast.effects.performer import Performer
-    from holdfast.records import Outcome
+    from holdfast.records import Outcome, Record
     from holdfast.runtime.recording import Recorder
     from holdfast.tools.context import Caller
     from holdfast.tools.definition import AnyTool, Bound
@@ -58,6 +58,19 @@ class Call:
     begun: bool = False
     idempotency: str | None = None
     """What makes it recognisable to the outside world, where its key does not say."""
+    before: list[Record] = field(default_factory=list["Record"])
+    """What was decided about it, to be recorded together with its intent."""
+    consumes: list[str] = field(default_factory=list[str])
+    """Approvals that are used up with it."""
+    given: bytes | None = None
+    """What comes of it, where somebody decided that it is not to be made."""
+    edited: bool = False
+    """A person has changed its arguments."""
+
+    @property
+    def fresh(self) -> bool:
+        """Whether it is not known to have begun."""
+        return isinstance(self.decision, Begin)
 
     @property
     def alone(self) -> bool:

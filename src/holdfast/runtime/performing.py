@@ -15,10 +15,13 @@ from holdfast.effects.divergence import diverge
 from holdfast.effects.performer import Performer
 from holdfast.effects.replay import Answer, Repeat, fold
 from holdfast.errors import InvariantBroken, ReplayMismatch
+from holdfast.policy.subject import CLEAN
 from holdfast.records import Ask, Done, Ended, Parked
 from holdfast.runtime.asking import Asking
+from holdfast.runtime.authorising import Authorising
 from holdfast.runtime.awaiting import Awaiting
 from holdfast.runtime.calling import Calling, Park
+from holdfast.runtime.hooking import Hooked
 from holdfast.runtime.recording import Recorder
 from holdfast.turns import (
     CallModel,
@@ -38,11 +41,12 @@ from holdfast.turns.conversation import Entered, checkpoint_of
 from holdfast.turns.machine import answer_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
     from datetime import timedelta
 
     from holdfast.agent import Agent
     from holdfast.effects.performer import Ledger
+    from holdfast.messages import UserMessage
     from holdfast.records import Record
     from holdfast.runtime.surroundings import Surroundings
     from holdfast.turns.machine import Response, TurnState
@@ -75,21 +79,42 @@ class TurnRun:
         self._waits = Awaiting(around, self.performer, self._recorder)
         tools = {} if agent is None else agent.tools
         budget = None if agent is None else agent.inline_budget
+        hooks = () if agent is None else (*around.hooks, *agent.hooks)
+        self._hooked = Hooked(hooks, around, "" if agent is None else agent.name, turn.run)
+        self._taint = CLEAN
         self._calling = Calling(
-            around, self, tools, self.performer, self._recorder, budget=budget, resumed=bool(turn.records)
+            around,
+            self,
+            tools,
+            self.performer,
+            self._recorder,
+            authorising=self._authoriser(around, agent),
+            budget=budget,
+            resumed=bool(turn.records),
         )
+
+    def _authoriser(self, around: Surroundings, agent: Agent | None) -> Authorising | None:
+        """Who decides about calls; nobody where there is nothing to decide."""
+        hooked = any(self._hooked.has(name) for name in ("before_tool", "after_tool", "on_error"))
+        if self._strict or agent is None or not (agent.guarded or hooked):
+            return None
+        return Authorising(around, agent, self.performer, self._recorder, self._hooked)
 
     @cached_property
     def _asking(self) -> Asking:
         if self._agent is None:
             message = f"the turn {self.run!r} can't be run without its agent"
             raise InvariantBroken(message)
-        return Asking(self._around, self.run, self._agent, self.performer, self._recorder)
+        return Asking(self._around, self.run, self._agent, self.performer, self._recorder, self._hooked)
 
     async def finish(self) -> Ending:
         """Drive the turn to its end; answers how it ended. Raises `Park` when it has to wait for somebody."""
         turn, asking = self._turn, self._asking
-        state = start(turn.run, asking.rules, turn.before, turn.said, turn.position)
+        if not turn.records:
+            denied = await self._begun(turn)
+            if denied is not None:
+                return denied
+        state = start(turn.run, asking.rules, turn.before, turn.said, turn.position, self._last)
         while True:
             if self.stopped:  # a tool may have swallowed the cancellation; the turn goes no further
                 raise asyncio.CancelledError
@@ -102,10 +127,28 @@ class TurnRun:
                     response: Response = await asking.respond(effect, self._expect(effect.id, "model"))
                 case RunTools():
                     self._expect(effect.id, "tools")
-                    response = Results(await self._calling.perform(effect))
+                    results = await self._calling.perform(effect, self._taint)
+                    if self._agent is not None and self._agent.guarded:
+                        self._taint = self._agent.taint_after(self._taint, results)
+                    response = Results(results)
                 case Checkpoint():
                     response = await self._checkpoint(effect)
             state = self._state = respond(state, effect.id, response)
+
+    async def _begun(self, turn: OpenTurn) -> Ending | None:
+        """Let hooks see that the turn begins; how it ends if one of them does not want it."""
+        if self._hooked.has("before_turn"):
+            decision = await self._hooked.before_turn()
+            if decision is not None:
+                return Ending("failed", "denied", decision.reason, "caller")
+        await self._entered(turn.said)
+        return None
+
+    async def _entered(self, messages: Iterable[UserMessage]) -> None:
+        if self._hooked.has("on_notification"):
+            for message in messages:
+                if message.origin == "holdfast":
+                    await self._hooked.on_notification(message.text)
 
     def _expect(self, number: int, name: keys.EffectName) -> str:
         """The key of an effect, after a look at what is recorded in its place. A difference stops the turn."""
@@ -125,16 +168,18 @@ class TurnRun:
             decision = self.performer.decide(key, ask, Repeat.FREE)
             if isinstance(decision, Answer) and isinstance(decision.outcome, Done):
                 entered = checkpoint_of(decision.outcome)
-                return Inputs(tuple(self._turn.inputs[number] for number in entered.inputs))
+                return Inputs(tuple(self._turn.inputs[number] for number in entered.inputs), entered.note)
         if effect.id < self._last or self._strict:
             return Inputs()
         entering = await self._around.steering()
-        if entering or effect.note is not None:
-            entered = Entered(tuple(record.input for record, _ in entering), effect.note)
+        told = effect.told(entering=bool(entering))
+        if entering or told is not None:
+            entered = Entered(tuple(record.input for record, _ in entering), told)
             crash_point("turn.before_checkpoint")
             done = Done(at=self.performer.now(), key=key, ask=ask, value=msgspec.Raw(msgspec.json.encode(entered)))
             self._recorder.submit([done, *(record for record, _ in entering)])
-        return Inputs(tuple(message for _, message in entering))
+            await self._entered(message for _, message in entering)
+        return Inputs(tuple(message for _, message in entering), told)
 
     # ---- how it ends ----
 
@@ -172,6 +217,7 @@ class TurnRun:
         crash_point("turn.before_end")
         await self.performer.seal(Ended(at=now, run=self.run, status=ending.status, value=value), before)
         crash_point("turn.after_end")
+        await self._hooked.after_turn(ending)
 
     def left_over(self) -> Iterator[Record]:
         """Outcomes for what was under way when the turn was stopped: the words so far, and calls that were begun."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from holdfast.errors import Halted, HoldfastError, InvariantBroken
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable
+    from collections.abc import Awaitable, Sequence
 
     from holdfast.effects.performer import Performer
     from holdfast.records import Record
@@ -28,10 +28,13 @@ class Recorder:
         self._gathered: list[Record] = []
         self._durable: Awaitable[object] | None = None
 
-    def submit(self, added: list[Record], *, patient: bool = False) -> None:
-        """Put records into their place in the journal; `patient`: nobody will wait for them soon."""
+    def submit(self, added: list[Record], *, patient: bool = False, consume: Sequence[str] = ()) -> None:
+        """Put records into their place in the journal; `patient`: nobody will wait for them soon.
+
+        `consume` are answered waits that are used up with them.
+        """
         gathered, self._gathered = self._gathered, []
-        _, self._durable = self._performer.submit([*gathered, *added], patient=patient)
+        _, self._durable = self._performer.submit([*gathered, *added], patient=patient, consume=consume)
 
     def gather(self, outcome: Record) -> None:
         """Submit an outcome together with those of other calls that end in the same round of the loop."""

@@ -26,6 +26,8 @@ from holdfast.errors import (
 )
 from holdfast.models import prices
 from holdfast.names import check_id
+from holdfast.policy.hooks import checked_hooks
+from holdfast.runtime.approving import Approvals
 from holdfast.runtime.collecting import rare_collections
 from holdfast.runtime.desk import Desk
 from holdfast.runtime.driver import SessionDrive
@@ -56,7 +58,9 @@ if TYPE_CHECKING:
     from holdfast.events import Event
     from holdfast.memory import Memory
     from holdfast.models.prices import Price
+    from holdfast.policy.hooks import Hooks
     from holdfast.records import Status
+    from holdfast.runtime.approving import Approval
     from holdfast.runtime.desk import Recovered
     from holdfast.runtime.invocation import Control, EmitRequest
     from holdfast.runtime.outcome import TurnOutcome
@@ -94,6 +98,7 @@ class Runtime:
         own_prices: Mapping[str, Price] | None = None,
         can_deliver: Callable[[str], bool] | None = None,
         mirror: Path | str | None = None,
+        hooks: Sequence[Hooks] = (),
     ) -> None:
         self.store = store
         self.rings = Rings()
@@ -117,7 +122,9 @@ class Runtime:
             can_deliver or _always,
             f"pid {os.getpid()}",
             Mirroring(store, mirror),
+            checked_hooks(hooks),
         )
+        self._approvals = Approvals(store, self.agents)
         self.tasks = Desk(self._around)
         """Background work: tool calls that go on after the model has had an answer."""
         self._around.desk = self.tasks
@@ -284,7 +291,7 @@ class Runtime:
         await SessionDrive(self._around, session).run()
 
     async def resolve(self, token: str, value: object) -> Settlement:
-        """Answer a wait. The first answer counts; everybody learns the same."""
+        """Answer a wait. The first answer counts; everybody learns the same. Approvals are for `approve` and `deny`."""
         settlement = await self.store.resolve(token, value)
         if self._engine is not None:
             self._engine.poke(settlement.wait.journal)
@@ -298,6 +305,39 @@ class Runtime:
     def wait_token(self, session: str, name: str) -> str:
         """What `resolve` needs to answer a wait of a session."""
         return self.store.wait_token(session, name)
+
+    # ---- approvals ----
+
+    async def approvals(self, session: str | None = None) -> list[Approval]:
+        """The calls that wait for a person, oldest first: of one session, or of all."""
+        return await self._approvals.all(session)
+
+    async def approve(
+        self,
+        id: str,
+        *,
+        by: str | None = None,
+        arguments: dict[str, Any] | None = None,
+        always: str | None = None,
+        digest: str | None = None,
+    ) -> Approval:
+        """Let a call be made, once: exactly as it was shown, or with other `arguments`.
+
+        `always` is a rule to be stored with the answer, such as `Approval.always` shows; calls that it allows are not
+        asked about again. With `digest`, only if that is still what is asked. The first answer counts; one that comes
+        late is an `ApprovalUnknown` or `ApprovalClosed`, and does nothing.
+        """
+        approved = await self._approvals.approve(id, by=by, arguments=arguments, always=always, digest=digest)
+        if self._engine is not None:
+            self._engine.poke(approved.session)
+        return approved
+
+    async def deny(self, id: str, reason: str = "", *, by: str | None = None) -> Approval:
+        """Do not let a call be made; the model is told why, and the turn goes on."""
+        denied = await self._approvals.deny(id, reason, by=by)
+        if self._engine is not None:
+            self._engine.poke(denied.session)
+        return denied
 
     # ---- watching ----
 
@@ -448,6 +488,7 @@ async def open(  # noqa: PLR0913
     prices: Mapping[str, Price] | None = None,
     can_deliver: Callable[[str], bool] | None = None,
     mirror: bool = True,
+    hooks: Sequence[Hooks] = (),
     limits: StoreLimits | None = None,
     clock: Clock | None = None,
 ) -> AsyncGenerator[Runtime]:
@@ -455,7 +496,8 @@ async def open(  # noqa: PLR0913
 
     Whatever was interrupted goes on at once. `drive=False` only looks and accepts: another process does the work.
     `can_deliver` is asked before notifications enter a session; call `runtime.gate_changed` when it may say otherwise.
-    Memory is mirrored as files beside the store unless `mirror` is False.
+    Memory is mirrored as files beside the store unless `mirror` is False. `hooks` see and decide what happens around
+    all agents; they run before those of an agent.
     `prices` go before the known ones: ``{"provider:model": hf.Price(input=3, output=15)}``, dollars a million tokens.
     """
     with rare_collections(), watching():
@@ -470,6 +512,7 @@ async def open(  # noqa: PLR0913
                 own_prices=prices,
                 can_deliver=can_deliver,
                 mirror=path if mirror and drive else None,
+                hooks=hooks,
             ) as runtime,
         ):
             yield runtime

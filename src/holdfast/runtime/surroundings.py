@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from holdfast.events import LiveEvent
     from holdfast.messages import ModelReply, UserMessage
     from holdfast.models.prices import Price
+    from holdfast.policy.hooks import Hooks
+    from holdfast.policy.subject import Subject
     from holdfast.records import Admitted
     from holdfast.runtime.desk import Desk
     from holdfast.runtime.following import Rings
@@ -42,6 +44,8 @@ class Surround:
     me: str
     """This process, as records name it."""
     mirroring: Mirroring
+    hooks: tuple[Hooks, ...] = ()
+    """What the host sees and decides, for all agents."""
     desk: Desk = field(init=False)
 
 
@@ -51,6 +55,7 @@ class Surroundings(Protocol):
     session: str
     host: Services | None
     """What the tools of Holdfast itself may use."""
+    hooks: tuple[Hooks, ...]
 
     def show(self, kind: type[LiveEvent], run: str, fields: dict[str, Any]) -> None:
         """Show a live event to whoever watches."""
@@ -64,7 +69,13 @@ class Surroundings(Protocol):
         """A place between two effects: others may go first, and the drive may be stopped here."""
         ...
 
-    async def open_wait(self, name: str, deadline: int | None) -> Wait:
+    async def always(self, agent: str, subject: Subject) -> bool:
+        """Whether a person has stored a rule that allows this call."""
+        ...
+
+    async def open_wait(
+        self, name: str, deadline: int | None, *, kind: str | None = None, body: bytes | None = None
+    ) -> Wait:
         """The wait as it now is."""
         ...
 

@@ -1,10 +1,11 @@
-"""The store: journals, leases, inbox, waits, notifications, memory and blobs, and the backends that keep them."""
+"""The store: journals, leases, inbox, waits, notifications, memory, rules, spending and blobs, and their backends."""
 
 from __future__ import annotations
 
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
+from holdfast.store.admission import Admission
 from holdfast.store.contract import (
     Durability,
     Entry,
@@ -21,6 +22,8 @@ from holdfast.store.contract import (
 )
 from holdfast.store.memories.contract import MemoryChange, MemoryScope, Remembered
 from holdfast.store.notifications.contract import Notification, NotificationState, Notify
+from holdfast.store.rules.contract import AddRule, StoredRule
+from holdfast.store.spending.contract import Spend, SpendOf
 from holdfast.store.store import LEASE_MS, Store
 
 if TYPE_CHECKING:
@@ -31,6 +34,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "LEASE_MS",
+    "AddRule",
+    "Admission",
     "Durability",
     "Entry",
     "FeedEntry",
@@ -46,8 +51,11 @@ __all__ = [
     "Receipt",
     "Remembered",
     "Settlement",
+    "Spend",
+    "SpendOf",
     "Store",
     "StoreLimits",
+    "StoredRule",
     "Wait",
     "Work",
     "open_store",

@@ -27,12 +27,16 @@ from holdfast.records import (
 )
 from holdfast.store.memories.audit import audit_memories
 from holdfast.store.notifications.audit import Surroundings, audit_notifications
+from holdfast.store.rules.audit import audit_rules
+from holdfast.store.spending.audit import audit_spending
+from holdfast.store.spending.fold import Tally
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from holdfast.records import Outcome, Record, Status
     from holdfast.store.contract import JournalRow, RawRecord, Reader
+    from holdfast.store.spending.contract import SpendOf
 
 
 class Violation(msgspec.Struct, frozen=True):
@@ -46,8 +50,13 @@ class Violation(msgspec.Struct, frozen=True):
         return f"{self.rule}: {self.where}: {self.detail}"
 
 
-def audit(reader: Reader, progress: Callable[[int, int], None] | None = None) -> list[Violation]:
-    """Every violated invariant of the store. `progress` is told (journals done, journals in all)."""
+def audit(
+    reader: Reader, progress: Callable[[int, int], None] | None = None, spend_of: SpendOf | None = None
+) -> list[Violation]:
+    """Every violated invariant of the store. `progress` is told (journals done, journals in all).
+
+    `spend_of` tells what a record spends; without it nobody can say whether spending follows from the records.
+    """
     found: list[Violation] = []
     blobs = dict(reader.raw_blobs())
     found.extend(
@@ -60,18 +69,22 @@ def audit(reader: Reader, progress: Callable[[int, int], None] | None = None) ->
     rows = reader.raw_journals()
     heads = {row.id: row.head for row in rows}
     ended: dict[str, set[str]] = {}
+    tally = None if spend_of is None else Tally(reader, spend_of)
     for done, row in enumerate(rows):
         if progress is not None:
             progress(done, len(rows))
-        audited = _JournalAudit(row, blobs, references, inputs.get(row.id, {}))
+        audited = _JournalAudit(row, blobs, references, inputs.get(row.id, {}), tally)
         found.extend(audited.run(reader.raw_records(row.id)))
         ended[row.id] = audited.ended
         found.extend(_misplaced(row, heads))
     found.extend(_dangling(references, blobs))
     found.extend(_unsound(reader))
+    found.extend(_unanswerable(reader, heads, inputs))
     around = Surroundings(rows, inputs, ended)
     found.extend(Violation(*violated) for violated in audit_notifications(reader, around))
     found.extend(Violation(*violated) for violated in audit_memories(reader))
+    found.extend(Violation(*violated) for violated in audit_rules(reader))
+    found.extend(Violation(*violated) for violated in audit_spending(reader, tally))
     return found
 
 
@@ -88,12 +101,23 @@ def _dangling(references: set[tuple[str, str, int]], blobs: dict[str, bool]) -> 
 
 
 def _unsound(reader: Reader) -> Iterator[Violation]:
-    for journal, name, sound in reader.raw_waits():
+    for wait, sound in reader.raw_waits():
         if not sound:
-            yield Violation("checksum", f"{journal}/wait {name}", "the wait does not match its checksum")
+            yield Violation("checksum", f"{wait.journal}/wait {wait.name}", "the wait does not match its checksum")
     for journal, row, sound in reader.raw_inputs():
         if not sound:
             yield Violation("checksum", f"{journal}/input {row.input}", "the input does not match its digest")
+
+
+def _unanswerable(reader: Reader, heads: dict[str, int], inputs: dict[str, dict[int, bool]]) -> Iterator[Violation]:
+    """An answer was used by a record that is there, and a second key stands for an input that is there."""
+    for wait, _ in reader.raw_waits():
+        if wait.consumed and (wait.state not in {"resolved", "revoked"} or wait.consumed > heads.get(wait.journal, 0)):
+            where = f"{wait.journal}/wait {wait.name}"
+            yield Violation("wait", where, f"is {wait.state}, but was used by record {wait.consumed}")
+    for journal, key, number in reader.raw_aliases():
+        if number not in inputs.get(journal, {}):
+            yield Violation("input", f"{journal}/key {key}", f"stands for input {number}, which is not there")
 
 
 class _JournalAudit:
@@ -105,11 +129,13 @@ class _JournalAudit:
         blobs: dict[str, bool],
         references: set[tuple[str, str, int]],
         inputs: dict[int, bool],
+        tally: Tally | None = None,
     ) -> None:
         self._row = row
         self._blobs = blobs
         self._references = references
         self._inputs = inputs
+        self._tally = tally
         self._found: list[Violation] = []
         self._seq = 0
         self._epoch = 0
@@ -131,7 +157,10 @@ class _JournalAudit:
                 self._report("checksum", entry.seq, "the record does not match its checksum")
                 continue
             try:
-                self._content(entry.seq, records.decode(entry.body))
+                record = records.decode(entry.body)
+                self._content(entry.seq, record)
+                if self._tally is not None:
+                    self._tally.add(self._row.agent, entry.pos, record)
             except RecordUnreadable as error:
                 self._report("unreadable", entry.seq, error.reason)
         self._summary()
@@ -242,6 +271,8 @@ class _JournalAudit:
         if row.epoch < self._epoch:
             self._report("epoch", row.head, f"the lease is at {row.epoch}, a record at {self._epoch}")
         broken = any(violation.rule in {"checksum", "unreadable", "gap"} for violation in self._found)
+        if self._tally is not None and (broken or row.head != self._seq):
+            self._tally.doubt(row.agent)
         if not broken and (row.status, row.updated) != (self._status, self._updated):
             self._report("list", row.head, f"listed as {row.status}, its records say {self._status}")
         first = self._opened

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeVar
+import asyncio
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from holdfast.bounds import check_int
 from holdfast.errors import JournalCorrupt
@@ -11,6 +12,7 @@ from holdfast.store.contract import Quarantine
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from holdfast.errors import HoldfastError
     from holdfast.store.contract import Backend, Reader
 
 T = TypeVar("T")
@@ -41,3 +43,10 @@ class Calls:
             where = f"record {error.seq}: " if error.seq else ""
             await self._backend.submit(Quarantine(journal, f"{where}{error.reason}"))
             raise
+
+
+def refused(error: HoldfastError) -> asyncio.Future[Any]:
+    """What was refused before it could be queued, told like all that is refused later."""
+    refused: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+    refused.set_exception(error)
+    return refused

@@ -6,28 +6,36 @@ together with all other commands that are waiting, in one transaction. Backends 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, Generic, Literal, NamedTuple, Protocol, TypeVar, get_args
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
 from holdfast.records import Blob, JournalKind, Record, Status
-from holdfast.store.limits import StoreLimits as StoreLimits  # noqa: PLC0414, TC001  part of the contract
+from holdfast.store.command import Command as Command  # noqa: PLC0414  part of the contract, as the next ones are
+from holdfast.store.limits import StoreLimits as StoreLimits  # noqa: PLC0414, TC001
+from holdfast.store.waits.contract import WAIT_STATES as WAIT_STATES  # noqa: PLC0414
+from holdfast.store.waits.contract import OpenWait as OpenWait  # noqa: PLC0414
+from holdfast.store.waits.contract import RevokeWaits as RevokeWaits  # noqa: PLC0414
+from holdfast.store.waits.contract import Settlement as Settlement  # noqa: PLC0414
+from holdfast.store.waits.contract import SettleWait as SettleWait  # noqa: PLC0414
+from holdfast.store.waits.contract import Wait as Wait  # noqa: PLC0414, TC001
+from holdfast.store.waits.contract import WaitState as WaitState  # noqa: PLC0414, TC001
 
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable, Iterator, Sequence
 
     from holdfast.clock import Clock, Instant
+    from holdfast.store.admission import Admission
     from holdfast.store.memories.contract import MemoryReader, MemoryRows
     from holdfast.store.notifications.contract import NotificationReader, NotificationRows, Notify
+    from holdfast.store.rules.contract import RuleReader, RuleRows
+    from holdfast.store.spending.contract import Spend, SpendingReader, SpendingRows
+    from holdfast.store.waits.contract import WaitFilter
 
-R_co = TypeVar("R_co", covariant=True)
 T = TypeVar("T")
 
-WaitState = Literal["open", "resolved", "expired", "cancelled", "revoked"]
 Durability = Literal["power", "process"]
-
-WAIT_STATES: Final[tuple[str, ...]] = get_args(WaitState)
 
 
 class Owner(msgspec.Struct, frozen=True):
@@ -138,25 +146,6 @@ class Input(msgspec.Struct, frozen=True):
     at: int
 
 
-class Wait(msgspec.Struct, frozen=True):
-    """A one-shot durable promise. `payload` is the JSON of its resolution."""
-
-    journal: str
-    name: str
-    state: WaitState
-    deadline: int | None = None
-    payload: bytes | None = None
-    opened: bool = True
-    """False while a resolution is buffered for a wait that nobody has opened yet."""
-
-
-class Settlement(msgspec.Struct, frozen=True):
-    """How an attempt to settle a wait went: the wait as it now is, and whether this attempt decided it."""
-
-    wait: Wait
-    won: bool
-
-
 class JournalRow(msgspec.Struct):
     """A journal as the store keeps it. Mutable: it belongs to the transaction that holds it.
 
@@ -199,17 +188,11 @@ class InputRow(msgspec.Struct, frozen=True):
     body: bytes
     at: int
     pending: bool = True
+    counted: bool = False
+    """Whether it was accepted under an admission, and counts for those that come."""
 
 
 # ---- commands --------------------------------------------------------------------------------------------------------
-
-
-class Command(msgspec.Struct, Generic[R_co], frozen=True):
-    """One request to change the store; `R_co` is what it answers."""
-
-    def size(self) -> int:
-        """The payload, in bytes."""
-        return 0
 
 
 class OpenJournal(Command[Journal], frozen=True):
@@ -267,6 +250,10 @@ class Append(Command[int], frozen=True):
     """Nobody waits for this one yet: it may share the commit of what follows within a moment."""
     notify: tuple[Notify, ...] = ()
     """Notifications for other journals, in the same commit. One that can't be delivered is dead; the records stay."""
+    spend: tuple[tuple[int, Spend], ...] = ()
+    """What the records say was spent, by day: counted in the same commit."""
+    consume: tuple[str, ...] = ()
+    """Waits of the journal that must be resolved and unused; they are used up by the same commit."""
 
     def size(self) -> int:
         payload = sum(map(len, self.bodies))
@@ -287,36 +274,13 @@ class Accept(Command[Receipt], frozen=True):
     """Digests of blobs that it refers to."""
     patient: bool = False
     """Another command follows at once, and may share its commit."""
+    admission: Admission | None = None
+    """How much is taken in, and what becomes of content that came a moment ago."""
+    unnamed: bool = False
+    """Its key was made up here: nobody will ask for it again."""
 
     def size(self) -> int:
         return len(self.body)
-
-
-class OpenWait(Command[Wait], frozen=True):
-    """Make the wait exist. One that is there already keeps its deadline and its resolution."""
-
-    journal: str
-    name: str
-    deadline: int | None
-
-
-class SettleWait(Command[Settlement], frozen=True):
-    """End the wait; the first to do so decides."""
-
-    journal: str
-    name: str
-    state: Literal["resolved", "expired", "cancelled"]
-    payload: bytes | None = None
-
-    def size(self) -> int:
-        return len(self.payload or b"")
-
-
-class RevokeWaits(Command[int], frozen=True):
-    """Make waits worthless: one of them, or all of the journal's, also those to come."""
-
-    journal: str
-    name: str | None
 
 
 class Mark(Command[int], frozen=True):
@@ -356,6 +320,10 @@ class Rows(Protocol):
     def notifications(self) -> NotificationRows: ...
     @property
     def memories(self) -> MemoryRows: ...
+    @property
+    def rules(self) -> RuleRows: ...
+    @property
+    def spending(self) -> SpendingRows: ...
     def last_position(self) -> int: ...
     def journal(self, journal: str) -> JournalRow | None: ...
     def add_journal(self, row: JournalRow) -> JournalRow: ...
@@ -364,7 +332,22 @@ class Rows(Protocol):
     def save_lease(self, row: JournalRow) -> None: ...
     def save_wakes(self, row: JournalRow) -> None: ...
     def add_records(self, row: JournalRow, first: int, epoch: int, bodies: Sequence[bytes]) -> None: ...
-    def input_by_key(self, row: JournalRow, key: str) -> InputRow | None: ...
+    def input_by_key(self, row: JournalRow, key: str) -> InputRow | None:
+        """The input that was accepted under this key, or that stands for what was."""
+        ...
+
+    def add_alias(self, row: JournalRow, key: str, number: int) -> None:
+        """Let an input stand for what was said under another key."""
+        ...
+
+    def counted_input(self, row: JournalRow, digest: str, first: int, last: int) -> InputRow | None:
+        """The first of the counted inputs with this digest that came in this span of time."""
+        ...
+
+    def counted_at(self, row: JournalRow, first: int, last: int, nth: int) -> int | None:
+        """When the nth newest of the counted inputs came, of those in this span of time."""
+        ...
+
     def count_pending(self, row: JournalRow) -> int: ...
     def add_input(self, row: JournalRow, found: InputRow) -> None: ...
     def is_pending(self, row: JournalRow, number: int) -> bool: ...
@@ -408,6 +391,10 @@ class Reader(Protocol):
     def notifications(self) -> NotificationReader: ...
     @property
     def memories(self) -> MemoryReader: ...
+    @property
+    def rules(self) -> RuleReader: ...
+    @property
+    def spending(self) -> SpendingReader: ...
     def row(self, journal: str) -> JournalRow | None: ...
     def records(self, journal: str, after: int, limit: int) -> list[Entry]: ...
     def tail(self, journal: str, limit: int) -> list[Entry]: ...
@@ -420,7 +407,8 @@ class Reader(Protocol):
     def pending(self, journal: str, after: int, limit: int) -> list[Input]: ...
     def input(self, journal: str, number: int) -> Input | None: ...
     def wait(self, journal: str, name: str, /) -> Wait | None: ...
-    def waits(self, journal: str, state: WaitState | None, limit: int) -> list[Wait]: ...
+    def waits(self, journal: str, state: WaitState | None, after: str, limit: int) -> list[Wait]: ...
+    def asked(self, where: WaitFilter, limit: int) -> tuple[list[Wait], set[str]]: ...
     def due(self, now: int, limit: int) -> tuple[list[Wait], set[str]]: ...
     def next_due(self) -> int | None: ...
     def blob(self, digest: str) -> bytes | None: ...
@@ -429,9 +417,10 @@ class Reader(Protocol):
     def raw_records(self, journal: str) -> Iterator[RawRecord]: ...
     def raw_blobs(self) -> Iterator[tuple[str, bool]]: ...
     def raw_references(self) -> Iterator[tuple[str, str, int]]: ...
-    def raw_waits(self) -> Iterator[tuple[str, str, bool]]: ...
+    def raw_waits(self) -> Iterator[tuple[Wait, bool]]: ...
     def raw_bytes(self) -> Iterator[tuple[str, bytes]]: ...
     def raw_inputs(self) -> Iterator[tuple[str, InputRow, bool]]: ...
+    def raw_aliases(self) -> Iterator[tuple[str, str, int]]: ...
 
 
 class Backend(Protocol):

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from holdfast.errors import (
     Fenced,
     ForkPointMissing,
@@ -20,6 +22,7 @@ from holdfast.errors import (
     LeaseHeld,
     WaitUnknown,
 )
+from holdfast.errors.waits import ApprovalMismatch, WaitConsumed
 from holdfast.store.contract import Receipt, Settlement, Wait, Work
 
 if TYPE_CHECKING:
@@ -164,28 +167,35 @@ def wakes_waiting(row: JournalRow, found: Wait | None, after: Wait) -> bool:
     return row.status == "waiting" and after.state != "open" and (found is None or found.state == "open")
 
 
-def decide_open_wait(row: JournalRow, found: Wait | None, asked: OpenWait) -> Wait | None:
-    """The wait to write, or None when it is there as it should be. The first deadline stays."""
+def decide_open_wait(row: JournalRow, found: Wait | None, asked: OpenWait, now: int) -> Wait | None:
+    """The wait to write, or None when it is there as it should be. The first deadline and the first question stay.
+
+    A resolution that was buffered counts, unless the wait asks for something: nobody can have answered that before.
+    """
     if row.revoked or (found is not None and found.state == "revoked"):
         raise WaitUnknown
-    if found is None:
-        return Wait(row.id, asked.name, "open", asked.deadline)
-    if found.opened:
+    if found is not None and found.opened:
         return None
-    return Wait(row.id, asked.name, found.state, asked.deadline, found.payload)
+    opened = Wait(row.id, asked.name, "open", asked.deadline, kind=asked.kind, body=asked.body, at=now)
+    if found is None or asked.body is not None:
+        return opened
+    return replace(opened, state=found.state, payload=found.payload)
 
 
 def decide_settle(row: JournalRow, found: Wait | None, asked: SettleWait, now: Instant) -> Settlement:
     """First writer wins. A resolution that comes before the wait is buffered; one after the deadline is too late.
 
-    A deadline that has passed counts as expired although nobody has written that down yet.
+    A deadline that has passed counts as expired although nobody has written that down yet. An answer that names its
+    question settles that one and no other.
     """
     if row.revoked or (found is not None and found.state == "revoked"):
         raise WaitUnknown
     if found is None:
-        if asked.state != "resolved":
+        if asked.state != "resolved" or not asked.early:
             raise WaitUnknown
         return Settlement(Wait(row.id, asked.name, "resolved", None, asked.payload, opened=False), won=True)
+    if asked.expect_digest is not None and asked.expect_digest != found.digest:
+        raise ApprovalMismatch(row.id, found.name, asked.expect_digest, found.digest)
     if found.state != "open":
         return Settlement(found, won=False)
     overdue = found.deadline is not None and found.deadline <= now.wall
@@ -193,8 +203,16 @@ def decide_settle(row: JournalRow, found: Wait | None, asked: SettleWait, now: I
         return Settlement(found, won=False)
     state = "expired" if overdue else asked.state
     payload = asked.payload if state == "resolved" else None
-    settled = Wait(row.id, found.name, state, found.deadline, payload)
-    return Settlement(settled, won=state == asked.state)
+    return Settlement(replace(found, state=state, payload=payload), won=state == asked.state)
+
+
+def decide_consume(row: JournalRow, found: Wait | None, name: str, seq: int) -> Wait:
+    """The wait as it is used up by record `seq`. An answer is used once."""
+    if found is None:
+        raise WaitConsumed(row.id, name, "unknown")
+    if found.consumed or found.state != "resolved":
+        raise WaitConsumed(row.id, name, "consumed" if found.consumed else found.state)
+    return replace(found, consumed=seq)
 
 
 def earliest(*times: int | None) -> int | None:

@@ -38,6 +38,12 @@ class StoreLimits(msgspec.Struct, frozen=True):
     """The write-ahead log is reset when it is larger."""
     wal_max_bytes: int = 1024 * 1024 * 1024
     """Writes are refused when a foreign reader has kept the write-ahead log from being reset for so long."""
+    wait_bytes: int = 1024 * 1024
+    """What one wait asks."""
+    rule_bytes: int = 32 * 1024
+    """One stored rule."""
+    rules: int = 200
+    """Stored rules in force for one agent, and for every one."""
     notification_bytes: int = 32 * 1024
     """The body of one notification."""
     notifications: int = 1_000

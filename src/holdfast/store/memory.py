@@ -13,6 +13,8 @@ import itertools
 import secrets
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
+from msgspec.structs import replace
+
 from holdfast import records
 from holdfast.clock import SystemClock
 from holdfast.errors import (
@@ -43,6 +45,8 @@ from holdfast.store.digests import blob_digest, input_digest, trusted
 from holdfast.store.memories.table import MemoryTable
 from holdfast.store.notifications.table import NotificationTable
 from holdfast.store.owners import this_process
+from holdfast.store.rules.table import RuleTable
+from holdfast.store.spending.table import SpendingTable
 from holdfast.store.transaction import Transaction, as_journal, broken_by
 from holdfast.store.waiting import Versions
 
@@ -51,6 +55,7 @@ if TYPE_CHECKING:
 
     from holdfast.clock import Clock, Instant
     from holdfast.store.contract import Command, JournalFilter, Owner, Reader, WaitState
+    from holdfast.store.waits.contract import WaitFilter
 
 T = TypeVar("T")
 
@@ -75,11 +80,14 @@ class MemoryDisk:
         self._feed: list[_Stored] = []
         self._positions: dict[int, list[int]] = {}
         self._inputs: dict[int, dict[int, InputRow]] = {}
+        self._aliases: dict[tuple[int, str], int] = {}
         self._waits: dict[int, dict[str, Wait]] = {}
         self._blobs: dict[str, tuple[int, bytes]] = {}
         self._refs: set[tuple[str, int, int]] = set()
         self.notifications = NotificationTable()
         self.memories = MemoryTable()
+        self.rules = RuleTable()
+        self.spending = SpendingTable()
 
     # ---- Rows ----
 
@@ -106,7 +114,22 @@ class MemoryDisk:
             self._positions[row.no].append(len(self._feed))
 
     def input_by_key(self, row: JournalRow, key: str) -> InputRow | None:
-        return next((found for found in self._inputs[row.no].values() if found.key == key), None)
+        found = next((found for found in self._inputs[row.no].values() if found.key == key), None)
+        return found or self._inputs[row.no].get(self._aliases.get((row.no, key), 0))
+
+    def add_alias(self, row: JournalRow, key: str, number: int) -> None:
+        self._aliases[row.no, key] = number
+
+    def counted_input(self, row: JournalRow, digest: str, first: int, last: int) -> InputRow | None:
+        found = [one for one in self._counted(row, first, last) if one.digest == digest]
+        return min(found, key=lambda one: (one.at, one.input), default=None)
+
+    def counted_at(self, row: JournalRow, first: int, last: int, nth: int) -> int | None:
+        times = sorted((found.at for found in self._counted(row, first, last)), reverse=True)
+        return times[nth - 1] if len(times) >= nth else None
+
+    def _counted(self, row: JournalRow, first: int, last: int) -> list[InputRow]:
+        return [found for found in self._inputs[row.no].values() if found.counted and first <= found.at <= last]
 
     def count_pending(self, row: JournalRow) -> int:
         return sum(found.pending for found in self._inputs[row.no].values())
@@ -119,10 +142,7 @@ class MemoryDisk:
         return found is not None and found.pending
 
     def admit_input(self, row: JournalRow, number: int) -> None:
-        found = self._inputs[row.no][number]
-        self._inputs[row.no][number] = InputRow(
-            found.input, found.key, found.digest, found.body, found.at, pending=False
-        )
+        self._inputs[row.no][number] = replace(self._inputs[row.no][number], pending=False)
 
     def save_wait(self, row: JournalRow, wait: Wait) -> None:
         self._waits[row.no][wait.name] = wait
@@ -229,9 +249,24 @@ class MemoryDisk:
         found = self._inputs[self._known(journal).no].get(number)
         return None if found is None else Input(found.input, found.key, found.body, found.at)
 
-    def waits(self, journal: str, state: WaitState | None, limit: int) -> list[Wait]:
+    def waits(self, journal: str, state: WaitState | None, after: str, limit: int) -> list[Wait]:
         found = self._waits[self._known(journal).no]
-        return [found[name] for name in sorted(found) if state in (None, found[name].state)][:limit]
+        return [found[name] for name in sorted(found) if name > after and state in (None, found[name].state)][:limit]
+
+    def asked(self, where: WaitFilter, limit: int) -> tuple[list[Wait], set[str]]:
+        numbers = {row.id: row.no for row in self._journals.values() if row.quarantine is None}
+        found = [
+            (wait.at, numbers[wait.journal], wait.name, wait)
+            for waits in self._waits.values()
+            for wait in waits.values()
+            if wait.journal in numbers and wait.state == "open" and wait.kind == where.kind
+            if wait.deadline is None or wait.deadline > where.now
+        ]
+        if where.before is not None:
+            at, journal, name = where.before
+            row = self._journals.get(journal)
+            found = [line for line in found if row is not None and line[:3] < (at, row.no, name)]
+        return [line[3] for line in sorted(found, key=lambda line: line[:3], reverse=True)[:limit]], set()
 
     def _open_waits(self) -> list[tuple[int, Wait]]:
         served = {row.id for row in self._journals.values() if row.quarantine is None}
@@ -281,16 +316,18 @@ class MemoryDisk:
         for digest, no, seq in self._refs:
             yield digest, names[no], seq
 
-    def raw_waits(self) -> Iterator[tuple[str, str, bool]]:
+    def raw_waits(self) -> Iterator[tuple[Wait, bool]]:
         for found in self._waits.values():
             for wait in found.values():
-                yield wait.journal, wait.name, True
+                yield wait, True
 
     def raw_bytes(self) -> Iterator[tuple[str, bytes]]:
         yield from (("record", found.body) for found in self._feed)
         yield from (("blob", body) for _, body in self._blobs.values())
         yield from (("input", row.body) for found in self._inputs.values() for row in found.values())
-        yield from (("wait", wait.payload or b"") for found in self._waits.values() for wait in found.values())
+        for wait, _ in self.raw_waits():
+            yield from (("wait", body) for body in (wait.payload, wait.body) if body is not None)
+        yield from (("rule", rule.body.encode()) for rule, _ in self.rules.raw())
         for found, _ in self.notifications.raw():
             yield from (("notification", text.encode()) for text in (found.title, found.body))
         yield from (("memory", entry.value.encode()) for entry, _ in self.memories.raw())
@@ -301,6 +338,11 @@ class MemoryDisk:
         for no, found in self._inputs.items():
             for row in found.values():
                 yield names[no], row, input_digest(row.body) == row.digest
+
+    def raw_aliases(self) -> Iterator[tuple[str, str, int]]:
+        names = {row.no: row.id for row in self._journals.values()}
+        for (no, key), number in self._aliases.items():
+            yield names[no], key, number
 
 
 def _matches(row: JournalRow, where: JournalFilter) -> bool:

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
-import secrets
-from typing import TYPE_CHECKING, Any, Final, Self, cast
+from typing import TYPE_CHECKING, Final, Self, cast
 
 import msgspec
 
 from holdfast import records
 from holdfast.bounds import MAX_INT, check_int
-from holdfast.effects.canonical import canonical
 from holdfast.errors import (
     HoldfastError,
     InvalidArgument,
@@ -20,8 +17,8 @@ from holdfast.errors import (
 )
 from holdfast.names import check_choice, check_id, check_text
 from holdfast.records import JOURNAL_KINDS, STATUSES, Opened, is_plain
+from holdfast.store.calls import refused
 from holdfast.store.contract import (
-    Accept,
     Append,
     Claim,
     CollectBlobs,
@@ -30,23 +27,26 @@ from holdfast.store.contract import (
     JournalFilter,
     Lease,
     Mark,
-    OpenJournal,
     Owner,
     PutBlob,
     Quarantine,
     Release,
     Renew,
 )
-from holdfast.store.digests import blob_digest, input_digest
+from holdfast.store.digests import blob_digest
+from holdfast.store.inbox import InboxCalls, opening
 from holdfast.store.memories.calls import MemoryCalls
 from holdfast.store.notifications.calls import NotificationCalls
 from holdfast.store.notifications.calls import checked as checked_notice
 from holdfast.store.owners import is_gone
+from holdfast.store.rules.calls import RuleCalls
+from holdfast.store.spending.calls import SpendingCalls, checked_spend
 from holdfast.store.transaction import as_journal
-from holdfast.store.waits import WaitCalls
+from holdfast.store.waits.calls import WaitCalls
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Sequence
+    import asyncio
+    from collections.abc import AsyncIterator, Callable, Mapping, Sequence
     from types import TracebackType
     from typing import TypeVar
 
@@ -58,11 +58,11 @@ if TYPE_CHECKING:
         FeedEntry,
         Input,
         Reader,
-        Receipt,
         StoreLimits,
         Work,
     )
     from holdfast.store.notifications.contract import Notification, Notify
+    from holdfast.store.spending.contract import Spend
 
     T = TypeVar("T")
 
@@ -73,8 +73,8 @@ MIN_LEASE_MS: Final = 50
 """The shortest lease."""
 
 
-class Store(WaitCalls, NotificationCalls, MemoryCalls):
-    """Journals, leases, inbox, waits, notifications, memory and blobs in one place.
+class Store(InboxCalls, WaitCalls, NotificationCalls, MemoryCalls, RuleCalls, SpendingCalls):
+    """Journals, leases, inbox, waits, notifications, memory, rules, spending and blobs in one place.
 
     Every method that changes something returns when the change is durable. Several processes may have the same store
     open; `holdfast.open_store` opens one.
@@ -133,7 +133,7 @@ class Store(WaitCalls, NotificationCalls, MemoryCalls):
         `role` says what a process is, and makes it work that others may take up; `session` for which session it works.
         Another role or session is a conflict, too.
         """
-        return await self._backend.submit(_opening(journal, kind, agent, role, session))
+        return await self._backend.submit(opening(journal, kind, agent, role, session))
 
     async def fork(self, journal: str, parent: str, at: int) -> Journal:
         """Create a journal that goes on after record `at` of `parent`, with the kind and the agent of that one.
@@ -155,6 +155,8 @@ class Store(WaitCalls, NotificationCalls, MemoryCalls):
         checked: bool = True,
         patient: bool = False,
         notify: Sequence[Notify] = (),
+        spend: Spend | Mapping[int, Spend] | None = None,
+        consume: Sequence[str] = (),
     ) -> asyncio.Future[int]:
         """Add records after `head`; the future gives the new head when they are durable.
 
@@ -168,15 +170,23 @@ class Store(WaitCalls, NotificationCalls, MemoryCalls):
         `notify` are notifications in the same commit. One that can't be queued (its journal is missing, quarantined or
         full, or its key says something else) is kept as a dead one that tells why; the records are appended all the
         same.
+
+        `spend` is what the records say was spent, counted for the agent of the journal in the same commit: on the day
+        of the last record, or by day where they are of several. `consume` are waits of this journal whose resolution
+        is used by these records, once: `WaitConsumed` when one was used before, or is not resolved.
         """
         try:
             append = self._append(lease, added, head, checked=checked, patient=patient)
             if notify:
                 notices = tuple(checked_notice(notice, self._backend.limits) for notice in _notices(notify))
                 append = msgspec.structs.replace(append, notify=notices)
+            if spend is not None:
+                append = msgspec.structs.replace(append, spend=checked_spend(spend, append.records))
+            if consume:
+                append = msgspec.structs.replace(append, consume=_wait_names(consume))
             return self._backend.submit(append)
         except HoldfastError as refusal:
-            return _refused(refusal)
+            return refused(refusal)
 
     def _append(self, lease: Lease, added: Sequence[Record], head: int, *, checked: bool, patient: bool) -> Append:
         _lease(lease)
@@ -333,72 +343,6 @@ class Store(WaitCalls, NotificationCalls, MemoryCalls):
             raise InvalidArgument("owner", owner, "the owner of a lease")
         return is_gone(owner)
 
-    # ---- inbox ----
-
-    async def accept(self, journal: str, content: object, *, key: str | None = None, urgent: bool = False) -> Receipt:
-        """Take an input in. The same key with the same content gives the same receipt, other content `KeyConflict`.
-
-        What is `urgent` (a request to stop, say) comes in also when the inbox is full.
-        """
-        check_id("journal id", journal)
-        return await self._backend.submit(self._accept(journal, content, key, None, urgent=bool(urgent)))
-
-    def accept_into(  # noqa: PLR0913
-        self,
-        journal: str,
-        kind: JournalKind,
-        agent: str | None,
-        content: object,
-        *,
-        key: str | None = None,
-        refs: Sequence[Blob] = (),
-        patient: bool = False,
-        role: str | None = None,
-        session: str | None = None,
-    ) -> asyncio.Future[Receipt]:
-        """Open the journal and take an input in, both or neither. Refused as `open_journal` and `accept` are.
-
-        `refs` are blobs that the content speaks of; they stay as long as the journal does. `patient`: another command
-        follows at once.
-        """
-        try:
-            accept = self._accept(journal, content, key, _opening(journal, kind, agent, role, session))
-            digests = tuple(blob.digest for blob in refs)
-            return self._backend.submit(msgspec.structs.replace(accept, refs=digests, patient=patient))
-        except HoldfastError as refusal:
-            return _refused(refusal)
-
-    def _accept(
-        self, journal: str, content: object, key: str | None, opening: OpenJournal | None, *, urgent: bool = False
-    ) -> Accept:
-        if key is None:
-            key = f"auto-{secrets.token_hex(12)}"
-        check_id("input key", key)
-        body = canonical(content)
-        limit = self._backend.limits.input_bytes
-        if len(body) > limit:
-            raise PayloadTooLarge("the input", len(body), limit)
-        return Accept(journal, key, input_digest(body), body, opening, urgent)
-
-    async def find_input(self, journal: str, key: str) -> Receipt | None:
-        """The receipt of the input that was accepted under `key`; None when there is none."""
-        check_id("journal id", journal)
-        check_id("input key", key)
-        return await self._backend.read(lambda reader: reader.receipt(journal, key))
-
-    async def pending(self, journal: str, limit: int | None = None, *, after: int = 0) -> list[Input]:
-        """Accepted inputs above `after` that are not in the journal yet, in the order of their acceptance."""
-        check_id("journal id", journal)
-        check_int("cursor", after)
-        page = self._page(limit)
-        return await self._guarded(journal, lambda reader: reader.pending(journal, after, page))
-
-    async def input(self, journal: str, number: int) -> Input | None:
-        """An input that was accepted, whether it still waits or not; None when there is none with this number."""
-        check_id("journal id", journal)
-        check_int("input", number)
-        return await self._guarded(journal, lambda reader: reader.input(journal, number))
-
     # ---- blobs ----
 
     async def put_blob(self, body: bytes) -> Blob:
@@ -439,27 +383,22 @@ class Store(WaitCalls, NotificationCalls, MemoryCalls):
         return await self._backend.read(query)
 
 
-def _refused(error: HoldfastError) -> asyncio.Future[Any]:
-    """What was refused before it could be queued, told like all that is refused later."""
-    refused: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-    refused.set_exception(error)
-    return refused
-
-
-def _opening(journal: str, kind: JournalKind, agent: str | None, role: str | None, session: str | None) -> OpenJournal:
-    check_id("journal id", journal)
-    check_choice("journal kind", kind, JOURNAL_KINDS)
-    for what, name in (("agent", agent), ("role", role), ("session", session)):
-        if name is not None:
-            check_id(what, name)
-    return OpenJournal(journal, kind, agent, role, session)
-
-
 def _notices(given: Sequence[Notify]) -> tuple[Notify, ...]:
     try:
         return tuple(given)
     except TypeError:
         raise InvalidArgument("notify", given, "a list of notifications") from None
+
+
+def _wait_names(given: Sequence[str]) -> tuple[str, ...]:
+    """Waits that are to be used, each once."""
+    try:
+        names = tuple(check_id("wait", name) for name in given) if not isinstance(given, str) else ()
+    except TypeError:
+        names = ()
+    if not names or len(set(names)) != len(names):
+        raise InvalidArgument("consume", given, "a list of names of waits, none of them twice,")
+    return names
 
 
 def _names(journals: Sequence[str]) -> list[str]:

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from msgspec.structs import replace
+
 from holdfast import records
 from holdfast.effects.envelope import segment
-from holdfast.errors import BlobMissing, HoldfastError, InputTaken, InvariantBroken
+from holdfast.errors import BlobMissing, HoldfastError, InputTaken, InvariantBroken, StoreBusy
 from holdfast.records import Admitted, Blob, Ended, Opened, Parked, blobs_of, next_status, touches_lists
-from holdfast.store import decisions
+from holdfast.store import admission, decisions
 from holdfast.store.contract import (
     Accept,
     Append,
@@ -44,6 +46,9 @@ from holdfast.store.memories.contract import DeleteMemory, PurgeMemory, PutMemor
 from holdfast.store.notifications.contract import Carry, Notify, Ripen, SettleNotification
 from holdfast.store.notifications.moving import Notices
 from holdfast.store.owners import is_gone
+from holdfast.store.rules.changing import Rules
+from holdfast.store.rules.contract import AddRule, RemoveRule
+from holdfast.store.spending.contract import ReplaceSpending
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -55,7 +60,7 @@ if TYPE_CHECKING:
 class Transaction:
     """One transaction over `rows`, at one instant."""
 
-    __slots__ = ("_limits", "_now", "_rows", "memories", "notices")
+    __slots__ = ("_limits", "_now", "_rows", "memories", "notices", "rules")
 
     def __init__(self, rows: Rows, limits: StoreLimits, now: Instant) -> None:
         self._rows = rows
@@ -63,6 +68,7 @@ class Transaction:
         self._now = now
         self.notices = Notices(rows, limits, now.wall, self._wake)
         self.memories = Memories(rows, limits, now.wall)
+        self.rules = Rules(rows, limits, now.wall)
 
     def apply(self, command: Command[Any]) -> Any:  # noqa: ANN401  each command has its own answer
         """Carry out one command, or raise its refusal with nothing written."""
@@ -155,6 +161,7 @@ class Transaction:
         if not asked.plain:
             self._check_references(row, asked.records)
             woken = any(self._is_answered(row, record) for record in asked.records)
+        used = [decisions.decide_consume(row, self._rows.wait(row, name), name, first) for name in asked.consume]
         self._rows.add_records(row, first, asked.epoch, asked.bodies)
         row.head = head
         if asked.plain and row.status != "waiting":
@@ -163,6 +170,10 @@ class Transaction:
             self._follow(row, first, asked.records)
         if woken:
             self._wake(row)
+        for wait in used:
+            self._rows.save_wait(row, wait)
+        for day, spend in asked.spend:
+            self._rows.spending.add(row.agent, day, spend)
         for notice in asked.notify:
             self.notices.send(notice)
         return head
@@ -208,30 +219,55 @@ class Transaction:
         for name in self._rows.open_waits(row, f"{segment(run)}/"):
             found = self._rows.wait(row, name)
             if found is not None:
-                self._rows.save_wait(row, Wait(row.id, name, "cancelled", found.deadline))
+                self._rows.save_wait(row, replace(found, state="cancelled"))
 
     def accept(self, asked: Accept) -> Receipt:
-        # A journal that is made here has an empty inbox, so that nothing below refuses the input.
+        if asked.opening is not None and self._rows.journal(asked.journal) is None:
+            # A journal that is made here has an empty inbox: nothing but this can refuse the input.
+            self._require_blobs(asked.refs)
         row = self._row(asked.journal) if asked.opening is None else self._opened(asked.opening)
         earlier = decisions.decide_accept(row, self._rows.input_by_key(row, asked.key), asked)
+        if earlier is None and asked.admission is not None:
+            earlier = self._admit(row, asked, asked.admission)
         if earlier is not None:
             return earlier
         if not asked.urgent:
             decisions.check_room(row, self._rows.count_pending(row), self._limits)
-        for digest in asked.refs:
-            if not self._rows.has_blob(digest):
-                raise BlobMissing(digest)
+        self._require_blobs(asked.refs)
         row.inputs += 1
         for digest in asked.refs:
             self._rows.refer(digest, row, 0)  # kept while the input waits; its record refers to it afterwards
-        self._rows.add_input(row, InputRow(row.inputs, asked.key, asked.digest, asked.body, self._now.wall))
+        counted = asked.admission is not None
+        found = InputRow(row.inputs, asked.key, asked.digest, asked.body, self._now.wall, counted=counted)
+        self._rows.add_input(row, found)
         self._wake(row)
         return Receipt(row.id, row.inputs, asked.key, self._now.wall, head=row.head)
+
+    def _require_blobs(self, digests: Sequence[str]) -> None:
+        for digest in digests:
+            if not self._rows.has_blob(digest):
+                raise BlobMissing(digest)
+
+    def _admit(self, row: JournalRow, asked: Accept, terms: admission.Admission) -> Receipt | None:
+        """The receipt of an input that said the same a moment ago; None when the new one is taken in."""
+        now = self._now.wall
+        if terms.duplicates != "allow":
+            first, last = admission.window_around(now, terms.duplicate_window_ms)
+            same = self._rows.counted_input(row, asked.digest, first, last)
+            receipt = admission.decide_duplicate(row, same, terms)
+            if receipt is not None:
+                if not asked.unnamed:  # the same key is the same input, also when the window has passed
+                    self._rows.add_alias(row, asked.key, receipt.input)
+                return receipt
+        if terms.per_window is not None:
+            span = admission.window_around(now, terms.window_ms)
+            admission.check_rate(row, terms, self._rows.counted_at(row, *span, terms.per_window))
+        return None
 
     def open_wait(self, asked: OpenWait) -> Wait:
         row = self._row(asked.journal)
         found = self._rows.wait(row, asked.name)
-        wait = decisions.decide_open_wait(row, found, asked)
+        wait = decisions.decide_open_wait(row, found, asked, self._now.wall)
         if wait is not None:
             self._rows.save_wait(row, wait)
             return wait
@@ -241,6 +277,8 @@ class Transaction:
         row = self._row(asked.journal)
         found = self._rows.wait(row, asked.name)
         settlement = decisions.decide_settle(row, found, asked, self._now)
+        if settlement.won and asked.rule is not None:  # first: it may be refused
+            settlement = replace(settlement, rule=self.rules.add(asked.rule)[0])
         if settlement.wait != found:
             self._rows.save_wait(row, settlement.wait)
         if decisions.wakes_waiting(row, found, settlement.wait):
@@ -257,6 +295,12 @@ class Transaction:
         row.revoked = True
         self._rows.save_journal(row)
         return self._rows.revoke_waits(row)
+
+    def replace_spending(self, asked: ReplaceSpending) -> None:
+        newer = self._rows.last_position() - asked.position
+        if newer:
+            raise StoreBusy(f"{newer:,} records came after those of which the spending was counted")
+        self._rows.spending.replace(asked.rows)
 
     def mark(self, _: Mark) -> int:
         return self._rows.last_position()
@@ -290,6 +334,7 @@ _HANDLERS: Final[dict[type[Command[Any]], Callable[[Transaction, Any], Any]]] = 
     PutBlob: Transaction.put_blob,
     CollectBlobs: Transaction.collect_blobs,
     Quarantine: Transaction.quarantine,
+    ReplaceSpending: Transaction.replace_spending,
     Notify: lambda transaction, asked: transaction.notices.notify(asked),
     Carry: lambda transaction, asked: transaction.notices.carry(asked),
     SettleNotification: lambda transaction, asked: transaction.notices.settle(asked),
@@ -297,6 +342,8 @@ _HANDLERS: Final[dict[type[Command[Any]], Callable[[Transaction, Any], Any]]] = 
     PutMemory: lambda transaction, asked: transaction.memories.put(asked),
     DeleteMemory: lambda transaction, asked: transaction.memories.delete(asked),
     PurgeMemory: lambda transaction, asked: transaction.memories.purge(asked),
+    AddRule: lambda transaction, asked: transaction.rules.add(asked),
+    RemoveRule: lambda transaction, asked: transaction.rules.remove(asked),
 }
 
 

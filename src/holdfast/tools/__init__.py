@@ -1,7 +1,7 @@
 """Tools: functions that a model may call, and what it reads about how a call ended.
 
 The families that come with Holdfast are here as well, and loaded when one is first used: ``files``, ``shell``, ``web``,
-``memory``, ``tasks`` and ``timers``.
+``memory``, ``tasks``, ``timers``, ``skills`` and ``project``.
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ from holdfast.tools.toolset import Toolset, toolset
 if TYPE_CHECKING:
     from holdfast.hands.files import files
     from holdfast.hands.memory import memory
+    from holdfast.hands.project import project
     from holdfast.hands.shell import shell
+    from holdfast.hands.skills import skills
     from holdfast.hands.tasks import tasks
     from holdfast.hands.timers import timers
     from holdfast.hands.web import web
@@ -37,7 +39,9 @@ __all__ = [
     "abandoned",
     "files",
     "memory",
+    "project",
     "shell",
+    "skills",
     "tasks",
     "timers",
     "tool",
@@ -45,7 +49,7 @@ __all__ = [
     "web",
 ]
 
-FAMILIES: Final = ("files", "memory", "shell", "tasks", "timers", "web")
+FAMILIES: Final = ("files", "memory", "project", "shell", "skills", "tasks", "timers", "web")
 """Functions that give the tools of one kind; each is at home in a package of its own."""
 
 

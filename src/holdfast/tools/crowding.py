@@ -1,30 +1,114 @@
-"""How many calls of one tool run at once in this process."""
+"""How many calls run at once in this process: of one tool, and of all tools together.
+
+A call waits for its place before it begins, in order, and the time that it may take begins with its place. A call that
+was cancelled while it waits is gone at once. Whoever has a place only ever waits for the world outside, never for
+another place: one that begins a turn and waits for its end steps aside first, so nothing can wait in a circle.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from contextlib import asynccontextmanager
+from collections import deque
+from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakKeyDictionary
 
+from holdfast.bounds import check_int
+
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable
+    from collections.abc import AsyncGenerator, Callable, Generator
 
     from holdfast.tools.definition import AnyTool
 
-_gates: Final[WeakKeyDictionary[asyncio.AbstractEventLoop, dict[Callable[..., Any], asyncio.Semaphore]]] = (
-    WeakKeyDictionary()
-)
+MAX_CALLS: Final = 512
+"""How many calls run at once where nobody says otherwise.
+
+Enough for each session and each background call that a runtime drives at once to have one.
+"""
+
+
+class Gate:
+    """Lets so many in at once; the others wait, in order."""
+
+    __slots__ = ("_inside", "_limit", "_waiting")
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._inside = 0
+        self._waiting: deque[asyncio.Future[None]] = deque()
+
+    async def enter(self) -> None:
+        """Take a place, as soon as there is one."""
+        if self._inside < self._limit and not self._waiting:
+            self._inside += 1
+            return
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append(turn)
+        try:
+            await turn
+        except BaseException:
+            if turn.done() and not turn.cancelled():  # it was let in, and can't use it any more
+                self.leave()
+            else:
+                self._waiting.remove(turn)
+            raise
+
+    def leave(self) -> None:
+        """Give the place back."""
+        self._inside -= 1
+        self._admit()
+
+    def widen(self, limit: int) -> None:
+        """Let in so many from now on. Nobody who is inside is sent away."""
+        self._limit = limit
+        self._admit()
+
+    def _admit(self) -> None:
+        while self._waiting and self._inside < self._limit:
+            self._inside += 1
+            turn = self._waiting.popleft()
+            if turn.done():
+                self._inside -= 1
+            else:
+                turn.set_result(None)
+
+
+class _Crowd:
+    """The gates of one event loop."""
+
+    __slots__ = ("everyone", "limits", "tools")
+
+    def __init__(self) -> None:
+        self.everyone = Gate(MAX_CALLS)
+        self.limits: list[int] = []
+        """What was asked for by those who are open: the lowest counts."""
+        self.tools: dict[Callable[..., Any], Gate] = {}
+
+
+_crowds: Final[WeakKeyDictionary[asyncio.AbstractEventLoop, _Crowd]] = WeakKeyDictionary()
+
+
+def _crowd() -> _Crowd:
+    loop = asyncio.get_running_loop()
+    found = _crowds.get(loop)
+    if found is None:
+        found = _crowds[loop] = _Crowd()
+    return found
 
 
 class Place:
-    """One of the places that a tool has. A thread that was abandoned keeps it until it ends."""
+    """The place that a call has. A thread that was abandoned keeps the one of its tool until it ends.
 
-    __slots__ = ("_gate", "_kept", "_left")
+    It does not keep the one among all calls: threads have a bound of their own, and those that hang must not keep
+    everybody else waiting for ever.
+    """
 
-    def __init__(self, gate: asyncio.Semaphore) -> None:
-        self._gate = gate
+    __slots__ = ("_everyone", "_kept", "_left", "_tool")
+
+    def __init__(self, everyone: Gate, tool: Gate | None) -> None:
+        self._everyone: Gate | None = everyone
+        self._tool = tool
         self._kept = 0
         self._left = False
 
@@ -38,33 +122,66 @@ class Place:
             self._kept -= 1
             self._free()
 
+    def step_aside(self) -> None:
+        """Let another call have the place among all calls; this one goes on without."""
+        everyone, self._everyone = self._everyone, None
+        if everyone is not None:
+            everyone.leave()
+
     def leave(self) -> None:
         """The call is over."""
         self._left = True
+        self.step_aside()
         self._free()
 
     def _free(self) -> None:
-        if self._left and not self._kept:
-            self._gate.release()
+        if self._tool is not None and self._left and not self._kept:
+            self._tool.leave()
 
 
 held: Final[ContextVar[Place | None]] = ContextVar("held", default=None)
 """The place of the call that is running here."""
 
 
+def step_aside() -> None:
+    """What runs here is about to wait for calls of others: if it is a call itself, it must not keep them out."""
+    place = held.get()
+    if place is not None:
+        place.step_aside()
+
+
+@contextmanager
+def at_most(calls: int) -> Generator[None]:
+    """Let so many calls run at once on this event loop meanwhile; of several who say so, the lowest counts."""
+    check_int("max_calls", calls, least=1)
+    crowd = _crowd()
+    crowd.limits.append(calls)
+    crowd.everyone.widen(min(crowd.limits))
+    try:
+        yield
+    finally:
+        crowd.limits.remove(calls)
+        crowd.everyone.widen(min(crowd.limits, default=MAX_CALLS))
+
+
 @asynccontextmanager
 async def place(tool: AnyTool) -> AsyncGenerator[None]:
-    """Wait until another call of `tool` may run, and run here. A tool without `max_parallel` never waits.
+    """Wait until another call may run, of `tool` and of all tools, and run here.
 
-    The same function under two names, or in two agents, is one tool here.
+    The same function under two names, or in two agents, is one tool here. A call that waits for another one of its
+    tool takes no place among all calls yet.
     """
-    if tool.max_parallel is None:
-        yield
-        return
-    gates = _gates.setdefault(asyncio.get_running_loop(), {})
-    gate = gates.setdefault(tool.function, asyncio.Semaphore(tool.max_parallel))
-    await gate.acquire()
-    taken = Place(gate)
+    crowd = _crowd()
+    own = None if tool.max_parallel is None else crowd.tools.setdefault(tool.function, Gate(tool.max_parallel))
+    if own is not None:
+        await own.enter()
+    try:
+        await crowd.everyone.enter()
+    except BaseException:
+        if own is not None:
+            own.leave()
+        raise
+    taken = Place(crowd.everyone, own)
     token = held.set(taken)
     try:
         yield

@@ -31,7 +31,7 @@ MOST_OUTPUT: Final = 10_000_000
 MOST_PARALLEL: Final = 10_000
 
 _NAME: Final = re.compile(r"[a-zA-Z][a-zA-Z0-9_-]{0,63}")
-_FLAGS: Final = ("read_only", "idempotent", "untrusted", "destructive", "background")
+_FLAGS: Final = ("read_only", "idempotent", "untrusted", "polling", "destructive", "background")
 _OPEN: Final = frozenset(("destructive", "background"))  # nobody need say
 
 
@@ -52,6 +52,8 @@ class Said:
     on_interrupt: OnInterrupt
     reconcile: Callable[..., Any] | None
     untrusted: bool
+    polling: bool
+    reach: object
     description: str | None
 
 
@@ -67,6 +69,7 @@ class Terms:
     background: bool | None = None
     on_interrupt: OnInterrupt = "unknown"
     untrusted: bool = False
+    polling: bool = False
 
 
 def checked_terms(said: Said, label: str) -> Terms:
@@ -91,6 +94,7 @@ def checked_terms(said: Said, label: str) -> Terms:
         background=said.background,
         on_interrupt=said.on_interrupt,
         untrusted=said.untrusted,
+        polling=said.polling,
     )
 
 

@@ -12,6 +12,7 @@ from holdfast.messages import ToolSpec
 from holdfast.tools.declared import OnInterrupt, Said, Span, check_reconcile, checked_name, checked_terms
 from holdfast.tools.definition import AnyTool, Tool
 from holdfast.tools.docstring import read_docstring
+from holdfast.tools.reach import Reach, check_reach
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -39,6 +40,8 @@ def tool(
     on_interrupt: OnInterrupt = "unknown",
     reconcile: Callable[..., Any] | None = None,
     untrusted: bool = False,
+    polling: bool = False,
+    reach: Reach | None = None,
     description: str | None = None,
 ) -> Tool[P, R]: ...
 
@@ -59,6 +62,8 @@ def tool(
     on_interrupt: OnInterrupt = "unknown",
     reconcile: Callable[..., Any] | None = None,
     untrusted: bool = False,
+    polling: bool = False,
+    reach: Reach | None = None,
     description: str | None = None,
 ) -> Callable[[Callable[P, R]], Tool[P, R]]: ...
 
@@ -78,6 +83,8 @@ def tool(  # noqa: PLR0913  one keyword for each thing that can be said about a 
     on_interrupt: OnInterrupt = "unknown",
     reconcile: Callable[..., Any] | None = None,
     untrusted: bool = False,
+    polling: bool = False,
+    reach: Reach | None = None,
     description: str | None = None,
 ) -> AnyTool | Callable[[Callable[..., Any]], AnyTool]:
     """Make a tool of a function: ``@tool``, ``@tool(read_only=True)`` or ``@tool("name")``.
@@ -103,6 +110,8 @@ def tool(  # noqa: PLR0913  one keyword for each thing that can be said about a 
         reconcile: Finds out after a crash what came of an interrupted call: called like the function, with the context
             as ``ctx``; gives the result, or raises `NotDone`.
         untrusted: What it returns was written by strangers (web pages, mails); the model gets it marked as data.
+        polling: Calling it again and again with the same arguments is how it is used; the loop guard looks away.
+        reach: What it touches (paths, commands, addresses, private data), for the rules of a policy.
         description: What the model reads, instead of the docstring.
     """
     said = Said(
@@ -119,6 +128,8 @@ def tool(  # noqa: PLR0913  one keyword for each thing that can be said about a 
         on_interrupt=on_interrupt,
         reconcile=reconcile,
         untrusted=untrusted,
+        polling=polling,
+        reach=reach,
         description=description,
     )
     if name is None or isinstance(name, str):
@@ -137,6 +148,7 @@ def _make(function: Callable[..., Any], said: Said) -> AnyTool:
     description = documented if said.description is None else said.description
     accepts = read_signature(function, label, described)
     check_reconcile(said.reconcile, [parameter for _, parameter in accepts.fields], label)
+    reach = check_reach(said.reach, [parameter for _, parameter in accepts.fields], label)
     spec = ToolSpec(name, description, accepts.parameters)
     annotations = {"read_only": said.read_only, "idempotent": said.idempotent, "destructive": said.destructive}
     return Tool(
@@ -149,6 +161,7 @@ def _make(function: Callable[..., Any], said: Said) -> AnyTool:
         spec=spec,
         digest=spec_digest(spec, annotations, label),
         accepts=accepts,
+        reach=reach,
     )
 
 

@@ -9,6 +9,7 @@ from holdfast.effects.replay import Repeat
 from holdfast.effects.values import decode_value, encode_value
 from holdfast.errors import InvalidValue, ToolInvalid
 from holdfast.tools.invoking import invoked
+from holdfast.tools.reach import Reach
 from holdfast.tools.results import said_by
 from holdfast.tools.signals import NotDone, ToolRetry
 
@@ -25,6 +26,9 @@ __all__ = ["AnyTool", "Bound", "Complaint", "NotDone", "Tool", "ToolRetry"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+
+_NOWHERE = Reach()
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +65,8 @@ class Tool(Generic[P, R]):
     digest: str
     """Differs when the name, the description, the schema or the annotations differ."""
     accepts: Accepts = field(repr=False)
+    reach: Reach = field(default=_NOWHERE)
+    """What it touches."""
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         return self.function(*args, **kwargs)
@@ -77,7 +83,7 @@ class Tool(Generic[P, R]):
         return f"Tool({self.name!r})"
 
     def _identity(self) -> tuple[object, ...]:
-        return self.digest, self.function, self.terms, self.reconcile
+        return self.digest, self.function, self.terms, self.reconcile, self.reach
 
     # ---- what was said about it ----
 
@@ -135,6 +141,11 @@ class Tool(Generic[P, R]):
     def untrusted(self) -> bool:
         """Whether what it returns was written by strangers."""
         return self.terms.untrusted
+
+    @property
+    def polling(self) -> bool:
+        """Whether repeating a call is how it is used."""
+        return self.terms.polling
 
     @property
     def repeat(self) -> Repeat:

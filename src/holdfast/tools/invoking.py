@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import io
 from collections.abc import AsyncIterator, Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, cast
 
+from holdfast.tools.processes import spawning
 from holdfast.tools.threads import in_thread
 from holdfast.tools.watchdog import running
 
@@ -19,7 +21,21 @@ MAX_ITEMS: Final = 100_000
 
 
 async def invoked(function: Callable[..., Any], kwargs: dict[str, Any], name: str) -> object:
-    """What `function` returns. An iterator is read to its end, where the function ran. Logs call it `name`."""
+    """What `function` returns. An iterator is read to its end, where the function ran. Logs call it `name`.
+
+    If this is cancelled, the processes that the function has started are ended, once it has had its say.
+    """
+    with spawning(name) as spawned:
+        try:
+            return await _called(function, kwargs, name)
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():  # otherwise it was something that the function awaited
+                spawned.stop()
+            raise
+
+
+async def _called(function: Callable[..., Any], kwargs: dict[str, Any], name: str) -> object:
     try:
         if inspect.iscoroutinefunction(function):
             return await _on_the_loop(function(**kwargs), function, name)

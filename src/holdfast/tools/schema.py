@@ -57,6 +57,17 @@ class Accepts:
     absent: Absent | None = None
     """What a model may leave out although the function's types ask for it: null is meant."""
 
+    def resolved(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        """The arguments as plain JSON with the defaults of what was left out; as they are where they do not fit."""
+        try:
+            given = arguments if self.absent is None else self.absent.filled(arguments)
+            found: BaseModel = self.shape.__pydantic_validator__.validate_json(encode_value(given))
+            plain: dict[str, Any] = found.model_dump(mode="json")
+            full = {parameter: plain[field] for field, parameter in self.fields}
+        except Exception:  # noqa: BLE001  types of the user's own may raise anything
+            return arguments
+        return full if type(self.read(full)) is dict else arguments
+
     def read(self, arguments: dict[str, Any]) -> dict[str, Any] | str:
         """What to call the function with, or what is wrong with the arguments."""
         try:

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakKeyDictionary
 
+from holdfast.tools import processes
 from holdfast.tools.crowding import held
 
 if TYPE_CHECKING:
@@ -94,12 +95,13 @@ async def in_thread(function: Callable[..., Any], kwargs: dict[str, Any], *, nam
 class _Call:
     """One call in a thread, seen from the event loop."""
 
-    __slots__ = ("_begun", "_finished", "_loop", "_slots", "ended", "name", "place")
+    __slots__ = ("_begun", "_finished", "_loop", "_slots", "_spawned", "ended", "name", "place")
 
     def __init__(self, loop: asyncio.AbstractEventLoop, slots: asyncio.Semaphore, name: str) -> None:
         self.ended: asyncio.Future[object] = loop.create_future()
         self.name = name
         self.place = held.get()
+        self._spawned = processes.current()
         self._loop = loop
         self._slots = slots
         self._begun = time.monotonic()
@@ -134,6 +136,8 @@ class _Call:
             _left[id(self)] = Left(self.name, self._begun, id(self._loop))
         if self.place is not None:
             self.place.keep()
+        if self._spawned is not None:
+            self._spawned.abandon()
         ran = time.monotonic() - self._begun
         _log.warning(
             "the thread of %r was abandoned after %.1f s: a thread can't be stopped, it goes on to its end; "

@@ -13,6 +13,14 @@ Blame = Literal["caller", "model", "tool", "code", "limit"]
 """Who can act: whoever asked, the model (or its provider), a tool, the code around it, or whoever set the limit."""
 
 
+class Skipped(msgspec.Struct, frozen=True, array_like=True):
+    """A call that the model made and that was not begun, because the turn ended first."""
+
+    call: str
+    """Its name, as events have it: ``t3.2.1``."""
+    tool: str
+
+
 class Ending(msgspec.Struct, frozen=True, omit_defaults=True):
     """How a turn ended, and why. The words of the answer are in the conversation, not here again."""
 
@@ -30,6 +38,12 @@ class Ending(msgspec.Struct, frozen=True, omit_defaults=True):
     usage: Usage = Usage()
     cost: float | None = None
     """In US dollars; None where a price is not known."""
+    allowed: float | None = None
+    """The value of the limit that was reached: so many steps, tokens, dollars, as `code` says."""
+    used: float | None = None
+    """How much of it was used."""
+    skipped: tuple[Skipped, ...] = ()
+    """Calls of the last reply that were not begun."""
 
 
 decode_ending: Final = msgspec.json.Decoder(Ending).decode

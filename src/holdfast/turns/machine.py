@@ -2,14 +2,16 @@
 
 No clock, no randomness, no I/O. The n-th effect of a turn is always the same effect, so recovery is nothing but running
 the machine over the outcomes that are recorded. An outcome for another effect than the one awaited changes nothing.
+
+Two rules keep a turn on its recorded way when limits were changed, or were not known yet to who recorded it. Budgets
+and the loop guard end a turn only before an effect that is new. Advice at a checkpoint is an offer: what was told there
+is part of its outcome, and only what was told counts.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Final
 
-import msgspec
 from msgspec.structs import replace
 
 from holdfast.errors import InvariantBroken
@@ -18,23 +20,61 @@ from holdfast.messages import (
     FinishReason,
     ModelReply,
     Text,
-    ToolCall,
     ToolMessage,
     ToolResult,
-    Usage,
     UserMessage,
     refusal_of,
 )
+from holdfast.policy.limits import ASKING, OutOf, Used, out_of, running
 from holdfast.turns.answers import said_in
-from holdfast.turns.ending import Blame, Ending
+from holdfast.turns.background import started
+from holdfast.turns.bounding import advice, heard, last_step, looping, no_room
+from holdfast.turns.ending import Blame, Ending, Skipped
+from holdfast.turns.repeating import Trace, step_of
+from holdfast.turns.state import (
+    CallModel,
+    Checkpoint,
+    Effect,
+    Finish,
+    Inputs,
+    ModelFailed,
+    Moment,
+    Replied,
+    Response,
+    Results,
+    Rules,
+    RunTools,
+    TurnState,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from holdfast.records import EndStatus
     from holdfast.turns.thread import Thread
 
-Moment = Literal["after_work", "before_completion"]
+__all__ = [
+    "CUT_OFF",
+    "EMPTY",
+    "MAX_EMPTY",
+    "CallModel",
+    "Checkpoint",
+    "Effect",
+    "Finish",
+    "Inputs",
+    "ModelFailed",
+    "Moment",
+    "OutOf",
+    "Replied",
+    "Response",
+    "Results",
+    "Rules",
+    "RunTools",
+    "TurnState",
+    "added",
+    "answer_of",
+    "poll",
+    "respond",
+    "start",
+]
 
 CUT_OFF: Final = (
     "Your reply was cut off by the output limit. Go on exactly where it stopped, without repeating any of it."
@@ -44,117 +84,12 @@ MAX_EMPTY: Final = 2
 """How many empty replies a turn bears before it fails."""
 
 
-@dataclass(frozen=True, slots=True)
-class Rules:
-    """What bounds a turn. `check` says what is wrong with an answer; None when it has the shape that was asked for."""
-
-    steps: int | None = 50
-    stalls: int = 12
-    repairs: int = 3
-    continuations: int = 2
-    check: Callable[[str], str | None] | None = None
-
-
-# ---- effects ---------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class CallModel:
-    """Ask the model. `position` counts the model calls of the whole conversation before this one."""
-
-    id: int
-    thread: Thread
-    position: int
-
-
-@dataclass(frozen=True, slots=True)
-class RunTools:
-    """Perform these calls; their results come back in this order."""
-
-    id: int
-    calls: tuple[ToolCall, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Checkpoint:
-    """A safe point: input that came meanwhile may enter here. `note` is what Holdfast has to say to the model."""
-
-    id: int
-    moment: Moment
-    note: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Finish:
-    """The turn has ended."""
-
-    id: int
-    ending: Ending
-
-
-Effect: TypeAlias = CallModel | RunTools | Checkpoint | Finish
-
-
-# ---- responses -------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Replied:
-    """The model answered."""
-
-    reply: ModelReply
-
-
-@dataclass(frozen=True, slots=True)
-class ModelFailed:
-    """The model could not answer."""
-
-    code: str
-    message: str
-
-
-@dataclass(frozen=True, slots=True)
-class Results:
-    """What the calls came to, in their order."""
-
-    results: tuple[ToolResult, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Inputs:
-    """What entered at a checkpoint."""
-
-    messages: tuple[UserMessage, ...] = ()
-
-
-Response: TypeAlias = Replied | ModelFailed | Results | Inputs
-
-
-# ---- the machine -----------------------------------------------------------------------------------------------------
-
-
-class TurnState(msgspec.Struct, frozen=True):
-    """Where a turn is. `awaited` is the effect whose outcome it needs next."""
-
-    run: str
-    rules: Rules
-    thread: Thread
-    awaited: Effect
-    position: int = 0
-    steps: int = 0
-    stalls: int = 0
-    repairs: int = 0
-    continuations: int = 0
-    empties: int = 0
-    usage: Usage = Usage()
-    cost: float | None = 0.0
-    """None as soon as one call has no known price."""
-
-
-def start(run: str, rules: Rules, history: Thread, said: tuple[UserMessage, ...], position: int) -> TurnState:
-    """A turn that begins with what was said, after all that was said before."""
+def start(  # noqa: PLR0913, PLR0917
+    run: str, rules: Rules, history: Thread, said: tuple[UserMessage, ...], position: int, recorded: int = 0
+) -> TurnState:
+    """A turn that begins with what was said, after all that was said before, and is recorded up to an effect."""
     thread = history.add(*said)
-    return TurnState(run, rules, thread, CallModel(1, thread, position), position)
+    return TurnState(run, rules, thread, CallModel(1, thread, position), position, recorded=recorded)
 
 
 def poll(state: TurnState) -> Effect:
@@ -167,6 +102,8 @@ def respond(state: TurnState, effect: int, response: Response) -> TurnState:
     awaited = state.awaited
     if effect != awaited.id:
         return state
+    if isinstance(response, OutOf) and not isinstance(awaited, Finish):
+        return _refused(state, awaited, response)
     match awaited, response:
         case CallModel(), Replied(reply):
             return _replied(state, awaited, reply)
@@ -174,8 +111,8 @@ def respond(state: TurnState, effect: int, response: Response) -> TurnState:
             return _finish(state, "failed", code, message, "model")
         case RunTools(), Results(results):
             return _worked(state, awaited, results)
-        case Checkpoint(), Inputs(messages):
-            return _admitted(state, awaited, messages)
+        case Checkpoint(), Inputs(messages, told):
+            return _admitted(state, awaited, messages, told)
         case _:
             message = f"{response!r} is no outcome of {awaited!r}"
             raise InvariantBroken(message)
@@ -200,6 +137,7 @@ def _replied(state: TurnState, awaited: CallModel, reply: ModelReply) -> TurnSta
         steps=state.steps + 1,
         usage=state.usage + reply.usage,
         cost=added(state.cost, reply.cost),
+        used=state.used + Used(1, reply.usage.total, reply.cost or 0.0, unpriced=reply.cost is None),
     )
     message = said_in(reply, f"{state.run}.{awaited.id}")
     if message.parts:
@@ -210,8 +148,15 @@ def _replied(state: TurnState, awaited: CallModel, reply: ModelReply) -> TurnSta
     if reply.finish == "cancelled":
         return _finish(state, "cancelled", "cancelled", "", None, message)
     if calls := message.calls:
-        return replace(state, awaited=RunTools(awaited.id + 1, calls))
+        return _working(state, RunTools(awaited.id + 1, calls), message)
     return _answered(state, awaited.id, message)
+
+
+def _working(state: TurnState, effect: RunTools, message: AssistantMessage) -> TurnState:
+    """The model wants tools. They are not begun where nothing is left to read their results with."""
+    background = sum(call.name in state.rules.tasks for call in effect.calls)
+    out = no_room(state, effect.id, running(len(effect.calls), background))
+    return replace(state, awaited=effect) if out is None else _out(state, out, message)
 
 
 def _answered(state: TurnState, id: int, message: AssistantMessage) -> TurnState:
@@ -229,9 +174,10 @@ def _answered(state: TurnState, id: int, message: AssistantMessage) -> TurnState
 
 def _complete(state: TurnState, id: int, message: AssistantMessage) -> TurnState:
     """The answer is there. What came meanwhile may still enter, if there is a step left in which to answer it."""
-    if state.rules.steps is not None and state.steps >= state.rules.steps:
+    rules = state.rules
+    if (rules.steps is not None and state.steps >= rules.steps) or no_room(state, id + 1, ASKING) is not None:
         return _finish(state, "completed", "", "", None, message)
-    return replace(state, awaited=Checkpoint(id + 1, "before_completion"))
+    return replace(state, awaited=Checkpoint(id + 1, "before_completion", advice=last_step(state)))
 
 
 def _repair(state: TurnState, id: int, message: AssistantMessage, complaint: str) -> TurnState:
@@ -281,41 +227,72 @@ def answer_of(thread: Thread, id: str) -> str:
 def _go_on(state: TurnState, id: int, note: str) -> TurnState:
     """Tell the model something, unless it has been going nowhere for too long."""
     state = replace(state, stalls=state.stalls + 1)
-    return _stopped(state) or replace(state, awaited=Checkpoint(id + 1, "after_work", note))
+    return _stopped(state, id + 1) or replace(state, awaited=Checkpoint(id + 1, "after_work", note, advice(state)))
 
 
 def _worked(state: TurnState, awaited: RunTools, results: tuple[ToolResult, ...]) -> TurnState:
     if len(results) != len(awaited.calls):
         message = f"{len(results)} results for {len(awaited.calls)} calls"
         raise InvariantBroken(message)
+    rules = state.rules
     progress = any(result.state == "ok" for result in results)
+    trace = state.trace
+    if rules.repeats is not None:
+        trace = trace.after(step_of(awaited.calls, results, rules.polling), rules.repeats)
     state = replace(
         state,
         thread=state.thread.add(ToolMessage(f"{state.run}.{awaited.id}", results)),
         stalls=0 if progress else state.stalls + 1,
+        used=state.used + Used(tool_calls=len(results), background=sum(map(started, results))),
+        trace=trace,
     )
-    return _stopped(state) or replace(state, awaited=Checkpoint(awaited.id + 1, "after_work"))
+    id = awaited.id + 1
+    return _stopped(state, id) or replace(state, awaited=Checkpoint(id, "after_work", advice=advice(state)))
 
 
-def _stopped(state: TurnState) -> TurnState | None:
-    """The turn's end, when a budget is used up."""
+# ---- limits ----------------------------------------------------------------------------------------------------------
+
+
+def _stopped(state: TurnState, id: int) -> TurnState | None:
+    """The turn's end, when there is nothing left with which to go on to effect `id`."""
     rules = state.rules
     if rules.steps is not None and state.steps >= rules.steps:
-        return _finish(state, "limit", "steps", f"the turn took {state.steps} steps, as many as it may", "limit")
+        return _out(state, out_of("turn", "steps", rules.steps, state.steps))
     if state.stalls >= rules.stalls:
         why = f"{state.stalls} model calls in a row led to nothing"
-        return _finish(state, "limit", "no_progress", why, "limit")
-    return None
+        return _out(state, OutOf("no_progress", why, rules.stalls, state.stalls))
+    out = no_room(state, id, ASKING) or looping(state, id)
+    return None if out is None else _out(state, out)
 
 
-def _admitted(state: TurnState, awaited: Checkpoint, messages: tuple[UserMessage, ...]) -> TurnState:
-    id = f"{state.run}.{awaited.id}"
-    note = () if awaited.note is None else (UserMessage(id, (Text(awaited.note),), "holdfast"),)
+def _admitted(state: TurnState, awaited: Checkpoint, messages: tuple[UserMessage, ...], told: str | None) -> TurnState:
     if awaited.moment == "before_completion" and not messages:
         answer = state.thread.last
         return _finish(state, "completed", "", "", None, answer if type(answer) is AssistantMessage else None)
-    state = replace(state, thread=state.thread.add(*note, *messages))
+    text = awaited.note if told is None else told
+    note = () if text is None else (UserMessage(f"{state.run}.{awaited.id}", (Text(text),), "holdfast"),)
+    # Whoever is asked again may do it again.
+    trace = Trace() if messages else state.trace if text == awaited.note else heard(state)
+    state = replace(state, thread=state.thread.add(*note, *messages), trace=trace)
     return replace(state, awaited=CallModel(awaited.id + 1, state.thread, state.position))
+
+
+# ---- the end ---------------------------------------------------------------------------------------------------------
+
+
+def _refused(state: TurnState, awaited: CallModel | RunTools | Checkpoint, out: OutOf) -> TurnState:
+    """Beyond the turn nothing is left for the effect. An answer that is there already stays one."""
+    if isinstance(awaited, Checkpoint) and awaited.moment == "before_completion":
+        return _admitted(state, awaited, (), None)
+    last = state.thread.last
+    said = last if isinstance(awaited, RunTools) and isinstance(last, AssistantMessage) else None
+    return _out(state, out, said)
+
+
+def _out(state: TurnState, out: OutOf, said: AssistantMessage | None = None) -> TurnState:
+    """The turn ends at a limit. Words beside calls that are not begun are its last ones."""
+    answer = said if said is not None and said.text.strip() else None
+    return _finish(state, "limit", out.code, out.message, "limit", answer, (out.allowed, out.used))
 
 
 def _finish(  # noqa: PLR0913, PLR0917
@@ -325,8 +302,20 @@ def _finish(  # noqa: PLR0913, PLR0917
     message: str,
     blame: Blame | None,
     answer: AssistantMessage | None = None,
+    bound: tuple[float | None, float | None] = (None, None),
 ) -> TurnState:
     typed = status == "completed" and state.rules.check is not None
     said = answer.id if answer is not None and answer.parts else None
-    ending = Ending(status, code, message, blame, said, typed, state.steps, state.usage, state.cost)
+    ending = Ending(
+        status, code, message, blame, said, typed, state.steps, state.usage, state.cost, *bound, _skipped(state)
+    )
     return replace(state, awaited=Finish(state.awaited.id + 1, ending))
+
+
+def _skipped(state: TurnState) -> tuple[Skipped, ...]:
+    """The calls that have no result, and will not be begun."""
+    last, awaited = state.thread.last, state.awaited
+    if type(last) is not AssistantMessage:
+        return ()
+    batch = awaited.id if isinstance(awaited, RunTools) else awaited.id + 1
+    return tuple(Skipped(f"{state.run}.{batch}.{number}", call.name) for number, call in enumerate(last.calls, 1))

@@ -91,7 +91,7 @@ async def test_an_agent_works_with_its_files(tmp_path: Path) -> None:
             text("Done."),
         ]
     )
-    agent = hf.Agent("clerk", model=model, tools=files(tmp_path))
+    agent = hf.Agent("clerk", model=model, tools=files(tmp_path), policy=[hf.allow("*")])
     async with hf.open(None, agents=[agent]) as runtime:
         session = runtime.session("s", agent=agent)
         outcome = await (await session.send("Go on.")).outcome(timeout=10)

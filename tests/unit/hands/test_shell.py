@@ -161,7 +161,9 @@ async def test_output_is_told_as_it_comes(tmp_path: Path) -> None:
     """The command goes on only when its first line was seen as progress."""
     (tool,) = shell(tmp_path)
     command = "echo half way; until [ -e seen ]; do sleep 0.02; done; echo done"
-    agent = hf.Agent("a", model=ScriptedModel([call("shell", command=command), text("ok")]), tools=[tool])
+    agent = hf.Agent(
+        "a", model=ScriptedModel([call("shell", command=command), text("ok")]), tools=[tool], policy=[hf.allow("*")]
+    )
     notes: list[str | None] = []
     async with hf.open(None, agents=[agent]) as runtime, asyncio.timeout(PATIENCE):
         turn = await runtime.session("s", agent=agent).send("x")
@@ -174,7 +176,7 @@ async def test_output_is_told_as_it_comes(tmp_path: Path) -> None:
 
 async def test_a_model_that_calls_it_reads_the_result(tmp_path: Path) -> None:
     model = ScriptedModel([call("shell", command="echo 4; exit 3"), text("ok")])
-    agent = hf.Agent("a", model=model, tools=shell(tmp_path))
+    agent = hf.Agent("a", model=model, tools=shell(tmp_path), policy=[hf.allow("*")])
     async with hf.open(None, agents=[agent]) as runtime:
         turn = await runtime.session("s", agent=agent).send("x")
         assert [event async for event in turn.events()]

@@ -16,6 +16,7 @@ from holdfast.hands.files.walking import SKIPPED
 from holdfast.hands.files.workspace import Workspace
 from holdfast.hands.files.writing import Writer
 from holdfast.tools import NotDone, tool
+from holdfast.tools.reach import Reach
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -60,8 +61,9 @@ def files(  # noqa: PLR0913  one keyword for each thing that a host may decide
 def reading_tools(workspace: Workspace, limits: FileLimits, skip: tuple[str, ...]) -> tuple[AnyTool, ...]:
     """The tools that change nothing."""
     lister = Lister(workspace, limits, skip)
+    reach = _reach(workspace, private=True)
 
-    @tool(read_only=True, timeout=limits.seconds + _SLACK)
+    @tool(read_only=True, timeout=limits.seconds + _SLACK, reach=reach)
     def list_files(path: str = ".", glob: str = "", recursive: bool = False) -> str:  # noqa: FBT001, FBT002  for models
         """List the files and directories in a directory of the workspace.
 
@@ -75,7 +77,7 @@ def reading_tools(workspace: Workspace, limits: FileLimits, skip: tuple[str, ...
         """
         return lister.entries(read_place(path), glob, recursive=recursive)
 
-    @tool(read_only=True, timeout=limits.seconds + _SLACK)
+    @tool(read_only=True, timeout=limits.seconds + _SLACK, reach=reach)
     def read_file(path: str, start: int = 1, lines: int = _LINES) -> str:
         """Read a text file of the workspace. Each line begins with its number and a tab, which are not in the file.
 
@@ -88,7 +90,7 @@ def reading_tools(workspace: Workspace, limits: FileLimits, skip: tuple[str, ...
         """
         return read_page(workspace, file_place(path), start, lines, limits)
 
-    @tool(read_only=True, timeout=limits.seconds + _SLACK)
+    @tool(read_only=True, timeout=limits.seconds + _SLACK, reach=reach)
     def search_files(
         pattern: str,
         path: str = ".",
@@ -113,10 +115,16 @@ def reading_tools(workspace: Workspace, limits: FileLimits, skip: tuple[str, ...
     return list_files, read_file, search_files
 
 
+def _reach(workspace: Workspace, *, private: bool) -> Reach:
+    """They stay on this machine: nobody outside learns of it."""
+    return Reach(family="files", private=private, external=False, paths=("path",), base=workspace.path)
+
+
 def writing_tools(writer: Writer) -> tuple[AnyTool, ...]:
     """The tools that change files."""
+    reach = _reach(writer.workspace, private=False)
 
-    @tool(idempotent=True, destructive=True)
+    @tool(idempotent=True, destructive=True, reach=reach)
     def write_file(path: str, content: str) -> str:
         """Create a file in the workspace, or replace all of it. Directories on the way are created.
 
@@ -134,7 +142,7 @@ def writing_tools(writer: Writer) -> tuple[AnyTool, ...]:
             raise NotDone
         return said
 
-    @tool(destructive=True, reconcile=made)
+    @tool(destructive=True, reconcile=made, reach=reach)
     def edit_file(path: str, old: str, new: str, all: bool = False) -> str:  # noqa: FBT001, FBT002  for models
         """Replace a piece of a text file in the workspace, exactly.
 

@@ -49,6 +49,8 @@ class Workspace:
 
     def __init__(self, root: Path, *, opener: Opener | None = None, hard_links: bool = False) -> None:
         try:
+            self.path: Final = os.path.realpath(root)
+            """Where it was when it was opened."""
             self.root: Final = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError as error:
             wanted = f"a directory that exists and can be read ({error.strerror})"

@@ -10,12 +10,14 @@ from holdfast.memory import Memory
 from holdfast.names import MAX_ID, check_name
 from holdfast.tools import ToolRetry, tool
 from holdfast.tools.context import Context  # noqa: TC001  read from the signature
+from holdfast.tools.reach import Reach
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from holdfast.tools import AnyTool
 
+_REACH: Final = Reach(family="memory", private=True, external=False)
 MAIN: Final = "main"
 """The scope of agents that name none."""
 
@@ -46,7 +48,7 @@ def author_of(ctx: Context) -> str:
 
 
 def _reading(commands: Callable[[Context], Commands]) -> tuple[AnyTool, ...]:
-    @tool("memory", read_only=True, untrusted=True)
+    @tool("memory", read_only=True, untrusted=True, reach=_REACH)
     async def memory(
         ctx: Context, command: Literal["view"] = "view", path: str = "/memories", view_range: list[int] | None = None
     ) -> str:
@@ -70,7 +72,7 @@ def _writing(commands: Callable[[Context], Commands]) -> tuple[AnyTool, ...]:
     async def made(ctx: Context, command: str, path: str, old_path: str, new_path: str, **_: object) -> str:
         return await commands(ctx).find_out(command, path, old_path or path, new_path)
 
-    @tool("memory", destructive=True, untrusted=True, reconcile=made)
+    @tool("memory", destructive=True, untrusted=True, reconcile=made, reach=_REACH)
     async def memory(  # noqa: PLR0913, PLR0917  as models know it
         ctx: Context,
         command: Literal["view", "create", "str_replace", "insert", "delete", "rename"],

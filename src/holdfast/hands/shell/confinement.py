@@ -34,6 +34,8 @@ SETTINGS: Final = (
 NAMING: Final = ("/etc/hosts", "/etc/resolv.conf", "/etc/gai.conf")
 """What finds other machines by name; only with the network."""
 
+_BY_DESCRIPTOR: Final = {True: "--bind-fd", False: "--ro-bind-fd"}
+
 # The command waits until it is told to begin. If we die before, the line never comes and it is not run.
 _BEGIN: Final = 'read -r go && exec </dev/null && exec "$0" -c "$1"'
 
@@ -62,6 +64,16 @@ class Descriptors:
         return self.filter, self.status, self.hold, self.accounts, self.groups
 
 
+@dataclass(frozen=True, slots=True)
+class Bind:
+    """A place in the workspace that is bound over itself by an open file: nobody can move or replace it."""
+
+    path: str
+    """From the top of the workspace."""
+    descriptor: int
+    writable: bool
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Confinement:
     """One command's sandbox."""
@@ -74,6 +86,8 @@ class Confinement:
     """Names in the workspace that stay as they are."""
     memory: int
     descriptors: Descriptors
+    deeper: tuple[Bind, ...] = ()
+    """Places deeper down in the workspace that stay where they are; outer ones first."""
 
 
 def arguments(confinement: Confinement, shell: str, command: str) -> list[str]:
@@ -128,4 +142,9 @@ def _workspace(confinement: Confinement) -> Sequence[str]:
         for name in confinement.protected
         for argument in ("--ro-bind", f"{confinement.workspace}/{name}", f"{WORKSPACE}/{name}")
     ]
-    return ["--bind", confinement.workspace, WORKSPACE, *kept]
+    deeper = [
+        argument
+        for bind in confinement.deeper
+        for argument in (_BY_DESCRIPTOR[bind.writable], str(bind.descriptor), f"{WORKSPACE}/{bind.path}")
+    ]
+    return ["--bind", confinement.workspace, WORKSPACE, *kept, *deeper]

@@ -21,10 +21,12 @@ from holdfast.hands.shell.cgroups import Group
 from holdfast.hands.shell.confinement import Confinement, arguments, beginning
 from holdfast.hands.shell.cutting import Clip, Notes
 from holdfast.hands.shell.errors import SandboxFailed, SandboxUnavailable
+from holdfast.hands.shell.nested import Nested
 from holdfast.hands.shell.protecting import PROTECTED, Protection
 from holdfast.hands.shell.sandbox import (
     MAX_PROCESSES,
     Files,
+    binds_open_files,
     limit,
     shell_program,
     shown_tree,
@@ -213,9 +215,14 @@ def _confined(settings: Settings, command: str) -> Generator[_Child]:
         raise SandboxUnavailable("bubblewrap (bwrap) is gone", "install it again")
     with ExitStack() as stack:
         protected: tuple[str, ...] = ()
+        nested: Nested | None = None
         if settings.profile != "read":
             stack.callback(Protection(settings.workspace).release)
             protected = PROTECTED
+            if binds_open_files(bwrap):
+                nested = Nested(settings.workspace)
+                stack.callback(nested.release)
+        deeper = () if nested is None else nested.binds
         group = Group(settings.control_groups, settings.memory, MAX_PROCESSES)
         stack.callback(group.remove)
         files = stack.enter_context(Files())
@@ -227,10 +234,14 @@ def _confined(settings: Settings, command: str) -> Generator[_Child]:
             protected=protected,
             memory=settings.memory,
             descriptors=files.descriptors,
+            deeper=deeper,
         )
-        process = _started(arguments(confinement, shell_program(), command), settings, files.descriptors.all(), "/")
+        passed = (*files.descriptors.all(), *(bind.descriptor for bind in deeper))
+        process = _started(arguments(confinement, shell_program(), command), settings, passed, "/")
         stack.callback(_closed, process)
         files.handed_over()
+        if nested is not None:
+            nested.handed_over()
         sandbox = _Sandbox(process, files.status)
         stack.callback(sandbox.end)
         sandbox.await_first(group, settings.memory)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import platform
 import resource
@@ -42,6 +43,7 @@ _PROBE_SECONDS: Final = 15
 _INSTALL: Final = "install the package bubblewrap"
 _FILE_SIZE: Final = 8 * 2**30
 _OPEN_FILES: Final = 4096
+_log: Final = logging.getLogger("holdfast.shell")
 
 
 def sandbox_problem() -> str | None:
@@ -109,6 +111,19 @@ def trusted(name: str) -> str | None:
         if path is not None and _only_root_writes(Path(path).resolve()):
             return path
     return None
+
+
+@cache
+def binds_open_files(bwrap: str) -> bool:
+    """Whether this bubblewrap can bind what is open already, and not only what has a name."""
+    try:
+        asked = subprocess.run([bwrap, "--help"], env={}, capture_output=True, timeout=_PROBE_SECONDS, check=False)  # noqa: S603  a program that only root can change
+    except (OSError, subprocess.SubprocessError):
+        return False
+    able = b"--ro-bind-fd" in asked.stdout + asked.stderr
+    if not able:
+        _log.warning("this bubblewrap has no --ro-bind-fd: protected names deeper down in a workspace can be written")
+    return able
 
 
 def _only_root_writes(path: Path) -> bool:

@@ -28,6 +28,7 @@ from holdfast.hands.shell.settings import (
 )
 from holdfast.tools import tool
 from holdfast.tools.context import Context  # noqa: TC001  read from the signature
+from holdfast.tools.reach import Reach
 from holdfast.tools.threads import in_thread
 
 if TYPE_CHECKING:
@@ -129,7 +130,23 @@ def _tool(settings: Settings) -> AnyTool:
         return _told(await _run(settings, said, seconds, ctx), seconds)
 
     writes = settings.writes
-    made = tool(read_only=not writes, idempotent=not writes, destructive=writes, description=_described(settings))
+    confined = f"{settings.profile} in {settings.workspace}" if settings.sandboxed else "none"
+    reach = Reach(
+        family="shell",
+        private=True,
+        external=not settings.sandboxed or settings.profile == "network",
+        base=settings.workspace,
+        command="command",
+        sandbox=confined,
+    )
+    made = tool(
+        read_only=not writes,
+        idempotent=not writes,
+        destructive=writes,
+        untrusted=True,
+        reach=reach,
+        description=_described(settings),
+    )
     return made(shell)
 
 

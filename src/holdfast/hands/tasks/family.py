@@ -14,6 +14,7 @@ from holdfast.records import Done
 from holdfast.tools import ToolRetry, tool
 from holdfast.tools.context import Context  # noqa: TC001  read from the signature
 from holdfast.tools.paging import MAX_LINES, page, shown
+from holdfast.tools.reach import Reach
 from holdfast.tools.reader import reader
 
 if TYPE_CHECKING:
@@ -22,10 +23,11 @@ if TYPE_CHECKING:
 
 MOST: Final = 50
 """How many tasks one call lists."""
+_REACH: Final = Reach(family="tasks", external=False)
 _REASON: Final = 500
 
 
-@tool(read_only=True, background=False, untrusted=True)
+@tool(read_only=True, background=False, reach=_REACH, untrusted=True)
 async def list_tasks(ctx: Context, limit: Annotated[int, Field(ge=1, le=MOST)] = 20) -> str:
     """List your background tasks, those that changed last first: id, tool, status and progress.
 
@@ -51,7 +53,7 @@ async def _line(host: Host, id: str, now: int) -> str:
         return f"{id}: it can't be read any more; its records are damaged"
 
 
-@tool(read_only=True, background=False, untrusted=True)
+@tool(read_only=True, background=False, reach=_REACH, untrusted=True)
 async def read_task(
     ctx: Context,
     id: str,
@@ -80,7 +82,7 @@ async def read_task(
     return f"{head(state, host.now)}\nResult:\n{part}" if begins else f"Result of task {state.id}:\n{part}"
 
 
-@tool(idempotent=True, destructive=True, background=False)
+@tool(idempotent=True, destructive=True, background=False, reach=_REACH)
 async def cancel_task(ctx: Context, id: str, reason: Annotated[str, Field(max_length=_REASON)] = "") -> str:
     """Stop a background task whose result is not wanted any more.
 

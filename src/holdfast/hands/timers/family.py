@@ -15,20 +15,20 @@ from holdfast.bounds import check_int
 from holdfast.errors import InvalidNumber, NotificationUnknown
 from holdfast.hands.host import Host, host_of
 from holdfast.hands.moments import moment
-from holdfast.hands.timers.times import TITLE, Bounds, TimeUnclear, away, line, read, refusal
+from holdfast.hands.timers.times import KIND, TITLE, Bounds, TimeUnclear, away, line, read, refusal
 from holdfast.tools import ToolRetry, tool
 from holdfast.tools.context import Context  # noqa: TC001  read from the signature
+from holdfast.tools.reach import Reach
 
 if TYPE_CHECKING:
     from holdfast.store import Notification
     from holdfast.tools import AnyTool
 
-KIND: Final = "timer"
-"""The kind of the notifications that are timers."""
 NOTE: Final = 2_000
 """Longest note, in characters."""
 _MOST: Final = 500
 """Most timers that a host may allow: there is room for other notifications beside them."""
+_REACH: Final = Reach(family="timers", external=False)
 _YEARS: Final = 10 * 366 * 86_400.0
 
 
@@ -61,7 +61,7 @@ def _span(what: str, given: float | timedelta) -> int:
 
 
 def _setter(bounds: Bounds) -> AnyTool:
-    @tool(idempotent=True, background=False)
+    @tool(idempotent=True, background=False, reach=_REACH)
     async def set_timer(
         ctx: Context,
         note: Annotated[str, Field(min_length=1, max_length=NOTE)],
@@ -94,7 +94,7 @@ def _setter(bounds: Bounds) -> AnyTool:
     return set_timer
 
 
-@tool(read_only=True, background=False)
+@tool(read_only=True, background=False, reach=_REACH)
 async def list_timers(ctx: Context) -> str:
     """List your timers that have not gone off, the next one first: id, time and note.
 
@@ -107,7 +107,7 @@ async def list_timers(ctx: Context) -> str:
     return "\n".join([f"It is now {moment(now)}.", *(found or ["No timer is set."])])
 
 
-@tool(idempotent=True, background=False)
+@tool(idempotent=True, background=False, reach=_REACH)
 async def cancel_timer(ctx: Context, id: Annotated[int, Field(ge=1)]) -> str:
     """Cancel a timer that has not gone off.
 

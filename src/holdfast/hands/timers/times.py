@@ -8,6 +8,8 @@ from typing import Final
 
 from holdfast.hands.moments import moment, span
 
+KIND: Final = "timer"
+"""The kind of the notifications that are timers."""
 TITLE: Final = "A timer that you set has gone off"
 
 

@@ -79,11 +79,12 @@ def web(  # noqa: PLR0913  one keyword for each thing that can be said
     from holdfast.hands.web.dialling import default_user_agent, system_resolver  # noqa: PLC0415  not with the door
     from holdfast.hands.web.fetching import Bounds, Fetcher  # noqa: PLC0415
     from holdfast.tools import tool  # noqa: PLC0415
+    from holdfast.tools.reach import Reach  # noqa: PLC0415
 
     bounds = Bounds(timeout=seconds, limit=limit, characters=characters, redirects=redirects)
     fetcher = Fetcher(policy, bounds, resolver or system_resolver, user_agent or default_user_agent())
 
-    @tool(read_only=True)
+    @tool(read_only=True, untrusted=True, reach=Reach(family="web", external=True, url="url"))
     async def fetch(url: str, start: int = 0, raw: bool = False) -> str | File:  # noqa: FBT001, FBT002  a model names it
         """Read a page, a text or a file on the web with a GET request.
 

@@ -13,6 +13,7 @@ from holdfast.errors import InvalidArgument
 from holdfast.messages import AssistantMessage, ToolMessage
 from holdfast.models.anthropic.blocks import Writer, text_block
 from holdfast.models.anthropic.schemas import narrow
+from holdfast.models.anthropic.writing import betas_of, editing
 from holdfast.models.flags import NO_STREAM
 from holdfast.models.reading import mapping, worded
 from holdfast.models.wire import WireRequest, encoded
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from holdfast.messages import Message, ModelRequest, OutputSpec, Settings, ToolSpec
+    from holdfast.models.anthropic.writing import Editing
     from holdfast.models.wire import Endpoint
 
 VERSION: Final = "2023-06-01"
@@ -81,23 +83,26 @@ def encoded_request(endpoint: Endpoint, model: str, request: ModelRequest) -> Wi
     writer = Writer(route, request.files)
     pieces = encoded(request, f"anthropic {route}", writer.message)
     settings = request.settings
+    asked = None if settings.compact_at is None else editing(model, _version(model), settings.compact_at)
     marked = MAX_MARKED if settings.cache and "cache_control" not in (settings.extra or ()) else 0
-    head = _json(_fields(endpoint, model, request, pieces))[:-1]
+    head = _json(_fields(endpoint, model, request, pieces, asked))[:-1]
     body = b"".join([head, b',"messages":[', *_joined(request.messages, pieces, marked), b"]}"])
     path = f"/v1/messages?{urlencode(endpoint.query)}" if endpoint.query else "/v1/messages"
-    return WireRequest(path, body, _headers(endpoint, settings), writer.dropped)
+    return WireRequest(path, body, _headers(endpoint, settings, betas_of(asked, pieces)), writer.dropped)
 
 
-def _headers(endpoint: Endpoint, settings: Settings) -> dict[str, str]:
+def _headers(endpoint: Endpoint, settings: Settings, needed: Sequence[str]) -> dict[str, str]:
     headers = {"anthropic-version": VERSION, "content-type": "application/json"}
-    betas = (settings.extra or {}).get("betas")
+    betas = dict.fromkeys([*needed, *map(str, (settings.extra or {}).get("betas") or ())])
     if betas:
         standing = [value for name, value in endpoint.headers.items() if name.lower() == "anthropic-beta"]
-        headers["anthropic-beta"] = ",".join([*standing, *map(str, betas)])
+        headers["anthropic-beta"] = ",".join([*standing, *betas])
     return headers
 
 
-def _fields(endpoint: Endpoint, model: str, request: ModelRequest, pieces: Sequence[bytes]) -> dict[str, Any]:
+def _fields(
+    endpoint: Endpoint, model: str, request: ModelRequest, pieces: Sequence[bytes], asked: Editing | None
+) -> dict[str, Any]:
     """All but the messages: what is small first, then what is long and stays the same from step to step."""
     settings = request.settings
     extra = settings.extra or {}
@@ -115,6 +120,8 @@ def _fields(endpoint: Endpoint, model: str, request: ModelRequest, pieces: Seque
         fields["stop_sequences"] = settings.stop
     if container := _container(request.messages, endpoint.route(model)):
         fields["container"] = container
+    if asked is not None:
+        fields["context_management"] = asked.field
     form = _form(endpoint, model, request.output)
     if form:
         config["format"] = msgspec.Raw(form)

@@ -8,6 +8,7 @@ from urllib.parse import quote, urlencode
 import msgspec
 
 from holdfast.errors import InvalidArgument
+from holdfast.errors.unoffered import NotOffered
 from holdfast.models.chat.messages import is_object, tool_name
 from holdfast.models.flags import NO_STREAM
 from holdfast.models.writing import PLAIN_WORDS, Once, Strictness, is_strict
@@ -30,6 +31,8 @@ def path_of(endpoint: Endpoint, model: str) -> str:
 def fields_of(model: str, request: ModelRequest, flags: frozenset[str]) -> bytes:
     """Everything but the messages, as the beginning of an object."""
     settings = request.settings
+    if settings.compact_at is not None:
+        raise NotOffered("settings.compact_at", model, "this dialect has no field for it; leave it out")
     fields: dict[str, Any] = {"model": model, "stream": NO_STREAM not in flags}
     if fields["stream"] and "no_stream_usage" not in flags:
         fields["stream_options"] = {"include_usage": True}

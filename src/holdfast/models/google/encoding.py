@@ -8,6 +8,7 @@ from urllib.parse import quote, urlencode
 import msgspec
 
 from holdfast.errors import InvalidArgument
+from holdfast.errors.unoffered import NotOffered
 from holdfast.models.flags import NO_STREAM
 from holdfast.models.google.contents import Writer
 from holdfast.models.reading import listed, mapping
@@ -33,6 +34,8 @@ _SHAPE: Final = "Give your final answer as JSON and nothing else. It must have t
 
 def encoded_request(endpoint: Endpoint, model: str, request: ModelRequest) -> WireRequest:
     """The request for a stream."""
+    if request.settings.compact_at is not None:
+        raise NotOffered("settings.compact_at", model, "this dialect has no field for it; leave it out")
     route = endpoint.route(model)
     older = _older(endpoint, model)
     writer = Writer(route, request.files, older=older)

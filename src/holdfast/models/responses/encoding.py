@@ -12,6 +12,7 @@ from holdfast.errors import ModelError
 from holdfast.models.flags import NO_STREAM
 from holdfast.models.reading import listed, mapping
 from holdfast.models.responses.items import NOT_IN_NAMES
+from holdfast.models.responses.writing import context_management
 from holdfast.models.writing import PLAIN_WORDS, Once, Strictness, is_strict
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ def head_of(endpoint: Endpoint, model: str, request: ModelRequest, first: bytes)
 
 def _fields(endpoint: Endpoint, model: str, request: ModelRequest, first: bytes) -> dict[str, Any]:
     settings, flags = request.settings, endpoint.flags
+    at = settings.compact_at
     extra = dict(settings.extra) if settings.extra else {}
     if "input" in extra:
         raise ModelError("settings.extra can't set 'input': it is the conversation", kind="bad_request")
@@ -53,6 +55,7 @@ def _fields(endpoint: Endpoint, model: str, request: ModelRequest, first: bytes)
         "max_output_tokens": settings.max_output_tokens,
         "temperature": settings.temperature,
         "top_p": settings.top_p,
+        "context_management": None if at is None else context_management(endpoint, model, at),
         "store": None if "no_store" in flags else False,
         "include": None if "no_encrypted" in flags or _UNREASONING.search(model) else [_ENCRYPTED],
         "stream": NO_STREAM not in flags,

@@ -52,13 +52,17 @@ def connect(path: Path, flags: int, vfs: str | None = None) -> Db:
     return cast("Db", apsw.Connection(str(path), flags=flags, vfs=vfs))
 
 
-def page(db: Db, sql: str, values: Sequence[Any], column: int, limit: int) -> list[Any]:
-    """Rows until `limit` bytes or characters of one column are taken; at least one."""
+def page(  # noqa: PLR0913, PLR0917
+    db: Db, sql: str, values: Sequence[Any], column: int, limit: int, also: int | None = None
+) -> list[Any]:
+    """Rows until `limit` bytes or characters of one column are taken, or of two; at least one."""
     rows: list[Any] = []
     taken = 0
     cursor = db.execute(sql, values)
     for row in cursor:
         taken += len(row[column] or b"")
+        if also is not None:
+            taken += len(row[also] or b"")
         if rows and taken > limit:
             break
         rows.append(row)

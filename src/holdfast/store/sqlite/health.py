@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from holdfast.clock import Instant
     from holdfast.store.contract import JournalRow
+    from holdfast.store.spending.contract import SpendOf
     from holdfast.store.sqlite.db import Db
 
 MAX_PROBLEMS = 100
@@ -60,6 +61,8 @@ class Health(msgspec.Struct, frozen=True):
     notifications: dict[str, int]
     """How many there are, by state."""
     memories: int
+    rules: int
+    """Stored rules that are in force."""
     blobs: int
     blob_bytes: int
     leases: tuple[Held, ...]
@@ -70,8 +73,13 @@ class Health(msgspec.Struct, frozen=True):
     warnings: tuple[str, ...]
 
 
-def examine(path: Path | str, progress: Callable[[int, int], None] | None = None) -> Health:
-    """Look at everything in the store at `path`. Raises `StoreRefused` when it is none."""
+def examine(
+    path: Path | str, progress: Callable[[int, int], None] | None = None, spend_of: SpendOf | None = None
+) -> Health:
+    """Look at everything in the store at `path`. Raises `StoreRefused` when it is none.
+
+    `spend_of` tells what a record spends; with it, spending is compared with the records.
+    """
     file = Path(path)
     if not file.exists():
         raise StoreRefused(file, "there is no such file")
@@ -83,7 +91,7 @@ def examine(path: Path | str, progress: Callable[[int, int], None] | None = None
         try:
             _check_current(file, connection)
             with snapshot(connection):  # others may go on writing: this is about one moment
-                return _report(file, connection, progress)
+                return _report(file, connection, progress, spend_of)
         finally:
             connection.close()
 
@@ -96,10 +104,10 @@ def _check_current(path: Path, db: Db) -> None:
         raise StoreRefused(path, reason)
 
 
-def _report(path: Path, db: Db, progress: Callable[[int, int], None] | None) -> Health:
+def _report(path: Path, db: Db, progress: Callable[[int, int], None] | None, spend_of: SpendOf | None) -> Health:
     reader = SqliteReader(db)
     damage = [str(line) for (line,) in db.execute("PRAGMA integrity_check(100)") if line != "ok"]
-    violations = audit(reader, progress)
+    violations = audit(reader, progress, spend_of)
     rows = reader.raw_journals()
     quarantined = {row.id: row.quarantine for row in rows if row.quarantine is not None}
     problems = [f"sqlite: {line}" for line in damage]
@@ -122,6 +130,7 @@ def _report(path: Path, db: Db, progress: Callable[[int, int], None] | None) -> 
         next_due=reader.next_due(),
         notifications=dict(db.execute("SELECT state, count(*) FROM notifications GROUP BY state ORDER BY state")),
         memories=_one(db, "SELECT count(*) FROM memories"),
+        rules=_one(db, "SELECT count(*) FROM rules WHERE removed_at IS NULL"),
         blobs=counted[0],
         blob_bytes=counted[1],
         leases=_leases(rows, SystemClock().read()),

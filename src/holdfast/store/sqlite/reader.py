@@ -27,7 +27,17 @@ from holdfast.store.digests import blob_digest, input_digest, trusted
 from holdfast.store.sqlite.db import page
 from holdfast.store.sqlite.memories import MemoryQueries
 from holdfast.store.sqlite.notifications import NotificationQueries
-from holdfast.store.sqlite.rows import JOURNAL_COLUMNS, input_row, journal_row, wait_row
+from holdfast.store.sqlite.rows import (
+    INPUT_COLUMNS,
+    JOURNAL_COLUMNS,
+    WAIT_COLUMNS,
+    input_row,
+    journal_row,
+    raw_wait,
+    wait_row,
+)
+from holdfast.store.sqlite.rules import RuleQueries
+from holdfast.store.sqlite.spending import SpendingQueries
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -35,10 +45,15 @@ if TYPE_CHECKING:
     from holdfast.clock import Instant
     from holdfast.store.contract import JournalFilter, WaitState
     from holdfast.store.sqlite.db import Db
+    from holdfast.store.waits.contract import WaitFilter
 
 _LIST_COLUMNS: Final = "id, kind, agent, status, head, created, updated, quarantine, parent, parent_seq, role, session"
-_INPUT_COLUMNS: Final = "input, key, digest, body, at, pending"
-_WAIT_COLUMNS: Final = "name, state, deadline, payload, opened, crc"
+_WAITS: Final = (
+    f"SELECT j.id, {', '.join(f'w.{name}' for name in WAIT_COLUMNS.split(', '))}"  # noqa: S608  constants
+    " FROM waits w JOIN journals j ON j.no = w.journal"
+)
+_PAYLOAD: Final = 4
+_BODY: Final = 7
 _HEADS_AT_ONCE: Final = 500
 
 WORK_QUERY: Final = (
@@ -59,10 +74,12 @@ class SqliteReader:
         self._page_bytes = page_bytes
         self.notifications = NotificationQueries(connection, page_bytes)
         self.memories = MemoryQueries(connection, page_bytes)
+        self.rules = RuleQueries(connection, page_bytes)
+        self.spending = SpendingQueries(connection)
 
-    def _page(self, sql: str, values: tuple[Any, ...], column: int) -> list[Any]:
-        """Rows until the page is full, counted in bytes of one column; at least one."""
-        return page(self._db, sql, values, column, self._page_bytes)
+    def _page(self, sql: str, values: Sequence[Any], column: int, also: int | None = None) -> list[Any]:
+        """Rows until the page is full, counted in bytes of one column, or of two; at least one."""
+        return page(self._db, sql, values, column, self._page_bytes, also)
 
     def _one(self, sql: str, values: tuple[Any, ...]) -> Any:  # noqa: ANN401
         return self._db.execute(sql, values).get
@@ -122,13 +139,17 @@ class SqliteReader:
 
     def receipt(self, journal: str, key: str) -> Receipt | None:
         no, _ = self._known(journal)
-        found = self._one("SELECT input, key, at FROM inputs WHERE journal = ? AND key = ?", (no, key))
+        found = self._one("SELECT input, key, at FROM inputs WHERE journal = ? AND key = ?", (no, key)) or self._one(
+            "SELECT i.input, i.key, i.at FROM input_aliases a"
+            " JOIN inputs i ON i.journal = a.journal AND i.input = a.input WHERE a.journal = ? AND a.key = ?",
+            (no, key),
+        )
         return None if found is None else Receipt(journal, *found, fresh=False)
 
     def pending(self, journal: str, after: int, limit: int) -> list[Input]:
         no, _ = self._known(journal)
         rows = self._page(
-            f"SELECT {_INPUT_COLUMNS} FROM inputs"  # noqa: S608
+            f"SELECT {INPUT_COLUMNS} FROM inputs"  # noqa: S608
             " WHERE journal = ? AND pending = 1 AND input > ? ORDER BY input LIMIT ?",
             (no, after, limit),
             3,
@@ -137,40 +158,39 @@ class SqliteReader:
 
     def input(self, journal: str, number: int) -> Input | None:
         no, _ = self._known(journal)
-        found = self._one(f"SELECT {_INPUT_COLUMNS} FROM inputs WHERE journal = ? AND input = ?", (no, number))  # noqa: S608
+        found = self._one(f"SELECT {INPUT_COLUMNS} FROM inputs WHERE journal = ? AND input = ?", (no, number))  # noqa: S608
         return None if found is None else _sound_input(journal, input_row(found))
 
     def wait(self, journal: str, name: str) -> Wait | None:
         no, _ = self._known(journal)
-        found = self._one(f"SELECT {_WAIT_COLUMNS} FROM waits WHERE journal = ? AND name = ?", (no, name))  # noqa: S608
+        found = self._one(f"SELECT {WAIT_COLUMNS} FROM waits WHERE journal = ? AND name = ?", (no, name))  # noqa: S608
         return None if found is None else wait_row(journal, found)
 
-    def waits(self, journal: str, state: WaitState | None, limit: int) -> list[Wait]:
+    def waits(self, journal: str, state: WaitState | None, after: str, limit: int) -> list[Wait]:
         no, _ = self._known(journal)
-        rows = self._db.execute(
-            f"SELECT {_WAIT_COLUMNS} FROM waits WHERE journal = ? AND (? IS NULL OR state = ?)"  # noqa: S608
-            " ORDER BY name LIMIT ?",
-            (no, state, state, limit),
-        ).fetchall()
-        return [wait_row(journal, row) for row in rows]
+        rows = self._page(
+            f"{_WAITS} WHERE w.journal = ? AND w.name > ? AND (? IS NULL OR w.state = ?) ORDER BY w.name LIMIT ?",
+            (no, after, state, state, limit),
+            _PAYLOAD,
+            _BODY,
+        )
+        return [wait_row(journal, row[1:]) for row in rows]
+
+    def asked(self, where: WaitFilter, limit: int) -> tuple[list[Wait], set[str]]:
+        """Open waits of a kind, and the journals of those that can't be trusted."""
+        return self._trusted_waits(*asked_query(where, limit))
 
     def due(self, now: int, limit: int) -> tuple[list[Wait], set[str]]:
         """Waits that are due, and the journals of those that can't be trusted."""
-        rows = self._db.execute(
-            "SELECT j.id, w.name, w.state, w.deadline, w.payload, w.opened, w.crc"
-            " FROM waits w JOIN journals j ON j.no = w.journal"
-            " WHERE w.state = 'open' AND w.deadline IS NOT NULL AND w.deadline <= ? AND j.quarantine IS NULL"
+        return self._trusted_waits(
+            f"{_WAITS} WHERE w.state = 'open' AND w.deadline IS NOT NULL AND w.deadline <= ? AND j.quarantine IS NULL"
             " ORDER BY w.deadline, j.id, w.name LIMIT ?",
-            (now, limit),
-        ).fetchall()
-        due: list[Wait] = []
-        damaged: set[str] = set()
-        for row in rows:
-            try:
-                due.append(wait_row(row[0], row[1:]))
-            except JournalCorrupt:
-                damaged.add(row[0])
-        return due, damaged
+            [now, limit],
+        )
+
+    def _trusted_waits(self, sql: str, values: list[Any]) -> tuple[list[Wait], set[str]]:
+        rows = [raw_wait(row[0], row[1:]) for row in self._page(sql, values, _PAYLOAD, _BODY)]
+        return [wait for wait, sound in rows if sound], {wait.journal for wait, sound in rows if not sound}
 
     def next_due(self) -> int | None:
         wait = self._one(
@@ -209,34 +229,42 @@ class SqliteReader:
     def raw_references(self) -> Iterator[tuple[str, str, int]]:
         yield from self._db.execute("SELECT r.digest, j.id, r.seq FROM refs r JOIN journals j ON j.no = r.journal")
 
-    def raw_waits(self) -> Iterator[tuple[str, str, bool]]:
-        for journal, *found in self._db.execute(
-            "SELECT j.id, w.name, w.state, w.deadline, w.payload, w.opened, w.crc"
-            " FROM waits w JOIN journals j ON j.no = w.journal"
-        ):
-            try:
-                wait_row(journal, tuple(found))
-            except JournalCorrupt:
-                yield journal, found[0], False
-            else:
-                yield journal, found[0], True
+    def raw_waits(self) -> Iterator[tuple[Wait, bool]]:
+        for journal, *found in self._db.execute(_WAITS):
+            yield raw_wait(journal, tuple(found))
 
     def raw_bytes(self) -> Iterator[tuple[str, bytes]]:
-        for table, column in (("records", "body"), ("blobs", "body"), ("inputs", "body"), ("waits", "payload")):
+        bodies = (("records", "body"), ("blobs", "body"), ("inputs", "body"), ("waits", "body"))
+        for table, column in (*bodies, ("waits", "payload")):
             for (body,) in self._db.execute(f"SELECT {column} FROM {table} WHERE {column} IS NOT NULL"):  # noqa: S608
                 yield table, body
         texts = (("notifications", "title"), ("notifications", "body"), ("memories", "value"))
-        for table, column in (*texts, ("memory_changes", "value")):
+        for table, column in (*texts, ("memory_changes", "value"), ("rules", "body")):
             for (text,) in self._db.execute(f"SELECT {column} FROM {table} WHERE {column} IS NOT NULL"):  # noqa: S608
                 yield table, text.encode()
 
     def raw_inputs(self) -> Iterator[tuple[str, InputRow, bool]]:
         for journal, *found in self._db.execute(
-            "SELECT j.id, i.input, i.key, i.digest, i.body, i.at, i.pending"
+            "SELECT j.id, i.input, i.key, i.digest, i.body, i.at, i.pending, i.counted"
             " FROM inputs i JOIN journals j ON j.no = i.journal"
         ):
             row = input_row(tuple(found))
             yield journal, row, _sound(row)
+
+    def raw_aliases(self) -> Iterator[tuple[str, str, int]]:
+        yield from self._db.execute(
+            "SELECT j.id, a.key, a.input FROM input_aliases a JOIN journals j ON j.no = a.journal"
+        )
+
+
+def asked_query(where: WaitFilter, limit: int) -> tuple[str, list[Any]]:
+    """The statement that lists open waits of a kind. The index holds nothing else, and is in its order."""
+    terms = "w.state = 'open' AND w.kind = ? AND (w.deadline IS NULL OR w.deadline > ?) AND j.quarantine IS NULL"
+    values: list[Any] = [where.kind, where.now]
+    if where.before is not None:
+        terms += " AND (w.at, w.journal, w.name) < (?, (SELECT no FROM journals WHERE id = ?), ?)"
+        values.extend(where.before)
+    return f"{_WAITS} WHERE {terms} ORDER BY w.at DESC, w.journal DESC, w.name DESC LIMIT ?", [*values, limit]
 
 
 def list_query(where: JournalFilter, limit: int) -> tuple[str, list[Any]]:

@@ -17,6 +17,8 @@ from holdfast.store.checksum import checksum, salt_of
 from holdfast.store.contract import InputRow, JournalRow, Owner, Wait
 from holdfast.store.sqlite.memories import MemoryTable
 from holdfast.store.sqlite.notifications import NotificationTable
+from holdfast.store.sqlite.rules import RuleTable
+from holdfast.store.sqlite.spending import SpendingTable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -36,6 +38,8 @@ JOURNAL_COLUMNS: Final = (
     "no, id, kind, agent, status, head, created, updated, epoch, owner, expires, mono_expires, term, quarantine,"
     " revoked, wakes, seen, parent, parent_seq, inputs, role, session, notices"
 )
+INPUT_COLUMNS: Final = "input, key, digest, body, at, pending, counted"
+WAIT_COLUMNS: Final = "name, state, deadline, payload, opened, kind, body, at, consumed, crc"
 _OWNER: Final = 9
 _REVOKED: Final = 14
 _owner_decoder: Final = msgspec.json.Decoder(Owner)
@@ -58,6 +62,8 @@ class SqliteRows:
         self._touched = False
         self.notifications = NotificationTable(connection, self._run)
         self.memories = MemoryTable(connection, self._run)
+        self.rules = RuleTable(connection, self._run)
+        self.spending = SpendingTable(connection, self._run)
         self.evidence: Evidence = 0
 
     def begin(self) -> bool:
@@ -79,6 +85,7 @@ class SqliteRows:
             self._db.executemany(_INSERT_RECORD, self._records)
             self.evidence = next((record[:4] for record in self._records if record[2] > 0), batch)
             self._records.clear()
+        self.spending.flush()
         for no in self._saved:
             self._heads.pop(no, None)
             self._woken.pop(no, None)
@@ -123,6 +130,7 @@ class SqliteRows:
             kept.clear()
         for rows in (self._woken, self._leased, self._saved):
             rows.clear()
+        self.spending.forget()
         self._touched = False
 
     def _run(self, sql: str, values: tuple[Any, ...]) -> None:
@@ -189,18 +197,38 @@ class SqliteRows:
     # ---- inputs ----
 
     def input_by_key(self, row: JournalRow, key: str) -> InputRow | None:
-        found = self._db.execute(
-            "SELECT input, key, digest, body, at, pending FROM inputs WHERE journal = ? AND key = ?", (row.no, key)
-        ).get
+        found = self._input("key = ?", row, key)
+        if found is None:
+            number = "input = (SELECT input FROM input_aliases WHERE journal = ? AND key = ?)"
+            found = self._input(number, row, row.no, key)
+        return found
+
+    def _input(self, where: str, row: JournalRow, *values: Any) -> InputRow | None:  # noqa: ANN401
+        sql = f"SELECT {INPUT_COLUMNS} FROM inputs WHERE journal = ? AND {where}"  # noqa: S608  constants
+        found = self._db.execute(sql, (row.no, *values)).get
         return None if found is None else input_row(found)
+
+    def add_alias(self, row: JournalRow, key: str, number: int) -> None:
+        self._run("INSERT INTO input_aliases (journal, key, input) VALUES (?, ?, ?)", (row.no, key, number))
+
+    def counted_input(self, row: JournalRow, digest: str, first: int, last: int) -> InputRow | None:
+        where = "counted = 1 AND digest = ? AND at BETWEEN ? AND ? ORDER BY at, input LIMIT 1"
+        return self._input(where, row, digest, first, last)
+
+    def counted_at(self, row: JournalRow, first: int, last: int, nth: int) -> int | None:
+        return self._db.execute(
+            "SELECT at FROM inputs INDEXED BY inputs_counted WHERE counted = 1 AND journal = ? AND at BETWEEN ? AND ?"
+            " ORDER BY at DESC LIMIT 1 OFFSET ?",
+            (row.no, first, last, nth - 1),
+        ).get
 
     def count_pending(self, row: JournalRow) -> int:
         return self._db.execute("SELECT count(*) FROM inputs WHERE journal = ? AND pending = 1", (row.no,)).get
 
     def add_input(self, row: JournalRow, found: InputRow) -> None:
         self._run(
-            "INSERT INTO inputs (journal, input, key, digest, body, at, pending) VALUES (?, ?, ?, ?, ?, ?, 1)",
-            (row.no, found.input, found.key, found.digest, found.body, found.at),
+            f"INSERT INTO inputs (journal, {INPUT_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, 1, ?)",  # noqa: S608
+            (row.no, found.input, found.key, found.digest, found.body, found.at, int(found.counted)),
         )
 
     def is_pending(self, row: JournalRow, number: int) -> bool:
@@ -213,17 +241,17 @@ class SqliteRows:
     # ---- waits ----
 
     def wait(self, row: JournalRow, name: str) -> Wait | None:
-        found = self._db.execute(
-            "SELECT name, state, deadline, payload, opened, crc FROM waits WHERE journal = ? AND name = ?",
-            (row.no, name),
-        ).get
+        sql = f"SELECT {WAIT_COLUMNS} FROM waits WHERE journal = ? AND name = ?"  # noqa: S608
+        found = self._db.execute(sql, (row.no, name)).get
         return None if found is None else wait_row(row.id, found)
 
     def save_wait(self, row: JournalRow, wait: Wait) -> None:
         self._run(
-            "INSERT OR REPLACE INTO waits (journal, name, state, deadline, payload, crc, opened)"
-            " VALUES (?, ?, ?, ?, ?, ?, ?)",
-            (row.no, wait.name, wait.state, wait.deadline, wait.payload, wait_crc(wait), int(wait.opened)),
+            f"INSERT OR REPLACE INTO waits (journal, {WAIT_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",  # noqa: S608
+            (
+                *(row.no, wait.name, wait.state, wait.deadline, wait.payload, int(wait.opened), wait.kind, wait.body),
+                *(wait.at, wait.consumed, wait_crc(wait)),
+            ),
         )
 
     def open_waits(self, row: JournalRow, prefix: str) -> list[str]:
@@ -286,19 +314,28 @@ def owner_of(text: str) -> Owner:
 
 def input_row(found: tuple[Any, ...]) -> InputRow:
     """An input from its columns."""
-    return InputRow(*found[:5], pending=bool(found[5]))
+    return InputRow(*found[:5], pending=bool(found[5]), counted=bool(found[6]))
 
 
 def wait_row(journal: str, found: tuple[Any, ...]) -> Wait:
     """A wait from its columns; a damaged one is not trusted."""
-    name, state, deadline, payload, opened, crc = found
-    wait = Wait(journal, name, state, deadline, payload, opened=bool(opened))
-    if wait_crc(wait) != crc:
-        raise JournalCorrupt(journal, 0, f"the wait {name!r} does not match its checksum")
+    wait, sound = raw_wait(journal, found)
+    if not sound:
+        raise JournalCorrupt(journal, 0, f"the wait {wait.name!r} does not match its checksum")
     return wait
 
 
+def raw_wait(journal: str, found: tuple[Any, ...]) -> tuple[Wait, bool]:
+    """A wait from its columns, and whether it is what was written."""
+    name, state, deadline, payload, opened, kind, body, at, consumed, crc = found
+    wait = Wait(journal, name, state, deadline, payload, bool(opened), kind, body, at, consumed)
+    return wait, wait_crc(wait) == crc
+
+
 def wait_crc(wait: Wait) -> int:
-    """The checksum of a wait."""
+    """The checksum of a wait. One that has nothing that came with schema 4 has the checksum that it had before."""
     head = f"{wait.journal}\0{wait.name}\0{wait.state}\0{wait.deadline}\0{wait.payload is None}\0".encode()
-    return crc32(wait.payload or b"", crc32(head))
+    crc = crc32(wait.payload or b"", crc32(head))
+    if wait.kind is None and wait.body is None and not wait.consumed:
+        return crc
+    return crc32(wait.body or b"", crc32(f"\0{wait.kind}\0{wait.consumed}\0{wait.body is None}\0".encode(), crc))

@@ -208,7 +208,59 @@ CREATE VIRTUAL TABLE memory_words USING fts5 (
 );
 """
 
-MIGRATIONS: Final[tuple[str, ...]] = (_V1, _V2, _V3)
+_V4: Final = """
+-- What a wait asks, of what kind it is, when it was opened, and with which record its answer was used.
+ALTER TABLE waits ADD COLUMN kind     TEXT;
+ALTER TABLE waits ADD COLUMN body     BLOB;
+ALTER TABLE waits ADD COLUMN at       INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE waits ADD COLUMN consumed INTEGER NOT NULL DEFAULT 0;
+CREATE INDEX waits_asked ON waits (kind, at, journal, name) WHERE state = 'open' AND kind IS NOT NULL;
+
+-- `counted` is 1 where the input was accepted under an admission. An alias is a key under which an input came again.
+ALTER TABLE inputs ADD COLUMN counted INTEGER NOT NULL DEFAULT 0;
+CREATE INDEX inputs_counted ON inputs (journal, at) WHERE counted = 1;
+CREATE INDEX inputs_counted_by_digest ON inputs (journal, digest, at) WHERE counted = 1;
+CREATE TABLE input_aliases (
+    journal INTEGER NOT NULL,
+    key     TEXT NOT NULL,
+    input   INTEGER NOT NULL,
+    PRIMARY KEY (journal, key)
+) STRICT, WITHOUT ROWID;
+
+-- Rules that a person has stored. A rule that was removed stays, and may be stored again under another number.
+CREATE TABLE rules (
+    id         INTEGER PRIMARY KEY AUTOINCREMENT,
+    agent      TEXT NOT NULL,
+    body       TEXT NOT NULL,
+    digest     TEXT NOT NULL,
+    author     TEXT NOT NULL,
+    at         INTEGER NOT NULL,
+    removed_by TEXT,
+    removed_at INTEGER,
+    crc        INTEGER NOT NULL
+) STRICT;
+CREATE UNIQUE INDEX rules_in_force ON rules (agent, digest) WHERE removed_at IS NULL;
+CREATE INDEX rules_by_agent ON rules (agent);
+
+-- What each agent ('' is none) has used up on a day (since 1970-01-01, UTC); day -1 is the sum of all days. A fold of
+-- the records after the position `spending_since`: those before it were written by an older schema.
+CREATE TABLE spending (
+    agent         TEXT NOT NULL,
+    day           INTEGER NOT NULL,
+    model_calls   INTEGER NOT NULL,
+    tool_calls    INTEGER NOT NULL,
+    input_tokens  INTEGER NOT NULL,
+    output_tokens INTEGER NOT NULL,
+    cost_micros   INTEGER NOT NULL,
+    unpriced      INTEGER NOT NULL,
+    tasks         INTEGER NOT NULL,
+    PRIMARY KEY (agent, day)
+) STRICT, WITHOUT ROWID;
+INSERT OR REPLACE INTO meta (key, value)
+    SELECT 'spending_since', CAST(CAST(coalesce(max(pos), 0) AS TEXT) AS BLOB) FROM records;
+"""
+
+MIGRATIONS: Final[tuple[str, ...]] = (_V1, _V2, _V3, _V4)
 VERSION: Final = len(MIGRATIONS)
 """The schema version this release writes."""
 

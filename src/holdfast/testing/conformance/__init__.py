@@ -18,6 +18,8 @@ Every case wants a storage of its own, and may have it open twice at the same ti
 from __future__ import annotations
 
 from holdfast.testing.conformance import (
+    admission,
+    asking,
     blobs,
     carrying,
     changes,
@@ -29,6 +31,9 @@ from holdfast.testing.conformance import (
     memories,
     notifications,
     roles,
+    rules,
+    spending,
+    using,
     waits,
     work,
 )
@@ -36,5 +41,8 @@ from holdfast.testing.conformance.suite import Case, Contents, Stores, cases, co
 
 __all__ = ["PARTS", "Case", "Contents", "Stores", "cases", "contents", "refusal"]
 
-PARTS = (journals, forks, leases, inbox, waits, work, roles, blobs, lists, changes, notifications, carrying, memories)
+PARTS = (
+    *(journals, forks, leases, inbox, admission, waits, asking, using, work, roles, blobs, lists, changes),
+    *(notifications, carrying, memories, rules, spending),
+)
 """The modules that hold the cases, one a noun; importing one adds its cases to the suite."""

@@ -42,7 +42,7 @@ async def the_version_grows_with_every_commit(stores: Stores) -> None:
 
 _CHANGES: Final = (
     *("append", "renew", "accept", "open_wait", "cancel_wait"),
-    *("open_journal", "fork", "accept_into", "put_blob", "notify", "memory_put", "memory_delete"),
+    *("open_journal", "fork", "accept_into", "put_blob", "notify", "memory_put", "memory_delete", "add_rule"),
 )
 
 

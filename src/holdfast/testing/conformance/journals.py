@@ -334,7 +334,7 @@ async def whatever_was_acknowledged_is_there_for_the_next_opening(stores: Stores
     for number, (name, call) in enumerate(calls.items()):
         async with stores.open(clock) as store:
             lease = await leased(store, f"j{number}")
-            if name in ("expire_wait", "cancel_wait"):
+            if name in ("expire_wait", "cancel_wait", "answer_wait"):
                 await store.open_wait(lease.journal, "w")
             await call(store, lease)
             before = await contents(store)

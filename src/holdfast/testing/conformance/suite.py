@@ -26,7 +26,9 @@ if TYPE_CHECKING:
         MemoryChange,
         Notification,
         Remembered,
+        Spend,
         Store,
+        StoredRule,
         Wait,
         Work,
     )
@@ -82,6 +84,8 @@ class Contents(NamedTuple):
     work: list[tuple[str, int]]
     notifications: list[Notification]
     memory: list[tuple[list[Remembered], list[MemoryChange]]]
+    rules: list[StoredRule]
+    spending: dict[tuple[str | None, int | None], Spend]
 
 
 async def contents(store: Store) -> Contents:
@@ -100,6 +104,8 @@ async def contents(store: Store) -> Contents:
         [(found.journal, found.wakes) for found in await all_work(store)],
         await all_notifications(store),
         [await _memory(store, scope.scope) for scope in await store.memory_scopes()],
+        await _rules(store),
+        await store.examine(lambda reader: {(agent, day): spend for agent, day, spend in reader.spending.raw()}),
     )
 
 
@@ -117,6 +123,15 @@ async def all_notifications(store: Store) -> list[Notification]:
     found: list[Notification] = []
     while page := await store.notifications(before=found[-1] if found else None, limit=store.limits.page):
         assert page[0] not in found, "a page begins with a notification that was shown before"
+        found.extend(page)
+    return found
+
+
+async def _rules(store: Store) -> list[StoredRule]:
+    """All stored rules, newest first, page by page."""
+    found: list[StoredRule] = []
+    while page := await store.rule_history(before=found[-1] if found else None, limit=store.limits.page):
+        assert page[0] not in found, "a page begins with a rule that was shown before"
         found.extend(page)
     return found
 
@@ -174,6 +189,7 @@ ON_A_JOURNAL: Final[dict[str, Call]] = {
     "accept": lambda store, lease: store.accept(lease.journal, "hello", key="k"),
     "find_input": lambda store, lease: store.find_input(lease.journal, "k"),
     "open_wait": lambda store, lease: store.open_wait(lease.journal, "w"),
+    "answer_wait": lambda store, lease: store.answer_wait(lease.journal, "w", 1),
     "expire_wait": lambda store, lease: store.expire_wait(lease.journal, "w"),
     "cancel_wait": lambda store, lease: store.cancel_wait(lease.journal, "w"),
     "revoke_waits": lambda store, lease: store.revoke_waits(lease.journal),
@@ -215,6 +231,11 @@ ON_THE_STORE: Final[dict[str, Call]] = {
     "memory_history": lambda store, lease: store.memory_history(lease.journal, "k"),
     "memory_scopes": lambda store, _: store.memory_scopes(),
     "memory_purge": lambda store, _: store.memory_purge(),
+    "open_waits": lambda store, _: store.open_waits("approval"),
+    "add_rule": lambda store, _: store.add_rule("clerk", "{}", by="ops"),
+    "rules": lambda store, _: store.rules("clerk"),
+    "rule_history": lambda store, _: store.rule_history(),
+    "spent": lambda store, _: store.spent("clerk"),
 }
 """Every call that needs none."""
 

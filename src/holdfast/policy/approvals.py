@@ -1,0 +1,115 @@
+"""What a person is asked before a call, and what may be answered. Pure.
+
+What is approved is the call as it will run: tool, definition, arguments with their defaults, confinement, session and
+place. All of it is in one digest; whatever differs by one byte is another question.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, Literal, TypeAlias
+
+import msgspec
+
+from holdfast.effects.canonical import digest
+
+KIND: Final = "approval"
+"""What the store calls these waits."""
+MARK: Final = "/%approval-"
+"""What stands between the key of a call and the digest in the name of its wait."""
+EXPIRES_MS: Final = 7 * 86_400_000
+"""How long a question stays open where the rule says nothing: a week."""
+_SHOWN: Final = 16
+
+
+class Question(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A call as it will run, and why somebody is asked about it."""
+
+    session: str
+    agent: str
+    effect: str
+    """The key of the call in its journal."""
+    tool: str
+    definition: str
+    """The digest of the tool's definition."""
+    arguments: dict[str, Any]
+    """With the defaults of what the model left out."""
+    sandbox: str | None = None
+    rule: str = ""
+    why: str = ""
+    asked: int = 0
+
+    @property
+    def digest(self) -> str:
+        """What is approved. When and why it is asked is no part of it."""
+        return self.digest_with(self.arguments)
+
+    def digest_with(self, arguments: dict[str, Any]) -> str:
+        """The digest of the same call with other arguments: another one, unless they are the same."""
+        return digest(
+            KIND, [self.session, self.effect, self.agent, self.tool, self.definition, arguments, self.sandbox]
+        )
+
+    @property
+    def id(self) -> str:
+        """What people call it."""
+        return f"a-{self.digest[:_SHOWN]}"
+
+    @property
+    def wait(self) -> str:
+        """The name of the wait that it is."""
+        return wait_name(self.effect, self.digest)
+
+
+def wait_name(effect: str, digest: str) -> str:
+    """The name of the wait in which a call is asked about."""
+    return f"{effect}{MARK}{digest[:_SHOWN]}"
+
+
+class Approved(msgspec.Struct, frozen=True, tag="approved", omit_defaults=True):
+    """Somebody said yes, to this digest and no other. `arguments` are given where they were changed."""
+
+    digest: str
+    by: str | None = None
+    arguments: dict[str, Any] | None = None
+
+
+class Denied(msgspec.Struct, frozen=True, tag="denied", omit_defaults=True):
+    """Somebody said no."""
+
+    reason: str = ""
+    by: str | None = None
+
+
+Answer: TypeAlias = Approved | Denied
+_answers: Final = msgspec.json.Decoder(Answer)
+_questions: Final = msgspec.json.Decoder(Question)
+
+Verdict: TypeAlias = Literal["run", "deny"]
+
+
+def read_question(body: bytes) -> Question | None:
+    """The question in the body of a wait; None when it is none."""
+    try:
+        return _questions.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
+
+
+def read_answer(question: Question, payload: bytes | None) -> Answer:
+    """What was answered. Whatever does not say yes to this very question is a no."""
+    try:
+        answer = _answers.decode(payload or b"")
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return Denied("the answer could not be understood")
+    if isinstance(answer, Approved):
+        arguments = question.arguments if answer.arguments is None else answer.arguments
+        if answer.digest != question.digest_with(arguments):
+            return Denied("the approval was given for another call")
+    return answer
+
+
+def refusal(tool: str, answer: Denied) -> str:
+    """What the model is told."""
+    who = "A person" if answer.by is None else f"A person ({answer.by})"
+    why = f": {answer.reason}" if answer.reason else "."
+    return f"{who} did not allow this call of {tool}{why}"

@@ -1,0 +1,210 @@
+"""What a rule asks of the arguments of a call. Pure, but for the function that says where a path really leads.
+
+An answer is yes, no, or unclear: an argument that is missing or of another kind, a command that is one shell string, a
+URL that can be read in two ways. What is unclear counts against the call: no permission covers it, every refusal does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, cast
+
+from holdfast.policy.globs import fits
+from holdfast.policy.hosts import read_place
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from holdfast.policy.hosts import Host
+    from holdfast.policy.subject import Subject
+
+Real: TypeAlias = Callable[[str, "str | None"], str]
+"""Where a path really leads, and from which folder on; raises OSError or ValueError where nobody can say."""
+Scalar: TypeAlias = str | int | float | bool
+State: TypeAlias = Literal["yes", "no", "unclear", "failed"]
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Whether a condition holds, and what is to be said about it."""
+
+    state: State
+    why: str = ""
+
+
+YES: Final = Finding("yes")
+NO: Final = Finding("no")
+
+
+def both(findings: Iterable[Finding]) -> Finding:
+    """All of them: one "no" is enough for "no", then what failed, then what is unclear."""
+    found = list(findings)
+    for state in ("no", "failed", "unclear"):
+        first = next((finding for finding in found if finding.state == state), None)
+        if first is not None:
+            return first
+    return YES
+
+
+def _unclear(why: str) -> Finding:
+    return Finding("unclear", why)
+
+
+# ---- arguments -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Equals:
+    """It is this value."""
+
+    value: Scalar
+
+
+@dataclass(frozen=True, slots=True)
+class OneOf:
+    """It is one of these values."""
+
+    values: tuple[Scalar, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Above:
+    """It is a number, and larger."""
+
+    limit: float
+
+
+@dataclass(frozen=True, slots=True)
+class Below:
+    """It is a number, and smaller."""
+
+    limit: float
+
+
+@dataclass(frozen=True, slots=True)
+class Matches:
+    """It is text that fits a pattern as a whole."""
+
+    pattern: str
+
+
+@dataclass(frozen=True, slots=True)
+class Inside:
+    """It is a path, or a list of them, that really leads into one of these folders."""
+
+    roots: tuple[str, ...]
+
+
+Test: TypeAlias = Equals | OneOf | Above | Below | Matches | Inside
+
+
+@dataclass(frozen=True, slots=True)
+class ArgumentTest:
+    """What one argument must be: all of `tests`."""
+
+    argument: str
+    tests: tuple[Test, ...]
+
+    def find(self, subject: Subject, real: Real) -> Finding:
+        """Whether the argument of this call is so."""
+        value: Any = subject.args.get(self.argument)
+        if value is None:
+            return _unclear(f"the argument {self.argument!r} is missing")
+        return both(self._one(test, value, subject, real) for test in self.tests)
+
+    def _one(self, test: Test, value: object, subject: Subject, real: Real) -> Finding:
+        match test:
+            case Equals(wanted):
+                return _said(_same(value, wanted))
+            case OneOf(values):
+                return _said(any(_same(value, wanted) for wanted in values))
+            case Above(limit) | Below(limit):
+                if isinstance(value, bool) or not isinstance(value, int | float):
+                    return self._odd("a number")
+                return _said(value > limit if isinstance(test, Above) else value < limit)
+            case Matches(pattern):
+                return _said(fits(value, pattern)) if isinstance(value, str) else self._odd("text")
+            case Inside(roots):
+                paths = paths_in(value)
+                inside = all(outside(path, roots, subject.base, real) is None for path in paths)
+                return _said(inside) if paths else self._odd("a path")
+
+    def _odd(self, wanted: str) -> Finding:
+        return _unclear(f"the argument {self.argument!r} is not {wanted}")
+
+
+def _said(answer: bool) -> Finding:  # noqa: FBT001  it is what was found
+    return YES if answer else NO
+
+
+def _same(value: object, wanted: Scalar) -> bool:
+    # True is no 1 in JSON.
+    return isinstance(value, bool) is isinstance(wanted, bool) and value == wanted
+
+
+# ---- paths -----------------------------------------------------------------------------------------------------------
+
+
+def paths_in(value: object) -> tuple[str, ...]:
+    """The paths that an argument names; none where it is no path and no list of paths."""
+    listed: list[object] = cast("list[object]", list(value)) if isinstance(value, list | tuple) else [value]  # pyright: ignore[reportUnknownArgumentType]  # of anything
+    texts = tuple(path for path in listed if isinstance(path, str) and path)
+    return texts if len(texts) == len(listed) else ()
+
+
+def outside(path: str, roots: Iterable[str], base: str | None, real: Real) -> str | None:
+    """Why a path is in none of the roots; None where it is in one. Names are compared whole, links followed."""
+    try:
+        parts = PurePosixPath(real(path, base)).parts
+        tops = [PurePosixPath(real(root, None)).parts for root in roots]
+    except (OSError, ValueError) as error:
+        return f"nobody can say where it leads ({_reason(error)})"
+    if any(parts[: len(top)] == top for top in tops):
+        return None
+    return "it leads elsewhere"
+
+
+def _reason(error: OSError | ValueError) -> str:
+    said = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    return said[:100]
+
+
+# ---- commands --------------------------------------------------------------------------------------------------------
+
+Prefix: TypeAlias = tuple[tuple[str, ...], ...]
+"""The words that a command begins with; each may be any of several."""
+
+
+def begins(prefix: Prefix, subject: Subject, *, named: bool) -> Finding:
+    """Whether the command of a call begins with these words.
+
+    Only a list of words has a beginning: a shell string may do anything, whatever it begins with. A tool without a
+    command is none of the business of a rule for all tools, and unclear where it was `named`.
+    """
+    if subject.command is None:
+        return _unclear("the tool does not say which argument is its command") if named else NO
+    value: object = subject.args.get(subject.command)
+    if isinstance(value, str):
+        return _unclear("the command is one shell string, which can do anything; only a list of words can be matched")
+    words = cast("list[object]", list(value)) if isinstance(value, list | tuple) else []  # pyright: ignore[reportUnknownArgumentType]  # of anything
+    if not words or not all(isinstance(word, str) for word in words):
+        return _unclear("the command is not a list of words")
+    return _said(len(words) >= len(prefix) and all(word in choice for word, choice in zip(words, prefix, strict=False)))
+
+
+# ---- hosts -----------------------------------------------------------------------------------------------------------
+
+
+def visits(domains: tuple[Host, ...], subject: Subject, *, named: bool) -> Finding:
+    """Whether the URL of a call leads to one of these hosts."""
+    if subject.url is None:
+        return _unclear("the tool does not say which argument is its URL") if named else NO
+    value: object = subject.args.get(subject.url)
+    if not isinstance(value, str):
+        return _unclear(f"the argument {subject.url!r} is not a URL")
+    place = read_place(value)
+    if isinstance(place, str):
+        return _unclear(f"the URL can't be read: {place}")
+    return _said(any(host.covers(place) for host in domains))

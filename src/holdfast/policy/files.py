@@ -1,0 +1,145 @@
+"""Policy files: TOML that says what the functions say, with the same words."""
+
+from __future__ import annotations
+
+import os
+import stat
+import tomllib
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from holdfast.errors import InvalidArgument
+from holdfast.errors.policy import PolicyInvalid, PolicyUnsafe
+from holdfast.policy.conditions import outside
+from holdfast.policy.deciding import Policy
+from holdfast.policy.making import allow, ask, deny, within
+from holdfast.policy.real import real_path
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from holdfast.policy.rules import Given
+
+MAX_FILE: Final = 1_000_000
+"""Longest policy file, in bytes."""
+_MAKERS: Final[dict[str, Callable[..., Given]]] = {"allow": allow, "ask": ask, "deny": deny, "within": within}
+_CONDITIONS: Final = ("when", "argv", "domains", "matches", "never", "name")
+_KEYS: Final = {
+    "allow": _CONDITIONS,
+    "ask": (*_CONDITIONS, "expires"),
+    "deny": (*_CONDITIONS, "reason"),
+    "within": ("tools", "name"),
+}
+
+
+def load(path: str | os.PathLike[str]) -> Policy:
+    """The policy that a file holds; an error that names the file, the rule and the key when it can't be meant."""
+    if not isinstance(path, str | os.PathLike):  # pyright: ignore[reportUnnecessaryIsInstance]  # callers may be untyped
+        raise InvalidArgument("policy", path, "a list of rules, a Policy, or the path of a policy file")
+    place = Path(path)
+    try:
+        mode, data = _read(path)
+    except (OSError, ValueError) as error:
+        said = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        raise PolicyInvalid(f"it can't be read: {said}", file=str(place)) from None
+    if not stat.S_ISREG(mode):
+        raise PolicyInvalid("it is no file", file=str(place))
+    if mode & stat.S_IWOTH:
+        raise PolicyUnsafe(str(place), "everybody may write it; take that away with 'chmod o-w'")
+    if len(data) > MAX_FILE:
+        raise PolicyInvalid(f"it has more than {MAX_FILE:,} bytes", file=str(place))
+    policy = parse(data, str(place), str(place.absolute().parent))
+    _check_place(policy, place)
+    return policy
+
+
+def _read(path: str | os.PathLike[str]) -> tuple[int, bytes]:
+    """What it is and, if it is a file, what is in it. A pipe is not waited for."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        mode = os.fstat(descriptor).st_mode
+        if not stat.S_ISREG(mode):
+            return mode, b""
+        with os.fdopen(descriptor, "rb", closefd=False) as file:
+            return mode, file.read(MAX_FILE + 1)
+    finally:
+        os.close(descriptor)
+
+
+def _check_place(policy: Policy, place: Path) -> None:
+    """A policy must not lie where it lets an agent work: that agent could rewrite it."""
+    for _, constraint in policy.constraints():
+        if outside(str(place.absolute()), constraint.roots, None, real_path) is None:
+            raise PolicyUnsafe(
+                str(place), f"it lies in a folder that it opens to the agent ({constraint}); move it out of there"
+            )
+
+
+def parse(data: bytes, file: str, folder: str) -> Policy:
+    """The policy that a text in TOML says. Folders in it begin at `folder`."""
+    try:
+        found: dict[str, Any] = tomllib.loads(data.decode())
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise PolicyInvalid(f"it is no TOML: {str(error)[:200]}", file=file) from None
+    for key in found:
+        if key not in {"rule", "taint"}:
+            raise PolicyInvalid("there is no such key; there are taint and [[rule]]", key=key, file=file)
+    tables: object = found.get("rule", [])
+    if not isinstance(tables, list):
+        raise PolicyInvalid("rules are written as [[rule]], each under its own heading", key="rule", file=file)
+    rules = [_rule(file, number, table, folder) for number, table in enumerate(cast("list[object]", tables), 1)]
+    try:
+        return Policy(tuple(rules), taint=found.get("taint", True))
+    except PolicyInvalid as error:
+        raise error.located(file=file, rule=error.rule) from None
+
+
+def read_table(table: object, source: str, folder: str) -> Given:
+    """One rule that a table says; errors name `source`."""
+    return _rule(source, 1, table, folder)
+
+
+def _rule(file: str, number: int, table: object, folder: str) -> Given:
+    if not isinstance(table, dict):
+        raise PolicyInvalid("a rule is a table under [[rule]]", rule=number, file=file)
+    said = dict(cast("dict[str, Any]", table))
+    kinds = [kind for kind in _MAKERS if kind in said]
+    if len(kinds) != 1:
+        raise PolicyInvalid("a rule says one of allow, ask, deny and within", rule=number, file=file)
+    kind = kinds[0]
+    unknown = next((key for key in said if key != kind and key not in _KEYS[kind]), None)
+    if unknown is not None:
+        known = ", ".join(_KEYS[kind])
+        raise PolicyInvalid(f"{kind} has no such key; it has {known}", key=unknown, rule=number, file=file)
+    try:
+        return _made(kind, said.pop(kind), said, folder)
+    except PolicyInvalid as error:
+        # In a file a tool stands behind the word that says what becomes of it.
+        key = kind if error.key == "tool" else error.key
+        raise PolicyInvalid(error.reason, key=key, rule=number, file=file) from None
+
+
+def _made(kind: str, first: object, said: dict[str, Any], folder: str) -> Given:
+    if kind == "within":
+        roots = _rooted(first, folder)
+        return within(*(cast("list[str]", roots) if isinstance(roots, list) else [roots]), **said)
+    if isinstance(said.get("when"), dict):
+        said["when"] = {name: _asked(asked, folder) for name, asked in said["when"].items()}
+    elif "when" in said:
+        raise PolicyInvalid("conditions on arguments are wanted, such as {cents = {above = 5000}}", key="when")
+    return _MAKERS[kind](first, **said)
+
+
+def _asked(asked: object, folder: str) -> object:
+    if not isinstance(asked, dict) or "within" not in asked:
+        return cast("object", asked)
+    table = cast("dict[str, Any]", asked)
+    return {**table, "within": _rooted(table["within"], folder)}
+
+
+def _rooted(roots: object, folder: str) -> Any:  # noqa: ANN401  what is no path is complained about elsewhere
+    if isinstance(roots, list):
+        return [_rooted(root, folder) for root in cast("list[object]", roots)]
+    if not isinstance(roots, str) or not roots or roots.startswith("~"):
+        return roots
+    return os.path.join(folder, roots)  # noqa: PTH118  '..' is taken out where all paths are

@@ -1,0 +1,171 @@
+"""Hooks: what a host wants to see, and to decide, around what an agent does.
+
+Subclass `Hooks` and override what is of interest. A hook decides by what it returns, and can only make things stricter:
+there is no way to allow what a policy denies. One that raises where it decides denies; where it observes, the error is
+told and the turn goes on.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
+
+import msgspec
+
+from holdfast.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from holdfast.errors import HoldfastError
+    from holdfast.messages import ModelReply, ModelRequest, ToolResult
+    from holdfast.turns.ending import Ending
+
+# ---- decisions -------------------------------------------------------------------------------------------------------
+
+
+class Deny(msgspec.Struct, frozen=True, tag="deny"):
+    """It is not done. The model is told why."""
+
+    reason: str
+
+
+class Ask(msgspec.Struct, frozen=True, tag="ask"):
+    """A person is asked first."""
+
+    why: str
+
+
+class Replace(msgspec.Struct, frozen=True, tag="replace"):
+    """It is done with these arguments."""
+
+    arguments: dict[str, Any]
+
+
+class Answer(msgspec.Struct, frozen=True, tag="answer"):
+    """It is not done; this is what comes of it."""
+
+    value: Any
+
+
+ToolDecision: TypeAlias = Deny | Ask | Replace | Answer
+ModelDecision: TypeAlias = Deny | Answer
+
+
+# ---- what hooks see --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class HookTurn:
+    """The turn around whatever happens."""
+
+    session: str
+    agent: str
+    turn: str
+
+    def deny(self, reason: str) -> Deny:
+        """The turn is not begun, and ends as failed."""
+        return Deny(reason)
+
+
+@dataclass(frozen=True, slots=True)
+class HookRequest:
+    """A question to the model, before it is asked."""
+
+    turn: HookTurn
+    request: ModelRequest
+
+    def deny(self, reason: str) -> Deny:
+        """The model is not asked; the turn ends as failed."""
+        return Deny(reason)
+
+    def answer(self, text: str) -> Answer:
+        """The model is not asked; this is its reply."""
+        return Answer(text)
+
+
+@dataclass(frozen=True, slots=True)
+class HookCall:
+    """A tool call. `arguments` is a copy: to change them, return `replace(...)`."""
+
+    turn: HookTurn
+    tool: str
+    arguments: dict[str, Any]
+    call_id: str
+    idempotency_key: str = field(default="")
+
+    def deny(self, reason: str) -> Deny:
+        """The call is not made; the model is told why."""
+        return Deny(reason)
+
+    def ask(self, why: str) -> Ask:
+        """A person is asked before the call is made."""
+        return Ask(why)
+
+    def replace(self, arguments: dict[str, Any]) -> Replace:
+        """The call is made with these arguments. The policy judges them, not the old ones."""
+        return Replace(arguments)
+
+    def answer(self, value: Any) -> Answer:  # noqa: ANN401  any JSON value
+        """The call is not made; this is its result."""
+        return Answer(value)
+
+
+class Hooks:
+    """Override what is of interest. All are async, and run in the order in which they were given.
+
+    Those that may return something decide; the others observe.
+    """
+
+    @property
+    def name(self) -> str:
+        """What records and errors call it."""
+        return type(self).__name__
+
+    async def before_turn(self, turn: HookTurn) -> Deny | None:
+        """A turn is about to begin."""
+
+    async def after_turn(self, turn: HookTurn, ending: Ending) -> None:
+        """A turn has ended, and that is recorded."""
+
+    async def before_model(self, asked: HookRequest) -> ModelDecision | None:
+        """The model is about to be asked."""
+
+    async def after_model(self, asked: HookRequest, reply: ModelReply) -> Deny | None:
+        """The model has answered; nothing of it is recorded yet."""
+
+    async def before_tool(self, call: HookCall) -> ToolDecision | None:
+        """A tool is about to be called; the policy decides after this."""
+
+    async def after_tool(self, call: HookCall, result: ToolResult) -> Answer | None:
+        """A call has ended; what is returned takes the place of its result."""
+
+    async def before_compaction(self, turn: HookTurn, messages: int, tokens: int) -> Deny | None:
+        """So many messages of the conversation are about to be shortened or summarised."""
+
+    async def after_compaction(self, turn: HookTurn, summary: str | None) -> None:
+        """The context is shorter now."""
+
+    async def on_notification(self, turn: HookTurn, text: str) -> None:
+        """Notifications enter the turn, as this text."""
+
+    async def on_error(self, turn: HookTurn, error: HoldfastError | Exception) -> None:
+        """A model call or a tool call failed."""
+
+
+HOOKS: Final = tuple(name for name, value in vars(Hooks).items() if not name.startswith("_") and callable(value))
+
+
+def checked_hooks(given: object) -> tuple[Hooks, ...]:
+    """Hooks in their order, if they are some."""
+    if not isinstance(given, list | tuple):
+        raise InvalidArgument("hooks", given, "a list of Hooks")
+    for hooks in cast("Sequence[object]", given):
+        if not isinstance(hooks, Hooks):
+            raise InvalidArgument("hooks", hooks, "Hooks: subclass hf.Hooks and override what is of interest")
+    return tuple(cast("Sequence[Hooks]", given))
+
+
+def overrides(hooks: Hooks, name: str) -> bool:
+    """Whether somebody wrote this hook."""
+    return getattr(type(hooks), name) is not getattr(Hooks, name)

@@ -1,0 +1,255 @@
+"""What an agent may use: in one turn, in one session, on one day, and in all. Pure.
+
+Limits are looked at before each effect. Steps, tool calls and background tasks are counted ahead: what would pass the
+limit is not begun. What a model call will use nobody knows before it, so tokens and money stop the next effect, and may
+be passed by the call that reached them.
+"""
+
+from __future__ import annotations
+
+import math
+from datetime import timedelta  # noqa: TC003  msgspec reads the annotations
+from typing import Any, Final, Literal
+
+import msgspec
+
+from holdfast.bounds import check_int
+from holdfast.errors import InvalidArgument, InvalidNumber
+from holdfast.policy.spans import milliseconds
+
+Scope = Literal["turn", "session", "daily", "total"]
+"""Over what a budget runs: one turn, one session, one day (UTC) of an agent, or all that an agent ever did."""
+Unpriced = Literal["stop", "free"]
+Counted = Literal["steps", "tokens", "cost_usd", "tool_calls", "background"]
+
+_WHOSE: Final[dict[Scope, str]] = {
+    "turn": "the turn",
+    "session": "the session",
+    "daily": "the agent, today,",
+    "total": "the agent, in all,",
+}
+
+
+class Budget(msgspec.Struct, frozen=True, kw_only=True):
+    """How much may be used. None: as much as it takes."""
+
+    steps: int | None = None
+    """Model calls that were answered."""
+    tokens: int | None = None
+    """Input and output together. What was read from and written to a cache is input, reasoning is output."""
+    cost_usd: float | None = None
+    """US dollars, by the prices at the time of each call."""
+    tool_calls: int | None = None
+    """Tool calls that were asked for and not refused by a limit, however they ended."""
+
+    def __post_init__(self) -> None:
+        check_budget("budget", self.steps, self.tokens, self.cost_usd, self.tool_calls)
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """What one turn of an agent may use, with the defaults; and what its sessions, its days and all of it may."""
+
+    steps: int | None = 50
+    """Model calls. The last one is announced to the model; tools that it still asks for are not run."""
+    tokens: int | None = None
+    """Input and output together. What was read from and written to a cache is input, reasoning is output."""
+    cost_usd: float | None = None
+    """US dollars, by the prices at the time of each call."""
+    tool_calls: int | None = None
+    """Tool calls. A batch that would pass the limit is not run, not in part either."""
+    background: int | None = None
+    """Calls that go on in the background."""
+    depth: int = 4
+    """How deep sub-agents may start sub-agents; 0: not at all."""
+    repeats: int | None = 3
+    """How often the same calls with the same results are a loop; None: repetition is never looked for."""
+    no_progress: int = 12
+    """Model calls in a row that lead to nothing: every tool call failed, or the answer was of no use."""
+    repairs: int = 3
+    """How often an answer of the wrong shape is sent back."""
+    continuations: int = 2
+    """How often an answer that the output limit cut off is continued."""
+    deadline: timedelta | None = None
+    """From the moment the input was accepted, time in the queue included."""
+    session: Budget | None = None
+    """What all turns of one session may use together."""
+    daily: Budget | None = None
+    """What all sessions of the agent may use together in one day, by UTC."""
+    total: Budget | None = None
+    """What all sessions of the agent may use together, ever."""
+    unpriced: Unpriced = "stop"
+    """Where money is limited, a call of unknown price ends the turn (``"stop"``), or costs nothing (``"free"``)."""
+
+    def __post_init__(self) -> None:
+        check_budget("limit", self.steps, self.tokens, self.cost_usd, self.tool_calls)
+        _check_count("limit background", self.background)
+        check_int("limit depth", self.depth)
+        if self.repeats is not None:
+            check_int("limit repeats", self.repeats, least=2, most=100)
+        check_int("limit no_progress", self.no_progress, least=1)
+        check_int("limit repairs", self.repairs)
+        check_int("limit continuations", self.continuations)
+        if self.deadline is not None:
+            milliseconds(self.deadline)
+        for name in ("session", "daily", "total"):
+            _check_is_budget(name, getattr(self, name))
+        if self.unpriced not in ("stop", "free"):
+            raise InvalidArgument("limit unpriced", self.unpriced, "'stop' or 'free'")
+
+
+class Used(msgspec.Struct, frozen=True, gc=False):
+    """How much was used, by a turn, a session, an agent."""
+
+    steps: int = 0
+    tokens: int = 0
+    cost_usd: float = 0.0
+    """Of the calls whose price is known."""
+    tool_calls: int = 0
+    background: int = 0
+    unpriced: int = 0
+    """Calls of unknown price."""
+
+    def __add__(self, other: Used) -> Used:
+        return Used(
+            self.steps + other.steps,
+            self.tokens + other.tokens,
+            self.cost_usd + other.cost_usd,
+            self.tool_calls + other.tool_calls,
+            self.background + other.background,
+            self.unpriced + other.unpriced,
+        )
+
+
+class OutOf(msgspec.Struct, frozen=True, gc=False):
+    """A limit that is reached: the end of a turn. `code` names it, ``tokens`` of the turn or ``daily_tokens``."""
+
+    code: str
+    message: str
+    allowed: float | None = None
+    used: float | None = None
+
+
+NOTHING: Final = Used()
+ASKING: Final = Used(steps=1)
+"""What a model call uses for certain."""
+
+
+def running(calls: int, background: int = 0) -> Used:
+    """What so many tool calls use for certain: themselves, and the step in which their results are read."""
+    return Used(steps=1, tool_calls=calls, background=background)
+
+
+def exceeded(  # noqa: PLR0913
+    limits: Limits,
+    *,
+    turn: Used = NOTHING,
+    session: Used = NOTHING,
+    day: Used = NOTHING,
+    total: Used = NOTHING,
+    ahead: Used = ASKING,
+) -> OutOf | None:
+    """The budget beyond the turn that leaves no room for what lies `ahead`; None when all do.
+
+    What a session, a day and the agent in all have used includes the running turn. The limits of the turn itself are
+    the turn machine's; here the turn only tells whether one of its calls had no known price. Calls of earlier turns
+    without one count as nothing, or a single one would close a session for good.
+    """
+    scopes: tuple[tuple[Scope, Budget | None, Used], ...] = (
+        ("session", limits.session, session),
+        ("daily", limits.daily, day),
+        ("total", limits.total, total),
+    )
+    for scope, budget, used in scopes:
+        if budget is None:
+            continue
+        if budget.cost_usd is not None and turn.unpriced and limits.unpriced == "stop":
+            return unknown_price(scope, budget.cost_usd, used.cost_usd)
+        found = over(budget, used, ahead, scope)
+        if found is not None:
+            return found
+    return None
+
+
+def over(budget: Budget, used: Used, ahead: Used, scope: Scope) -> OutOf | None:
+    """What of `budget` leaves no room for what lies `ahead`; None when all of it does."""
+    if budget.steps is not None and used.steps + ahead.steps > budget.steps:
+        return out_of(scope, "steps", budget.steps, used.steps)
+    if budget.tokens is not None and used.tokens >= budget.tokens:
+        return out_of(scope, "tokens", budget.tokens, used.tokens)
+    if budget.cost_usd is not None and used.cost_usd >= budget.cost_usd:
+        return out_of(scope, "cost_usd", budget.cost_usd, used.cost_usd)
+    if budget.tool_calls is not None and used.tool_calls + ahead.tool_calls > budget.tool_calls:
+        return out_of(scope, "tool_calls", budget.tool_calls, used.tool_calls, ahead.tool_calls)
+    return None
+
+
+def over_background(allowed: int | None, used: Used, ahead: Used) -> OutOf | None:
+    """The end of a turn that would have more calls in the background than it may."""
+    if allowed is None or used.background + ahead.background <= allowed:
+        return None
+    return out_of("turn", "background", allowed, used.background, ahead.background)
+
+
+def unknown_price(scope: Scope, allowed: float, used: float) -> OutOf:
+    """The end of a turn whose money is limited, and of which nobody knows what it costs."""
+    code = "cost_unknown" if scope == "turn" else f"{scope}_cost_unknown"
+    message = (
+        f"{_WHOSE[scope]} may use {_money(allowed)}, and a model call had no known price: give the model a price, or "
+        'allow it with Limits(unpriced="free")'
+    )
+    return OutOf(code, message, allowed, used)
+
+
+def beyond_turn(code: str) -> bool:
+    """Whether `code` names a budget of a session or an agent: such a turn does not end so by its own records."""
+    return code.startswith(("session_", "daily_", "total_"))
+
+
+_UNITS: Final[dict[Counted, str]] = {
+    "steps": "steps",
+    "tokens": "tokens",
+    "tool_calls": "tool calls",
+    "background": "calls in the background",
+}
+
+
+def out_of(scope: Scope, name: Counted, allowed: float, used: float, ahead: int = 0) -> OutOf:
+    """The end of a turn, in words and in numbers. `ahead` more were asked for."""
+    code = name if scope == "turn" else f"{scope}_{name}"
+    if name == "cost_usd":
+        message = f"{_WHOSE[scope]} used {_money(used)}, and may use {_money(allowed)}"
+    else:
+        message = f"{_WHOSE[scope]} used {used:,} {_UNITS[name]}, and may use {allowed:,}"
+    if ahead:
+        message += f"; a batch of {ahead:,} more was not begun"
+    return OutOf(code, message, allowed, used)
+
+
+def _money(amount: float) -> str:
+    return f"${amount:,.2f}" if amount >= 0.01 or not amount else f"${amount:.6f}".rstrip("0")
+
+
+# ---- what can be meant -----------------------------------------------------------------------------------------------
+
+
+def check_budget(what: str, steps: Any, tokens: Any, cost_usd: Any, tool_calls: Any) -> None:  # noqa: ANN401
+    """Refuse numbers that can't be meant."""
+    if steps is not None:
+        check_int(f"{what} steps", steps, least=1)
+    if tokens is not None:
+        check_int(f"{what} tokens", tokens, least=1)
+    _check_count(f"{what} tool_calls", tool_calls)
+    if cost_usd is None:
+        return
+    if type(cost_usd) not in (int, float) or not math.isfinite(cost_usd) or cost_usd <= 0:
+        raise InvalidNumber(f"{what} cost_usd", cost_usd, "it must be a number of dollars above zero")
+
+
+def _check_count(what: str, value: Any) -> None:  # noqa: ANN401
+    if value is not None:
+        check_int(what, value)
+
+
+def _check_is_budget(name: str, given: object) -> None:
+    if given is not None and not isinstance(given, Budget):
+        raise InvalidArgument(f"limit {name}", given, "a Budget")

@@ -1,0 +1,81 @@
+"""The part of the door to a store that is about spending."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final, cast
+
+from holdfast.bounds import check_int
+from holdfast.errors import InvalidArgument
+from holdfast.names import check_id
+from holdfast.store.calls import Calls
+from holdfast.store.spending.contract import MAX_SPEND, NOTHING, ReplaceSpending, Spend, day_of
+from holdfast.store.spending.fold import fold, rebuild
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from holdfast.records import Record
+    from holdfast.store.spending.contract import SpendOf
+
+_FIELDS: Final = tuple((name, f"spend: {name}") for name in Spend.__struct_fields__)
+
+
+class SpendingCalls(Calls):
+    """Spending: what each agent has used up."""
+
+    async def spent(self, agent: str | None, day: int | None = None) -> Spend:
+        """What the agent has used up on one day (since 1970-01-01, UTC), or in all; None is journals without agent.
+
+        Counted in the same commit as the records. In a store that comes from an older schema, what was recorded before
+        it was brought up to date counts only after `rebuild_spending`.
+        """
+        if agent is not None:
+            check_id("agent", agent)
+        if day is not None:
+            check_int("day", day)
+        return await self._backend.read(lambda reader: reader.spending.spent(agent, day))
+
+    async def rebuild_spending(self, spend_of: SpendOf) -> None:
+        """Count all records of the store anew, and put that in the place of what was counted.
+
+        `StoreBusy` when something was recorded meanwhile. A journal that can't be trusted is a `JournalCorrupt`:
+        without it too little would be counted.
+        """
+        rows, position = await self._backend.read(lambda reader: (fold(reader, spend_of), reader.last_position()))
+        await self._backend.submit(ReplaceSpending(rows, position))
+
+    async def replace_spending(self, spends: Iterable[tuple[str | None, int, Spend]], *, position: int) -> None:
+        """Put (agent, day, spend) in the place of all that was counted, if they tell of all records up to `position`.
+
+        `StoreBusy` when there are records after it.
+        """
+        check_int("position", position)
+        try:
+            given = [_checked_row(*row) for row in spends]
+        except TypeError:
+            raise InvalidArgument("spends", spends, "a list of (agent, day, Spend)") from None
+        await self._backend.submit(ReplaceSpending(rebuild(given), position))
+
+
+def _checked_row(agent: str | None, day: int, spend: Spend) -> tuple[str | None, int, Spend]:
+    if agent is not None:
+        check_id("agent", agent)
+    return agent, check_int("day", day), _checked(spend, 2**50)
+
+
+def checked_spend(given: Spend | Mapping[int, Spend], added: Sequence[Record]) -> tuple[tuple[int, Spend], ...]:
+    """What an append counts, by day. Without a day it is that of the last record."""
+    days = cast("object", given if isinstance(given, Mapping) else {day_of(added[-1].at): given})
+    checked = [
+        (check_int("day", day), _checked(spend, MAX_SPEND)) for day, spend in cast("Mapping[int, Spend]", days).items()
+    ]
+    return tuple((day, spend) for day, spend in checked if spend != NOTHING)
+
+
+def _checked(spend: Spend, most: int) -> Spend:
+    if type(spend) is not Spend:
+        raise InvalidArgument("spend", spend, "a Spend, or one for each day")
+    for name, what in _FIELDS:
+        check_int(what, getattr(spend, name), most=most)
+    return spend

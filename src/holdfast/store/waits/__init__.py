@@ -1,0 +1,1 @@
+"""Waits: one-shot durable promises, the only way anything suspends."""

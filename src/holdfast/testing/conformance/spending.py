@@ -1,0 +1,185 @@
+"""Spending: counted in the commit that holds the records, a day and in all."""
+# ruff: noqa: D103  the name of a case is its sentence
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from holdfast.errors import Fenced, HeadConflict, InvalidArgument, InvalidNumber, JournalCorrupt, StoreBusy
+from holdfast.records import Done
+from holdfast.store import Spend
+from holdfast.store.audit import audit
+from holdfast.testing.clock import ManualClock
+from holdfast.testing.conformance.suite import Stores, append_here, case, contents, leased, refusal, step
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from holdfast.records import Blob, Record
+    from holdfast.store import Lease, Store
+    from holdfast.store.audit import Violation
+    from holdfast.store.contract import Reader
+
+DAY: Final = 86_400_000
+ONE: Final = Spend(1, 2, 3, 4, 5, 6, 7)
+NOTHING: Final = Spend()
+
+
+async def _clerk(store: Store, journal: str = "a", agent: str | None = "clerk") -> Lease:
+    await store.open_journal(journal, agent=agent)
+    return await store.claim(journal)
+
+
+async def _spend(store: Store, lease: Lease, spend: Spend, *, at: int = 1) -> None:
+    head = (await store.journal(lease.journal)).head
+    await store.append(lease, [step(f"s{head}", at=at)], head=head, spend=spend)
+
+
+def _spend_of(record: Record, _read_blob: Callable[[Blob], bytes | None]) -> Spend | None:
+    """In these cases, every step is a tool call."""
+    return Spend(tool_calls=1) if isinstance(record, Done) else None
+
+
+def _audit(reader: Reader) -> list[Violation]:
+    return audit(reader, None, _spend_of)
+
+
+@case
+async def spends_add_up_for_each_day_and_in_all(stores: Stores) -> None:
+    clock = ManualClock()
+    async with stores.open(clock) as store:
+        lease = await _clerk(store)
+        await _spend(store, lease, ONE, at=DAY - 1)
+        await _spend(store, lease, ONE, at=DAY)
+        await _spend(store, lease, Spend(cost_micros=10), at=DAY + 1)
+    async with stores.open(clock) as store:
+        assert await store.spent("clerk", 0) == ONE
+        assert await store.spent("clerk", 1) == ONE + Spend(cost_micros=10)
+        assert await store.spent("clerk", 2) == NOTHING
+        assert await store.spent("clerk") == ONE + ONE + Spend(cost_micros=10)
+        assert await store.examine(audit) == []
+
+
+@case
+async def agents_spend_apart_and_journals_of_one_agent_together(stores: Stores) -> None:
+    async with stores.open(ManualClock()) as store:
+        for journal, agent in (("a", "clerk"), ("b", "clerk"), ("c", "cook"), ("d", None)):
+            await _spend(store, await _clerk(store, journal, agent), ONE)
+        assert await store.spent("clerk") == ONE + ONE
+        assert await store.spent("cook") == await store.spent(None) == ONE
+        assert await store.spent("nobody") == NOTHING
+
+
+@case
+async def spends_of_many_appends_at_once_are_all_counted(stores: Stores) -> None:
+    clock = ManualClock()
+    async with stores.open(clock) as one, stores.open(clock) as two:
+        leases = [await _clerk(store, f"{store.owner.instance}{n}") for store in (one, two) for n in range(5)]
+        openings = [one] * 5 + [two] * 5
+        await asyncio.gather(
+            *(
+                store.append(lease, [step(f"s{n}")], head=1 + n, spend=ONE)
+                for store, lease in zip(openings, leases, strict=True)
+                for n in range(4)
+            )
+        )
+        total = await one.spent("clerk")
+        assert total == await two.spent("clerk")
+        assert total == Spend(*(40 * number for number in msgspec.structs.astuple(ONE)))
+
+
+@case
+async def an_append_that_is_refused_spends_nothing(stores: Stores) -> None:
+    async with stores.open(ManualClock()) as store:
+        lease = await _clerk(store)
+        await refusal(HeadConflict, store.append(lease, [step("x")], head=7, spend=ONE))
+        await store.release(lease)
+        await refusal(Fenced, store.append(lease, [step("x")], head=1, spend=ONE))
+        assert await store.spent("clerk") == NOTHING
+
+
+@case
+async def an_append_may_tell_its_spending_by_day(stores: Stores) -> None:
+    async with stores.open(ManualClock()) as store:
+        lease = await _clerk(store)
+        await store.append(lease, [step("x", at=DAY - 1), step("y", at=DAY)], head=1, spend={0: ONE, 1: Spend(tasks=1)})
+        assert await store.spent("clerk", 0) == ONE
+        assert await store.spent("clerk", 1) == Spend(tasks=1)
+
+
+@case
+async def a_spend_that_can_not_be_meant_is_refused(stores: Stores) -> None:
+    async with stores.open(ManualClock()) as store:
+        lease = await _clerk(store)
+        before = await contents(store)
+        for bad in (Spend(tasks=-1), Spend(cost_micros=2**41), {-1: ONE}):
+            await refusal(InvalidNumber, store.append(lease, [step("x")], head=1, spend=bad))
+        await refusal(InvalidNumber, store.spent("clerk", -1))
+        await refusal(InvalidArgument, store.append(lease, [step("x")], head=1, spend="much"))  # pyright: ignore[reportArgumentType]
+        assert await contents(store) == before
+
+
+@case
+async def an_audit_compares_spending_with_the_records(stores: Stores) -> None:
+    async with stores.open(ManualClock()) as store:
+        lease = await _clerk(store)
+        await _spend(store, lease, Spend(tool_calls=1))
+        assert await store.examine(_audit) == []
+        await append_here(store, lease, step("not counted"))
+        assert [violation.rule for violation in await store.examine(_audit)] == ["spending"]
+
+
+@case
+async def spending_is_rebuilt_from_the_records(stores: Stores) -> None:
+    clock = ManualClock()
+    async with stores.open(clock) as store:
+        lease = await _clerk(store)
+        await append_here(store, lease, step("x", at=1), step("y", at=DAY))
+        await append_here(store, await leased(store, "b"), step("z", at=1))
+        await _spend(store, lease, Spend(tool_calls=5, tasks=3), at=DAY)
+        await store.rebuild_spending(_spend_of)
+    async with stores.open(clock) as store:
+        assert await store.spent("clerk") == Spend(tool_calls=3)
+        assert await store.spent("clerk", 1) == Spend(tool_calls=2)
+        assert await store.spent(None) == Spend(tool_calls=1)
+        assert await store.examine(_audit) == []
+
+
+@case
+async def spending_is_not_replaced_when_more_was_recorded_meanwhile(stores: Stores) -> None:
+    async with stores.open(ManualClock()) as store:
+        lease = await _clerk(store)
+        position = await store.last_position()
+        await _spend(store, lease, ONE)
+        await refusal(StoreBusy, store.replace_spending([], position=position))
+        assert await store.spent("clerk") == ONE
+        await store.replace_spending([("clerk", 3, ONE), ("clerk", 3, ONE)], position=position + 1)
+        assert await store.spent("clerk") == await store.spent("clerk", 3) == ONE + ONE
+        assert await store.spent("clerk", 0) == NOTHING
+
+
+@case
+async def what_is_spent_after_a_rebuild_in_the_same_commit_counts_on_top(stores: Stores) -> None:
+    async with stores.open(ManualClock()) as store:
+        lease = await _clerk(store)
+        await _spend(store, lease, ONE)
+        rebuilding = asyncio.ensure_future(store.replace_spending([("clerk", 0, ONE)], position=2))
+        await asyncio.sleep(0)
+        await store.append(lease, [step("y")], head=2, spend=ONE)
+        await rebuilding
+        assert await store.spent("clerk") == ONE + ONE
+        assert await store.examine(audit) == []
+
+
+@case
+async def spending_is_not_rebuilt_from_records_that_make_no_sense_to_the_fold(stores: Stores) -> None:
+    def broken(record: Record, _: object) -> Spend | None:
+        raise JournalCorrupt("a", 1, f"nobody knows what {type(record).__name__} costs")
+
+    async with stores.open(ManualClock()) as store:
+        await _spend(store, await _clerk(store), ONE)
+        await refusal(JournalCorrupt, store.rebuild_spending(broken))
+        assert await store.spent("clerk") == ONE

@@ -1,0 +1,155 @@
+"""What a turn is made of: its rules, the effects it asks for, the outcomes it gets, and where it stands."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+import msgspec
+
+from holdfast.messages import ModelReply, ToolCall, ToolResult, Usage, UserMessage
+from holdfast.policy.limits import Budget, OutOf, Unpriced, Used
+from holdfast.turns.repeating import Trace
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from holdfast.turns.ending import Ending
+    from holdfast.turns.thread import Thread
+
+Moment = Literal["after_work", "before_completion"]
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What bounds a turn. `check` says what is wrong with an answer; None when it has the shape that was asked for."""
+
+    steps: int | None = 50
+    stalls: int = 12
+    repairs: int = 3
+    continuations: int = 2
+    check: Callable[[str], str | None] | None = None
+    budget: Budget = Budget()  # noqa: RUF009  it is frozen
+    """Of tokens, money and tool calls; steps are above."""
+    unpriced: Unpriced = "stop"
+    background: int | None = None
+    """Calls that may go on in the background."""
+    tasks: frozenset[str] = frozenset()
+    """Tools whose calls always do."""
+    repeats: int | None = 3
+    """How often the same step is a loop."""
+    polling: frozenset[str] = frozenset()
+    """Tools that are there to be asked again and again."""
+
+
+# ---- effects ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class CallModel:
+    """Ask the model. `position` counts the model calls of the whole conversation before this one."""
+
+    id: int
+    thread: Thread
+    position: int
+
+
+@dataclass(frozen=True, slots=True)
+class RunTools:
+    """Perform these calls; their results come back in this order."""
+
+    id: int
+    calls: tuple[ToolCall, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A safe point: input that came meanwhile may enter here. `note` is what Holdfast has to say to the model.
+
+    `advice` is what it would say besides. It is no part of the effect's identity: a checkpoint that was recorded
+    without it is the same checkpoint.
+    """
+
+    id: int
+    moment: Moment
+    note: str | None = None
+    advice: str | None = None
+
+    def told(self, *, entering: bool) -> str | None:
+        """What is said to the model here the first time. Where no input enters a turn that is over, nobody hears it."""
+        if self.moment == "before_completion" and not entering:
+            return None
+        return "\n\n".join(said for said in (self.note, self.advice) if said) or None
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """The turn has ended."""
+
+    id: int
+    ending: Ending
+
+
+Effect: TypeAlias = CallModel | RunTools | Checkpoint | Finish
+
+
+# ---- responses -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Replied:
+    """The model answered."""
+
+    reply: ModelReply
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFailed:
+    """The model could not answer."""
+
+    code: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Results:
+    """What the calls came to, in their order."""
+
+    results: tuple[ToolResult, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """What entered at a checkpoint. `told` is what Holdfast said there, as it is recorded; None: its note alone."""
+
+    messages: tuple[UserMessage, ...] = ()
+    told: str | None = None
+
+
+# `OutOf`: a budget beyond the turn leaves no room for the effect; it was not begun.
+Response: TypeAlias = Replied | ModelFailed | Results | Inputs | OutOf
+
+
+# ---- where a turn is -------------------------------------------------------------------------------------------------
+
+
+class TurnState(msgspec.Struct, frozen=True):
+    """Where a turn is. `awaited` is the effect whose outcome it needs next."""
+
+    run: str
+    rules: Rules
+    thread: Thread
+    awaited: Effect
+    position: int = 0
+    steps: int = 0
+    stalls: int = 0
+    repairs: int = 0
+    continuations: int = 0
+    empties: int = 0
+    usage: Usage = Usage()
+    cost: float | None = 0.0
+    """None as soon as one call has no known price."""
+    used: Used = Used()
+    trace: Trace = Trace()
+    recorded: int = 0
+    """The number of the last effect of which there is a record: what is done is not judged again."""

@@ -1,0 +1,65 @@
+"""Who decides whether a session is told something now, and who can be told at all."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import pytest
+
+from holdfast.errors import UsageError
+from holdfast.errors.delivering import GateInvalid, NotASession
+from holdfast.runtime.delivering import checked_gate, checked_session
+from holdfast.tasks import task_id
+
+
+async def _later(_session: str) -> bool:
+    return True
+
+
+async def _several(_session: str) -> Any:
+    yield True
+
+
+class _Object:
+    async def __call__(self, session: str) -> bool:
+        return bool(session)
+
+
+@pytest.mark.parametrize("gate", [_later, _several, partial(_later), _Object(), True, "yes", 1])
+def test_a_gate_that_can_not_answer_at_once_is_refused(gate: Any) -> None:
+    with pytest.raises(GateInvalid, match="plain function"):
+        checked_gate(gate)
+
+
+@pytest.mark.parametrize("answer", [None, 1, "no", _later])
+def test_an_answer_that_is_neither_yes_nor_no_is_no_yes(answer: Any) -> None:
+    def gate(session: str) -> Any:
+        return answer(session) if callable(answer) else answer
+
+    with pytest.raises(GateInvalid, match="answered with a"):
+        checked_gate(gate)("s")
+
+
+@pytest.mark.parametrize("answer", [True, False])
+def test_a_plain_gate_is_asked(answer: bool) -> None:  # noqa: FBT001
+    assert checked_gate(lambda _: answer)("s") is answer
+
+
+def test_without_a_gate_everything_may_enter() -> None:
+    assert checked_gate(None)("s") is True
+
+
+def test_a_task_can_not_be_told_anything() -> None:
+    with pytest.raises(NotASession, match="notify its session"):
+        checked_session(task_id("s", "t1/1.tools/1.pay"))
+
+
+@pytest.mark.parametrize("id", ["s", "task-", "task-1", "tasks"])
+def test_a_session_that_is_called_a_little_like_a_task_can(id: str) -> None:
+    assert checked_session(id) == id
+
+
+@pytest.mark.parametrize("kind", [GateInvalid, NotASession])
+def test_both_are_errors_of_the_caller(kind: type[Exception]) -> None:
+    assert issubclass(kind, UsageError)

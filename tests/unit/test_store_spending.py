@@ -1,0 +1,71 @@
+"""How spends add up, and how they follow from records."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.records import Ask, Blob, Done, Started
+from holdfast.store import Spend
+from holdfast.store.spending.contract import DAY_MS, NOTHING, Spent, day_of
+from holdfast.store.spending.fold import by_day, rebuild
+
+if TYPE_CHECKING:
+    from holdfast.records import Record
+    from holdfast.store.spending.contract import ReadBlob
+
+spends = st.builds(Spend, *[st.integers(0, 100)] * 7)
+
+
+def done(at: int, blob: Blob | None = None) -> Done:
+    return Done(at=at, key="t1/1.model", ask=Ask("model_call", "m", "0" * 64), blob=blob)
+
+
+@given(spends, spends)
+def test_every_number_of_a_spend_adds_up(one: Spend, two: Spend) -> None:
+    pairs = zip(msgspec.structs.astuple(one), msgspec.structs.astuple(two), strict=True)
+    assert msgspec.structs.astuple(one + two) == tuple(a + b for a, b in pairs)
+
+
+def test_a_day_begins_at_midnight_utc() -> None:
+    assert [day_of(at) for at in (0, DAY_MS - 1, DAY_MS, 20_000 * DAY_MS)] == [0, 0, 1, 20_000]
+
+
+def test_a_time_before_1970_is_of_the_first_day() -> None:
+    assert day_of(-5) == 0
+
+
+def test_records_spend_on_their_own_day() -> None:
+    found = by_day([done(1), done(2), Started(at=3, run="t1"), done(DAY_MS)], lambda record, _: _one(record), _none)
+    assert found == {0: Spend(model_calls=2), 1: Spend(model_calls=1)}
+
+
+def test_a_record_that_spends_nothing_has_no_day() -> None:
+    assert by_day([done(1)], lambda _, __: NOTHING, _none) == {}
+
+
+def test_what_a_record_refers_to_is_read_for_it() -> None:
+    kept = {"d": b"12"}
+
+    def tokens(record: Record, read: ReadBlob) -> Spend | None:
+        found = read(record.blob) if isinstance(record, Done) and record.blob else None
+        return None if found is None else Spend(input_tokens=int(found))
+
+    assert by_day([done(1, Blob("d", 2))], tokens, lambda blob: kept[blob.digest]) == {0: Spend(input_tokens=12)}
+
+
+def test_rows_are_one_for_each_agent_and_day() -> None:
+    one = Spend(tasks=1)
+    found = rebuild([("a", 1, one), (None, 1, one), ("a", 2, one), ("a", 1, one), ("b", 1, NOTHING)])
+    assert found == (Spent("a", 1, one + one), Spent(None, 1, one), Spent("a", 2, one))
+
+
+def _one(record: object) -> Spend | None:
+    return Spend(model_calls=1) if isinstance(record, Done) else None
+
+
+def _none(_: Blob) -> bytes | None:
+    return None

@@ -49,7 +49,9 @@ if TYPE_CHECKING:
     from holdfast.errors import WorldError as WorldError
     from holdfast.events import ApprovalRequested as ApprovalRequested
     from holdfast.events import AttemptReset as AttemptReset
+    from holdfast.events import CompactionPaused as CompactionPaused
     from holdfast.events import ContextBuilt as ContextBuilt
+    from holdfast.events import ContextCompacted as ContextCompacted
     from holdfast.events import Event as Event
     from holdfast.events import Gap as Gap
     from holdfast.events import HookFailed as HookFailed
@@ -113,6 +115,7 @@ if TYPE_CHECKING:
     from holdfast.models.retry import Retry as Retry
     from holdfast.models.transport import Timeouts as Timeouts
     from holdfast.policy.admission import Admission as Admission
+    from holdfast.policy.context import Compaction as Compaction
     from holdfast.policy.deciding import Policy as Policy
     from holdfast.policy.hooks import HookCall as HookCall
     from holdfast.policy.hooks import HookRequest as HookRequest
@@ -170,8 +173,11 @@ _HOMES = {
     "CallEnd": "holdfast.messages",
     "CallLimits": "holdfast.models.limits",
     "CallStart": "holdfast.messages",
+    "Compaction": "holdfast.policy.context",
+    "CompactionPaused": "holdfast.events",
     "Context": "holdfast.tools.context",
     "ContextBuilt": "holdfast.events",
+    "ContextCompacted": "holdfast.events",
     "Control": "holdfast.runtime",
     "ControlCancelled": "holdfast.errors",
     "CursorInvalid": "holdfast.errors",

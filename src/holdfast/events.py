@@ -41,6 +41,7 @@ from holdfast.records import (
 from holdfast.tasks.state import TaskStatus, status_of
 from holdfast.turns import keys
 from holdfast.turns.answers import result_of, said_in, skipped
+from holdfast.turns.compactions import decode_compaction, is_compaction
 from holdfast.turns.conversation import Stop, checkpoint_of, deadline_wait, ending_of, input_of
 from holdfast.turns.ending import Blame  # noqa: TC001  msgspec reads the annotations
 
@@ -133,6 +134,23 @@ class ApprovalRequested(_Event, frozen=True, tag="approval_requested"):
 
     call: str
     wait: str
+
+
+class ContextCompacted(_Event, frozen=True, tag="context_compacted"):
+    """The model sees less of the conversation from here on; the history has all of it."""
+
+    way: str
+    """"clip": old results were cut short; "summary": a summary stands for a span; "drop": a span is left out."""
+    before: int
+    """Tokens, about."""
+    after: int
+    messages: int
+    """How many messages the summary stands for, or are left out."""
+    summary: str | None = None
+    failure: str = ""
+    """Why there is no summary, where one was wanted."""
+    usage: Usage = Usage()
+    cost: float | None = 0.0
 
 
 class TurnWaiting(_Event, frozen=True, tag="turn_waiting"):
@@ -267,6 +285,13 @@ class ToolExecutionProgress(_Event, frozen=True, tag="tool_execution_progress"):
     fraction: float | None = None
 
 
+class CompactionPaused(_Event, frozen=True, tag="compaction_paused"):
+    """Summaries have failed so often that none is tried for a while; the oldest messages are dropped instead."""
+
+    failures: int
+    reason: str
+
+
 class HookFailed(_Event, frozen=True, tag="hook_failed"):
     """A hook of the host raised. Where it decides, that is a denial."""
 
@@ -292,6 +317,7 @@ LiveEvent: TypeAlias = (
     | ToolCallDelta
     | ToolExecutionStarted
     | ToolExecutionProgress
+    | CompactionPaused
     | HookFailed
     | Gap
 )
@@ -308,6 +334,7 @@ RecordEvent: TypeAlias = (
     | ToolExecutionFinished
     | ModelFailed
     | ApprovalRequested
+    | ContextCompacted
     | TurnWaiting
     | LoopDetected
     | TurnCompleted
@@ -405,6 +432,8 @@ def _admitted(record: Admitted) -> Iterator[_Seen]:
 def _outcome(record: Outcome) -> Iterator[_Seen]:
     key = keys.parse(record.key)
     if key is None or key.inner:
+        if key is not None and isinstance(record, Done) and is_compaction(record.key):
+            yield _compacted(key, record)
         return
     match key.name, record:
         case "model", Done():
@@ -420,6 +449,22 @@ def _outcome(record: Outcome) -> Iterator[_Seen]:
             yield _finished(key, record)
         case _:
             return
+
+
+def _compacted(key: EffectKey, record: Done) -> _Seen:
+    made = decode_compaction(bytes(record.value))
+    gone = 0 if made.plan.span is None else made.plan.span.count
+    fields = {
+        "way": made.plan.way,
+        "before": made.plan.before,
+        "after": made.plan.after,
+        "messages": gone,
+        "summary": made.summary,
+        "failure": made.failure,
+        "usage": made.usage,
+        "cost": made.cost,
+    }
+    return ContextCompacted, key.run, fields
 
 
 def _reply(key: EffectKey, record: Done) -> Iterator[_Seen]:

@@ -11,15 +11,19 @@ import holdfast as hf
 from holdfast.errors import JournalCorrupt
 from holdfast.errors.rules import RuleCorrupt
 from holdfast.records import Started
-from holdfast.store import Admission, Spend
+from holdfast.store import Admission, Spend, StoreLimits
 from holdfast.store.audit import audit
 from holdfast.store.rules.contract import RuleFilter
+from holdfast.store.spending.contract import Spent
+from holdfast.store.sqlite.files import connect_writer
 from holdfast.store.sqlite.health import examine
-from holdfast.store.sqlite.reader import asked_query
+from holdfast.store.sqlite.reader import SqliteReader, asked_query
+from holdfast.store.sqlite.rows import SqliteRows
 from holdfast.store.sqlite.rules import IN_FORCE_QUERY, newest_query
 from holdfast.store.waits.contract import WaitFilter
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from holdfast.records import Record
@@ -146,6 +150,36 @@ async def test_nobody_says_what_an_agent_with_a_damaged_journal_has_spent(tmp_pa
     async with hf.open_store(path) as store:
         found = await store.examine(lambda reader: audit(reader, None, _calls))
         assert "spending" not in {violation.rule for violation in found}
+
+
+async def _held_back(path: Path, change: Callable[[SqliteRows], None]) -> Spend:
+    """What an agent has spent after a transaction in which it spent 1 before `change`."""
+    async with hf.open_store(path):
+        pass
+    db = connect_writer(path, "process", StoreLimits())
+    rows = SqliteRows(db, "a test")
+    db.execute("BEGIN IMMEDIATE")
+    rows.spending.add("clerk", 0, Spend(tasks=1))
+    change(rows)
+    rows.put_blob("d", b"", 1)  # something to write, whatever became of the rest
+    rows.finish(1)
+    db.execute("COMMIT")
+    spent = SqliteReader(db).spending.spent("clerk", None)
+    db.close()
+    return spent
+
+
+async def test_what_was_held_back_is_written_with_its_transaction(tmp_path: Path) -> None:
+    assert await _held_back(tmp_path / "store.db", lambda _: None) == Spend(tasks=1)
+
+
+async def test_what_was_held_back_is_dropped_with_its_transaction(tmp_path: Path) -> None:
+    assert await _held_back(tmp_path / "store.db", lambda rows: rows.forget()) == Spend()
+
+
+async def test_what_was_held_back_is_dropped_when_all_is_replaced(tmp_path: Path) -> None:
+    new = (Spent("clerk", 0, Spend(tasks=5)),)
+    assert await _held_back(tmp_path / "store.db", lambda rows: rows.spending.replace(new)) == Spend(tasks=5)
 
 
 @pytest.mark.parametrize("before", [None, (5, "a", "w")])

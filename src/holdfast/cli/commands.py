@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
@@ -23,6 +23,14 @@ from holdfast.cli.options import (
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
+
+ApprovalArgument: TypeAlias = Annotated[
+    str, typer.Argument(metavar="ID", help="An approval, as 'holdfast inbox' shows it.", show_default=False)
+]
+ByOption: TypeAlias = Annotated[
+    str | None,
+    typer.Option("--by", metavar="NAME", help="Who answers; the login name where nobody is named.", show_default=False),
+]
 
 
 def _finish(work: Coroutine[None, None, int]) -> None:
@@ -229,8 +237,63 @@ def inbox(
 ) -> None:
     """List what waits for a person, with the command that answers each.
 
-    These are the waits of sessions, calls of which nobody knows how they ended, and notifications that were given up.
+    These are calls that want an approval, the waits of sessions, calls of which nobody knows how they ended, and
+    notifications that were given up.
     """
     from holdfast.cli import inbox as shown  # noqa: PLC0415
 
     _finish(shown.inbox(store, as_json=as_json))
+
+
+def approve(  # noqa: PLR0913
+    id: ApprovalArgument,
+    *,
+    by: ByOption = None,
+    edit: Annotated[bool, typer.Option("--edit", help="Change the arguments first, in $VISUAL or $EDITOR.")] = False,
+    arguments: Annotated[
+        str | None, typer.Option(metavar="JSON", help="Approve it with these arguments instead.", show_default=False)
+    ] = None,
+    always: Annotated[
+        bool, typer.Option("--always", help="Store a rule, too, that answers calls like this one from now on.")
+    ] = False,
+    show: Annotated[bool, typer.Option("--show", help="Only show the call, all of it.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask; for calls that lists show whole.")] = False,
+    yes_all: Annotated[bool, typer.Option("--yes-all", help="Do not ask, however long the call is.")] = False,
+    agent: AgentOption = None,
+    store: StoreOption = DEFAULT_STORE,
+) -> None:
+    """Let a call be made, once and exactly as it is shown. The first answer counts.
+
+    It is shown in full, and you are asked. The agent is needed for --always and to check changed arguments; it is the
+    one that the session was run with, or that of --agent. Exit code 1 when nothing was approved.
+    """
+    from holdfast.cli import approving  # noqa: PLC0415
+
+    asked = approving.Asked(
+        store=store,
+        id=id,
+        by=by,
+        agent=agent,
+        arguments=arguments,
+        edit=edit,
+        always=always,
+        show=show,
+        yes=yes,
+        yes_all=yes_all,
+    )
+    with explained():
+        code = approving.approve(asked)
+    raise typer.Exit(code)
+
+
+def deny(
+    id: ApprovalArgument,
+    *,
+    reason: Annotated[str, typer.Option(metavar="TEXT", help="Why; the model is told.", show_default=False)] = "",
+    by: ByOption = None,
+    store: StoreOption = DEFAULT_STORE,
+) -> None:
+    """Do not let a call be made; the model is told, and the turn goes on. The first answer counts."""
+    from holdfast.cli import approving  # noqa: PLC0415
+
+    _finish(approving.deny(store, id, reason, by))

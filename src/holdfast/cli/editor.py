@@ -62,7 +62,11 @@ class Draft:
 @contextmanager
 def _undisturbed() -> Generator[None]:
     """Ctrl-C is for the editor. A handler, other than being ignored, is not inherited by it."""
-    before = signal.signal(signal.SIGINT, lambda *_: None)
+
+    def nothing(_number: int, _frame: object) -> None:
+        return
+
+    before = signal.signal(signal.SIGINT, nothing)
     try:
         yield
     finally:

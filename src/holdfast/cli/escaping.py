@@ -35,7 +35,7 @@ def escaped(text: str) -> str:
     """The text with JSON escapes for all that has no sign of its own: also line breaks, and spaces of other kinds."""
     if text.isascii() and text.isprintable():
         return text
-    return "".join(_escape(found) if _hides(found) else found for found in text)
+    return "".join(json.dumps(found)[1:-1] if _hides(found) else found for found in text)
 
 
 def as_json(value: object) -> str:
@@ -67,15 +67,6 @@ def _broken(line: str, columns: int) -> Iterator[str]:
 
 
 def _hides(character: str) -> bool:
-    # Cc control, Cf format (bidi, zero width), Cs surrogates, Co private, Cn unassigned, Zl and Zp line breaks, Zs spaces
+    # C: control, format (bidi, zero width), surrogates, private, unassigned. Z: line breaks and spaces.
     category = unicodedata.category(character)
-    return (
-        category[0] == "C" or category in {"Zl", "Zp"} or (category == "Zs" and character != " ")
-    ) or character in _UNSEEN
-
-
-def _escape(character: str) -> str:
-    return json.dumps(character)[1:-1] if ord(character) >= 0x80 else _SHORT.get(character, f"\\u{ord(character):04x}")
-
-
-_SHORT: Final = {"\n": "\\n", "\t": "\\t", "\r": "\\r"}
+    return category[0] == "C" or (category[0] == "Z" and character != " ") or character in _UNSEEN

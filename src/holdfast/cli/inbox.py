@@ -8,7 +8,8 @@ import msgspec
 
 from holdfast.cli.following import hint
 from holdfast.cli.notifications import read_notifications
-from holdfast.cli.sessions import looking, open_waits, wait_label
+from holdfast.cli.question import answers, described, title
+from holdfast.cli.sessions import approval_in, looking, open_waits, wait_label
 from holdfast.cli.terminal import duration, one_line, printable, stderr, stdout
 from holdfast.errors import HoldfastError, JournalQuarantined
 from holdfast.runtime.finding import ASK
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from holdfast.cli.terminal import Terminal
+    from holdfast.runtime.approving import Approval
     from holdfast.store import Journal, Store
     from holdfast.store.notifications.contract import Notification
 
@@ -32,8 +34,8 @@ _MOST: Final = 1_000
 class Item(msgspec.Struct, frozen=True):
     """One thing that only a person can decide."""
 
-    kind: Literal["wait", "unknown", "notification"]
-    """A tool asks; nobody knows what became of a call; a notification was given up."""
+    kind: Literal["approval", "wait", "unknown", "notification"]
+    """May a call be made; a tool asks; nobody knows what became of a call; a notification was given up."""
     session: str
     what: str
     """It in one line."""
@@ -44,13 +46,18 @@ class Item(msgspec.Struct, frozen=True):
     tool: str | None = None
     deadline: int | None = None
     notification: int | None = None
+    deny: str | None = None
+    """The command that says no, of an approval."""
+    approval: Approval | None = None
+    """All of it."""
 
 
 async def inbox(path: Path, *, as_json: bool) -> int:
-    """List what waits for a person: sessions that changed last first, then notifications, newest first."""
+    """List what waits for a person: approvals, oldest first; sessions that changed last first; then notifications."""
     async with looking(path) as runtime:
         store = runtime.store
-        items = [item async for item in _waits(store, path)]
+        items = [_approval(found, path) for found in await runtime.approvals()]
+        items += [item async for item in _waits(store, path)]
         now = store.clock.read().wall
         given_up = await read_notifications(store, None, "dead", _MOST)
         items += [_dead(found, path, again=await _may_try(store, found, now)) for found in given_up]
@@ -58,7 +65,7 @@ async def inbox(path: Path, *, as_json: bool) -> int:
     if as_json:
         out.line(msgspec.json.encode(items).decode())
     elif items:
-        out.write("".join(f"{line}\n" for item in items for line in _lines(out, item, now)))
+        out.write("".join(f"{line}\n" for item in items for line in _lines(out, item, now, path)))
     else:
         out.line("nothing waits for a person")
     return 0
@@ -90,6 +97,8 @@ async def _of_session(store: Store, line: Journal, path: Path) -> list[Item]:
     labels = [wait_label(wait.name) for wait in await store.waits(line.id, state="open")] if names else []
     items: list[Item] = []
     for name in names:
+        if approval_in(name) is not None:
+            continue  # it is listed as what it is
         wait = await store.wait(line.id, name)
         label = wait_label(name)
         called = label if labels.count(label) <= 1 else name
@@ -141,7 +150,25 @@ def _dead(found: Notification, path: Path, *, again: bool) -> Item:
     )
 
 
-def _lines(out: Terminal, item: Item, now: int) -> list[str]:
+def _approval(found: Approval, path: Path) -> Item:
+    approve, deny = answers(found, path)
+    return Item(
+        kind="approval",
+        session=found.session,
+        what=f"a call of {found.tool}",
+        since=found.asked,
+        answer=approve,
+        tool=found.tool,
+        deadline=found.expires,
+        deny=deny,
+        approval=found,
+    )
+
+
+def _lines(out: Terminal, item: Item, now: int, path: Path) -> list[str]:
+    if item.approval is not None:
+        shown = [title(out, item.approval, now), *described(out, item.approval, path, whole=False)]
+        return [*shown, f"  {printable(item.answer)}", f"  {printable(item.deny or '')}"]
     ago = f"{duration(max(now - item.since, 0))} ago"
     left = "" if item.deadline is None else f", {duration(max(item.deadline - now, 0))} left"
     head = f"{item.kind}  {one_line(item.session, 60)}  {one_line(item.what, 200)}, {ago}{left}"

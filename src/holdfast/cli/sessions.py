@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from holdfast.cli.failures import CallInvalid, SessionAmbiguous, SessionUnknown, StoreMissing
 from holdfast.errors import JournalMissing
+from holdfast.policy.approvals import MARK
 from holdfast.records import Admitted
 from holdfast.runtime import Runtime
 from holdfast.runtime.reading import read_conversation, read_records
@@ -149,6 +150,27 @@ async def open_waits(store: Store, session: str) -> tuple[str, ...]:
     return tuple(names)
 
 
+class AskedCall(NamedTuple):
+    """A call that waits for an approval, as far as the name of the wait tells."""
+
+    id: str
+    """That of the approval."""
+    tool: str
+
+
+def approval_in(name: str) -> AskedCall | None:
+    """The approval that a wait stands for; None when it is another wait."""
+    effect, mark, digest = name.rpartition(MARK)
+    return AskedCall(f"a-{digest}", effect.rpartition("/")[2].partition(".")[2]) if mark else None
+
+
 def wait_label(name: str) -> str:
-    """The tool's own name for a wait, without the place where it was asked."""
-    return name.rpartition("/")[2]
+    """The tool's own name for a wait, without the place where it was asked; of an approval, its id and the tool."""
+    asked = approval_in(name)
+    return name.rpartition("/")[2] if asked is None else f"approval {asked.id} of {asked.tool}"
+
+
+def wait_told(name: str) -> str:
+    """The same for a place with room: an approval with the command that answers it."""
+    asked = approval_in(name)
+    return wait_label(name) if asked is None else f"approval of {asked.tool}: holdfast approve {asked.id}"

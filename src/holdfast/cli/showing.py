@@ -9,7 +9,7 @@ import msgspec
 from holdfast import records
 from holdfast.cli.failures import CallInvalid
 from holdfast.cli.listing import read_line
-from holdfast.cli.sessions import find, looking
+from holdfast.cli.sessions import approval_in, find, looking, wait_told
 from holdfast.cli.terminal import duration, one_line, stdout, table
 from holdfast.cli.timeline import Step, TurnStory, tell
 from holdfast.errors import TurnUnknown
@@ -103,6 +103,9 @@ def _story(out: Terminal, turn: TurnStory, line: Line) -> list[str]:
             for row, step in zip(rows, turn.steps, strict=True)
         ]
         lines += [f"  {text}" for text in table(rows, painted)]
+    if turn.status is None:
+        waits = [name for name in line.waits if name.startswith(f"{turn.turn}/") and approval_in(name) is not None]
+        lines += [f"  waits for {wait_told(name)}" for name in waits]
     if turn.status is not None and turn.status != "completed":
         why = ": ".join(part for part in (turn.code, one_line(turn.message, 300)) if part not in {"", turn.status})
         lines.append(f"  {out.status(turn.status)}{f': {why}' if why else ''}")
@@ -119,8 +122,10 @@ def _cells(step: Step) -> list[str]:
 
 def _subject(step: Step) -> str:
     match step.kind:
-        case "tool" | "wait":
+        case "tool":
             return f"{one_line(step.name, 40)} {step.state}"
+        case "wait":
+            return f"{one_line(step.name, 80)} {step.state}"
         case "model":
             return step.state
         case _:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 import msgspec
 
+from holdfast.cli.sessions import approval_in, wait_label
 from holdfast.messages import ToolCall, Usage, decode_reply
+from holdfast.policy.approvals import Answer, Approved
 from holdfast.records import (
     Admitted,
     Cancelled,
@@ -29,6 +31,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 StepKind: TypeAlias = Literal["input", "cancel", "model", "tool", "note", "wait", "parked", "resumed"]
+
+_answers: Final = msgspec.json.Decoder(Answer)
 
 
 class Step(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -87,7 +91,7 @@ class _Teller:
                 self._by = record.by
                 self._step(record.run, Step(seq=seq, at=record.at, kind="resumed", by=record.by))
             case Parked():
-                names = tuple(name.rpartition("/")[2] for name in record.waits)
+                names = tuple(map(wait_label, record.waits))
                 self._step(record.run, Step(seq=seq, at=record.at, kind="parked", calls=names, by=self._by))
             case Admitted():
                 self._admitted(seq, record)
@@ -122,7 +126,7 @@ class _Teller:
     def _wait(self, seq: int, record: Intended) -> None:
         key = keys.parse(record.key)
         if key is not None:
-            name = record.ask.target.rpartition("/")[2]
+            name = wait_label(record.ask.target)
             self._step(key.run, Step(seq=seq, at=record.at, kind="wait", name=name, state="asked", by=self._by))
 
     def _outcome(self, seq: int, record: Outcome) -> None:
@@ -142,7 +146,12 @@ class _Teller:
 
     def _inner(self, seq: int, run: str, record: Outcome) -> None:
         """What a tool did inside: only the answers it waited for are part of the story."""
-        name = record.key.rpartition("/")[2]
+        name = wait_label(record.key)
+        if approval_in(record.key) is not None:
+            state, text = _answered(record)
+            step = Step(seq=seq, at=record.at, kind="wait", name=name, state=state, text=text, by=self._by)
+            self._step(run, step)
+            return
         asked = any(step.kind == "wait" and step.name == name for step in self._turn(run, record.at).steps)
         if asked:
             state = "answered" if isinstance(record, Done) else "not answered"
@@ -189,3 +198,17 @@ class _Teller:
         turn.ended, turn.status = record.at, record.status
         turn.code, turn.message = ending.code, ending.message
         turn.answer = self._replies.get(ending.answer or "", "")
+
+
+def _answered(record: Outcome) -> tuple[str, str]:
+    """What was said to an approval, and by whom; nothing where that can't be told."""
+    if not isinstance(record, Done) or record.blob is not None:
+        return "not answered", ""
+    try:
+        answer = _answers.decode(bytes(record.value))
+    except msgspec.DecodeError:
+        return "answered", ""
+    by = f"by {answer.by}" if answer.by else ""
+    if isinstance(answer, Approved):
+        return "approved", by if answer.arguments is None else f"{by} with changed arguments".strip()
+    return "denied", ": ".join(part for part in (by, answer.reason) if part)

@@ -84,7 +84,7 @@ class SecretExposed(UsageError):
         self.name = name
 
 
-class HiddenError(Exception):
+class HiddenError(WorldError):
     """Stands for an error that told a secret: its kind, and what it said without that. Its traceback is left out."""
 
     def __init__(self, kind: str, message: str) -> None:

@@ -92,6 +92,15 @@ def cost(
     return None if amount is None else float(amount)
 
 
+def window(model_name: str) -> int | None:
+    """How many tokens ``provider:model`` takes in and gives out, where that is known."""
+    if _place(model_name) is None:
+        return None
+    library = _library()
+    model = None if library is None else library.model(model_name)
+    return None if model is None else model.context_window
+
+
 def load() -> bool:
     """Read the price data now, and tell whether there is any. The first `cost` does it otherwise, in about 0.15 s."""
     return _library() is not None

@@ -36,6 +36,7 @@ from holdfast.messages import (
 from holdfast.models.contract import batches
 from holdfast.policy.hooks import Answer, Deny, HookRequest
 from holdfast.records import ABSENT, Ask, Blob, Done, ErrorInfo, Failed
+from holdfast.runtime.spending import spent_on
 from holdfast.runtime.surroundings import passes
 from holdfast.turns import ModelFailed, Replied
 
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     from holdfast.effects.performer import Performer
     from holdfast.messages import Message, ModelRequest, StreamEvent
     from holdfast.records import Outcome
+    from holdfast.runtime.compacting import Compacting
     from holdfast.runtime.hooking import Hooked
     from holdfast.runtime.recording import Recorder
     from holdfast.runtime.surroundings import Surroundings
@@ -74,6 +76,10 @@ class Unfinished(NamedTuple):
         return Done(at=now, key=self.key, ask=self.ask, value=msgspec.Raw(encode(reply)))
 
 
+class _Overflow(Exception):
+    """The provider says that the request is longer than the model's window."""
+
+
 class Asking:
     """Asks the model of one turn."""
 
@@ -85,8 +91,10 @@ class Asking:
         performer: Performer,
         recorder: Recorder,
         hooked: Hooked,
+        compacting: Compacting,
     ) -> None:
         self._around = around
+        self._compacting = compacting
         self._hooked = hooked
         self._run = run
         self._agent = agent
@@ -106,25 +114,56 @@ class Asking:
 
     async def respond(self, effect: CallModel, key: str) -> Replied | ModelFailed:
         """What the model says to the conversation."""
-        content = digest_of_bytes("request", self._agent.prefix.encode() + effect.thread.chain)
+        compacting = self._compacting
+        thread = compacting.recorded(key, effect.thread)
+        known = self._performer.recorded(key)
+        if known is None or known.outcome is None:
+            await self._around.boundary()
+            thread = await compacting.fitting(key, thread)
+        content = digest_of_bytes("request", self._agent.prefix.encode() + thread.chain)
         ask = Ask("model_call", self._agent.name, content)
         decision = self._performer.decide(key, ask, Repeat.FREE)
         if isinstance(decision, Recorded):
-            return _recorded(decision.outcome)
-        await self._around.boundary()
-        request = self._agent.request(effect.thread, effect.position, await self._attached(effect.thread))
+            return self._seen(_recorded(decision.outcome), effect.thread, thread)
+        try:
+            response = await self._asked(effect, thread, key, ask, again=True)
+        except _Overflow:
+            shorter = await compacting.overflown(key, thread)
+            thread = thread if shorter is None else shorter
+            response = await self._asked(effect, thread, key, ask, again=False)
+        if isinstance(response, Replied):
+            compacting.reported(thread, response.reply)
+        return self._seen(response, effect.thread, thread)
+
+    def _seen(self, response: Replied | ModelFailed, whole: Thread, seen: Thread) -> Replied | ModelFailed:
+        """What came of it, with what the model saw, where that was less than all."""
+        if seen is whole or isinstance(response, ModelFailed):
+            return response
+        return Replied(response.reply, seen, self._compacting.usage, self._compacting.cost)
+
+    async def _asked(
+        self, effect: CallModel, thread: Thread, key: str, ask: Ask, *, again: bool
+    ) -> Replied | ModelFailed:
+        request = self._agent.request(thread, effect.position, await self._attached(thread))
         self._show(events.ContextBuilt, messages=len(request.messages))
         self._show(events.ModelStarted, model=self._agent.model.name, step=effect.position + 1)
-        return await self._ask(request, key, ask)
+        return await self._ask(request, key, ask, again=again)
 
-    async def _ask(self, request: ModelRequest, key: str, ask: Ask) -> Replied | ModelFailed:
+    async def _ask(self, request: ModelRequest, key: str, ask: Ask, *, again: bool) -> Replied | ModelFailed:
+        """Ask, and record what came of it. With `again`, a request that does not fit is not recorded: it is retried."""
         begun = self._loop.time()
         crash_point("model.before_call")
         try:
             body = encode(await self._replied(Unfinished(key, ask, [], []), request))
             reply = decode_reply(body)  # a model of somebody's own may have put anything into it
+            _check_fits(reply, again=again)
         except ModelError as error:
+            if again and error.kind == "context_overflow":
+                self._unfinished = None
+                raise _Overflow from error
             failed = self._failed(key, ask, error, begun)
+        except _Overflow:
+            raise
         except BaseException as error:
             if passes(error):
                 raise
@@ -134,7 +173,7 @@ class Asking:
             crash_point("model.after_reply")
             outcome = await self._performer.succeeded(key, ask, body, begun)
             if not isinstance(outcome, Failed):
-                self._recorder.submit([outcome], patient=True)
+                self._recorder.submit([outcome], patient=True, spend=spent_on(reply.usage, reply.cost))
                 return Replied(reply)
             failed = outcome
         self._unfinished = None
@@ -222,6 +261,11 @@ class Asking:
 
     def _show(self, kind: type[events.LiveEvent], **fields: Any) -> None:  # noqa: ANN401
         self._around.show(kind, self._run, fields)
+
+
+def _check_fits(reply: ModelReply, *, again: bool) -> None:
+    if again and reply.finish == "context_overflow":
+        raise _Overflow
 
 
 def _recorded(outcome: Outcome) -> Replied | ModelFailed:

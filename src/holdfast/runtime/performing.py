@@ -21,6 +21,7 @@ from holdfast.runtime.asking import Asking
 from holdfast.runtime.authorising import Authorising
 from holdfast.runtime.awaiting import Awaiting
 from holdfast.runtime.calling import Calling, Park
+from holdfast.runtime.compacting import Compacting
 from holdfast.runtime.hooking import Hooked
 from holdfast.runtime.recording import Recorder
 from holdfast.turns import (
@@ -105,7 +106,9 @@ class TurnRun:
         if self._agent is None:
             message = f"the turn {self.run!r} can't be run without its agent"
             raise InvariantBroken(message)
-        return Asking(self._around, self.run, self._agent, self.performer, self._recorder, self._hooked)
+        around, agent, performer = self._around, self._agent, self.performer
+        compacting = Compacting(around, agent, self._turn, performer, self._recorder, self._hooked)
+        return Asking(around, self.run, agent, performer, self._recorder, self._hooked, compacting)
 
     async def finish(self) -> Ending:
         """Drive the turn to its end; answers how it ended. Raises `Park` when it has to wait for somebody."""

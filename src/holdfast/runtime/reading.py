@@ -9,6 +9,7 @@ import msgspec
 from holdfast.errors import BlobMissing
 from holdfast.records import Admitted, Done, Opened
 from holdfast.turns import Conversation, keys
+from holdfast.turns.compactions import is_compaction
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -21,7 +22,7 @@ async def fetched(store: Store, record: Record) -> Record:
     """The record with the value that it refers to, where a conversation needs it."""
     if isinstance(record, Done) and record.blob is not None:
         key = keys.parse(record.key)
-        if key is not None and not key.inner:
+        if key is not None and (not key.inner or is_compaction(record.key)):
             return msgspec.structs.replace(record, value=msgspec.Raw(await _bytes(store, record.blob)), blob=None)
     if isinstance(record, Admitted) and record.blob is not None:
         return msgspec.structs.replace(record, body=msgspec.Raw(await _bytes(store, record.blob)), blob=None)

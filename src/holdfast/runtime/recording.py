@@ -11,6 +11,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from holdfast.errors import Halted, HoldfastError, InvariantBroken
+from holdfast.store.spending.contract import Spend
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Sequence
@@ -28,16 +29,21 @@ class Recorder:
         self._gathered: list[Record] = []
         self._durable: Awaitable[object] | None = None
 
-    def submit(self, added: list[Record], *, patient: bool = False, consume: Sequence[str] = ()) -> None:
+    def submit(
+        self, added: list[Record], *, patient: bool = False, consume: Sequence[str] = (), spend: Spend | None = None
+    ) -> None:
         """Put records into their place in the journal; `patient`: nobody will wait for them soon.
 
-        `consume` are answered waits that are used up with them.
+        `consume` are answered waits that are used up with them, `spend` is what they say was used.
         """
         gathered, self._gathered = self._gathered, []
-        _, self._durable = self._performer.submit([*gathered, *added], patient=patient, consume=consume)
+        if gathered:
+            calls = Spend(tool_calls=len(gathered))
+            spend = calls if spend is None else spend + calls
+        _, self._durable = self._performer.submit([*gathered, *added], patient=patient, consume=consume, spend=spend)
 
     def gather(self, outcome: Record) -> None:
-        """Submit an outcome together with those of other calls that end in the same round of the loop."""
+        """Submit the outcome of a tool call, together with those that end in the same round of the loop."""
         if not self._gathered:
             self._loop.call_soon(self.flush)
         self._gathered.append(outcome)

@@ -84,9 +84,11 @@ def unknown_tool(name: str, known: Iterable[str]) -> ErrorInfo:
     return ErrorInfo("ToolUnknown", f"There is no tool {shorten(name, 64)!r}.{meant} The tools are: {listed}.")
 
 
-def timed_out(name: str, seconds: float) -> ErrorInfo:
-    """A tool that only reads took longer than it may and was stopped."""
-    said = f"{name} did not finish within {seconds:g} s and was stopped. It is safe to call it again."
+def timed_out(name: str, seconds: float, *, left: bool = False) -> ErrorInfo:
+    """A tool that may be repeated took longer than it may and was stopped; or it could not be, and was `left`."""
+    late = f"{name} did not finish within {seconds:g} s"
+    ended = "could not be stopped: it goes on by itself, nobody waits for it, and it starts no more processes"
+    said = f"{late} and {ended if left else 'was stopped'}. It is safe to call it again."
     return ErrorInfo("ToolTimeout", said)
 
 

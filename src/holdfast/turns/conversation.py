@@ -24,6 +24,7 @@ from holdfast.messages import (
     UserMessage,
     decode_reply,
 )
+from holdfast.policy.limits import Used
 from holdfast.records import (
     Admitted,
     Blob,
@@ -43,6 +44,8 @@ from holdfast.records import (
 )
 from holdfast.turns import keys
 from holdfast.turns.answers import forked, result_of, said_in, skipped, unknown
+from holdfast.turns.compacting import Breaker, View
+from holdfast.turns.compactions import decode_compaction, is_compaction
 from holdfast.turns.ending import Ending, decode_ending
 from holdfast.turns.machine import added
 from holdfast.turns.thread import Thread
@@ -60,6 +63,8 @@ class Said(msgspec.Struct, frozen=True, omit_defaults=True):
 
     parts: tuple[Text | Attachment, ...]
     steer: bool = False
+    pin: bool = False
+    """It stays in the context of the model, however long the conversation becomes."""
     deadline_ms: int | None = None
     """How long the turn may take, from the moment of acceptance."""
     metadata: dict[str, Any] | None = None
@@ -99,7 +104,7 @@ class OpenTurn:
     run: str
     started: Started
     before: Thread
-    """All that was said before this turn."""
+    """All that was said before this turn, as the model sees it: what was compacted is."""
     position: int
     """Model calls of the conversation before this turn."""
     said: tuple[UserMessage, ...] = ()
@@ -115,6 +120,12 @@ class OpenTurn:
     steps: int = 0
     usage: Usage = field(default_factory=Usage)
     cost: float | None = 0.0
+    pinned: frozenset[str] = frozenset()
+    """Messages that stay in the context."""
+    breaker: Breaker = Breaker()  # noqa: RUF009  frozen
+    """Whether summaries may be tried."""
+    used: Used = Used()  # noqa: RUF009  frozen
+    """What the session had used before this turn."""
 
 
 class Conversation:
@@ -136,6 +147,12 @@ class Conversation:
         self.usage: dict[tuple[str, Source], Usage] = {}
         self.calls: dict[tuple[str, Source], int] = {}
         self.costs: dict[tuple[str, Source], float | None] = {}
+        self.tool_calls = 0
+        self.unpriced = 0
+        self._seen: View | None = None
+        """What the model sees of the conversation, if that is not all of it."""
+        self._pinned: set[str] = set()
+        self._breaker = Breaker()
 
     def add(self, seq: int, record: Record) -> None:
         """Take the next record into account."""
@@ -150,7 +167,7 @@ class Conversation:
             case Opened():
                 self.agent = record.agent
             case Started():
-                self.turn = OpenTurn(record.run, record, self.thread, self.position, deadline=record.deadline)
+                self._start(record)
             case Admitted():
                 self._admit(record)
             case Ended():
@@ -166,6 +183,33 @@ class Conversation:
                 if self.turn is not None:
                     self.turn.records.append(record)
 
+    def _start(self, record: Started) -> None:
+        self.turn = OpenTurn(
+            record.run,
+            record,
+            self.context,
+            self.position,
+            deadline=record.deadline,
+            pinned=frozenset(self._pinned),
+            breaker=self._breaker,
+            used=self.used,
+        )
+
+    @property
+    def used(self) -> Used:
+        """What the session has used so far."""
+        tokens = sum(usage.total for usage in self.usage.values())
+        cost = sum(cost or 0.0 for cost in self.costs.values())
+        return Used(self.position, tokens, cost, self.tool_calls, unpriced=self.unpriced)
+
+    @property
+    def context(self) -> Thread:
+        """The conversation as the model sees it: what was compacted is."""
+        if self._seen is None:
+            return self.thread
+        self._seen = self._seen.follow(self.thread)
+        return self._seen.thread
+
     def cut(self) -> None:
         """A fork begins here: a turn that was under way does not go on in it."""
         if self.turn is not None:
@@ -180,6 +224,9 @@ class Conversation:
         if turn is None or record.run != turn.run or isinstance(said, Stop):
             return
         message = UserMessage(f"{turn.run}.i{record.input}", said.parts, said.origin)
+        if said.pin:
+            self._pinned.add(message.id)
+            turn.pinned |= {message.id}
         if not turn.inputs:
             turn.said = (message,)
         turn.inputs[record.input] = message
@@ -193,7 +240,11 @@ class Conversation:
             return
         turn.records.append(record)
         key = keys.parse(record.key)
-        if key is None or key.inner or key.run != turn.run:
+        if key is None or key.run != turn.run:
+            return
+        if key.inner:
+            if isinstance(record, Done) and is_compaction(record.key):
+                self._compacted(turn, record)
             return
         match key.name, record:
             case "model", Done():
@@ -222,15 +273,31 @@ class Conversation:
         turn.steps += 1
         turn.usage += reply.usage
         turn.cost = added(turn.cost, reply.cost)
-        name: tuple[str, Source] = (reply.model, "turn")
-        self.usage[name] = self.usage.get(name, Usage()) + reply.usage
-        self.calls[name] = self.calls.get(name, 0) + 1
-        self.costs[name] = added(self.costs.get(name, 0.0), reply.cost)
+        self._count((reply.model, "turn"), 1, reply.usage, reply.cost)
         message = said_in(reply, f"{turn.run}.{number}")
         if not message.parts:
             return
         self.thread = self.thread.add(message)
         turn.batch, turn.batch_id, turn.results, turn.intended = message.calls, number + 1, {}, set()
+
+    def _count(self, name: tuple[str, Source], calls: int, usage: Usage, cost: float | None) -> None:
+        self.usage[name] = self.usage.get(name, Usage()) + usage
+        self.calls[name] = self.calls.get(name, 0) + calls
+        self.costs[name] = added(self.costs.get(name, 0.0), cost)
+        self.unpriced += cost is None
+
+    def _compacted(self, turn: OpenTurn, record: Done) -> None:
+        """The model sees less from here on. The history stays as it is."""
+        made = decode_compaction(bytes(record.value))
+        if made.calls:
+            self._count((made.model, "direct"), made.calls, made.usage, made.cost)
+            turn.usage += made.usage
+            turn.cost = added(turn.cost, made.cost)
+        if made.failure:
+            self._breaker = self._breaker.failed(record.at)
+        elif made.plan.way == "summary":
+            self._breaker = self._breaker.succeeded()
+        self._seen = View(made.applied(self.context), len(self.thread))
 
     def _checkpoint(self, turn: OpenTurn, number: int, record: Done) -> None:
         note = checkpoint_of(record).note
@@ -241,6 +308,7 @@ class Conversation:
         if not 1 <= call <= len(turn.batch) or (isinstance(record, Cancelled) and call in turn.results):
             return
         turn.results[call] = result_of(turn.batch[call - 1], record)
+        self.tool_calls += 1
         if len(turn.results) == len(turn.batch):
             self._answer_all(turn)
 

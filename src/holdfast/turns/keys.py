@@ -18,7 +18,7 @@ class EffectKey(NamedTuple):
     name: str
     call: int
     inner: bool
-    """Below a tool call: the tool's own steps and waits."""
+    """Below a tool call: the tool's own steps and waits. Below a model call: what made room for it."""
 
 
 def run_of(number: int) -> str:
@@ -50,7 +50,8 @@ def parse(key: str) -> EffectKey | None:
     if not dot or (counted := _number(number)) is None:
         return None
     call, _, inner = below.partition("/")
-    return EffectKey(run, counted, name, _number(call.partition(".")[0]) or 0, bool(inner))
+    below_it = bool(inner) or (bool(below) and name != "tools")
+    return EffectKey(run, counted, name, _number(call.partition(".")[0]) or 0, below_it)
 
 
 def _number(digits: str) -> int | None:

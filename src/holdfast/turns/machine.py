@@ -106,7 +106,7 @@ def respond(state: TurnState, effect: int, response: Response) -> TurnState:
         return _refused(state, awaited, response)
     match awaited, response:
         case CallModel(), Replied(reply):
-            return _replied(state, awaited, reply)
+            return _replied(_made_room(state, response), awaited, reply)
         case CallModel(), ModelFailed(code, message):
             return _finish(state, "failed", code, message, "model")
         case RunTools(), Results(results):
@@ -128,6 +128,20 @@ _STOPS: Final[dict[FinishReason, tuple[str, str]]] = {
 def added(cost: float | None, more: float | None) -> float | None:
     """Both costs together; unknown when one of them is."""
     return None if cost is None or more is None else cost + more
+
+
+def _made_room(state: TurnState, response: Replied) -> TurnState:
+    """From here on the turn goes on with what the model has seen."""
+    if response.seen is None:
+        return state
+    tokens = response.usage.total
+    return replace(
+        state,
+        thread=response.seen,
+        usage=state.usage + response.usage,
+        cost=added(state.cost, response.cost),
+        used=state.used + Used(0, tokens, response.cost or 0.0, unpriced=response.cost is None),
+    )
 
 
 def _replied(state: TurnState, awaited: CallModel, reply: ModelReply) -> TurnState:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 import msgspec
 
@@ -96,11 +96,18 @@ Effect: TypeAlias = CallModel | RunTools | Checkpoint | Finish
 # ---- responses -------------------------------------------------------------------------------------------------------
 
 
+NOTHING: Final = Usage()
+
+
 @dataclass(frozen=True, slots=True)
 class Replied:
-    """The model answered."""
+    """The model answered. `seen` is the conversation as it was shown to it, where it was compacted before."""
 
     reply: ModelReply
+    seen: Thread | None = None
+    usage: Usage = NOTHING
+    """What making room took."""
+    cost: float | None = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,237 @@
+"""Making room in the context of a model call, before it is asked or when the provider says that it does not fit.
+
+What is decided is recorded below the model call, and from then on the turn goes on with what the model has seen. A
+summary that can't be had never fails a turn: the oldest messages go without one, and after three failures nobody tries
+for a while.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+from msgspec.structs import replace
+
+from holdfast import events
+from holdfast.crashpoints import crash_point
+from holdfast.effects.canonical import digest_of_bytes
+from holdfast.errors import ModelError
+from holdfast.messages import ModelRequest, Settings, Text, Usage, UserMessage
+from holdfast.models import prices, respond
+from holdfast.records import Ask, Done
+from holdfast.runtime.spending import spent_on
+from holdfast.runtime.surroundings import passes
+from holdfast.tools.paging import READER
+from holdfast.tools.results import said_by
+from holdfast.turns.compacting import Budget as Room
+from holdfast.turns.compacting import (
+    Estimator,
+    Gauge,
+    Plan,
+    Refused,
+    accept_summary,
+    chunks,
+    fallback,
+    plan,
+    prior_of,
+    summary_request,
+)
+from holdfast.turns.compactions import MARK, Compaction, decode_compaction
+from holdfast.turns.machine import added
+
+if TYPE_CHECKING:
+    from holdfast.agent import Agent
+    from holdfast.effects.performer import Performer
+    from holdfast.messages import ModelReply
+    from holdfast.runtime.hooking import Hooked
+    from holdfast.runtime.recording import Recorder
+    from holdfast.runtime.surroundings import Surroundings
+    from holdfast.turns import OpenTurn, Thread
+    from holdfast.turns.compacting import Counter, Why
+
+PIECES: Final = 4
+"""How many questions one summary may take."""
+
+
+class Compacting:
+    """Makes room in the context of one turn."""
+
+    def __init__(  # noqa: PLR0913, PLR0917
+        self,
+        around: Surroundings,
+        agent: Agent,
+        turn: OpenTurn,
+        performer: Performer,
+        recorder: Recorder,
+        hooked: Hooked,
+    ) -> None:
+        self._around = around
+        self._agent = agent
+        self._turn = turn
+        self._performer = performer
+        self._recorder = recorder
+        self._hooked = hooked
+        self._breaker = turn.breaker
+        self._gauge: Gauge | None = None
+        self._here: dict[str, int] = {}
+        """Compactions that were made here, by the call that needed them."""
+        self.usage = Usage()
+        """What making room for the call under way took."""
+        self.cost: float | None = 0.0
+
+    # ---- what was done before ----
+
+    def recorded(self, key: str, thread: Thread) -> Thread:
+        """The context of a model call, with the room that is recorded to have been made for it."""
+        self.usage, self.cost = Usage(), 0.0
+        for found in self._performer.below(key, MARK):
+            if isinstance(found.outcome, Done):
+                made = decode_compaction(bytes(found.outcome.value))
+                thread = made.applied(thread)
+                self._count(made)
+        return thread
+
+    def _count(self, made: Compaction) -> None:
+        self.usage += made.usage
+        self.cost = added(self.cost, made.cost)
+
+    def reported(self, thread: Thread, reply: ModelReply) -> None:
+        """The provider has counted what it was asked."""
+        if self._gauge is not None:
+            used = reply.usage
+            self._gauge = self._gauge.read(thread).reported(used.input + used.cache_read + used.cache_write)
+
+    # ---- making room ----
+
+    async def fitting(self, key: str, thread: Thread) -> Thread:
+        """The context, made to fit where it would not."""
+        room = self._room()
+        if room is None:
+            return thread
+        counter = self._agent.compaction.counter or Estimator()
+        gauge = self._gauge or Gauge(counter, room.fixed)
+        self._gauge = gauge.read(thread)
+        if not self._gauge.needs(room):
+            return thread
+        return await self._compacted(key, thread, room, counter, "full") or thread
+
+    async def overflown(self, key: str, thread: Thread) -> Thread | None:
+        """The context after the provider has refused it as too long; None where no room can be made."""
+        counter = self._agent.compaction.counter or Estimator()
+        room = self._room() or self._guessed(thread, counter)
+        return await self._compacted(key, thread, room, counter, "overflow")
+
+    def _room(self) -> Room | None:
+        """The room of a request, where the window is known."""
+        asked = self._agent.compaction
+        if not asked.enabled:
+            return None
+        window = asked.window or prices.window(self._agent.model.name)
+        return None if window is None else asked.room(window, self._fixed)
+
+    def _guessed(self, thread: Thread, counter: Counter) -> Room:
+        """The window is not known, but less than this: so much that a part of it will do."""
+        total = self._fixed + sum(map(counter.tokens, thread.messages))
+        return self._agent.compaction.room(max(total * 3 // 4, 2_000), self._fixed)
+
+    @property
+    def _fixed(self) -> int:
+        return self._agent.fixed_tokens
+
+    async def _compacted(self, key: str, thread: Thread, room: Room, counter: Counter, why: Why) -> Thread | None:
+        known = None if self._gauge is None else self._gauge.known
+        first = self._turn.said[0].id if self._turn.said else ""
+        reader = READER if READER in self._agent.tools else ""
+        made = plan(thread, room, counter, known, first, pinned=self._turn.pinned, reader=reader, why=why)
+        if not isinstance(made, Plan):
+            return None
+        if self._hooked.has("before_compaction"):
+            denied = await self._hooked.before_compaction(len(thread), made.before)
+            if denied is not None:
+                return None
+        compaction = await self._carried_out(thread, made, counter)
+        self._record(key, compaction)
+        self._count(compaction)
+        self._gauge = None
+        if self._hooked.has("after_compaction"):
+            await self._hooked.after_compaction(compaction.summary)
+        return compaction.applied(thread)
+
+    def _record(self, key: str, made: Compaction) -> None:
+        number = 1 + len(self._performer.below(key, MARK)) + self._here.get(key, 0)
+        self._here[key] = self._here.get(key, 0) + 1
+        name = f"{key}{MARK}{number}"
+        body = msgspec.json.encode(made)
+        ask = Ask("direct", made.model or made.plan.way, digest_of_bytes("compaction", body))
+        crash_point("turn.before_compaction")
+        done = Done(at=self._performer.now(), key=name, ask=ask, value=msgspec.Raw(body))
+        spend = spent_on(made.usage, made.cost, made.calls) if made.calls else None
+        self._recorder.submit([done], patient=True, spend=spend)
+
+    # ---- the summary ----
+
+    async def _carried_out(self, thread: Thread, made: Plan, counter: Counter) -> Compaction:
+        if made.way != "summary":
+            return Compaction(plan=made)
+        now = self._performer.now()
+        if not self._breaker.allows(now):
+            return Compaction(plan=fallback(thread, made))
+        summary = _Summary()
+        try:
+            await self._summarise(thread, made, counter, summary)
+        except BaseException as error:
+            if passes(error):
+                raise
+            summary.failure = said_by(error)
+        if summary.failure:
+            self._breaker = self._breaker.failed(now)
+            if self._breaker.opened_at is not None:
+                fields = {"failures": self._breaker.failures, "reason": summary.failure}
+                self._around.show(events.CompactionPaused, self._turn.run, fields)
+            return summary.compaction(fallback(thread, made), None)
+        self._breaker = self._breaker.succeeded()
+        return summary.compaction(made, summary.text)
+
+    async def _summarise(self, thread: Thread, made: Plan, counter: Counter, summary: _Summary) -> None:
+        asked = self._agent.compaction
+        model = self._agent.model if asked.model is None else asked.model
+        prior = prior_of(thread, made)
+        for piece in chunks(thread, made, max(made.after, 2_000), most=PIECES):
+            question = summary_request(piece, prior, made.cap)
+            reply = await respond(
+                model,
+                ModelRequest(
+                    messages=(UserMessage("summary", (Text(question.prompt),), "holdfast"),),
+                    instructions=question.instructions,
+                    settings=Settings(max_output_tokens=question.max_output_tokens),
+                ),
+            )
+            summary.count(reply, self._around.price(reply, model.name), model.name)
+            found = accept_summary(reply.text, reply.finish, made.cap, counter)
+            if isinstance(found, Refused):
+                raise ModelError(found.detail, kind=found.reason)
+            prior = found
+        summary.text = prior
+
+
+class _Summary:
+    """A summary while it is being made, and what that takes."""
+
+    def __init__(self) -> None:
+        self.text: str | None = None
+        self.failure = ""
+        self._model = ""
+        self._calls = 0
+        self._usage = Usage()
+        self._cost: float | None = 0.0
+
+    def count(self, reply: ModelReply, price: float | None, model: str) -> None:
+        self._model = reply.model or model
+        self._calls += 1
+        self._usage += reply.usage
+        self._cost = added(self._cost, reply.cost if reply.cost is not None else price)
+
+    def compaction(self, made: Plan, text: str | None) -> Compaction:
+        failure = self.failure if text is None else ""
+        told = Compaction(plan=made, summary=text, failure=failure[:500], model=self._model, calls=self._calls)
+        return replace(told, usage=self._usage, cost=self._cost)

@@ -1,0 +1,49 @@
+"""What the records of a journal say was spent. Pure: totals can be counted anew from the journals at any time."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from holdfast.messages import decode_reply
+from holdfast.records import TASK, Done, Outcome, Started
+from holdfast.store.spending.contract import Spend
+from holdfast.turns import keys
+from holdfast.turns.compactions import decode_compaction, is_compaction
+
+if TYPE_CHECKING:
+    from holdfast.messages import Usage
+    from holdfast.records import Record
+    from holdfast.store.spending.contract import ReadBlob
+
+_CALL = Spend(tool_calls=1)
+_TASK = Spend(tasks=1)
+
+
+def spent_on(usage: Usage, cost: float | None, calls: int = 1) -> Spend:
+    """What model calls used. What came out of a cache or went into one was read by the model, too."""
+    return Spend(
+        model_calls=calls,
+        input_tokens=usage.input + usage.cache_read + usage.cache_write,
+        output_tokens=usage.output,
+        cost_micros=0 if cost is None else round(cost * 1_000_000),
+        unpriced=calls if cost is None else 0,
+    )
+
+
+def spend_of(record: Record, read: ReadBlob) -> Spend | None:
+    """What one record says was spent; None when it says nothing of the kind."""
+    if type(record) is Started:
+        return _TASK if record.run == TASK else None
+    key = keys.parse(getattr(record, "key", ""))
+    if key is None or (key.inner and not (type(record) is Done and is_compaction(record.key))):
+        return None
+    if type(record) is Done and key.name == "model":
+        body = bytes(record.value) if record.blob is None else read(record.blob)
+        if body is None:
+            return None
+        if key.inner:
+            made = decode_compaction(body)
+            return spent_on(made.usage, made.cost, made.calls) if made.calls else None
+        reply = decode_reply(body)
+        return spent_on(reply.usage, reply.cost)
+    return _CALL if key.name == "tools" and key.call and isinstance(record, Outcome) else None

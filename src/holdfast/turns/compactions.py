@@ -1,0 +1,41 @@
+"""A compaction as the journal holds it: the outcome of one `direct` effect below the model call that needed room."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from holdfast.messages import Usage
+from holdfast.turns.compacting import Plan, apply
+
+if TYPE_CHECKING:
+    from holdfast.turns.thread import Thread
+
+MARK: Final = "/%compact-"
+"""What stands between the key of a model call and the number of a compaction before it."""
+
+
+class Compaction(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What was taken out of the context, what stands for it, and what that cost."""
+
+    plan: Plan
+    summary: str | None = None
+    failure: str = ""
+    """Why there is no summary, where one was wanted."""
+    model: str = ""
+    calls: int = 0
+    usage: Usage = Usage()
+    cost: float | None = 0.0
+
+    def applied(self, thread: Thread) -> Thread:
+        """What the model sees of a conversation after it."""
+        return apply(thread, self.plan, self.summary)
+
+
+decode_compaction: Final = msgspec.json.Decoder(Compaction).decode
+
+
+def is_compaction(key: str) -> bool:
+    """Whether `key` is that of a compaction."""
+    return MARK in key

@@ -23,6 +23,9 @@ $(READY): pyproject.toml constraints.txt scripts/setup
 demo: $(READY)
 	@$(BIN)/python examples/shop.py $(ARGS)
 
+# Without bytecode every worker would compile every test, and every process of a test the whole package.
+test torture: export PYTHONDONTWRITEBYTECODE :=
+
 test: $(READY)
 	@scripts/system-packages
 	$(BIN)/python -m pytest -q -n 3 -m "not torture and not judges" tests

@@ -138,6 +138,8 @@ if TYPE_CHECKING:
     from holdfast.runtime import open as open
     from holdfast.runtime import run as run
     from holdfast.runtime.approving import Approval as Approval
+    from holdfast.secrets.logs import RedactingFilter as RedactingFilter
+    from holdfast.secrets.sources import Secrets as Secrets
     from holdfast.store import Notification as Notification
     from holdfast.store import Store as Store
     from holdfast.store import StoreLimits as StoreLimits
@@ -237,6 +239,8 @@ _HOMES = {
     "RunStarted": "holdfast.events",
     "Runtime": "holdfast.runtime",
     "RuntimeStopped": "holdfast.errors",
+    "RedactingFilter": "holdfast.secrets.logs",
+    "Secrets": "holdfast.secrets.sources",
     "Session": "holdfast.runtime",
     "Settings": "holdfast.messages",
     "Store": "holdfast.store",

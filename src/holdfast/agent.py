@@ -14,6 +14,7 @@ from holdfast.messages import ModelRequest, Settings
 from holdfast.models import Model, model
 from holdfast.names import check_id
 from holdfast.output import Output
+from holdfast.policy.admission import Admission
 from holdfast.policy.context import Compaction
 from holdfast.policy.deciding import Policy, check_agent, decide
 from holdfast.policy.hooks import Hooks, checked_hooks
@@ -54,7 +55,8 @@ class Agent:
     `settings` say how the model is to answer. A tool call that takes longer than `inline_budget` goes on in the
     background, where the tool says nothing else. `policy` says what it may do: rules such as ``hf.ask("refund")``, a
     `Policy`, or the path of a policy file; an agent whose tools change things must have one. `hooks` see and decide
-    what happens around it. `compaction` says how its context is kept within the window of its model.
+    what happens around it. `compaction` says how its context is kept within the window of its model, `admission` what
+    its sessions take in.
     """
 
     def __init__(  # noqa: PLR0913
@@ -71,6 +73,7 @@ class Agent:
         policy: Policy | Sequence[Given] | str | PathLike[str] | None = None,
         hooks: Sequence[Hooks] = (),
         compaction: Compaction | None = None,
+        admission: Admission | None = None,
     ) -> None:
         self.name = check_id("agent", name)
         self.inline_budget = None if inline_budget is None else milliseconds(inline_budget) / 1000
@@ -92,6 +95,9 @@ class Agent:
         self.policy = Policy.of(policy)
         check_agent(name, [self.subject(tool) for tool in self.tools], self.policy)
         self.hooks: tuple[Hooks, ...] = checked_hooks(hooks)
+        self.admission = admission
+        if admission is not None and not isinstance(admission, Admission):  # pyright: ignore[reportUnnecessaryIsInstance]  # callers may be untyped
+            raise InvalidArgument("admission", admission, "an Admission")
         self.compaction = Compaction() if compaction is None else compaction
         if not isinstance(self.compaction, Compaction):  # pyright: ignore[reportUnnecessaryIsInstance]  # callers may be untyped
             raise InvalidArgument("compaction", compaction, "a Compaction")

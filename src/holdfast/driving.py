@@ -34,6 +34,7 @@ from holdfast.errors import (
 )
 from holdfast.names import check_id
 from holdfast.records import Blob, Ended, Record, Started
+from holdfast.secrets.raising import safe_cause
 from holdfast.store.digests import blob_digest
 from holdfast.store.store import LEASE_MS, MIN_LEASE_MS
 
@@ -182,7 +183,7 @@ async def _body(performer: Performer, ledger: Ledger, body: Callable[[Boundary],
     """Run the code in its own scope; how it ended becomes a record that is not written yet."""
     current.set(performer.root())
     try:
-        value = encode_value(await body(Boundary(performer)))
+        value = ledger.redactor.bytes(encode_value(await body(Boundary(performer))))
         if len(value) > ledger.inline_bytes:
             return Ended(at=ledger.now(), run=performer.run, status="completed", blob=await ledger.put_blob(value))
         return Ended(at=ledger.now(), run=performer.run, status="completed", value=msgspec.Raw(value))
@@ -190,8 +191,9 @@ async def _body(performer: Performer, ledger: Ledger, body: Callable[[Boundary],
         raise performer.halt(error) from error
     except Exception as error:  # noqa: BLE001  how the code ended is recorded, whatever it raised
         performer.check_halted()
-        performer.failure = error
-        return Ended(at=ledger.now(), run=performer.run, status="failed", error=error_info(error))
+        performer.failure = safe_cause(error, ledger.redactor)
+        info = error_info(error, ledger.redactor.text)
+        return Ended(at=ledger.now(), run=performer.run, status="failed", error=info)
     except BaseExceptionGroup:
         performer.check_halted()  # a task group wraps what halted one of its tasks
         raise
@@ -259,6 +261,7 @@ class LeasedJournal:
         self.journal = lease.journal
         self.store_id = store.id
         self.inline_bytes = store.limits.inline_bytes
+        self.redactor = store.redactor
         self._store = store
         self._lease = lease
         self._on_durable = on_durable
@@ -323,6 +326,7 @@ class RecordedJournal:
         self.journal = journal
         self.store_id = store.id
         self.inline_bytes = store.limits.inline_bytes
+        self.redactor = store.redactor
         self._store = store
         self._kept: dict[str, bytes] = {}
 

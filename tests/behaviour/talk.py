@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from holdfast.messages import Message
 
 SOON = 5.0
+PATIENCE = 20.0
+"""For what has to come, also on a busy machine."""
 
 
 def asked(agent: hf.Agent) -> list[hf.ModelRequest]:
@@ -41,6 +43,6 @@ def states(messages: Sequence[Message]) -> list[str]:
 
 async def until(condition: Callable[[], Awaitable[bool]]) -> None:
     """Wait for something that can only be asked for."""
-    async with asyncio.timeout(SOON):
+    async with asyncio.timeout(PATIENCE):
         while not await condition():  # noqa: ASYNC110  what is awaited is in the store
             await asyncio.sleep(0.005)

@@ -186,7 +186,7 @@ def test_how_long_a_wait_is_still_open_is_told(shell: Shell) -> None:
         "async def ask(ctx: hf.Context) -> str:\n"
         "    '''Ask.'''\n"
         "    return str(await ctx.wait('approval', timeout=3600))\n"
-        "agent = hf.Agent('patient', model=ScriptedModel([call('ask'), text('ok')]), tools=[ask])\n",
+        "agent = hf.Agent('patient', model=ScriptedModel([call('ask'), text('ok')]), tools=[ask], policy=[hf.allow('*')])\n",
         encoding="utf-8",
     )
     shell("run", "patient.py", "hello", "--as", "s", "--deadline", "7200")
@@ -250,7 +250,7 @@ def test_a_call_of_which_nobody_knows_the_end_is_told_as_such(shell: Shell) -> N
         "async def refund() -> str:\n"
         "    '''Refund.'''\n"
         "    os._exit(9)\n"
-        "agent = hf.Agent('unsure', model=ScriptedModel([call('refund'), text('ok')]), tools=[refund])\n",
+        "agent = hf.Agent('unsure', model=ScriptedModel([call('refund'), text('ok')]), tools=[refund], policy=[hf.allow('*')])\n",
         encoding="utf-8",
     )
     shell("run", "unsure.py", "hello", "--as", "s")
@@ -271,7 +271,7 @@ def test_two_waits_of_the_same_label_are_told_apart(shell: Shell) -> None:
         "    '''Ask.'''\n"
         "    return str(await ctx.wait('approval'))\n"
         "model = ScriptedModel([[call('ask'), call('ask')], text('ok')])\n"
-        "agent = hf.Agent('twice', model=model, tools=[ask])\n",
+        "agent = hf.Agent('twice', model=model, tools=[ask], policy=[hf.allow('*')])\n",
         encoding="utf-8",
     )
     shell("run", "twice.py", "hello", "--as", "s")

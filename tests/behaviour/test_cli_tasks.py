@@ -48,7 +48,7 @@ async def stay() -> str:
 
 
 script = [[call("gate"), call("stay")], text("Done."), text("I see.")]
-slow = hf.Agent("slow", model=ScriptedModel(script), tools=[gate, stay])
+slow = hf.Agent("slow", model=ScriptedModel(script), tools=[gate, stay], policy=[hf.allow("*")])
 """
 
 

@@ -12,6 +12,7 @@ PACKAGE = Path(__file__).parents[2] / "src" / "holdfast"
 # A module may import from its own layer and from those above it in this list, never from below.
 LAYERS: list[tuple[str, ...]] = [
     ("errors", "bounds", "clock", "names", "crashpoints", "records", "messages", "spawning", "attachments"),
+    ("secrets",),
     ("effects",),
     ("policy", "turns", "tasks", "events", "output"),
     ("store", "models", "tools"),
@@ -25,9 +26,12 @@ LAYERS: list[tuple[str, ...]] = [
 # Only for annotations: an error carries a divergence, and knows nothing else of effects.
 ALLOWED = {("errors", "effects")}
 # The door of tools offers what is built on them; it is loaded when it is used.
-DOORS = {("tools/__init__.py", "hands"), ("policy/hosts.py", "hands")}
+# References to secrets are those of profiles, which are loaded when a host gives some.
+DOORS = {("secrets/sources.py", "profiles"), ("tools/__init__.py", "hands"), ("policy/hosts.py", "hands")}
 # Pure modules: no clock, no randomness, no I/O, no event loop.
 PURE = [
+    *(f"secrets/{name}.py" for name in ("forms", "spans", "known", "documents", "streaming", "reserved", "recorded")),
+    *("secrets/raising.py", "store/screening.py"),
     *("names.py", "records.py", "effects/canonical.py", "effects/envelope.py", "effects/divergence.py"),
     *("effects/replay.py", "effects/values.py", "store/contract.py", "store/decisions.py", "store/checksum.py"),
     *("store/digests.py", "store/audit.py", "messages.py", "events.py", "tools/results.py"),

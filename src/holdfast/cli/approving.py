@@ -213,7 +213,7 @@ def _problem(approval: Approval, agent: Agent | None, arguments: dict[str, Any])
         return None
     bound = agent.tools[approval.tool].bind(arguments)
     if isinstance(bound, Complaint):
-        return escaped(" ".join(bound.text.split("\n")[1:-1]) or bound.text)
+        return escaped("; ".join(line.removeprefix("- ") for line in bound.text.split("\n")[1:-1]) or bound.text)
     decision = agent.decide(agent.subject(approval.tool, arguments), CLEAN)
     return f"{escaped(decision.why)} ({escaped(decision.rule)})" if decision.verdict == "deny" else None
 
@@ -231,7 +231,7 @@ def _changed(approval: Approval, arguments: dict[str, Any]) -> dict[str, Any] | 
 
 def _edit(asked: Asked, approval: Approval, agent: Agent | None) -> int:
     """Let a person write the arguments until they can be used, and approve the call with them."""
-    draft = Draft(f"{approval.tool}.json", f"{as_json(approval.arguments)}\n")
+    draft = Draft(f"{approval.tool}.json", f"{as_json(approval.arguments, width=0)}\n")
     while True:
         text = draft.edit()
         if not text.strip():
@@ -293,7 +293,7 @@ async def _approve(asked: Asked, approval: Approval, arguments: dict[str, Any] |
         how = "" if arguments is None else ", with changed arguments"
         stdout().line(f"approved {approval.id}: {approval.tool} of {approval.session}{how}")
         if always is not None:
-            stdout().line(f"stored for agent {approval.agent}: {rule_text(always)} ('holdfast rules' lists it)")
+            stdout().line(f"stored that rule for agent {approval.agent}: {hint(asked.store, 'rules')}")
         await _what_next(runtime, asked.store, approval)
     return 0
 

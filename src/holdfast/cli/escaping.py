@@ -38,10 +38,10 @@ def escaped(text: str) -> str:
     return "".join(json.dumps(found)[1:-1] if _hides(found) else found for found in text)
 
 
-def as_json(value: object) -> str:
-    """JSON of a value on one line, or on several where it is long; nothing in it is hidden."""
+def as_json(value: object, width: int = WIDTH) -> str:
+    """JSON of a value on one line, or on several where it is longer than `width`; nothing in it is hidden."""
     flat = escaped(json.dumps(value, ensure_ascii=False))
-    if len(flat) <= WIDTH:
+    if len(flat) <= width:
         return flat
     return "\n".join(map(escaped, json.dumps(value, ensure_ascii=False, indent=2).split("\n")))
 

@@ -64,11 +64,13 @@ def answers(approval: Approval, path: Path) -> tuple[str, str]:
 
 def difference(out: Terminal, before: dict[str, Any], after: dict[str, Any]) -> Iterator[str]:
     """What was changed in the arguments, line by line."""
-    old, new = ("\n".join([*_lines(each)]).split("\n") for each in (before, after))
-    for line in [*difflib.unified_diff(old, new, n=len(old), lineterm="")][3:]:
-        for part in _fenced(out, [line]):
-            style = _STYLES.get(line[:1])
-            yield part if style is None else out.paint(part, style)
+    for name in {**before, **after}:
+        old, new = _lines(name, before), _lines(name, after)
+        changes = difflib.unified_diff(old, new, n=max(len(old), len(new)), lineterm="")
+        for line in [f" {same}" for same in new] if old == new else [*changes][3:]:
+            for part in _fenced(out, [line]):
+                style = _STYLES.get(line[:1])
+                yield part if style is None else out.paint(part, style)
 
 
 def rule_text(body: str) -> str:
@@ -79,10 +81,9 @@ def rule_text(body: str) -> str:
         return f"{escaped(body)} (can't be read, and allows nothing)"
 
 
-def _lines(arguments: dict[str, Any]) -> Iterator[str]:
-    """One argument to a line, also where they are few."""
-    for name, value in arguments.items():
-        yield f"{as_json(name)}: {as_json(value)}"
+def _lines(name: str, arguments: dict[str, Any]) -> list[str]:
+    """One argument, if it is there."""
+    return f"{as_json(name)}: {as_json(arguments[name])}".split("\n") if name in arguments else []
 
 
 def _fenced(out: Terminal, lines: list[str]) -> Iterator[str]:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from holdfast.store.rules.contract import StoredRule
 
 _LIST: Final = "list"
-_HEADINGS: Final = ["RULE", "AGENT", "SAYS", "BY", "SINCE"]
+_HEADINGS: Final = ["RULE", "AGENT", "BY", "SINCE", "SAYS"]
 _PAGE: Final = 200
 
 
@@ -152,5 +152,5 @@ def _rows(out: Terminal, found: list[StoredRule], now: int) -> list[str]:
         since = f"{duration(max(now - rule.at, 0))} ago"
         gone = "" if rule.removed_by is None else f", removed by {one_line(rule.removed_by, 40)}"
         agent = one_line(rule.agent, 40)
-        rows.append([str(rule.id), agent, one_line(rule_text(rule.body), 400), one_line(rule.by, 40), f"{since}{gone}"])
+        rows.append([str(rule.id), agent, one_line(rule.by, 40), f"{since}{gone}", one_line(rule_text(rule.body), 400)])
     return table(rows, [[out.paint(word, "bold") for word in _HEADINGS], *rows[1:]])

@@ -63,11 +63,13 @@ from holdfast.records import (
     Record,
     Unknown,
 )
+from holdfast.secrets.raising import safe_cause
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Generator, Sequence
 
     from holdfast.records import Blob
+    from holdfast.secrets.redactor import Redactor
 
 MAX_ERROR: Final = 4_096
 """Longest error message that is recorded, in characters."""
@@ -83,6 +85,7 @@ class Ledger(Protocol):
     journal: str
     store_id: str
     inline_bytes: int
+    redactor: Redactor
 
     def now(self) -> int:
         """Wall time in milliseconds."""
@@ -129,6 +132,7 @@ class Performer:
         self.past = past
         self.drifts: list[Drift] = []
         self._ledger = ledger
+        self.redactor = ledger.redactor
         self._strict = strict
         self._asked: set[str] = set()
         self._consumed: dict[str, int] = {}
@@ -183,7 +187,7 @@ class Performer:
 
     def envelope(self, key: str, kind: EffectKind, name: str, target: str, body: object) -> Envelope:
         """The envelope of an effect of this run."""
-        command = Command(target, plain(body))
+        command = Command(target, self.redactor.value(plain(body)))  # the same after a secret was changed
         return Envelope(Scope(self._ledger.journal, self.run), Subject(name, kind), key, command)
 
     def place(self) -> Place:
@@ -354,7 +358,7 @@ class Performer:
             if inspect.isawaitable(value):
                 value = await value
             crash_point("effect.after_run")
-            body = encode_value(value)
+            body = self.redactor.bytes(encode_value(value))
         except asyncio.CancelledError as error:
             task = asyncio.current_task()
             if task is None or task.cancelling():
@@ -378,6 +382,7 @@ class Performer:
     ) -> Outcome:
         """The outcome of an effect that gave `body`; a large one is kept apart. `refs` are blobs it speaks of."""
         ms, now = _since(begun), self._ledger.now()
+        body = self.redactor.bytes(body, numbers=False)
         if len(body) <= self._ledger.inline_bytes:
             return Done(at=now, key=key, ask=ask, value=msgspec.Raw(body), ms=ms, refs=refs, kept=kept)
         try:
@@ -393,8 +398,10 @@ class Performer:
 
     def failed(self, key: str, ask: Ask | None, error: Exception, begun: float) -> Failed:
         """The outcome of an effect that raised."""
-        self._causes[key] = error
-        return Failed(at=self._ledger.now(), key=key, ask=ask, error=error_info(error), ms=_since(begun))
+        hidden = safe_cause(error, self.redactor)
+        self._causes[key] = hidden
+        info = error_info(error, self.redactor.text)
+        return Failed(at=self._ledger.now(), key=key, ask=ask, error=info, ms=_since(begun))
 
     async def _settle(self, outcome: Outcome) -> Outcome:
         """Record an outcome. Once begun, this finishes even if the caller is cancelled."""
@@ -552,10 +559,10 @@ def bounded(message: str) -> str:
     return text if len(text) <= MAX_ERROR else f"{text[:MAX_ERROR]}... ({len(text):,} characters)"
 
 
-def error_info(error: BaseException) -> ErrorInfo:
+def error_info(error: BaseException, clean: Callable[[str], str] = str) -> ErrorInfo:
     """An error as it is recorded: bounded, and without anything that would have to be revived."""
     try:
-        message = str(error)
+        message = clean(str(error))
     except Exception as trouble:  # noqa: BLE001  an error that can't say what it is must still be recorded
         message = f"(its message can't be read: {type(trouble).__name__})"
     return ErrorInfo(type(error).__name__, bounded(message))

@@ -73,6 +73,7 @@ from holdfast.errors.notifications import NotificationsFull, NotificationUnknown
 from holdfast.errors.policy import PolicyInvalid, PolicyMissing, PolicyUnsafe, PolicyUnwritable
 from holdfast.errors.rules import RuleCorrupt, RulesFull, RuleUnknown
 from holdfast.errors.secrets import (
+    HiddenError,
     SecretExposed,
     SecretNameInvalid,
     SecretTooCommon,
@@ -134,6 +135,7 @@ __all__ = [
     "GroupInvalid",
     "Halted",
     "HeadConflict",
+    "HiddenError",
     "HoldfastError",
     "InboxFull",
     "InputTaken",

@@ -1,4 +1,4 @@
-"""Which input a session takes in. Pure: the caller brings what was said a moment ago, and raises what comes back.
+"""Which input a session takes in. Pure. What came a moment ago the store knows, and decides by its own rule.
 
 The same key with the same content is the same turn, always and before any of this. Here the content decides: what was
 said, not under which key.
@@ -6,20 +6,17 @@ said, not under which key.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
 from holdfast.bounds import check_int
-from holdfast.errors import DuplicateInput, EmptyInput, InputTooLarge, InvalidArgument, RateExceeded
+from holdfast.errors import EmptyInput, InputTooLarge, InvalidArgument
 from holdfast.messages import Attachment, Text
 from holdfast.policy.spans import milliseconds
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from holdfast.messages import InputPart
 
 Duplicates = Literal["allow", "same_turn", "refuse"]
@@ -64,51 +61,6 @@ class Admission(msgspec.Struct, frozen=True, kw_only=True):
         return max(spans)
 
 
-@dataclass(frozen=True, slots=True)
-class Arrival:
-    """An input that asks to be taken in, at a time in wall milliseconds. `digest` stands for what is said."""
-
-    session: str
-    parts: tuple[InputPart, ...]
-    digest: str
-    at: int
-
-
-@dataclass(frozen=True, slots=True)
-class Recent:
-    """An input of the same session that was taken in."""
-
-    digest: str
-    at: int
-    key: str | None = None
-    input: int = 0
-    """Its number in the session."""
-
-
-@dataclass(frozen=True, slots=True)
-class SameTurn:
-    """The answer is the turn of an input that is there already."""
-
-    first: Recent
-
-
-Refused: TypeAlias = EmptyInput | InputTooLarge | DuplicateInput | RateExceeded
-
-
-def admit(admission: Admission, arrival: Arrival, recent: Sequence[Recent]) -> SameTurn | Refused | None:
-    """None when the input is taken in; otherwise what it is instead. `recent` may be in any order."""
-    return misshapen(admission, arrival.session, arrival.parts) or crowded(
-        arrival.session,
-        arrival.digest,
-        arrival.at,
-        recent,
-        window_ms=milliseconds(admission.window),
-        per_window=admission.per_window,
-        duplicate_window_ms=milliseconds(admission.duplicate_window),
-        duplicates=admission.duplicates,
-    )
-
-
 def misshapen(admission: Admission, session: str, parts: tuple[InputPart, ...]) -> EmptyInput | InputTooLarge | None:
     """What is wrong with an input by itself. It needs no look at the store."""
     texts = [part.text for part in parts if isinstance(part, Text)]
@@ -124,33 +76,3 @@ def misshapen(admission: Admission, session: str, parts: tuple[InputPart, ...]) 
         if size > limit:
             return InputTooLarge(session, what, size, limit)
     return None
-
-
-def crowded(  # noqa: PLR0913
-    session: str,
-    digest: str,
-    at: int,
-    recent: Sequence[Recent],
-    *,
-    window_ms: int,
-    per_window: int | None,
-    duplicate_window_ms: int,
-    duplicates: Duplicates,
-) -> SameTurn | DuplicateInput | RateExceeded | None:
-    """What is wrong with an input beside those that came a moment ago. Plain numbers, for a rule of the store.
-
-    A window lies around now: a clock that was set back a little, or very far, neither opens the gate nor shuts it for
-    long.
-    """
-    if duplicates != "allow":
-        same = [found for found in recent if found.digest == digest and abs(found.at - at) < duplicate_window_ms]
-        if same:
-            first = min(same, key=lambda found: (found.input, found.at))
-            return SameTurn(first) if duplicates == "same_turn" else DuplicateInput(session, first.key, first.at)
-    if per_window is None:
-        return None
-    within = sorted(found.at for found in recent if abs(found.at - at) < window_ms)
-    if len(within) < per_window:
-        return None
-    # There is room when so many have grown old that one more fits.
-    return RateExceeded(session, per_window, window_ms, within[-per_window] + window_ms)

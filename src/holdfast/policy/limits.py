@@ -96,6 +96,11 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
         if self.unpriced not in ("stop", "free"):
             raise InvalidArgument("limit unpriced", self.unpriced, "'stop' or 'free'")
 
+    @property
+    def beyond_turn(self) -> bool:
+        """Whether there is a budget that is not the turn's own."""
+        return self.session is not None or self.daily is not None or self.total is not None
+
 
 class Used(msgspec.Struct, frozen=True, gc=False):
     """How much was used, by a turn, a session, an agent."""

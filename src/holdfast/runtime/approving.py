@@ -81,6 +81,8 @@ class Approvals:
             if type(arguments) is not dict:
                 raise InvalidArgument("arguments", arguments, "an object with the arguments of the call")
             self._check_arguments(question, arguments)
+            # What is approved is what runs: it can't be cleaned on its way, so it is refused.
+            self._store.redactor.check_json("arguments", msgspec.json.encode(arguments))
         approved = Approved(question.digest_with(arguments or question.arguments), _name(by), arguments)
         rule = None
         if always is not None:

@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from holdfast.runtime.hooking import Hooked
     from holdfast.runtime.recording import Recorder
     from holdfast.runtime.surroundings import Surroundings
+    from holdfast.secrets.streaming import RedactedStream
     from holdfast.turns import CallModel
     from holdfast.turns.thread import Thread
 
@@ -99,6 +100,8 @@ class Asking:
         self._run = run
         self._agent = agent
         self._performer = performer
+        self._redactor = performer.redactor
+        self._pieces: dict[Any, RedactedStream] = {}
         self._recorder = recorder
         self._loop = asyncio.get_running_loop()
         self._files: dict[str, bytes] = {}
@@ -145,6 +148,9 @@ class Asking:
         self, effect: CallModel, thread: Thread, key: str, ask: Ask, *, again: bool
     ) -> Replied | ModelFailed:
         request = self._agent.request(thread, effect.position, await self._attached(thread))
+        instructions = self._redactor.text(request.instructions)
+        if instructions is not request.instructions:
+            request = msgspec.structs.replace(request, instructions=instructions)
         self._show(events.ContextBuilt, messages=len(request.messages))
         self._show(events.ModelStarted, model=self._agent.model.name, step=effect.position + 1)
         return await self._ask(request, key, ask, again=again)
@@ -154,7 +160,8 @@ class Asking:
         begun = self._loop.time()
         crash_point("model.before_call")
         try:
-            body = encode(await self._replied(Unfinished(key, ask, [], []), request))
+            said = encode(await self._replied(Unfinished(key, ask, [], []), request))
+            body = self._redactor.bytes(said, numbers=False)
             reply = decode_reply(body)  # a model of somebody's own may have put anything into it
             _check_fits(reply, again=again)
         except ModelError as error:
@@ -203,7 +210,7 @@ class Asking:
         return reply
 
     def _failed(self, key: str, ask: Ask, error: ModelError, begun: float) -> Failed:
-        info = ErrorInfo(printable(error.kind[:100]), bounded(error.message))
+        info = ErrorInfo(printable(error.kind[:100]), bounded(self._redactor.text(error.message)))
         ms = round((self._loop.time() - begun) * 1000)
         detail = msgspec.Raw(encode(error.attempts)) if error.attempts else ABSENT
         return Failed(at=self._performer.now(), key=key, ask=ask, error=info, ms=ms, detail=detail)
@@ -232,6 +239,7 @@ class Asking:
             async for batch in stream:
                 for event in batch:
                     if type(event) is StreamEnd:
+                        self._show_held()
                         self._unfinished = None
                         reply = event.reply
                         return reply if reply.model else msgspec.structs.replace(reply, model=model.name)
@@ -245,19 +253,40 @@ class Asking:
         """Show a piece of the reply."""
         if type(event) is TextChunk:
             said.append(event.text)
-            self._show(events.TextDelta, text=event.text)
+            self._piece(events.TextDelta, "text", event.text)
             crash_point("model.mid_stream")
         elif type(event) is CallChunk:
-            self._show(events.ToolCallDelta, call_id=event.id, arguments=event.arguments)
+            self._piece(events.ToolCallDelta, "arguments", event.arguments, call_id=event.id)
         elif type(event) is CallStart:
             self._show(events.ToolCallStarted, call_id=event.id, tool=event.name)
         elif type(event) is ReasoningChunk:
-            self._show(events.ReasoningDelta, text=event.text)
+            self._piece(events.ReasoningDelta, "text", event.text)
         elif type(event) is StreamNote:
             self._show(events.ModelNote, what=event.kind, detail=event.detail)
         elif type(event) is StreamReset:
             said.clear()
+            self._pieces.clear()
             self._show(events.AttemptReset, reason=event.reason)
+
+    def _piece(self, kind: type[events.LiveEvent], field: str, piece: str, **fields: str) -> None:
+        """Show a piece of a text; the beginning of a secret is held back until it is known not to be one."""
+        if not self._redactor.active:
+            self._show(kind, **fields, **{field: piece})
+            return
+        place = (kind, field, *fields.items())
+        stream = self._pieces.get(place)
+        if stream is None:
+            self._show_held()  # another text begins: what was held back of the one before belongs before it
+            stream = self._pieces[place] = self._redactor.stream()
+        shown = stream.feed(piece)
+        if shown:
+            self._show(kind, **fields, **{field: shown})
+
+    def _show_held(self) -> None:
+        pieces, self._pieces = self._pieces, {}
+        for (kind, field, *fields), stream in pieces.items():
+            if held := stream.end():
+                self._show(kind, **dict(fields), **{field: held})
 
     def _show(self, kind: type[events.LiveEvent], **fields: Any) -> None:  # noqa: ANN401
         self._around.show(kind, self._run, fields)

@@ -26,7 +26,7 @@ from holdfast.turns import keys
 from holdfast.turns.answers import result_of
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Iterator, Mapping
+    from collections.abc import Callable, Coroutine, Iterator, Mapping
 
     from holdfast.effects.performer import Performer
     from holdfast.messages import ToolCall, ToolResult
@@ -62,8 +62,13 @@ class Calling:
         *,
         authorising: Authorising | None = None,
         budget: float | None = None,
+        spills: Callable[[], bool] = lambda: True,
         resumed: bool = False,
     ) -> None:
+        self._spills = spills
+        """Whether one more call may go on in the background."""
+        self.spilled = 0
+        """How many calls of the batch under way do."""
         self._authorising = authorising
         self._budget = budget
         """How many seconds a model waits for a call, where the tool says nothing; then it goes on in the background."""
@@ -83,6 +88,7 @@ class Calling:
 
     async def perform(self, effect: RunTools, taint: Taint) -> tuple[ToolResult, ...]:
         """The results of a batch of calls, in their order. Raises `Park` when one of them waits for somebody."""
+        self.spilled = 0
         calls = [self._prepare(effect.id, number, call) for number, call in enumerate(effect.calls, 1)]
         if self._authorising is not None:
             await self._authorise(calls, taint)
@@ -219,6 +225,8 @@ class Calling:
     def _may_spill(self, tool: AnyTool) -> bool:
         if tool.background is not None:
             return tool.background
+        if not self._spills():
+            return False
         return tool.inline_budget is not None or self._budget is not None
 
     async def _spill(self, work: Work, seconds: float) -> Outcome:
@@ -243,6 +251,7 @@ class Calling:
 
     async def _answered(self, prepared: Call, task: str, seconds: float | None) -> Outcome:
         """The call goes on in the background: that is its outcome here."""
+        self.spilled += 1
         body = msgspec.json.encode(continues(task, prepared.call.name, seconds))
         return await self._performer.succeeded(prepared.key, prepared.asked, body, self._loop.time())
 

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from holdfast.runtime.services import Services
     from holdfast.store import Store
     from holdfast.store.contract import Wait
+    from holdfast.store.spending.contract import Spend
     from holdfast.turns import OpenTurn
 
 Verdict = Literal["ok", "drift", "divergence"]
@@ -160,6 +161,10 @@ class _Nobody:
 
     async def boundary(self) -> None:
         """It may always go on: nothing is performed."""
+
+    async def spent(self, agent: str, day: int | None) -> Spend:
+        message = f"a check must not ask what {agent!r} has used ({day})"
+        raise InvariantBroken(message)
 
     async def always(self, agent: str, subject: Subject) -> bool:
         message = f"a check must not decide about a call of {subject.tool!r} by {agent!r}"

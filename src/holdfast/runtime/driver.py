@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from holdfast.runtime.surroundings import Surround
     from holdfast.store import Notification
     from holdfast.store.contract import Input, Lease, Wait
+    from holdfast.store.spending.contract import Spend
     from holdfast.turns import Conversation
 
 _log: Final = logging.getLogger("holdfast.driver")
@@ -451,7 +452,7 @@ class SessionDrive:
     # ---- what a turn needs ----
 
     def show(self, kind: type[LiveEvent], run: str, fields: dict[str, Any]) -> None:
-        self._ring.publish(kind, run, self._ledger.head, fields)
+        self._ring.publish(kind, run, self._ledger.head, self._store.redactor.value(fields))
 
     async def steering(self) -> list[tuple[Admitted, UserMessage]]:
         if self._news:
@@ -478,6 +479,9 @@ class SessionDrive:
         self, name: str, deadline: int | None, *, kind: str | None = None, body: bytes | None = None
     ) -> Wait:
         return await self._waits.open_wait(name, deadline, kind=kind, body=body)
+
+    async def spent(self, agent: str, day: int | None) -> Spend:
+        return await self._store.spent(agent, day)
 
     async def always(self, agent: str, subject: Subject) -> bool:
         try:
@@ -528,7 +532,7 @@ def _ending(run: TurnRun, work: asyncio.Task[Ending]) -> Ending:
         raise
     except (Exception, GeneratorExit) as error:  # noqa: BLE001  whatever it was, the turn gets an ending
         run.performer.check_halted()
-        info = error_info(error)
+        info = error_info(error, run.performer.redactor.text)
         return Ending("failed", info.kind, info.message, "code", **run.so_far())
 
 

@@ -130,6 +130,7 @@ class Invoker:
         """Whether the model has the tool that reads what was too long to be shown."""
         self._caller = caller
         self._performer = performer
+        self._clean = performer.redactor.text
         self._recorder = recorder
         self._finder = Finder(caller, performer, recorder)
         self._tried: dict[str, int] = {}
@@ -190,7 +191,7 @@ class Invoker:
                 if pause is None:
                     raise
                 self._record_attempt(context.key, error, begun)
-                self._caller.progress(context.key, f"attempt {attempt} failed: {said_by(error)}", None)
+                self._caller.progress(context.key, f"attempt {attempt} failed: {said_by(error, self._clean)}", None)
             await asyncio.sleep(pause)
             attempt += 1
 
@@ -200,7 +201,9 @@ class Invoker:
         self._tried[key] = number = number + 1
         ask = Ask("sample", "attempt", digest_of_bytes("attempt", f"{key} {number}".encode()))
         ms = round((self._loop.time() - begun) * 1000)
-        failed = Failed(at=self._performer.now(), key=f"{key}/{ATTEMPT}{number}", ask=ask, error=raised(error), ms=ms)
+        failed = Failed(
+            at=self._performer.now(), key=f"{key}/{ATTEMPT}{number}", ask=ask, error=raised(error, self._clean), ms=ms
+        )
         self._recorder.submit([failed], patient=True)
 
     async def _settled(self, prepared: Call, begun: float, value_of: Awaitable[object]) -> Outcome:
@@ -215,26 +218,26 @@ class Invoker:
             body = await self._body(tool, value, kept)
         except BaseExceptionGroup as group:
             self._unwrap(group)
-            return self._failed(prepared, raised(group), begun)
+            return self._failed(prepared, raised(group, self._clean), begun)
         except BaseException as error:
             if passes(error):
                 raise
             self._performer.check_halted()
             if isinstance(error, asyncio.CancelledError):
-                info = ErrorInfo("CancelledError", f"what it waited for was cancelled {error}".rstrip())
+                info = ErrorInfo("CancelledError", self._clean(f"what it waited for was cancelled {error}".rstrip()))
                 return self._failed(prepared, info, begun)
             if isinstance(error, TimedOut):
                 return self._timed_out(prepared, tool, begun)
-            return self._failed(prepared, raised(error), begun)
+            return self._failed(prepared, raised(error, self._clean), begun)
         return await self._performer.succeeded(prepared.key, prepared.asked, body, begun, tuple(refs), tuple(kept))
 
     async def _body(self, tool: AnyTool, value: object, kept: list[Blob]) -> bytes:
         """The JSON of what a tool gave. What is too long for the model is kept apart, and told with its ends."""
-        value = as_text(value)
+        value = self._performer.redactor.value(as_text(value))  # before it is cut: half a secret is one, too
         long = long_text(value, tool.output_limit)
         body = b""
         if long is None:
-            body = tool.as_json(value)
+            body = self._performer.redactor.bytes(tool.as_json(value))
             long = long_json(body, tool.output_limit)
         if long is None:
             return body

@@ -43,6 +43,10 @@ class TurnOutcome(msgspec.Struct, frozen=True, kw_only=True):
     usage: Usage = Usage()
     cost: float | None = None
     """In US dollars; None where no price is known."""
+    allowed: float | None = None
+    """The value of the limit that was reached, where one was."""
+    used: float | None = None
+    """How much of it was used."""
 
     @property
     def ok(self) -> bool:
@@ -141,6 +145,8 @@ class TurnReader:
             steps=ending.steps,
             usage=ending.usage,
             cost=ending.cost,
+            allowed=ending.allowed,
+            used=ending.used,
         )
 
 

@@ -15,6 +15,7 @@ from holdfast.effects.divergence import diverge
 from holdfast.effects.performer import Performer
 from holdfast.effects.replay import Answer, Repeat, fold
 from holdfast.errors import InvariantBroken, ReplayMismatch
+from holdfast.policy.limits import ASKING, Used, exceeded, running
 from holdfast.policy.subject import CLEAN
 from holdfast.records import Ask, Done, Ended, Parked
 from holdfast.runtime.asking import Asking
@@ -24,6 +25,8 @@ from holdfast.runtime.calling import Calling, Park
 from holdfast.runtime.compacting import Compacting
 from holdfast.runtime.hooking import Hooked
 from holdfast.runtime.recording import Recorder
+from holdfast.runtime.spending import used_of
+from holdfast.store.spending.contract import day_of
 from holdfast.turns import (
     CallModel,
     Checkpoint,
@@ -48,9 +51,10 @@ if TYPE_CHECKING:
     from holdfast.agent import Agent
     from holdfast.effects.performer import Ledger
     from holdfast.messages import UserMessage
+    from holdfast.policy.limits import OutOf
     from holdfast.records import Record
     from holdfast.runtime.surroundings import Surroundings
-    from holdfast.turns.machine import Response, TurnState
+    from holdfast.turns.machine import Effect, Response, TurnState
 
 __all__ = ["Park", "TurnRun"]
 
@@ -91,6 +95,7 @@ class TurnRun:
             self._recorder,
             authorising=self._authoriser(around, agent),
             budget=budget,
+            spills=self._spills,
             resumed=bool(turn.records),
         )
 
@@ -122,6 +127,10 @@ class TurnRun:
             if self.stopped:  # a tool may have swallowed the cancellation; the turn goes no further
                 raise asyncio.CancelledError
             effect = poll(state)
+            out = await self._out_of(state, effect)
+            if out is not None:
+                state = self._state = respond(state, effect.id, out)
+                continue
             match effect:
                 case Finish(ending=ending):
                     self.performer.check_complete()
@@ -137,6 +146,31 @@ class TurnRun:
                 case Checkpoint():
                     response = await self._checkpoint(effect)
             state = self._state = respond(state, effect.id, response)
+
+    async def _out_of(self, state: TurnState, effect: Effect) -> OutOf | None:
+        """The budget of the session or the agent that leaves no room for an effect that is new."""
+        if self._agent is None or effect.id <= self._last or self._strict or not self._agent.limits.beyond_turn:
+            return None
+        if isinstance(effect, CallModel):
+            ahead = ASKING
+        elif isinstance(effect, RunTools):
+            ahead = running(len(effect.calls))
+        else:
+            return None
+        limits, name = self._agent.limits, self._agent.name
+        if limits.daily is not None or limits.total is not None:
+            await self._recorder.settle()  # what this turn has used is counted with its records
+        today = day_of(self.performer.now())
+        day = Used() if limits.daily is None else used_of(await self._around.spent(name, today))
+        total = Used() if limits.total is None else used_of(await self._around.spent(name, None))
+        session = self._turn.used + state.used
+        return exceeded(limits, turn=state.used, session=session, day=day, total=total, ahead=ahead)
+
+    def _spills(self) -> bool:
+        """Whether one more call may go on in the background."""
+        most = None if self._agent is None else self._agent.limits.background
+        used = 0 if self._state is None else self._state.used.background
+        return most is None or used + self._calling.spilled < most
 
     async def _begun(self, turn: OpenTurn) -> Ending | None:
         """Let hooks see that the turn begins; how it ends if one of them does not want it."""

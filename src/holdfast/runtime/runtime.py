@@ -6,7 +6,7 @@ import asyncio
 import os
 import secrets
 import signal
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, Self
 
@@ -26,12 +26,14 @@ from holdfast.errors import (
 )
 from holdfast.models import prices
 from holdfast.names import check_id
+from holdfast.policy.admission import misshapen
 from holdfast.policy.hooks import checked_hooks
 from holdfast.runtime.approving import Approvals
 from holdfast.runtime.collecting import rare_collections
 from holdfast.runtime.desk import Desk
 from holdfast.runtime.driver import SessionDrive
 from holdfast.runtime.following import Cursor, Rings, follow_store, store_cursor
+from holdfast.runtime.hiding import lender_of
 from holdfast.runtime.invocation import Emitted, Subscription, emit
 from holdfast.runtime.mirroring import Mirroring
 from holdfast.runtime.session import Session
@@ -39,8 +41,10 @@ from holdfast.runtime.surroundings import Surround
 from holdfast.runtime.turnstile import Turnstile
 from holdfast.runtime.watch import Watch
 from holdfast.runtime.working import TaskDrive
+from holdfast.secrets.logs import hidden_in_logs
 from holdfast.spawning import spawn
 from holdfast.store import open_store
+from holdfast.store.admission import Admission as StoreAdmission
 from holdfast.store.store import LEASE_MS, MIN_LEASE_MS, Store
 from holdfast.tasks import is_task_id
 from holdfast.tools.watchdog import watching
@@ -65,6 +69,7 @@ if TYPE_CHECKING:
     from holdfast.runtime.invocation import Control, EmitRequest
     from holdfast.runtime.outcome import TurnOutcome
     from holdfast.runtime.turn import CancelStatus
+    from holdfast.secrets.sources import SecretsGiven
     from holdfast.store import Notification
     from holdfast.store.contract import Durability, Journal, Receipt, Settlement, StoreLimits, Wait, Work
     from holdfast.turns.conversation import Said
@@ -99,8 +104,12 @@ class Runtime:
         can_deliver: Callable[[str], bool] | None = None,
         mirror: Path | str | None = None,
         hooks: Sequence[Hooks] = (),
+        secrets: SecretsGiven = None,
     ) -> None:
         self.store = store
+        self.redactor = store.redactor
+        """What is hidden in all that is written, shown and logged here."""
+        self._hiding = ExitStack()
         self.rings = Rings()
         self.watch = Watch(store)
         self.agents: dict[str, Agent] = {}
@@ -122,6 +131,7 @@ class Runtime:
             can_deliver or _always,
             f"pid {os.getpid()}",
             Mirroring(store, mirror),
+            lender_of(store, secrets),
             checked_hooks(hooks),
         )
         self._approvals = Approvals(store, self.agents)
@@ -136,6 +146,7 @@ class Runtime:
         self._reading_prices: asyncio.Task[bool] | None = None
 
     async def __aenter__(self) -> Self:
+        self._hiding.enter_context(hidden_in_logs(self.redactor))
         self._reading_prices = spawn(asyncio.to_thread(prices.load)) if self._buys() else None
         await self._around.mirroring.begin()
         if self._engine is not None:
@@ -160,6 +171,7 @@ class Runtime:
         await self.watch.close()
         if self._reading_prices is not None:
             await asyncio.gather(self._reading_prices, return_exceptions=True)
+        self._hiding.close()
 
     async def serve(self) -> None:
         """Work until the process is told to stop (SIGTERM or SIGINT): then close. A second signal leaves at once."""
@@ -254,8 +266,16 @@ class Runtime:
         body = msgspec.to_builtins(said)
         due = self._deadline_of(agent, said)
         early = due is None and self._engine is not None
-        refs = refs_of(said)
-        accepting = self.store.accept_into(session, "session", agent, body, key=key, refs=refs, patient=early)
+        accepting = self.store.accept_into(
+            session,
+            "session",
+            agent,
+            body,
+            key=key,
+            refs=refs_of(said),
+            patient=early,
+            admission=self._admission(session, agent, said),
+        )
         # The drive of a session that rests begins at once: its lease is claimed in the same commit.
         begun = early and self._engine is not None and self._engine.begin_early(session)
         receipt = await accepting
@@ -265,6 +285,24 @@ class Runtime:
         if self._engine is not None and not begun:
             self._engine.poke(session)
         return receipt
+
+    def _admission(self, session: str, agent: str, said: Said) -> StoreAdmission | None:
+        """What a session takes in; raises what is wrong with an input by itself."""
+        known = self.agents.get(agent)
+        admission = None if known is None else known.admission
+        if admission is None:
+            return None
+        wrong = misshapen(admission, session, said.parts)
+        if wrong is not None:
+            raise wrong
+        if not admission.looks_back_ms:
+            return None
+        return StoreAdmission(
+            admission.per_window,
+            milliseconds(admission.window),
+            admission.duplicates,
+            milliseconds(admission.duplicate_window),
+        )
 
     def _deadline_of(self, agent: str, said: Said) -> int | None:
         known = self.agents.get(agent)
@@ -488,6 +526,7 @@ async def open(  # noqa: PLR0913
     prices: Mapping[str, Price] | None = None,
     can_deliver: Callable[[str], bool] | None = None,
     mirror: bool = True,
+    secrets: SecretsGiven = None,
     hooks: Sequence[Hooks] = (),
     limits: StoreLimits | None = None,
     clock: Clock | None = None,
@@ -512,6 +551,7 @@ async def open(  # noqa: PLR0913
                 own_prices=prices,
                 can_deliver=can_deliver,
                 mirror=path if mirror and drive else None,
+                secrets=secrets,
                 hooks=hooks,
             ) as runtime,
         ):

@@ -7,8 +7,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from holdfast.effects.values import decode_value, encode_value
 from holdfast.errors import StoreError, TaskUnknown
 from holdfast.records import Done
+from holdfast.runtime.reading import read_records
+from holdfast.turns import keys
+from holdfast.turns.compacting import place_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,6 +23,7 @@ if TYPE_CHECKING:
     from holdfast.store import Notification
     from holdfast.store.contract import Journal
     from holdfast.tasks import TaskState
+    from holdfast.turns.compacting.clipping import Place
 
 
 class Services:
@@ -28,6 +33,8 @@ class Services:
         self.store = around.store
         self.session = session
         self._desk = around.desk
+        self.secrets = around.lender
+        """What is lent to a call as ``ctx.secrets``."""
         self._mirroring = around.mirroring
 
     def memory(self, scope: str) -> Memory:
@@ -83,12 +90,27 @@ class Services:
     # ---- results that were too long ----
 
     async def kept(self, digest: str) -> bytes | None:
-        """A result that was kept apart, if it is one of this session or of its tasks."""
+        """A result that was kept apart, if it is one of this session or of its tasks; or one that was clipped."""
+        place = place_of(digest)
+        if place is not None:
+            return await self._result_at(place)
         if await self._is_kept(self.session, digest):
             return await self.store.blob(digest)
         for line in await self._desk.list(session=self.session, limit=self.store.limits.page):
             if await self._is_kept(line.id, digest):
                 return await self.store.blob(digest)
+        return None
+
+    async def _result_at(self, place: Place) -> bytes | None:
+        """What the call at this place of the conversation gave, in this session or in those that it is a fork of."""
+        journal: str | None = self.session
+        while journal is not None:
+            async for _, record in read_records(self.store, journal):
+                key = keys.parse(record.key) if isinstance(record, Done) else None
+                if key is not None and not key.inner and (key.run, key.number, key.call) == place:
+                    value = decode_value(bytes(record.value)) if isinstance(record, Done) else None
+                    return value.encode() if isinstance(value, str) else encode_value(value)
+            journal = (await self.store.journal(journal)).parent
         return None
 
     async def _is_kept(self, journal: str, digest: str) -> bool:

@@ -11,7 +11,7 @@ from holdfast.agent import milliseconds
 from holdfast.attachments import File
 from holdfast.bounds import check_int
 from holdfast.effects.canonical import check as check_json
-from holdfast.errors import InvalidArgument, InvalidId, TurnUnknown
+from holdfast.errors import EmptyInput, InvalidArgument, InvalidId, TurnUnknown
 from holdfast.messages import Attachment, Message, Text, Usage
 from holdfast.names import check_id, check_text
 from holdfast.runtime.following import follow_session, session_cursor
@@ -56,19 +56,21 @@ class Session:
     def __repr__(self) -> str:
         return f"Session({self.id!r})"
 
-    async def send(
+    async def send(  # noqa: PLR0913
         self,
         content: str | Text | File | Sequence[str | Text | File],
         *,
         key: str | None = None,
         steer: bool = False,
+        pin: bool = False,
         deadline: timedelta | float | None = None,
         metadata: dict[str, Any] | None = None,
     ) -> Turn:
         """Say something. When this returns it is accepted and durable, and will be answered whatever happens.
 
         The same `key` with the same content gives the same turn. `steer` enters the turn that is running, at its next
-        safe point; if none is, it begins one like any other input. `deadline` bounds the turn, from now on.
+        safe point; if none is, it begins one like any other input. `deadline` bounds the turn, from now on. What is
+        pinned (`pin`) stays in the context of the model as it is, however long the conversation becomes.
         """
         if metadata is not None:
             if not isinstance(metadata, dict):  # pyright: ignore[reportUnnecessaryIsInstance]  # callers may be untyped
@@ -77,6 +79,7 @@ class Session:
         said = Said(
             parts=await self._kept(_parts(content)),
             steer=bool(steer),
+            pin=bool(pin),
             deadline_ms=None if deadline is None else milliseconds(deadline),
             metadata=metadata,
         )
@@ -131,6 +134,10 @@ class Session:
             check_int("record", at, least=1)
         return list((await read_conversation(self._runtime.store, self.id, upto=at)).thread.messages)
 
+    async def context(self) -> list[Message]:
+        """What the model sees of the conversation: after compaction that is less than `history`."""
+        return list((await read_conversation(self._runtime.store, self.id)).context.messages)
+
     async def usage(self) -> list[UsageLine]:
         """What was used, by model and by what it was asked for."""
         found = await read_conversation(self._runtime.store, self.id)
@@ -170,5 +177,5 @@ def _parts(content: object) -> list[Text | File]:
         else:
             raise InvalidArgument("content", part, "text")
     if not any(isinstance(part, File) or part.text.strip() for part in parts):
-        raise InvalidArgument("content", content, "text that is not empty, or a file")
+        raise EmptyInput("".join(part.text for part in parts if isinstance(part, Text)))
     return parts

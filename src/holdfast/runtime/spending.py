@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from holdfast.messages import decode_reply
+from holdfast.policy.limits import Used
 from holdfast.records import TASK, Done, Outcome, Started
 from holdfast.store.spending.contract import Spend
 from holdfast.turns import keys
@@ -47,3 +48,15 @@ def spend_of(record: Record, read: ReadBlob) -> Spend | None:
         reply = decode_reply(body)
         return spent_on(reply.usage, reply.cost)
     return _CALL if key.name == "tools" and key.call and isinstance(record, Outcome) else None
+
+
+def used_of(spend: Spend) -> Used:
+    """The same, as budgets count it."""
+    return Used(
+        spend.model_calls,
+        spend.input_tokens + spend.output_tokens,
+        spend.cost_micros / 1_000_000,
+        spend.tool_calls,
+        spend.tasks,
+        spend.unpriced,
+    )

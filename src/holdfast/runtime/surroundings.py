@@ -24,8 +24,10 @@ if TYPE_CHECKING:
     from holdfast.runtime.services import Services
     from holdfast.runtime.turnstile import Turnstile
     from holdfast.runtime.watch import Watch
+    from holdfast.secrets.lending import Lender
     from holdfast.store import Store
     from holdfast.store.contract import Wait
+    from holdfast.store.spending.contract import Spend
 
 
 @dataclass(slots=True)
@@ -44,6 +46,7 @@ class Surround:
     me: str
     """This process, as records name it."""
     mirroring: Mirroring
+    lender: Lender
     hooks: tuple[Hooks, ...] = ()
     """What the host sees and decides, for all agents."""
     desk: Desk = field(init=False)
@@ -81,6 +84,10 @@ class Surroundings(Protocol):
 
     def token(self, name: str) -> str:
         """The secret that resolves a wait."""
+        ...
+
+    async def spent(self, agent: str, day: int | None) -> Spend:
+        """What an agent has used on a day, or in all."""
         ...
 
     async def spilled(self, key: str) -> str | None:

@@ -27,12 +27,14 @@ from holdfast.runtime.recording import Recorder
 from holdfast.runtime.services import Services
 from holdfast.spawning import PATIENCE, let_go, spawn, unwound
 from holdfast.store import Notify
+from holdfast.store.spending.contract import Spend
 from holdfast.tasks.state import CALL, INTERRUPTED, RUN, TaskState, decode_call, first_records, task_key
 from holdfast.tasks.words import body, title
 from holdfast.tools.paging import READER
 from holdfast.tools.results import shorten
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from datetime import timedelta
 
     from holdfast.records import EndStatus, Outcome, Record
@@ -143,7 +145,7 @@ class TaskDrive:
     def _enter(self, ledger: LeasedJournal, call: TaskCall) -> None:
         """The call enters the journal; durable with what is recorded next."""
         records = first_records(call, 1, ledger.now())
-        ledger.append(records, patient=True)
+        ledger.append(records, patient=True, spend=Spend(tasks=1))
         for record in records:
             self._state.add(record)
 
@@ -317,7 +319,10 @@ class _TaskRun:
             self._tell(note, fraction)
 
     def _tell(self, note: str | None, fraction: float | None) -> None:
-        self._told = (_shown(note), fraction if fraction is not None and 0 <= fraction <= 1 else None)
+        self._told = (
+            _shown(note, self.performer.redactor.text),
+            fraction if fraction is not None and 0 <= fraction <= 1 else None,
+        )
         if self._telling is None:
             self._record()
             self._telling = self._loop.call_later(EVERY, self._tell_again)
@@ -357,8 +362,8 @@ def _has_outcome(carrying: asyncio.Task[Outcome]) -> bool:
     return carrying.done() and not carrying.cancelled() and carrying.exception() is None
 
 
-def _shown(note: object) -> str | None:
-    return None if note is None else printable(shorten(str(note), NOTE))
+def _shown(note: object, clean: Callable[[str], str]) -> str | None:
+    return None if note is None else printable(shorten(clean(str(note)), NOTE))
 
 
 def _stopped(run: _TaskRun, prepared: Call, *, begun: bool) -> Outcome:

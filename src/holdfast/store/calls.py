@@ -7,12 +7,15 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from holdfast.bounds import check_int
 from holdfast.errors import JournalCorrupt
+from holdfast.secrets.redactor import Redactor
 from holdfast.store.contract import Quarantine
+from holdfast.store.screening import screened
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from holdfast.errors import HoldfastError
+    from holdfast.store.command import Command
     from holdfast.store.contract import Backend, Reader
 
 T = TypeVar("T")
@@ -23,6 +26,12 @@ class Calls:
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
+        self.redactor = Redactor()
+        """What is hidden in all that is written here."""
+
+    def _submit(self, command: Command[T]) -> asyncio.Future[T]:
+        """Queue a command: the one way to the backend, and nothing gets by here that holds a secret."""
+        return self._backend.submit(screened(command, self.redactor) if self.redactor.active else command)
 
     def _page(self, limit: int | None) -> int:
         page = self._backend.limits.page
@@ -41,7 +50,7 @@ class Calls:
             return await self._backend.read(query)
         except JournalCorrupt as error:
             where = f"record {error.seq}: " if error.seq else ""
-            await self._backend.submit(Quarantine(journal, f"{where}{error.reason}"))
+            await self._submit(Quarantine(journal, f"{where}{error.reason}"))
             raise
 
 

@@ -45,7 +45,7 @@ class InboxCalls(Calls):
         """
         check_id("journal id", journal)
         accept = self._accept(journal, content, key, None, admission)
-        return await self._backend.submit(replace(accept, urgent=True) if urgent else accept)
+        return await self._submit(replace(accept, urgent=True) if urgent else accept)
 
     def accept_into(  # noqa: PLR0913
         self,
@@ -69,7 +69,7 @@ class InboxCalls(Calls):
         try:
             accept = self._accept(journal, content, key, opening(journal, kind, agent, role, session), admission)
             digests = tuple(blob.digest for blob in refs)
-            return self._backend.submit(replace(accept, refs=digests, patient=patient))
+            return self._submit(replace(accept, refs=digests, patient=patient))
         except HoldfastError as refusal:
             return refused(refusal)
 

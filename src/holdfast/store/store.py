@@ -133,7 +133,7 @@ class Store(InboxCalls, WaitCalls, NotificationCalls, MemoryCalls, RuleCalls, Sp
         `role` says what a process is, and makes it work that others may take up; `session` for which session it works.
         Another role or session is a conflict, too.
         """
-        return await self._backend.submit(opening(journal, kind, agent, role, session))
+        return await self._submit(opening(journal, kind, agent, role, session))
 
     async def fork(self, journal: str, parent: str, at: int) -> Journal:
         """Create a journal that goes on after record `at` of `parent`, with the kind and the agent of that one.
@@ -144,7 +144,7 @@ class Store(InboxCalls, WaitCalls, NotificationCalls, MemoryCalls, RuleCalls, Sp
         check_id("journal id", journal)
         check_id("journal id", parent)
         check_int("fork point", at, least=-MAX_INT)  # which records there are is known to the store
-        return await self._backend.submit(Fork(journal, parent, at))
+        return await self._submit(Fork(journal, parent, at))
 
     def append(  # noqa: PLR0913
         self,
@@ -184,7 +184,7 @@ class Store(InboxCalls, WaitCalls, NotificationCalls, MemoryCalls, RuleCalls, Sp
                 append = msgspec.structs.replace(append, spend=checked_spend(spend, append.records))
             if consume:
                 append = msgspec.structs.replace(append, consume=_wait_names(consume))
-            return self._backend.submit(append)
+            return self._submit(append)
         except HoldfastError as refusal:
             return refused(refusal)
 
@@ -259,7 +259,7 @@ class Store(InboxCalls, WaitCalls, NotificationCalls, MemoryCalls, RuleCalls, Sp
 
     def mark(self) -> asyncio.Future[int]:
         """The position of the newest record, behind all that was asked of the store before this call."""
-        future = self._backend.submit(Mark())
+        future = self._submit(Mark())
         future.add_done_callback(lambda done: done.cancelled() or done.exception())  # nobody has to look at it
         return future
 
@@ -313,7 +313,7 @@ class Store(InboxCalls, WaitCalls, NotificationCalls, MemoryCalls, RuleCalls, Sp
     async def quarantine(self, journal: str, reason: str) -> None:
         """Stop serving a journal that can't be trusted."""
         check_id("journal id", journal)
-        await self._backend.submit(Quarantine(journal, check_text("reason", reason)))
+        await self._submit(Quarantine(journal, check_text("reason", reason)))
 
     # ---- leases ----
 
@@ -321,11 +321,11 @@ class Store(InboxCalls, WaitCalls, NotificationCalls, MemoryCalls, RuleCalls, Sp
         """Become the one who advances `journal`; `LeaseHeld` when somebody else is and lives."""
         check_id("journal id", journal)
         check_int("lease time", ttl_ms, least=MIN_LEASE_MS)
-        return await self._backend.submit(Claim(journal, self._backend.owner, ttl_ms))
+        return await self._submit(Claim(journal, self._backend.owner, ttl_ms))
 
     async def renew(self, lease: Lease) -> None:
         """Keep the lease for another term; `Fenced` when it has moved on."""
-        await self._backend.submit(Renew(_lease(lease)))
+        await self._submit(Renew(_lease(lease)))
 
     async def release(self, lease: Lease, *, seen: int | None = None) -> None:
         """Give the lease back; `Fenced` when it has moved on.
@@ -335,7 +335,7 @@ class Store(InboxCalls, WaitCalls, NotificationCalls, MemoryCalls, RuleCalls, Sp
         """
         if seen is not None:
             check_int("seen", seen)
-        await self._backend.submit(Release(_lease(lease), seen))
+        await self._submit(Release(_lease(lease), seen))
 
     def owner_gone(self, owner: Owner) -> bool:
         """Whether that process certainly does not run any more, so that its leases can be claimed at once."""
@@ -352,7 +352,7 @@ class Store(InboxCalls, WaitCalls, NotificationCalls, MemoryCalls, RuleCalls, Sp
         limit = self._backend.limits.blob_bytes
         if len(body) > limit:
             raise PayloadTooLarge("the blob", len(body), limit)
-        return await self._backend.submit(PutBlob(blob_digest(body), body))
+        return await self._submit(PutBlob(blob_digest(body), body))
 
     async def blob(self, digest: str) -> bytes | None:
         """The bytes under `digest`; None when there are none. Bytes that do not match are a `BlobCorrupt`."""
@@ -362,7 +362,7 @@ class Store(InboxCalls, WaitCalls, NotificationCalls, MemoryCalls, RuleCalls, Sp
     async def collect_blobs(self, *, unused_ms: int = 3_600_000) -> int:
         """Delete blobs that no record refers to and that were last put `unused_ms` ago; answers how many."""
         check_int("age", unused_ms)
-        return await self._backend.submit(CollectBlobs(self._backend.clock.read().wall - unused_ms))
+        return await self._submit(CollectBlobs(self._backend.clock.read().wall - unused_ms))
 
     # ---- changes ----
 

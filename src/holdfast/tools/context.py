@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from datetime import timedelta
 
     from holdfast.effects.performer import Performer
+    from holdfast.secrets.lending import Lender
 
 
 class Caller(Protocol):
@@ -108,6 +109,11 @@ class Context(EffectContext):
     def host(self) -> Any:  # noqa: ANN401  what a runtime offers is no matter of this layer
         """The runtime, as far as the tools of Holdfast itself need it."""
         return self._caller.host
+
+    @property
+    def secrets(self) -> Lender:
+        """The secrets of the host: ``ctx.secrets["NAME"]`` is a value as it is now, for this call alone."""
+        return self.host.secrets
 
     @property
     def cancelled(self) -> bool:

@@ -10,7 +10,7 @@ from holdfast.effects.performer import printable
 from holdfast.records import ErrorInfo
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from holdfast.messages import ToolCall
     from holdfast.tools.definition import Complaint
@@ -28,7 +28,7 @@ MAX_NAME: Final = 100
 _SHOWN: Final = 200
 
 
-def raised(error: BaseException) -> ErrorInfo:
+def raised(error: BaseException, clean: Callable[[str], str] = str) -> ErrorInfo:
     """What the tool raised: its kind and its message on one line, without the traceback.
 
     A group of errors is told as its members; what holds them together means nothing to a model.
@@ -37,16 +37,16 @@ def raised(error: BaseException) -> ErrorInfo:
     first = next(found)
     rest = list(islice(found, MAX_MEMBERS - 1))
     if not rest:
-        return ErrorInfo(_kind(first), _message(first))
+        return ErrorInfo(_kind(first), _message(first, clean))
     more = sum(1 for _ in found)
-    said = [said_by(leaf) for leaf in (first, *rest)]
+    said = [said_by(leaf, clean) for leaf in (first, *rest)]
     told = shorten("; ".join(said), MAX_TEXT - 100)
     return ErrorInfo(_kind(error), f"{told}; and {more:,} more" if more else told)
 
 
-def said_by(error: BaseException) -> str:
+def said_by(error: BaseException, clean: Callable[[str], str] = str) -> str:
     """An error on one line, whatever it does when it is asked."""
-    return f"{_kind(error)}: {_message(error)}".removesuffix(": ")
+    return f"{_kind(error)}: {_message(error, clean)}".removesuffix(": ")
 
 
 def leaves(error: BaseException) -> Iterator[BaseException]:
@@ -106,9 +106,9 @@ def _kind(error: BaseException) -> str:
     return printable(name[:MAX_NAME])
 
 
-def _message(error: BaseException) -> str:
+def _message(error: BaseException, clean: Callable[[str], str]) -> str:
     try:
-        text = str(error)
+        text = clean(str(error))  # before it is cut: half a secret is one, too
         # A subclass of `str` may do anything in its methods, so it is made a plain one.
         text = str.__getitem__(text, slice(0, 4 * MAX_TEXT)) if type(text) is not str else text[: 4 * MAX_TEXT]
     except BaseException:  # noqa: BLE001  an error that can't even be shown must not hide that it happened

@@ -41,7 +41,7 @@ class MemoryCalls(Calls):
         if expires is not None:
             check_int("expires", expires)
         _check_terms(expected, by)
-        return await self._backend.submit(PutMemory(scope, key, value, expected, expires, by))
+        return await self._submit(PutMemory(scope, key, value, expected, expires, by))
 
     async def memory_get(self, scope: str, key: str) -> Remembered | None:
         """The entry as it is now; None when there is none. One that is damaged is a `MemoryCorrupt`."""
@@ -55,7 +55,7 @@ class MemoryCalls(Calls):
         """Remove an entry; answers what it was, None when there was none. `expected` is as in `memory_put`."""
         _place(scope, key)
         _check_terms(expected, by)
-        return await self._backend.submit(DeleteMemory(scope, key, expected, by))
+        return await self._submit(DeleteMemory(scope, key, expected, by))
 
     async def memory_list(
         self, scope: str, prefix: str = "", *, after: str = "", limit: int | None = None
@@ -95,7 +95,7 @@ class MemoryCalls(Calls):
         """Remove what has expired, also from the history; answers how many entries that were."""
         entries, more = 0, True
         while more:
-            step = await self._backend.submit(PurgeMemory(self._backend.limits.page))
+            step = await self._submit(PurgeMemory(self._backend.limits.page))
             entries, more = entries + step.entries, step.more
         return entries
 

@@ -62,7 +62,7 @@ class NotificationCalls(Calls):
         wakes its journal when it is due. `JournalMissing`, `JournalQuarantined` and `NotificationsFull` refuse it.
         """
         asked = Notify(journal, kind, title, body, source, priority, key, due, expires)
-        return await self._backend.submit(checked(asked, self._backend.limits))
+        return await self._submit(checked(asked, self._backend.limits))
 
     async def carry(
         self, lease: Lease, ids: Sequence[int], content: object, *, key: str | None = None
@@ -81,7 +81,7 @@ class NotificationCalls(Calls):
         if len(body) > limit:
             raise PayloadTooLarge("the input", len(body), limit)
         key = check_id("input key", f"carry-{secrets.token_hex(12)}" if key is None else key)
-        return await self._backend.submit(Carry(lease.journal, lease.epoch, chosen, key, input_digest(body), body))
+        return await self._submit(Carry(lease.journal, lease.epoch, chosen, key, input_digest(body), body))
 
     async def next_notifications(self, journal: str, limit: int | None = None) -> list[Notification]:
         """What may be delivered to `journal` now, in the order of delivery: by priority, then as they came."""
@@ -126,7 +126,7 @@ class NotificationCalls(Calls):
     async def _quarantine(self, journal: str) -> None:
         """Stop a journal with a notification that can't be trusted. Not every notification has a journal."""
         with suppress(JournalMissing):
-            await self._backend.submit(Quarantine(journal, "a notification does not match its checksum"))
+            await self._submit(Quarantine(journal, "a notification does not match its checksum"))
 
     async def settle_notification(self, number: int, state: SettledByHand) -> tuple[Notification, bool]:
         """Settle one by hand; answers it as it now is, and whether this has decided it.
@@ -136,7 +136,7 @@ class NotificationCalls(Calls):
         """
         check_int("notification id", number, least=1)
         check_choice("notification state", state, SETTLED_BY_HAND)
-        return await self._backend.submit(SettleNotification(number, state))
+        return await self._submit(SettleNotification(number, state))
 
     async def ripen(self, *, again: bool = False) -> list[str]:
         """Wake the journals of notifications that have become due, and expire those whose time is over.
@@ -147,7 +147,7 @@ class NotificationCalls(Calls):
         woken: dict[str, None] = {}
         after, more = "", True
         while more:
-            step = await self._backend.submit(Ripen(self._backend.limits.page, bool(again), after))
+            step = await self._submit(Ripen(self._backend.limits.page, bool(again), after))
             woken |= dict.fromkeys(step.journals)
             after, more = step.after, step.more
         return list(woken)

@@ -29,7 +29,7 @@ class RuleCalls(Calls):
 
         While the same text is in force for the same agent, it is that one. An agent that has too many is a `RulesFull`.
         """
-        return await self._backend.submit(checked_rule(agent, body, by, self._backend.limits))
+        return await self._submit(checked_rule(agent, body, by, self._backend.limits))
 
     async def remove_rule(self, number: int, *, by: str) -> tuple[StoredRule, bool]:
         """Take a rule out of force; answers it as it now is, and whether this has done it.
@@ -38,7 +38,7 @@ class RuleCalls(Calls):
         """
         check_int("rule id", number, least=1)
         check_id("author", by)
-        return await self._backend.submit(RemoveRule(number, by))
+        return await self._submit(RemoveRule(number, by))
 
     async def rules(self, agent: str) -> list[StoredRule]:
         """All rules in force for this agent, with those for every one, in the order in which they were stored.

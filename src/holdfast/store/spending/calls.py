@@ -43,7 +43,7 @@ class SpendingCalls(Calls):
         without it too little would be counted.
         """
         rows, position = await self._backend.read(lambda reader: (fold(reader, spend_of), reader.last_position()))
-        await self._backend.submit(ReplaceSpending(rows, position))
+        await self._submit(ReplaceSpending(rows, position))
 
     async def replace_spending(self, spends: Iterable[tuple[str | None, int, Spend]], *, position: int) -> None:
         """Put (agent, day, spend) in the place of all that was counted, if they tell of all records up to `position`.
@@ -55,7 +55,7 @@ class SpendingCalls(Calls):
             given = [_checked_row(*row) for row in spends]
         except TypeError:
             raise InvalidArgument("spends", spends, "a list of (agent, day, Spend)") from None
-        await self._backend.submit(ReplaceSpending(rebuild(given), position))
+        await self._submit(ReplaceSpending(rebuild(given), position))
 
 
 def _checked_row(agent: str | None, day: int, spend: Spend) -> tuple[str | None, int, Spend]:

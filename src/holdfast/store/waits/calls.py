@@ -47,7 +47,7 @@ class WaitCalls(Calls):
             check_id("wait kind", kind)
         if body is not None:
             _check_body(body, self._backend.limits.wait_bytes)
-        return await self._backend.submit(OpenWait(journal, name, deadline, kind, body))
+        return await self._submit(OpenWait(journal, name, deadline, kind, body))
 
     def wait_token(self, journal: str, name: str) -> str:
         """The bearer token of a wait. Whoever has it can resolve the wait, once, also before it is opened."""
@@ -65,7 +65,7 @@ class WaitCalls(Calls):
         early = expect_digest is None
         settle = SettleWait(journal, name, "resolved", body, early=early, expect_digest=expect_digest)
         try:
-            return await self._backend.submit(settle)
+            return await self._submit(settle)
         except JournalMissing:
             raise WaitUnknown from None
 
@@ -98,26 +98,26 @@ class WaitCalls(Calls):
             if not isinstance(rule, AddRule):  # pyright: ignore[reportUnnecessaryIsInstance]  # callers may be untyped
                 raise InvalidArgument("rule", rule, "a rule that new_rule has made")
             rule = checked_rule(rule.agent, rule.body, rule.by, self._backend.limits)
-        return await self._backend.submit(SettleWait(journal, name, "resolved", body, False, expect_digest, rule))  # noqa: FBT003
+        return await self._submit(SettleWait(journal, name, "resolved", body, False, expect_digest, rule))  # noqa: FBT003
 
     async def expire_wait(self, journal: str, name: str) -> Settlement:
         """End a wait whose deadline has passed; one that is not due stays open."""
         check_id("journal id", journal)
         check_id("wait", name)
-        return await self._backend.submit(SettleWait(journal, name, "expired"))
+        return await self._submit(SettleWait(journal, name, "expired"))
 
     async def cancel_wait(self, journal: str, name: str) -> Settlement:
         """End a wait that nobody needs any more."""
         check_id("journal id", journal)
         check_id("wait", name)
-        return await self._backend.submit(SettleWait(journal, name, "cancelled"))
+        return await self._submit(SettleWait(journal, name, "cancelled"))
 
     async def revoke_waits(self, journal: str, name: str | None = None) -> int:
         """Make one wait worthless, or all of the journal's for ever; their tokens look as if they never existed."""
         check_id("journal id", journal)
         if name is not None:
             check_id("wait", name)
-        return await self._backend.submit(RevokeWaits(journal, name))
+        return await self._submit(RevokeWaits(journal, name))
 
     async def wait(self, journal: str, name: str) -> Wait | None:
         """The wait as it is now; None when nobody opened or resolved it."""
@@ -161,7 +161,7 @@ class WaitCalls(Calls):
     async def _quarantine_waits(self, journals: set[str]) -> None:
         """One damaged wait must neither stop the timers of all others nor hide what they ask."""
         for journal in sorted(journals):
-            await self._backend.submit(Quarantine(journal, "a wait does not match its checksum"))
+            await self._submit(Quarantine(journal, "a wait does not match its checksum"))
 
     async def next_due(self) -> int | None:
         """When something becomes due, in wall milliseconds: the deadline of an open wait, or a notification.

@@ -1,0 +1,38 @@
+"""What one runtime hides: the secrets that its host gave, in all that it writes, shows and logs."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import TYPE_CHECKING
+
+from holdfast.messages import Message, ModelReply
+from holdfast.policy.approvals import Approved, Denied, Question
+from holdfast.policy.hooks import ToolDecision
+from holdfast.records import Record
+from holdfast.secrets.lending import Lender
+from holdfast.secrets.reserved import words_of
+from holdfast.secrets.sources import secrets_of
+from holdfast.tasks.state import TaskCall
+from holdfast.turns.compactions import Compaction
+from holdfast.turns.conversation import Entered, Said, Stop
+from holdfast.turns.ending import Ending
+
+if TYPE_CHECKING:
+    from holdfast.secrets.sources import SecretsGiven
+    from holdfast.store import Store
+
+
+def lender_of(store: Store, given: SecretsGiven) -> Lender:
+    """What lends the secrets of a host; what it lends is hidden in all that is written to `store`."""
+    lender = Lender(secrets_of(given), store.redactor)
+    if given is not None:
+        store.redactor.reserve(_words())
+        lender.hide_at_hand()
+    return lender
+
+
+@cache
+def _words() -> frozenset[str]:
+    """The words that what we write is made of, wherever it is written as JSON of our own."""
+    told = (Record, ModelReply, Message, Said, Stop, Entered, Ending, TaskCall)
+    return words_of(*told, Question, Approved, Denied, ToolDecision, Compaction)

@@ -1,0 +1,72 @@
+"""Whatever a store is told, it is told without secrets."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import pytest
+
+from holdfast.errors.secrets import SecretExposed
+from holdfast.secrets.redactor import Redactor
+from holdfast.store.command import Command
+from holdfast.store.contract import Accept, OpenJournal, PutBlob
+from holdfast.store.digests import blob_digest, input_digest
+from holdfast.store.memories.contract import PutMemory
+from holdfast.store.notifications.contract import Notify
+from holdfast.store.screening import CLEANED, NOTHING_TOLD, screened
+from holdfast.store.waits.contract import SettleWait
+
+KEY = "sk_live_4eC39HqLyjWDarjtT1zdp7dc"
+
+
+@pytest.fixture
+def redactor() -> Redactor:
+    found = Redactor()
+    found.register("KEY", KEY)
+    return found
+
+
+def test_of_every_command_it_is_said_what_is_to_be_hidden() -> None:
+    every = cast("list[type[Command[Any]]]", Command.__subclasses__())
+    assert set(every) - NOTHING_TOLD == set(CLEANED)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        Notify("s", "host", f"rotate {KEY}", KEY),
+        PutMemory("notes", "keys", KEY),
+        PutBlob("0" * 64, KEY.encode()),
+        Accept("s", "k", "0" * 64, f'"{KEY}"'.encode()),
+        SettleWait("s", "w", "resolved", f'"{KEY}"'.encode()),
+    ],
+    ids=lambda command: type(command).__name__,
+)
+def test_what_a_command_tells_is_cleaned(redactor: Redactor, command: Command[object]) -> None:
+    assert KEY not in repr(screened(command, redactor))
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        OpenJournal(f"for {KEY}", "session", None),
+        Accept("s", f"order-{KEY}", "0" * 64, b"1"),
+        Accept("s", "k", "0" * 64, b"1", OpenJournal("s", "session", KEY)),
+        PutMemory("notes", KEY, "x"),
+        Notify("s", "host", "x", key=KEY),
+    ],
+    ids=["journal", "input key", "agent", "memory key", "notification key"],
+)
+def test_a_name_that_holds_a_secret_is_refused(redactor: Redactor, command: Command[object]) -> None:
+    with pytest.raises(SecretExposed):
+        screened(command, redactor)
+
+
+def test_the_digest_of_an_input_is_that_of_what_is_stored(redactor: Redactor) -> None:
+    clean = screened(Accept("s", "k", "0" * 64, f'"{KEY}"'.encode()), redactor)
+    assert clean.digest == input_digest(clean.body)
+
+
+def test_the_digest_of_a_blob_is_that_of_what_is_stored(redactor: Redactor) -> None:
+    clean = screened(PutBlob("0" * 64, KEY.encode()), redactor)
+    assert clean.digest == blob_digest(clean.body)

@@ -159,7 +159,8 @@ def shop_agent(world: World, model: hf.Model) -> hf.Agent:
         "shop",
         model=Metered(model, world),
         instructions=INSTRUCTIONS,
-        tools=[find_customer, check_stock, reserve_book, charge_card, book_courier, send_receipt], policy=[hf.allow("*")],
+        tools=[find_customer, check_stock, reserve_book, charge_card, book_courier, send_receipt],
+        policy=[hf.allow("*")],
     )
 
 

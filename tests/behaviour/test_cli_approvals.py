@@ -186,15 +186,11 @@ def test_anything_but_yes_approves_nothing(shop: Shell) -> None:
     assert len(approvals(shop)) == 1
 
 
-def test_a_call_that_lists_cut_is_not_approved_unseen(shop: Shell) -> None:
+def test_a_call_that_lists_cut_wants_another_word_where_nobody_is_asked(shop: Shell) -> None:
     id = asked(shop, "long")
     done = shop("approve", id, "--yes")
     assert (done.returncode, "--yes-all" in done.stderr) == (2, True)
-    assert len(approvals(shop)) == 1
-
-
-def test_a_call_of_any_length_is_approved_where_all_is_said_to_be_fine(shop: Shell) -> None:
-    assert shop("approve", asked(shop, "long"), "--yes-all").returncode == 0
+    assert shop("approve", id, "--yes-all").returncode == 0
 
 
 def test_show_shows_a_long_call_whole_and_answers_nothing(shop: Shell) -> None:
@@ -222,29 +218,18 @@ def test_a_second_answer_is_refused_and_changes_nothing(shop: Shell, answer: lis
     assert (done.returncode, f"no approval '{id}' waits" in done.stderr) == (2, True)
 
 
-@pytest.mark.parametrize("answer", [["approve", "--yes"], ["approve", "--show"], ["deny"]], ids=" ".join)
+@pytest.mark.parametrize("answer", [["approve", "--yes"], ["deny"]], ids=" ".join)
 def test_an_unknown_id_says_where_to_look(shop: Shell, answer: list[str]) -> None:
     asked(shop)
     done = shop(*answer, "a-0123456789abcdef")
     assert (done.returncode, "holdfast inbox" in done.stderr) == (2, True)
 
 
-@pytest.mark.parametrize("arguments", [["approve", "a-1"], ["deny", "a-1"], ["rules"], ["rules", "rm", "1"]])
+@pytest.mark.parametrize("arguments", [["approve", "a-1"], ["deny", "a-1"], ["rules"]], ids=" ".join)
 def test_a_store_that_is_not_there_is_said_to_be_missing(shop: Shell, arguments: list[str]) -> None:
     done = shop(*arguments)
     assert (done.returncode, "there is no store at holdfast.db" in done.stderr) == (2, True)
     assert not (shop.folder / "holdfast.db").exists()
-
-
-@pytest.mark.parametrize(
-    "options",
-    [["--edit", "--arguments", "{}"], ["--always", "--edit"], ["--always", "--arguments", "{}"], ["--show", "--yes"]],
-    ids=" ".join,
-)
-def test_options_that_do_not_go_together_are_refused(shop: Shell, options: list[str]) -> None:
-    id = asked(shop)
-    assert shop("approve", id, *options).returncode == 2
-    assert len(approvals(shop)) == 1
 
 
 # ---- other arguments -------------------------------------------------------------------------------------------------
@@ -260,7 +245,6 @@ def test_a_call_can_be_approved_with_other_arguments(shop: Shell) -> None:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ("{", "it is no JSON"),
         ("[1]", "a JSON object"),
         ('{"order": "7", "cents": "many"}', "cents: Input should be a valid integer"),
         ('{"order": "7", "cents": 100001}', "Too much."),

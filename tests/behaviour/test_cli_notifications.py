@@ -186,7 +186,8 @@ def test_how_long_a_wait_is_still_open_is_told(shell: Shell) -> None:
         "async def ask(ctx: hf.Context) -> str:\n"
         "    '''Ask.'''\n"
         "    return str(await ctx.wait('approval', timeout=3600))\n"
-        "agent = hf.Agent('patient', model=ScriptedModel([call('ask'), text('ok')]), tools=[ask], policy=[hf.allow('*')])\n",
+        "model = ScriptedModel([call('ask'), text('ok')])\n"
+        "agent = hf.Agent('patient', model=model, tools=[ask], policy=[hf.allow('*')])\n",
         encoding="utf-8",
     )
     shell("run", "patient.py", "hello", "--as", "s", "--deadline", "7200")
@@ -250,7 +251,8 @@ def test_a_call_of_which_nobody_knows_the_end_is_told_as_such(shell: Shell) -> N
         "async def refund() -> str:\n"
         "    '''Refund.'''\n"
         "    os._exit(9)\n"
-        "agent = hf.Agent('unsure', model=ScriptedModel([call('refund'), text('ok')]), tools=[refund], policy=[hf.allow('*')])\n",
+        "model = ScriptedModel([call('refund'), text('ok')])\n"
+        "agent = hf.Agent('unsure', model=model, tools=[refund], policy=[hf.allow('*')])\n",
         encoding="utf-8",
     )
     shell("run", "unsure.py", "hello", "--as", "s")

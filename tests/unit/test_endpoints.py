@@ -12,7 +12,7 @@ from holdfast import models
 from holdfast.errors import InvalidArgument
 from holdfast.messages import ModelRequest, Text, UserMessage
 from holdfast.models.endpoints import DIALECTS, ENDPOINTS, endpoint
-from holdfast.models.flags import flags_of
+from holdfast.models.flags import NO_STREAM, flags_of
 from holdfast.models.names import dialect
 
 QUESTION = ModelRequest(messages=(UserMessage("m1", (Text("Hello?"),)),))
@@ -78,7 +78,8 @@ def _read_by(spoken: str) -> set[str]:
     """The flags that the code of a dialect looks at."""
     folder = Path(models.__file__).parent / spoken
     code = "".join(path.read_text(encoding="utf-8") for path in folder.glob("*.py"))
-    return set(re.findall(r'"(\w+)" (?:not )?in (?:\w+\.)?_?flags', code))
+    named = {NO_STREAM} if re.search(r"NO_STREAM (?:not )?in", code) else set[str]()
+    return named | set(re.findall(r'"(\w+)" (?:not )?in (?:\w+\.)?_?flags', code))
 
 
 @pytest.mark.parametrize("spoken", DIALECTS)

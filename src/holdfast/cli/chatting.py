@@ -77,9 +77,13 @@ class Talk:
 
         The leases must be given back before the loop stands still.
         """
-        store, seen, idle = self._runtime.store, -1, 0.0
+        store, seen, idle, about = self._runtime.store, -1, 0.0, False
         while True:
-            active, version = self._runtime.active, store.version
+            # In the order in which work goes on, so that none slips through: what is to be told begins a turn, and that
+            # may have ended before it was looked for.
+            version = store.version
+            about = await self._to_be_told() if version != seen else about
+            active = self._runtime.active
             if version != seen or not active:
                 followed = await self._others.show(TextScreen(stdout(), stderr()))
                 if followed is not None:
@@ -87,7 +91,7 @@ class Talk:
                         return False
                     continue
                 seen = version
-            if not active and (idle >= _PATIENCE or not await self._to_be_told()):
+            if not active and (not about or idle >= _PATIENCE):
                 return True
             idle = 0.0 if active else idle + _PAUSE
             await asyncio.sleep(_PAUSE)  # no event tells

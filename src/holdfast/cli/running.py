@@ -200,12 +200,16 @@ async def _resume(path: Path, target: Target, agent: Agent, screen: Screen, *, u
         async with Runtime(store, [agent], only=target.id, own_prices=prices()) as runtime:
             others = Unasked(runtime, target.id, path, head)
             while True:
-                # In this order: what ends in the background begins a turn, which is looked for afterwards.
-                version, busy = store.version, await _in_background(store, target.id)
-                followed = await others.show(screen) or await _next(runtime, target.id, screen, path, others)
+                version = store.version
+                followed = await others.show(screen)
                 if followed is None:
-                    if not busy:
+                    # In the order in which work goes on, so that none slips through: what ends in the background begins
+                    # a turn, and that may have ended before it was looked for.
+                    busy = await _in_background(store, target.id)
+                    followed = await _next(runtime, target.id, screen, path, others) or await others.show(screen)
+                    if followed is None and not busy:
                         break
+                if followed is None:
                     await store.changed(version, 0.5)
                     continue
                 code = followed.code

@@ -55,7 +55,7 @@ DIES_AT, DIES_AFTER = 10, 5
 
 def script(steps: int) -> list[ScriptItem]:
     """Three calls in each step, then an answer."""
-    return [*[[call(look, item=number) for number in range(3)] for _ in range(steps)], text("Done.")]
+    return [*[[call(look, item=3 * step + number) for number in range(3)] for step in range(steps)], text("Done.")]
 
 
 @contextmanager

@@ -7,6 +7,7 @@ import tempfile
 from pathlib import Path
 
 from bars import report
+from context import long_turn
 from ground import appends, imports, long_journal, many_sessions, resume
 from harness import harness
 from models import over_http
@@ -22,7 +23,7 @@ def main() -> int:
         print("measuring; this takes three to four minutes ", end="", file=sys.stderr, flush=True)
         bars = [*appends(folder), *long_journal(folder), *many_sessions(folder), *resume(folder), *imports()]
         bars += [*crowds(folder), *loop_alone(folder), *redrive(folder), *long_session(folder), *parked(folder)]
-        bars += [*over_http(folder), *harness(folder)]
+        bars += [*over_http(folder), *harness(folder), *long_turn(folder)]
     return report(bars, HERE / "results.json")
 
 

@@ -29,12 +29,14 @@ if TYPE_CHECKING:
     from holdfast.errors import EffectUnknown as EffectUnknown
     from holdfast.errors import Fenced as Fenced
     from holdfast.errors import ForkPointMissing as ForkPointMissing
+    from holdfast.errors import GateInvalid as GateInvalid
     from holdfast.errors import HoldfastError as HoldfastError
     from holdfast.errors import KeyConflict as KeyConflict
     from holdfast.errors import LeaseHeld as LeaseHeld
     from holdfast.errors import ModelError as ModelError
     from holdfast.errors import ModelUnknown as ModelUnknown
     from holdfast.errors import NoneSucceeded as NoneSucceeded
+    from holdfast.errors import NotASession as NotASession
     from holdfast.errors import PolicyInvalid as PolicyInvalid
     from holdfast.errors import PolicyMissing as PolicyMissing
     from holdfast.errors import ReplayMismatch as ReplayMismatch
@@ -138,6 +140,7 @@ if TYPE_CHECKING:
     from holdfast.runtime import open as open
     from holdfast.runtime import run as run
     from holdfast.runtime.approving import Approval as Approval
+    from holdfast.runtime.runtime import LIVE as LIVE
     from holdfast.secrets.logs import RedactingFilter as RedactingFilter
     from holdfast.secrets.sources import Secrets as Secrets
     from holdfast.store import Notification as Notification
@@ -197,6 +200,7 @@ _HOMES = {
     "File": "holdfast.attachments",
     "ForkPointMissing": "holdfast.errors",
     "Gap": "holdfast.events",
+    "GateInvalid": "holdfast.errors",
     "HoldfastError": "holdfast.errors",
     "HookCall": "holdfast.policy.hooks",
     "HookFailed": "holdfast.events",
@@ -206,6 +210,7 @@ _HOMES = {
     "HttpModel": "holdfast.models.http",
     "InputAccepted": "holdfast.events",
     "KeyConflict": "holdfast.errors",
+    "LIVE": "holdfast.runtime.runtime",
     "LeaseHeld": "holdfast.errors",
     "Limits": "holdfast.agent",
     "LoopDetected": "holdfast.events",
@@ -219,6 +224,7 @@ _HOMES = {
     "ModelStarted": "holdfast.events",
     "ModelUnknown": "holdfast.errors",
     "NoneSucceeded": "holdfast.errors",
+    "NotASession": "holdfast.errors",
     "NotDone": "holdfast.tools",
     "Notification": "holdfast.store",
     "Policy": "holdfast.policy.deciding",
@@ -230,6 +236,7 @@ _HOMES = {
     "ReasoningChunk": "holdfast.messages",
     "ReasoningDelta": "holdfast.events",
     "RecordedModel": "holdfast.models.recorded",
+    "RedactingFilter": "holdfast.secrets.logs",
     "Refusal": "holdfast.messages",
     "Repeat": "holdfast.effects.replay",
     "ReplayMismatch": "holdfast.errors",
@@ -239,7 +246,6 @@ _HOMES = {
     "RunStarted": "holdfast.events",
     "Runtime": "holdfast.runtime",
     "RuntimeStopped": "holdfast.errors",
-    "RedactingFilter": "holdfast.secrets.logs",
     "Secrets": "holdfast.secrets.sources",
     "Session": "holdfast.runtime",
     "Settings": "holdfast.messages",

@@ -16,8 +16,9 @@ import holdfast
 from holdfast import Boundary, Effect, Repeat, Store, StoreLimits, drive, open_store
 from holdfast.errors import BlobMissing, HoldfastError, InputTaken, UsageError, WaitUnknown
 from holdfast.records import Admitted, Ask, Blob, Done, Ended, Failed, Grouped, Intended, Opened, Parked, Started
-from holdfast.store import Notify
+from holdfast.store import MemoryPage, Notify
 from holdfast.store.audit import audit
+from holdfast.store.notifications.contract import PurgedNotifications
 from holdfast.testing import MemoryBackend
 from holdfast.testing.conformance import contents
 
@@ -189,6 +190,7 @@ NAMED: dict[str, Call] = {
     "memory_get key": lambda g, bad: g.store.memory_get("s", bad),
     "memory_delete": lambda g, bad: g.store.memory_delete("s", bad),
     "memory_list": lambda g, bad: g.store.memory_list(bad),
+    "memory_page": lambda g, bad: g.store.memory_page(bad),
     "memory_history": lambda g, bad: g.store.memory_history("s", bad),
     "drive": lambda g, bad: drive(g.store, bad, _nothing),
     "drive run": lambda g, bad: drive(g.store, "new", _nothing, run=bad),
@@ -259,7 +261,9 @@ LIMITED: dict[str, Call] = {
     "next_notifications": lambda g, bad: g.store.next_notifications("j", bad),
     "notifications": lambda g, bad: g.store.notifications(limit=bad),
     "memory_list": lambda g, bad: g.store.memory_list("s", limit=bad),
+    "memory_page": lambda g, bad: g.store.memory_page("s", limit=bad),
     "memory_search": lambda g, bad: g.store.memory_search("s", "v", bad),
+    "purge_notifications": lambda g, bad: g.store.purge_notifications(limit=bad),
     "memory_history": lambda g, bad: g.store.memory_history("s", "k", bad),
 }
 
@@ -272,7 +276,7 @@ async def test_a_bad_limit_is_refused(ground: Ground, name: str) -> None:
 
 @pytest.mark.parametrize("name", LIMITED)
 async def test_a_limit_above_the_page_gives_a_page(ground: Ground, name: str) -> None:
-    assert isinstance(await LIMITED[name](ground, 2**70), list)
+    assert isinstance(await LIMITED[name](ground, 2**70), list | MemoryPage | PurgedNotifications)
 
 
 CURSORS: dict[str, Call] = {
@@ -306,6 +310,10 @@ async def test_a_bad_term_of_a_lease_is_refused(ground: Ground, name: str) -> No
 
 async def test_a_bad_deadline_is_refused(ground: Ground) -> None:
     await _check_refused(ground, lambda g, bad: g.store.open_wait("j", "new", deadline=bad), BAD_NUMBERS)
+
+
+async def test_a_bad_time_of_a_purge_is_refused(ground: Ground) -> None:
+    await _check_refused(ground, lambda g, bad: g.store.purge_notifications(bad), [*BAD_NUMBERS, -1])
 
 
 @pytest.mark.parametrize("name", ["due", "expires", "priority"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pwd
+import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from tests.behaviour.shell import Shell
 
 AGENTS = '''
+import asyncio
 from pathlib import Path
 
 import holdfast as hf
@@ -34,6 +36,15 @@ def note(lines: list[str]) -> str:
     return "kept"
 
 
+@hf.tool(idempotent=True)
+async def gate() -> str:
+    """Leave a trace, then wait until the gate is opened."""
+    Path("begun").touch()
+    while not Path("open").exists():
+        await asyncio.sleep(0.02)
+    return "through"
+
+
 class Careful(hf.Hooks):
     async def before_tool(self, call):
         return call.ask("to be sure")
@@ -47,12 +58,13 @@ def agent(name, *calls, hooks=()):
         hf.allow("*"),
     ]
     model = ScriptedModel([list(calls), text("Done.")])
-    return hf.Agent(name, model=model, tools=[refund, note], policy=rules, hooks=hooks)
+    return hf.Agent(name, model=model, tools=[refund, note, gate], policy=rules, hooks=hooks)
 
 
 big = call("refund", order="7", cents=9000)
 shop = agent("shop", big)
 two = agent("two", big, call("refund", order="8", cents=8000))
+busy = agent("busy", big, call("gate"))
 hesitates = agent("hesitates", call("refund", order="7", cents=1), hooks=[Careful()])
 listed = agent("listed", call("note", lines=["a"]))
 long = agent("long", call("refund", order="x" * 3000, cents=9000))
@@ -203,6 +215,16 @@ def test_what_else_the_session_waits_for_is_told(shop: Shell) -> None:
     assert "1 more of s waits: holdfast inbox" in shop("approve", asked(shop, "two"), "--yes").stderr
 
 
+def test_the_process_that_works_on_the_session_is_named_and_makes_the_call(shop: Shell) -> None:
+    running = shop.start("run", "shop.py:busy", "hello", "--as", "s")
+    shop.until(lambda: shop.begun() and approvals(shop))
+    done = shop("approve", approvals(shop)[0]["approval"]["id"], "--yes")
+    assert f"process {running.pid} works on s" in done.stderr
+    shop.open_gate()
+    assert running.wait(20) == 0
+    assert refunded(shop) == ["7 9000"]
+
+
 def test_the_agent_need_not_be_there(shop: Shell) -> None:
     id = asked(shop)
     (shop.folder / "shop.py").unlink()
@@ -289,7 +311,9 @@ def test_an_unchanged_text_is_not_approved_without_being_asked_for(shop: Shell) 
 def test_a_text_that_can_not_be_used_is_kept(shop: Shell) -> None:
     done = shop("approve", asked(shop), "--edit", "--yes", **editor(shop, "not JSON"))
     assert done.returncode == 2
-    assert Path(done.stderr.strip().rpartition("your text is in ")[2]).read_text() == "not JSON"
+    kept = Path(done.stderr.strip().rpartition("your text is in ")[2])
+    assert kept.read_text() == "not JSON"
+    shutil.rmtree(kept.parent)
 
 
 def test_a_text_that_can_not_be_used_can_be_edited_again(shop: Shell) -> None:

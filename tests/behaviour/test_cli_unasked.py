@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.behaviour.background import asked
+
+import holdfast as hf
+from holdfast.testing import ScriptedModel, call, text
 
 if TYPE_CHECKING:
     from tests.behaviour.shell import Shell
@@ -32,29 +37,41 @@ digger = hf.Agent("digger", model=ScriptedModel(script), tools=[dig])
 
 
 @pytest.fixture
-def digging(shell: Shell) -> None:
+async def digging(shell: Shell) -> None:
     """A session whose task was begun, and is driven by nobody now."""
     (shell.folder / "digger.py").write_text(AGENTS)
-    assert shell("run", "digger.py:digger", "go", "--as", "s").stdout == "I am digging.\n"
+
+    @hf.tool(background=True, read_only=True)
+    async def dig() -> str:
+        await asyncio.Event().wait()
+        return "never"
+
+    agent = hf.Agent("digger", model=ScriptedModel([call(dig), text("I am digging.")]), tools=[dig])
+    async with hf.open(shell.folder / "holdfast.db", agents=[agent]) as runtime:
+        await asked(runtime, agent, session="s")
+        await runtime.close(grace=0)
+
+
+RESUME = ("resume", "s", "--agent", "digger.py:digger")
 
 
 @pytest.mark.usefixtures("digging")
 def test_resume_shows_the_answer_of_the_turn_that_a_notification_began(shell: Shell) -> None:
     shell.open_gate()
-    done = shell("resume", "s")
+    done = shell(*RESUME)
     assert (done.returncode, done.stdout) == (0, "We are rich.\n")
 
 
 @pytest.mark.usefixtures("digging")
 def test_resume_says_which_notification_began_the_turn(shell: Shell) -> None:
     shell.open_gate()
-    assert "began by itself: notification 1, The background call of dig has completed" in shell("resume", "s").stderr
+    assert "t2 began by itself: notification 1, The background call of dig has completed" in shell(*RESUME).stderr
 
 
 @pytest.mark.usefixtures("digging")
 def test_resume_waits_for_the_task_and_for_the_turn_that_is_told_of_it(shell: Shell) -> None:
-    resuming = shell.start("resume", "s")
-    shell.until(lambda: any(line["pid"] == resuming.pid for line in shell.json("tasks")))
+    resuming = shell.start(*RESUME)
+    shell.until(shell.begun)
     assert resuming.poll() is None
     shell.open_gate()
     assert resuming.communicate(timeout=20)[0] == "We are rich.\n"

@@ -84,7 +84,9 @@ async def test_a_hook_is_asked_once_about_each_call_of_a_step(shop: Shop) -> Non
         assert len({seen.call_id for seen in hook.calls}) == len(hook.calls) == 3
 
 
-@pytest.mark.parametrize("given", [None, "hook", [1], [hf.Hooks], hf.Hooks()], ids=["none", "word", "number", "class", "one"])
+@pytest.mark.parametrize(
+    "given", [None, "hook", [1], [hf.Hooks], hf.Hooks()], ids=["none", "word", "number", "class", "one"]
+)
 async def test_what_is_no_list_of_hooks_is_refused(shop: Shop, given: Any) -> None:
     with pytest.raises(InvalidArgument):
         shop.agent(hooks=given)
@@ -248,8 +250,8 @@ async def test_a_call_in_the_background_runs_with_the_replaced_arguments(shop: S
 
 @pytest.mark.parametrize("value", ODD.values(), ids=ODD)
 async def test_arguments_of_a_hook_that_are_no_json_are_a_denial(shop: Shop, value: object) -> None:
-    # FINDING: runtime/authorising.py `_note`: a RecursionError is not caught; the turn fails. (Besides: recorded is what
-    # msgspec makes of a decision, and used is the object itself. Use what was decoded.)
+    # FINDING: runtime/authorising.py `_note`: a RecursionError is not caught, and the turn fails. Besides, what is
+    # recorded is what msgspec makes of a decision, and what is used is the object itself: use what was decoded.
     agent = shop.agent(policy=OPEN, hooks=[Before(lambda call: call.replace({"order": value}))])
     async with hf.open(None, agents=[agent]) as runtime:
         assert [result.state for result in await said(runtime, agent)] == ["error"]

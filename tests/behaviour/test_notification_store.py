@@ -17,8 +17,9 @@ from holdfast.store import Notify, StoreLimits
 from holdfast.store.audit import audit
 from holdfast.store.notifications.contract import NotificationFilter
 from holdfast.store.sqlite.health import examine
-from holdfast.store.sqlite.notifications import NEXT_QUERY, NotificationTable, newest_query
-from holdfast.testing import check
+from holdfast.store.sqlite.memories import LIST_QUERY
+from holdfast.store.sqlite.notifications import NEXT_QUERY, PURGE_QUERY, NotificationTable, newest_query
+from holdfast.testing import ManualClock, check
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -105,6 +106,24 @@ def test_what_is_next_is_found_by_an_index_that_holds_nothing_else(path: Path) -
     assert plan == "SEARCH notifications USING INDEX notifications_queued (journal=?)"
 
 
+def test_what_may_be_forgotten_is_found_by_an_index_that_holds_nothing_else(path: Path) -> None:
+    plan = _plan(path, PURGE_QUERY, (1, 50))
+    assert plan == "SEARCH notifications USING INDEX notifications_finished (updated<?)"
+
+
+def test_a_scope_is_listed_in_the_order_of_an_index(path: Path) -> None:
+    plan = _plan(path, LIST_QUERY, ("team", "", "", "z", 1))
+    assert plan == "SEARCH m USING INDEX memories_by_key (scope=? AND key>? AND key<?)"
+
+
+async def test_a_purge_that_finds_nothing_writes_nothing(path: Path) -> None:
+    async with hf.open_store(path) as store:
+        log = path.with_name(path.name + "-wal")
+        before = log.stat().st_size
+        await store.purge_notifications()
+        assert log.stat().st_size == before
+
+
 # ---- damage ----
 
 
@@ -138,9 +157,28 @@ async def test_a_list_leaves_damaged_notifications_out_and_stops_their_session(p
         assert (await store.journal("s")).quarantine == "a notification does not match its checksum"
 
 
-async def test_a_damaged_memory_is_not_shown_and_can_be_written_anew(path: Path) -> None:
-    _change(path, "UPDATE memories SET value = 'hallo' WHERE key = 'greeting'")
+@pytest.mark.parametrize("column", ["title", "body"])
+async def test_a_session_is_stopped_also_by_a_notification_that_is_no_text_any_more(path: Path, column: str) -> None:
+    _change(path, f"UPDATE notifications SET {column} = CAST(x'ff' AS TEXT) WHERE id = 1")  # noqa: S608
     async with hf.open_store(path) as store:
+        await store.quarantine("s", "a test")
+    db: Any = apsw.Connection(str(path))
+    assert db.execute("SELECT state FROM notifications WHERE id = 1").get == "dead"
+    db.close()
+
+
+DAMAGES = ["value = 'hallo'", "value = CAST(x'ff' AS TEXT)", "author = CAST(x'ff' AS TEXT)", "version = 7", "crc = 0"]
+
+
+@pytest.fixture(params=DAMAGES)
+def damaged(path: Path, request: pytest.FixtureRequest) -> Path:
+    """The store, with one entry that is not what was written."""
+    _change(path, f"UPDATE memories SET {request.param} WHERE key = 'greeting'")  # noqa: S608
+    return path
+
+
+async def test_a_damaged_memory_is_not_shown_and_can_be_written_anew(damaged: Path) -> None:
+    async with hf.open_store(damaged) as store:
         for attempt in (store.memory_get("team", "greeting"), store.memory_list("team")):
             with pytest.raises(MemoryCorrupt) as caught:
                 await attempt
@@ -151,6 +189,52 @@ async def test_a_damaged_memory_is_not_shown_and_can_be_written_anew(path: Path)
         assert len(await store.memory_list("team")) == 2
 
 
+async def test_a_damaged_memory_does_not_hide_the_others_of_its_scope(damaged: Path) -> None:
+    async with hf.open_store(damaged) as store:
+        page = await store.memory_page("team")
+        assert ([entry.key for entry in page.entries], page.damaged) == (["other"], [("team", "greeting")])
+
+
+async def test_a_search_leaves_damaged_memories_out_and_says_which(damaged: Path) -> None:
+    async with hf.open_store(damaged) as store:
+        await store.memory_put("team", "third", "hello hello")
+        for scope in ("team", None):
+            page = await store.memory_search(scope, "hello")
+            assert ([entry.key for entry in page.entries], page.damaged) == (["third"], [("team", "greeting")])
+
+
+async def test_a_report_counts_damaged_memories(damaged: Path) -> None:
+    health = examine(damaged)
+    assert (health.healthy, health.memories, health.memories_damaged) == (False, 2, 1)
+
+
+async def _every_second_is_damaged(path: Path) -> None:
+    async with hf.open_store(path) as store:
+        for n in range(8):
+            await store.memory_put("s", f"k{n}", "apple")
+    _change(path, "UPDATE memories SET crc = 0 WHERE scope = 's' AND key IN ('k0', 'k1', 'k3', 'k5', 'k7')")
+
+
+@pytest.mark.parametrize("limits", [StoreLimits(), StoreLimits(page_bytes=1), StoreLimits(page_bytes=12)])
+@pytest.mark.parametrize("size", [1, 2, 3, 4, 50])
+async def test_damaged_memories_end_no_page_early_and_are_told_once(path: Path, size: int, limits: StoreLimits) -> None:
+    await _every_second_is_damaged(path)
+    entries, damaged, more = list[str](), list[str](), True
+    async with hf.open_store(path, limits=limits) as store:
+        while more:
+            page = await store.memory_page("s", after=entries[-1] if entries else "", limit=size)
+            entries += [entry.key for entry in page.entries]
+            damaged += [place.key for place in page.damaged]
+            more = page.more
+    assert (entries, damaged) == (["k2", "k4", "k6"], ["k0", "k1", "k3", "k5", "k7"])
+
+
+async def test_damaged_memories_take_no_room_in_a_search(path: Path) -> None:
+    await _every_second_is_damaged(path)
+    async with hf.open_store(path) as store:
+        assert [entry.key for entry in (await store.memory_search("s", "apple", 2)).entries] == ["k2", "k4"]
+
+
 @pytest.mark.parametrize(
     ("damage", "rule"),
     [
@@ -159,6 +243,7 @@ async def test_a_damaged_memory_is_not_shown_and_can_be_written_anew(path: Path)
         ("UPDATE notifications SET state = 'queued' WHERE journal = 'ghost'", "notification"),
         ("UPDATE notifications SET state = 'claimed', input = 7 WHERE id = 1", "notification"),
         ("DELETE FROM notifications WHERE id = 1", "notification"),
+        ("UPDATE journals SET quarantine = 'by hand' WHERE id = 's'", "notification"),
         ("UPDATE memories SET value = 'x'", "checksum"),
         ("DELETE FROM memories WHERE key = 'other'", "memory"),
         ("DELETE FROM memory_changes WHERE key = 'other'", "memory"),
@@ -172,6 +257,15 @@ async def test_an_audit_names_what_does_not_fit(path: Path, damage: str, rule: s
     async with hf.open_store(path) as store:
         assert rule in {violation.rule for violation in await store.examine(audit)}
     assert not examine(path).healthy
+
+
+async def test_an_audit_names_notifications_that_are_out_of_their_order(path: Path) -> None:
+    async with hf.open_store(path) as store:
+        await store.notify("s", kind="task", title="second")
+    _change(path, "UPDATE notifications SET id = 99 WHERE id = 1")
+    async with hf.open_store(path) as store:
+        (violation,) = await store.examine(audit)
+        assert violation.detail == "is number 1 of its journal, after 2"
 
 
 @pytest.mark.parametrize("damage", ["UPDATE notifications SET run = 't1'", "UPDATE notifications SET run = NULL"])
@@ -194,6 +288,7 @@ async def test_a_report_counts_notifications_and_memories(path: Path) -> None:
     health = examine(path)
     assert health.healthy
     assert (health.notifications, health.memories) == ({"dead": 1, "queued": 1}, 2)
+    assert (health.memory_scopes, health.memories_damaged) == (1, 0)
 
 
 async def test_a_secret_is_found_in_notifications_and_memory(path: Path) -> None:
@@ -205,6 +300,19 @@ async def test_a_secret_is_found_in_notifications_and_memory(path: Path) -> None
 
 
 # ---- limits ----
+
+
+async def test_how_long_finished_notifications_are_kept_is_settable(tmp_path: Path) -> None:
+    clock = ManualClock()
+    limits = StoreLimits(notification_kept_ms=1_000)
+    async with hf.open_store(tmp_path / "store.db", clock=clock, limits=limits) as store:
+        await store.open_journal("s")
+        found, _ = await store.notify("s", kind="task", title="x")
+        await store.settle_notification(found.id, "acknowledged")
+        clock.advance(999)
+        assert (await store.purge_notifications()).removed == 0
+        clock.advance(1)
+        assert (await store.purge_notifications()).removed == 1
 
 
 async def test_the_number_of_entries_of_a_scope_is_limited(tmp_path: Path) -> None:
@@ -234,4 +342,4 @@ async def test_a_word_is_found_by_its_beginning_and_without_its_accents(tmp_path
     async with hf.open_store(tmp_path / "store.db") as store:
         await store.memory_put("s", "k", "Der Kaffee in der Brücke")
         for words in ("kaff", "brucke", "BRÜCKE kaffee"):
-            assert [found.key for found in await store.memory_search("s", words)] == ["k"], words
+            assert [found.key for found in (await store.memory_search("s", words)).entries] == ["k"], words

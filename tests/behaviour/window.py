@@ -12,7 +12,7 @@ from holdfast.turns.compacting import Estimator, mark_of
 from holdfast.turns.compactions import decode_compaction, is_compaction
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Callable, Sequence
 
     from holdfast.messages import Message, ModelRequest
     from holdfast.store import Store
@@ -47,7 +47,7 @@ class Writer(ScriptedModel):
         super().__init__(self._answer, name=name, keep=keep)
         self._steps, self._words, self._summary, self._say = steps, words, summary, say
 
-    def _answer(self, request: ModelRequest) -> ScriptItem | Awaitable[ScriptItem]:
+    def _answer(self, request: ModelRequest) -> Any:
         if request.position is None:
             return self._summary(request) if callable(self._summary) else self._summary
         said = None if self._say is None else self._say(request)

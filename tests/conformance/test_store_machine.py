@@ -385,6 +385,9 @@ class StoreMachine(RuleBasedStateMachine):
     @rule(again=st.booleans())
     def ripen(self, again: bool) -> None:  # noqa: FBT001
         self._both("ripen", lambda side: side.store.ripen(again=again))
+        if not again:
+            before = self._clock.read().wall
+            self._both("purge_notifications", lambda side: side.store.purge_notifications(before, 2))
 
     # ---- memory ----
 
@@ -534,7 +537,7 @@ async def _everything(store: Store) -> object:
     blobs = await store.examine(lambda reader: sorted(reader.raw_blobs()))
     ready = {row.id: await store.next_notifications(row.id) for row in rows}
     histories = [await store.memory_history("m", key) for key in ("k1", "k2", "k3")]
-    apples = sorted(entry.key for entry in await store.memory_search("m", "apple"))
+    apples = sorted(entry.key for entry in (await store.memory_search("m", "apple")).entries)
     questions = await store.open_waits("approval"), await store.rules("clerk")
     aliases = sorted(await store.examine(lambda reader: list(reader.raw_aliases())))
     lists = (leases, woken, work, inputs, heads, by_status, ready, histories, apples, questions, aliases)
@@ -546,7 +549,7 @@ MINIMA: Final = {
     **dict.fromkeys(("pipeline", "admit", "refer", "put_blob", "open_wait ok", "resolve ok", "reopen", "fork ok"), 2),
     **dict.fromkeys(("renew", "release", "collect_blobs", "expire_wait", "cancel_wait", "revoke_waits"), 1),
     **dict.fromkeys(("notify ok", "append_and_notify ok", "deliver ok", "settle_notification", "ripen ok"), 2),
-    **dict.fromkeys(("turn ok", "carry", "memory_put ok", "memory_delete"), 1),
+    **dict.fromkeys(("turn ok", "carry", "memory_put ok", "memory_delete", "purge_notifications ok"), 1),
     **dict.fromkeys(("approve ok", "consume ok", "remove_rule", "add_rule ok"), 1),
     **dict.fromkeys(("quarantine", "jump", "reboot", "crash_with_an_append_under_way"), 1),
 }

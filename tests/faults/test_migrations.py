@@ -96,7 +96,7 @@ async def test_an_older_store_takes_notifications_and_memory(tmp_path: Path, ver
         await store.open_journal("task", "process", role="task", session="idle")
     async with hf.open_store(tmp_path / "store.old") as store:
         assert [found.title for found in await store.next_notifications("idle")] == ["done"]
-        assert [found.key for found in await store.memory_search(None, "hello")] == ["greeting"]
+        assert [found.key for found in (await store.memory_search(None, "hello")).entries] == ["greeting"]
         assert [line.id for line in await store.journals(session="idle", role="task")] == ["task"]
         assert await check(store) == []
 
@@ -174,3 +174,25 @@ async def test_inputs_count_on_in_an_older_store(tmp_path: Path, version: int) -
     await _store_of_schema(version, tmp_path / "store.db")
     async with hf.open_store(tmp_path / "store.old") as store:
         assert (await store.accept("s", "again")).input == 2
+
+
+async def test_what_waited_for_a_session_in_quarantine_is_given_up_in_a_store_of_schema_3(tmp_path: Path) -> None:
+    await _store_of_schema(3, tmp_path / "store.db")
+    async with hf.open_store(tmp_path / "store.db") as store:
+        await store.notify("idle", kind="task", title="never told")
+        await store.notify("s", kind="task", title="waits")
+    connection: Any = apsw.Connection(str(tmp_path / "store.db"))
+    columns = ", ".join(row[1] for row in connection.execute("PRAGMA table_info(notifications)"))
+    rows = connection.execute(f"SELECT {columns} FROM notifications").fetchall()  # noqa: S608
+    connection.close()
+    old: Any = apsw.Connection(str(tmp_path / "store.old"))
+    places = ", ".join("?" * len(rows[0]))
+    old.executemany(f"INSERT INTO notifications ({columns}) VALUES ({places})", rows)  # noqa: S608
+    old.execute("UPDATE journals SET notices = 1 WHERE id IN ('s', 'idle')")
+    old.execute("UPDATE journals SET quarantine = 'damaged' WHERE id = 'idle'")
+    old.close()
+    async with hf.open_store(tmp_path / "store.old") as store:
+        (found,) = await store.notifications("idle")
+        assert (found.state, "quarantined: damaged" in (found.reason or "")) == ("dead", True)
+        assert [found.state for found in await store.notifications("s")] == ["queued"]
+        assert await check(store) == []

@@ -10,7 +10,7 @@ import typer
 from typer.core import TyperGroup
 
 from holdfast import __version__
-from holdfast.cli import commands, doctor, memory, models, notifications, policy, profiled, profiles, tasks
+from holdfast.cli import commands, doctor, memory, models, notifications, policy, profiled, profiles, rules, tasks
 from holdfast.cli.failures import FAILED, INTERRUPTED, exit_code, explained
 from holdfast.errors import HoldfastError
 
@@ -60,6 +60,8 @@ for _command in (
     commands.fork,
     commands.replay,
     commands.inbox,
+    commands.approve,
+    commands.deny,
     doctor.doctor,
 ):
     app.command(_command.__name__)(_command)
@@ -68,6 +70,7 @@ app.add_typer(memory.app, name="memory")
 app.add_typer(notifications.app, name="notifications")
 app.add_typer(policy.app, name="policy")
 app.add_typer(profiles.app, name="profiles")
+app.add_typer(rules.app, name="rules")
 app.add_typer(tasks.app, name="tasks")
 
 

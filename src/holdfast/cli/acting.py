@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from holdfast.cli.failures import FAILED, CallInvalid, WaitNotOpen
+from holdfast.cli.failures import FAILED, ApprovalNotResolved, CallInvalid, WaitNotOpen
 from holdfast.cli.following import hint
 from holdfast.cli.listing import read_line
-from holdfast.cli.sessions import find, find_session, looking, wait_label
+from holdfast.cli.sessions import approval_in, find, find_session, looking, wait_label
 from holdfast.cli.terminal import stderr, stdout
 from holdfast.errors import TurnUnknown
 from holdfast.runtime.reading import read_conversation
@@ -92,6 +92,10 @@ async def resolve(path: Path, given: str, name: str, text: str) -> int:
 async def _named_wait(runtime: Runtime, session: str, name: str) -> str:
     """The wait with this name, or whose last part this is."""
     names = [wait.name for wait in await runtime.waits(session)]
+    for known in names:
+        asked = approval_in(known)
+        if asked is not None and name in {known, wait_label(known), asked.id}:
+            raise ApprovalNotResolved(session, asked.id)
     if name in names:
         return name
     found = [known for known in names if wait_label(known) == name]

@@ -18,6 +18,7 @@ from holdfast.cli.unasked import Unasked
 from holdfast.errors import JournalMissing, UsageError
 from holdfast.messages import AssistantMessage, ToolMessage, UserMessage
 from holdfast.runtime import Runtime
+from holdfast.runtime.runtime import LIVE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -52,7 +53,7 @@ class Talk:
         store = await self._stack.enter_async_context(opened(self._path, session))
         try:
             self.session = await choose_session(store, session, as_id)
-            runtime = Runtime(store, [self._agent], only=self.session, own_prices=prices())
+            runtime = Runtime(store, [self._agent], only=self.session, own_prices=prices(), inline_budget=LIVE)
             head = await _head(store, self.session)  # before anything is done
             self._runtime = await self._stack.enter_async_context(runtime)
             self._others = Unasked(runtime, self.session, self._path, head)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path  # noqa: TC003  typer looks at the annotation at run time
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 import typer
@@ -26,11 +26,12 @@ def doctor(
     usual: StoreOption = DEFAULT_STORE,
     as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
 ) -> None:
-    """Examine a store: versions, counts, leases, quarantined journals, every checksum.
+    """Examine a store: versions, counts, leases, quarantined journals, spending, every checksum.
 
     Nothing is changed, and the store may be in use. Exit code 0 when all is well, 1 when there are problems.
     """
-    from holdfast.store.sqlite.health import examine  # noqa: PLC0415  apsw only when it is needed
+    from holdfast.runtime.spending import spend_of  # noqa: PLC0415  apsw only when it is needed
+    from holdfast.store.sqlite.health import examine  # noqa: PLC0415
 
     if store is None:
         store = usual
@@ -38,7 +39,7 @@ def doctor(
             raise StoreMissing(store)
     progress = _Progress()
     try:
-        health = examine(store, progress)
+        health = examine(store, progress, spend_of)
     except HoldfastError as error:
         progress.clear()
         if as_json:
@@ -47,7 +48,7 @@ def doctor(
             typer.echo(f"doctor: {error}", err=True)
         raise typer.Exit(1) from error
     progress.clear()
-    typer.echo(msgspec.json.encode(health).decode() if as_json else "\n".join(_lines(health, _memories(store))))
+    typer.echo(msgspec.json.encode(health).decode() if as_json else "\n".join(_lines(health)))
     raise typer.Exit(0 if health.healthy else 1)
 
 
@@ -68,35 +69,7 @@ class _Progress:
             sys.stderr.flush()
 
 
-class _Memories(NamedTuple):
-    """What is remembered."""
-
-    scopes: int
-    entries: int
-    damaged: int
-
-
-def _memories(path: Path) -> _Memories:
-    """How much is remembered, and how many entries are not what was written."""
-    from holdfast.store.contract import StoreLimits  # noqa: PLC0415  apsw only when it is needed
-    from holdfast.store.sqlite.files import connect_reader, snapshot, translated  # noqa: PLC0415
-    from holdfast.store.sqlite.reader import SqliteReader  # noqa: PLC0415
-
-    scopes: set[str] = set()
-    entries = damaged = 0
-    with translated(path):
-        connection = connect_reader(path, StoreLimits())
-        try:
-            with snapshot(connection):
-                for entry, sound in SqliteReader(connection).memories.raw():
-                    scopes.add(entry.scope)
-                    entries, damaged = entries + 1, damaged + (not sound)
-        finally:
-            connection.close()
-    return _Memories(len(scopes), entries, damaged)
-
-
-def _lines(health: Health, memories: _Memories) -> list[str]:
+def _lines(health: Health) -> list[str]:
     verdict = "healthy" if health.healthy else f"{health.problem_count:,} problem(s)"
     checksums = "all checksums right" if not health.checksum_failures else f"{health.checksum_failures:,} WRONG"
     lines = [
@@ -108,7 +81,7 @@ def _lines(health: Health, memories: _Memories) -> list[str]:
         _line("inbox", f"{health.pending_inputs:,} pending"),
         _line("waits", f"{health.open_waits:,} open{_due(health.next_due)}"),
         _line("notifications", _counted(health.notifications)),
-        _line("memories", _remembered(memories)),
+        _line("memories", _remembered(health)),
         _line("blobs", f"{health.blobs:,} ({_size(health.blob_bytes)})"),
         _line("leases", f"{len(health.leases):,} held"),
     ]
@@ -130,11 +103,11 @@ def _counted(counts: dict[str, int]) -> str:
     return f"{sum(counts.values()):,}" + (f" ({kinds})" if kinds else "")
 
 
-def _remembered(memories: _Memories) -> str:
-    if not memories.entries:
+def _remembered(health: Health) -> str:
+    if not health.memories:
         return "0"
-    damaged = f", {memories.damaged:,} DAMAGED" if memories.damaged else ", none damaged"
-    return f"{memories.entries:,} in {memories.scopes:,} scope(s){damaged}"
+    damaged = f"{health.memories_damaged:,} DAMAGED" if health.memories_damaged else "none damaged"
+    return f"{health.memories:,} in {health.memory_scopes:,} scope(s), {damaged}"
 
 
 def _held(held: Held) -> str:

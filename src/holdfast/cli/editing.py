@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import shlex
 import shutil
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
-from holdfast.cli.failures import FAILED, CallInvalid
+from holdfast.cli.editor import editor_command
+from holdfast.cli.failures import FAILED
 from holdfast.cli.remembering import AUTHOR, remembering
 from holdfast.cli.terminal import stderr, stdout
 from holdfast.errors import MemoryConflict, UsageError
@@ -20,8 +19,6 @@ from holdfast.memory.filenames import SUFFIX, conflict_key, written_name
 
 if TYPE_CHECKING:
     from holdfast.store import Remembered
-
-_USUAL: Final = "vi"
 
 
 class EditLeft(UsageError):
@@ -35,7 +32,7 @@ class EditLeft(UsageError):
 
 async def edit(path: Path, scope: str, key: str) -> int:
     """Let a person edit an entry, and write what it becomes."""
-    editor = _editor()
+    editor = editor_command()
     async with remembering(path) as store:
         before = await Memory(store, scope).get(key)
         await store.memory_history(scope, key, 1)  # a key that can't be one is told before anybody writes
@@ -63,19 +60,6 @@ async def edit(path: Path, scope: str, key: str) -> int:
     shutil.rmtree(folder)
     stdout().line(said)
     return result
-
-
-def _editor() -> list[str]:
-    given = os.environ.get("VISUAL") or os.environ.get("EDITOR") or _USUAL
-    try:
-        command = shlex.split(given)
-    except ValueError as error:
-        message = f"$VISUAL or $EDITOR is no command: {error}"
-        raise CallInvalid(message) from None
-    if not command or shutil.which(command[0]) is None:
-        message = f"there is no editor {given!r}; set $EDITOR to one"
-        raise CallInvalid(message)
-    return command
 
 
 async def _run(editor: list[str], file: Path) -> int:

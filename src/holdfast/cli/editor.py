@@ -34,7 +34,7 @@ class Draft:
     """A text in a file of its own, to be edited as often as it takes."""
 
     def __init__(self, name: str, text: str) -> None:
-        self._editor = _editor()
+        self._editor = editor_command()
         self._folder = Path(tempfile.mkdtemp(prefix="holdfast-"))
         self.file = self._folder / name
         self.file.write_bytes(text.encode())
@@ -73,7 +73,8 @@ def _undisturbed() -> Generator[None]:
         signal.signal(signal.SIGINT, before)
 
 
-def _editor() -> list[str]:
+def editor_command() -> list[str]:
+    """The editor of whoever calls, as a command; an error where there is none."""
     given = os.environ.get("VISUAL") or os.environ.get("EDITOR") or _USUAL
     try:
         command = shlex.split(given)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from holdfast import events
-from holdfast.cli.sessions import find, looking, wait_label
+from holdfast.cli.sessions import find, looking, wait_label, wait_told
 from holdfast.cli.terminal import duration, one_line, stdout
 from holdfast.events import events_of
 from holdfast.messages import AssistantMessage, UserMessage
@@ -86,7 +86,7 @@ def describe(event: Event) -> str | None:  # noqa: PLR0911, PLR0912  one line fo
         case events.ModelFailed():
             return f"model failed: {one_line(event.code, 40)}: {one_line(event.message, 200)}"
         case events.ApprovalRequested():
-            return f"waits for {wait_label(event.wait)}"
+            return f"waits for {wait_told(event.wait)}"
         case events.TaskStarted():
             return f"task begun by {event.by}"
         case events.TaskProgressed():

@@ -86,6 +86,18 @@ class WaitNotOpen(UsageError):
         self.names = tuple(names)
 
 
+class ApprovalNotResolved(UsageError):
+    """An approval is not answered with a value. Nothing was changed."""
+
+    def __init__(self, session: str, id: str) -> None:
+        super().__init__(
+            f"{id!r} of {session!r} is an approval, and no value answers it: "
+            f"use 'holdfast approve {id}' or 'holdfast deny {id}'"
+        )
+        self.session = session
+        self.id = id
+
+
 class CommandBroken(InvariantBroken):
     """A command met something that it was not made for."""
 

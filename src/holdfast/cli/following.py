@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from holdfast.cli.failures import EXITS, INTERRUPTED, TERMINATED, WAITING
 from holdfast.cli.options import DEFAULT_STORE, ENVIRONMENT
-from holdfast.cli.sessions import open_waits, wait_label
+from holdfast.cli.sessions import approval_in, open_waits, wait_label
 from holdfast.events import TERMINAL, InputAccepted, RunStarted, TurnWaiting
 from holdfast.spawning import spawn
 from holdfast.turns import keys
@@ -104,8 +104,12 @@ class Follower:
         for name in waits:
             owner = name.partition("/")[0]
             behind = "" if owner == self._turn.id else f" ({self._turn.id} comes after it)"
-            answer = self._hint("resolve", wait_label(name), "JSON")
-            self._screen.remark(f"{owner} waits for {wait_label(name)!r}{behind}; answer with: {answer}")
+            asked = approval_in(name)
+            if asked is None:
+                what, answer = repr(wait_label(name)), self._hint("resolve", wait_label(name), "JSON")
+            else:
+                what, answer = f"approval of {asked.tool}", hint(self._path, "approve", asked.id)
+            self._screen.remark(f"{owner} waits for {what}{behind}; answer with: {answer}")
         self._screen.remark(f"then go on with: {self._hint('resume')}")
         return Followed(WAITING, waits)
 

@@ -11,7 +11,7 @@ from holdfast.cli.notifications import read_notifications
 from holdfast.cli.question import answers, described, title
 from holdfast.cli.sessions import approval_in, looking, open_waits, wait_label
 from holdfast.cli.terminal import duration, one_line, printable, stderr, stdout
-from holdfast.errors import HoldfastError, JournalQuarantined
+from holdfast.errors import HoldfastError, JournalMissing, JournalQuarantined
 from holdfast.runtime.finding import ASK
 from holdfast.runtime.interrupted import LOOK
 from holdfast.turns import keys
@@ -135,7 +135,10 @@ async def _may_try(store: Store, found: Notification, now: int) -> bool:
     """Whether a notification that was given up could be queued again."""
     if found.expires is not None and found.expires <= now:
         return False
-    return bool(await store.heads([found.journal]))
+    try:
+        return (await store.journal(found.journal)).quarantine is None
+    except JournalMissing:
+        return False
 
 
 def _dead(found: Notification, path: Path, *, again: bool) -> Item:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from holdfast.cli.sessions import all_sessions, looking, wait_label
+from holdfast.cli.sessions import all_sessions, looking, wait_told
 from holdfast.cli.terminal import duration, one_line, stdout, table
 from holdfast.turns.conversation import deadline_wait
 
@@ -133,7 +133,7 @@ def _rows(out: Terminal, lines: list[Line], now: int) -> list[str]:
 def _by(line: Line) -> str:
     parts = [] if line.pid is None else [f"pid {line.pid}"]
     if line.waits:
-        parts.append(f"waits for {one_line(', '.join(map(wait_label, line.waits)), 40)}")
+        parts.append(f"waits for {one_line(', '.join(map(wait_told, line.waits)), 80)}")
     if line.queued and line.status != "queued":
         parts.append(f"{line.queued} queued")
     return ", ".join(parts) or "-"

@@ -11,10 +11,10 @@ import msgspec
 from holdfast.cli.failures import FAILED, CallInvalid
 from holdfast.cli.sessions import require_store
 from holdfast.cli.terminal import duration, one_line, printable, stderr, stdout, table
-from holdfast.errors import HoldfastError
+from holdfast.errors import HoldfastError, MemoryCorrupt
 from holdfast.memory import Memory
 from holdfast.memory.mirror import Mirror
-from holdfast.store import open_store
+from holdfast.store import MemoryPlace, open_store
 from holdfast.store.beside import memory_folder
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ async def _sync(mirror: Mirror | None) -> None:
 
 
 async def ls(path: Path, scope: str | None, prefix: str, search: str, *, as_json: bool) -> int:
-    """List scopes or entries."""
+    """List scopes or entries. Those that are damaged are named, and the exit code says that there are some."""
     if prefix and search:
         raise CallInvalid("--prefix and --search do not go together")
     if prefix and scope is None:
@@ -69,11 +69,15 @@ async def ls(path: Path, scope: str | None, prefix: str, search: str, *, as_json
             _show_scopes(await store.memory_scopes(), as_json=as_json)
             return 0
         if search:
-            entries = await store.memory_search(scope, search)
+            entries, damaged = await store.memory_search(scope, search)
         else:
-            entries = [entry async for entry in Memory(store, scope or "").entries(prefix)]
+            memory, keys = Memory(store, scope or ""), list[str]()
+            entries = [entry async for entry in memory.entries(prefix, damaged=keys.append)]
+            damaged = [MemoryPlace(memory.scope, key) for key in keys]
     _show_entries(entries, now, as_json=as_json, scoped=scope is not None)
-    return 0
+    for place in damaged:
+        stderr().line(f"holdfast: left out: {one_line(str(MemoryCorrupt(*place)), 600)}")
+    return FAILED if damaged else 0
 
 
 def _show_scopes(scopes: Sequence[MemoryScope], *, as_json: bool) -> None:

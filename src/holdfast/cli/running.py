@@ -222,7 +222,7 @@ async def _resume(path: Path, target: Target, agent: Agent, screen: Screen, *, u
 
 async def _in_background(store: Store, session: str) -> bool:
     """Whether tool calls of a session go on in the background, or it is still to hear how one ended."""
-    for status in ("running", "idle"):
+    for status in ("idle", "running"):  # in the order in which a task goes on
         if await store.journals(role=ROLE, session=session, status=status, limit=1):
             return True
     return bool(await store.next_notifications(session, 1))
@@ -250,6 +250,7 @@ async def _answered(store: Store, session: str) -> bool:
     while waits := await open_waits(store, session):
         version = store.version
         timers = [wait for wait in await store.waits(session) if wait.state == "open" and wait.deadline is not None]
+        timers = [wait for wait in timers if wait.kind is None]  # what is asked of a person no timer answers in time
         if not timers:
             return False
         if waits == await open_waits(store, session):

@@ -42,7 +42,7 @@ IDLE_CHECK: Final = 30.0
 TICK: Final = 5.0
 """Between two looks at what is ready to be delivered and was not, in seconds."""
 PURGE: Final = 600.0
-"""Between two removals of memory that has expired, in seconds."""
+"""Between two removals of what has expired or is finished with, in seconds."""
 PASSING: Final = (StoreBusy, StoreFull, StoreFailed, CommitUnknown, Fenced, HeadConflict)
 """Trouble that may be over at the next try."""
 RETRY: Final = (0.1, 0.5, 2.0, 10.0)
@@ -223,9 +223,11 @@ class Embedded:
             return
         self._ticked = now
         self._undelivered = bool(await self._store.ripen(again=True))
-        if now - self._purged >= PURGE:
+        if not self._purged or now - self._purged >= PURGE:
             self._purged = now
             await self._store.memory_purge()
+            if (await self._store.purge_notifications()).more:
+                self._purged = 0.0  # one page at a time: the next tick goes on
 
     async def _look(self) -> None:
         await self._timers()

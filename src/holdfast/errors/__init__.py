@@ -30,6 +30,7 @@ from holdfast.errors.arguments import (
     InvalidValue,
     PayloadTooLarge,
 )
+from holdfast.errors.delivering import GateInvalid, NotASession
 from holdfast.errors.effects import (
     EffectCancelled,
     EffectFailed,
@@ -132,6 +133,7 @@ __all__ = [
     "EventTooLarge",
     "Fenced",
     "ForkPointMissing",
+    "GateInvalid",
     "GroupInvalid",
     "Halted",
     "HeadConflict",
@@ -157,6 +159,7 @@ __all__ = [
     "ModelError",
     "ModelUnknown",
     "NoneSucceeded",
+    "NotASession",
     "NotOffered",
     "NotificationUnknown",
     "NotificationsFull",

@@ -6,7 +6,7 @@ import math
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from holdfast.errors import InvalidNumber
+from holdfast.errors import InvalidNumber, MemoryCorrupt
 from holdfast.names import check_id, check_name
 
 if TYPE_CHECKING:
@@ -82,20 +82,45 @@ class Memory:
         return gone
 
     async def list(self, prefix: str = "", *, after: str = "", limit: int | None = None) -> list[Remembered]:
-        """Entries whose key begins with `prefix`, by key. Pass the last key as `after` for the next page."""
-        return await self._store.memory_list(self.scope, prefix, after=after, limit=limit)
+        """Entries whose key begins with `prefix`, by key. Pass the last key as `after` for the next page.
 
-    async def entries(self, prefix: str = "") -> AsyncGenerator[Remembered]:
-        """All entries whose key begins with `prefix`, by key, read page by page."""
-        after = ""
-        while page := await self.list(prefix, after=after):
-            for entry in page:
+        Those that do not match their checksum are left out; `damaged` tells which they are.
+        """
+        return (await self._store.memory_page(self.scope, prefix, after=after, limit=limit)).entries
+
+    async def entries(
+        self, prefix: str = "", *, damaged: Callable[[str], object] | None = None
+    ) -> AsyncGenerator[Remembered]:
+        """All entries whose key begins with `prefix`, by key, read page by page.
+
+        `damaged` is told the key of each that does not match its checksum, and the others come. Without it, such a one
+        is a `MemoryCorrupt`: whoever wants all of them must not take what is damaged for what is gone.
+        """
+        after, more = "", True
+        while more:
+            page = await self._store.memory_page(self.scope, prefix, after=after)
+            for place in page.damaged:
+                if damaged is None:
+                    raise MemoryCorrupt(*place)
+                damaged(place.key)
+            for entry in page.entries:
                 yield entry
-            after = page[-1].key
+                after = entry.key
+            more = page.more
+
+    async def damaged(self, prefix: str = "") -> list[str]:
+        """The keys of entries that do not match their checksum: write them anew, or restore them from a backup."""
+        keys: list[str] = []
+        async for _ in self.entries(prefix, damaged=keys.append):
+            pass
+        return keys
 
     async def search(self, words: str, limit: int | None = None) -> list[Remembered]:
-        """Entries that have all these words in their key or value, the best first. No word is an operator."""
-        return await self._store.memory_search(self.scope, words, limit)
+        """Entries that have all these words in their key or value, the best first. No word is an operator.
+
+        Those that do not match their checksum are left out.
+        """
+        return (await self._store.memory_search(self.scope, words, limit)).entries
 
     async def history(self, key: str, limit: int | None = None) -> list[MemoryChange]:
         """The changes of an entry, newest first, also of one that was deleted. A bounded number of them is kept."""

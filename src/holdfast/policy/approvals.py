@@ -37,6 +37,8 @@ class Question(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     rule: str = ""
     why: str = ""
     asked: int = 0
+    each: bool = False
+    """It is asked each time: no stored rule answers it."""
 
     @property
     def digest(self) -> str:

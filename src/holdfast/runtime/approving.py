@@ -83,7 +83,8 @@ class Approvals:
             self._check_arguments(question, arguments)
             # What is approved is what runs: it can't be cleaned on its way, so it is refused.
             self._store.redactor.check_json("arguments", msgspec.json.encode(arguments))
-        approved = Approved(question.digest_with(arguments or question.arguments), _name(by), arguments)
+        runs = question.arguments if arguments is None else arguments
+        approved = Approved(question.digest_with(runs), _name(by), arguments)
         rule = None
         if always is not None:
             if arguments is not None:
@@ -135,7 +136,9 @@ class Approvals:
             question.asked,
             wait.deadline,
             question.sandbox,
-            narrowest(agent.subject(question.tool, question.arguments)) if agent is not None and known else None,
+            None
+            if agent is None or not known or question.each
+            else narrowest(agent.subject(question.tool, question.arguments)),
         )
 
     # ---- answering ----

@@ -106,16 +106,18 @@ class Authorising:
             return
         if self._recorded_answer(call.key) is not None:
             return  # it was approved, and the process before this one did not get to it
+        # Where a question is open, or was answered, that answer is used, and used up.
+        asked = bool(self._performer.below(call.key, MARK))
         subject = self._agent.subject(call.call.name, call.call.arguments or {})
         decision = self._agent.decide(subject, taint)
         if why is not None and decision.verdict == "allow":
             decision = Decision("ask", "hook", why)
-        answerable = why is None and not decision.tainted
+        answerable = why is None and not decision.tainted and not asked
         if decision.verdict == "deny":
             call.refused = ErrorInfo(DENIED, f"{call.call.name} is not allowed here: {decision.why} ({decision.rule})")
         elif decision.verdict == "ask" and not (answerable and await self._around.always(self._agent.name, subject)):
             # What is asked because of taint, or by a hook, is asked each time.
-            await self._asked(call, subject, decision)
+            await self._asked(call, subject, decision, taint, each=why is not None or decision.tainted)
 
     # ---- hooks ----
 
@@ -142,8 +144,10 @@ class Authorising:
 
     def _note(self, call: Call, decided: list[ToolDecision]) -> None:
         try:
-            body = msgspec.json.encode(decided)
-            _decisions.decode(body)
+            # A secret among the arguments is no more than its name, also now: the call must be the same when it is
+            # made again after a crash.
+            body = self._performer.redactor.bytes(msgspec.json.encode(decided))
+            decided[:] = _decisions.decode(body)
         except (msgspec.MsgspecError, TypeError, ValueError, InvalidValue) as error:
             decided[:] = [Deny(f"what a hook decided can't be recorded: {error}")]
             body = msgspec.json.encode(decided)
@@ -214,7 +218,7 @@ class Authorising:
 
     # ---- a person ----
 
-    async def _asked(self, call: Call, subject: Subject, decision: Decision) -> None:
+    async def _asked(self, call: Call, subject: Subject, decision: Decision, taint: Taint, *, each: bool) -> None:
         """Ask a person, or act on what one has answered."""
         now = self._performer.now()
         question = Question(
@@ -228,6 +232,7 @@ class Authorising:
             rule=decision.rule,
             why=decision.why,
             asked=now,
+            each=each,
         )
         name = question.wait
         expires = decision.expires_ms or EXPIRES_MS
@@ -249,10 +254,19 @@ class Authorising:
         if isinstance(answer, Denied):
             call.refused = ErrorInfo(DENIED, refusal(call.call.name, answer))
         elif answer.arguments is not None:
-            call.edited = True
-            self._bind(call, answer.arguments)
+            self._edit(call, answer.arguments, taint)
         else:
             self._bind(call, question.arguments)
+
+    def _edit(self, call: Call, arguments: dict[str, Any], taint: Taint) -> None:
+        """A person wrote other arguments. What no person may allow, this one may not either."""
+        call.edited = True
+        self._bind(call, arguments)
+        if call.refused is None:
+            decision = self._agent.decide(self._agent.subject(call.call.name, arguments), taint)
+            if decision.verdict == "deny":
+                said = f"{call.call.name} is not allowed with what a person wrote: {decision.why} ({decision.rule})"
+                call.refused = ErrorInfo(DENIED, said)
 
 
 def _over(state: str) -> str:

@@ -152,6 +152,7 @@ class _Nobody:
         self.session = session
         self.host: Services | None = None
         self.hooks: tuple[Hooks, ...] = ()
+        self.inline_budget: float | None = None
 
     def show(self, kind: type[LiveEvent], run: str, fields: dict[str, Any]) -> None:
         """Nobody watches."""

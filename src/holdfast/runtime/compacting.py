@@ -7,6 +7,7 @@ for a while.
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -19,7 +20,7 @@ from holdfast.errors import ModelError
 from holdfast.messages import ModelRequest, Settings, Text, Usage, UserMessage
 from holdfast.models import prices, respond
 from holdfast.records import Ask, Done
-from holdfast.runtime.spending import spent_on
+from holdfast.runtime.spending import spent_on_room
 from holdfast.runtime.surroundings import passes
 from holdfast.tools.paging import READER
 from holdfast.tools.results import said_by
@@ -88,6 +89,7 @@ class Compacting:
             if isinstance(found.outcome, Done):
                 made = decode_compaction(bytes(found.outcome.value))
                 thread = made.applied(thread)
+                self._breaker = made.judged(self._breaker, found.outcome.at)
                 self._count(made)
         return thread
 
@@ -149,24 +151,29 @@ class Compacting:
             denied = await self._hooked.before_compaction(len(thread), made.before)
             if denied is not None:
                 return None
-        compaction = await self._carried_out(thread, made, counter)
-        self._record(key, compaction)
+        begun = asyncio.get_running_loop().time()
+        compaction = await self._recorded(key, await self._carried_out(thread, made, counter), begun)
+        if compaction is None:
+            return None
         self._count(compaction)
         self._gauge = None
         if self._hooked.has("after_compaction"):
             await self._hooked.after_compaction(compaction.summary)
         return compaction.applied(thread)
 
-    def _record(self, key: str, made: Compaction) -> None:
+    async def _recorded(self, key: str, made: Compaction, begun: float) -> Compaction | None:
+        """The compaction as the journal has it, with nothing secret in it; None when the store can't keep it."""
         number = 1 + len(self._performer.below(key, MARK)) + self._here.get(key, 0)
         self._here[key] = self._here.get(key, 0) + 1
-        name = f"{key}{MARK}{number}"
-        body = msgspec.json.encode(made)
-        ask = Ask("direct", made.model or made.plan.way, digest_of_bytes("compaction", body))
+        body = self._performer.redactor.bytes(msgspec.json.encode(made), numbers=False)
+        kept = decode_compaction(body)
+        ask = Ask("direct", kept.model or kept.plan.way, digest_of_bytes("compaction", body))
         crash_point("turn.before_compaction")
-        done = Done(at=self._performer.now(), key=name, ask=ask, value=msgspec.Raw(body))
-        spend = spent_on(made.usage, made.cost, made.calls) if made.calls else None
-        self._recorder.submit([done], patient=True, spend=spend)
+        outcome = await self._performer.succeeded(f"{key}{MARK}{number}", ask, body, begun)
+        if not isinstance(outcome, Done):
+            return None
+        self._recorder.submit([outcome], patient=True, spend=spent_on_room(kept))
+        return kept
 
     # ---- the summary ----
 

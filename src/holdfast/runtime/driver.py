@@ -68,6 +68,7 @@ class SessionDrive:
         self.session = session
         self.host: Services | None = Services(around, session)
         self.hooks = around.hooks
+        self.inline_budget = around.inline_budget
         self._store = around.store
         self._waits = JournalWaits(around.store, session)
         self._around = around

@@ -24,6 +24,7 @@ from holdfast.tools.context import Context
 from holdfast.tools.cutting import Whole
 from holdfast.tools.definition import Complaint
 from holdfast.tools.paging import READER
+from holdfast.tools.processes import spawning
 from holdfast.tools.results import complained, leaves, malformed, raised, said_by, timed_out, unknown_tool
 from holdfast.tools.returned import as_text, long_json, long_text
 
@@ -227,7 +228,7 @@ class Invoker:
                 info = ErrorInfo("CancelledError", self._clean(f"what it waited for was cancelled {error}".rstrip()))
                 return self._failed(prepared, info, begun)
             if isinstance(error, TimedOut):
-                return self._timed_out(prepared, tool, begun)
+                return self._timed_out(prepared, tool, begun, left=error.left)
             return self._failed(prepared, raised(error, self._clean), begun)
         return await self._performer.succeeded(prepared.key, prepared.asked, body, begun, tuple(refs), tuple(kept))
 
@@ -261,11 +262,11 @@ class Invoker:
             return {key: await self._kept(item, refs, depth + 1) for key, item in items}
         return value
 
-    def _timed_out(self, prepared: Call, tool: AnyTool, begun: float) -> Outcome:
+    def _timed_out(self, prepared: Call, tool: AnyTool, begun: float, *, left: bool) -> Outcome:
         """It was stopped. Of a call that must not be repeated, nobody can say whether it took effect."""
         if not tool.read_only and not tool.idempotent:
             return Unknown(at=self._performer.now(), key=prepared.key, ask=prepared.asked)
-        return self._failed(prepared, timed_out(tool.name, tool.timeout or 0), begun)
+        return self._failed(prepared, timed_out(tool.name, tool.timeout or 0, left=left), begun)
 
     def _unwrap(self, group: BaseExceptionGroup[BaseException]) -> None:
         """A task group wraps what one of its tasks was left with."""
@@ -281,6 +282,11 @@ class Invoker:
 
 class TimedOut(Exception):
     """The tool took longer than it may take."""
+
+    def __init__(self, tool: str, *, left: bool) -> None:
+        super().__init__(tool)
+        self.left = left
+        """It could not be stopped: its thread, or a function that does not listen, goes on by itself."""
 
 
 async def _attempt(tool: AnyTool, bound: Bound, context: Context, place: Place) -> object:
@@ -300,17 +306,21 @@ async def _call(tool: AnyTool, bound: Bound, context: Context, place: Place) -> 
 
 async def _timed(tool: AnyTool, bound: Bound, context: Context, place: Place, seconds: float) -> object:
     """A call that must end in time. One that does not although it is cancelled is left alone, and told in the log."""
-    task = asyncio.ensure_future(_call(tool, bound, context, place))
+    with spawning(tool.name) as spawned:
+        task = asyncio.ensure_future(_call(tool, bound, context, place))
     try:
         await asyncio.wait({task}, timeout=seconds)
     except BaseException:
-        await unwound(task)
+        if not await unwound(task):
+            spawned.stop()
         raise
     if task.done():
         return task.result()
-    if not await unwound(task):
+    ended = await unwound(task)
+    if not ended:
+        spawned.stop()
         _log.warning("the tool %r does not end although its time is up; it is left alone", tool.name)
-    raise TimedOut(tool.name)
+    raise TimedOut(tool.name, left=spawned.abandoned or not ended)
 
 
 def _ready(prepared: Call) -> tuple[AnyTool, Bound]:

@@ -83,7 +83,7 @@ class TurnRun:
         self._recorder = Recorder(self.performer)
         self._waits = Awaiting(around, self.performer, self._recorder)
         tools = {} if agent is None else agent.tools
-        budget = None if agent is None else agent.inline_budget
+        budget = around.inline_budget if agent is None or agent.inline_budget is None else agent.inline_budget
         hooks = () if agent is None else (*around.hooks, *agent.hooks)
         self._hooked = Hooked(hooks, around, "" if agent is None else agent.name, turn.run)
         self._taint = CLEAN

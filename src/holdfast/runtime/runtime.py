@@ -30,6 +30,7 @@ from holdfast.policy.admission import misshapen
 from holdfast.policy.hooks import checked_hooks
 from holdfast.runtime.approving import Approvals
 from holdfast.runtime.collecting import rare_collections
+from holdfast.runtime.delivering import checked_gate, checked_session
 from holdfast.runtime.desk import Desk
 from holdfast.runtime.driver import SessionDrive
 from holdfast.runtime.following import Cursor, Rings, follow_store, store_cursor
@@ -47,6 +48,7 @@ from holdfast.store import open_store
 from holdfast.store.admission import Admission as StoreAdmission
 from holdfast.store.store import LEASE_MS, MIN_LEASE_MS, Store
 from holdfast.tasks import is_task_id
+from holdfast.tools.crowding import MAX_CALLS, at_most
 from holdfast.tools.watchdog import watching
 from holdfast.turns.conversation import Stop, deadline_wait, refs_of
 from holdfast.turns.keys import run_of
@@ -79,6 +81,8 @@ CONCURRENCY: Final = 256
 RESERVED: Final = "holdfast/"
 """What input keys of Holdfast itself begin with."""
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+LIVE: Final = 0.3
+"""Seconds that a model waits for a call where a person waits for the model; the rest goes on in the background."""
 GRACE: Final = 4.0
 """How long work may go on when the runtime is closed, in seconds."""
 
@@ -104,6 +108,7 @@ class Runtime:
         can_deliver: Callable[[str], bool] | None = None,
         mirror: Path | str | None = None,
         hooks: Sequence[Hooks] = (),
+        inline_budget: timedelta | float | None = None,
         secrets: SecretsGiven = None,
     ) -> None:
         self.store = store
@@ -128,11 +133,12 @@ class Runtime:
             Turnstile(),
             lease_ms,
             own_prices or {},
-            can_deliver or _always,
+            checked_gate(can_deliver),
             f"pid {os.getpid()}",
             Mirroring(store, mirror),
             lender_of(store, secrets),
             checked_hooks(hooks),
+            None if inline_budget is None else milliseconds(inline_budget) / 1000,
         )
         self._approvals = Approvals(store, self.agents)
         self.tasks = Desk(self._around)
@@ -439,7 +445,7 @@ class Runtime:
         if self._closed:
             raise RuntimeStopped
         found, fresh = await self.store.notify(
-            session,
+            checked_session(session),
             kind=kind,
             title=title,
             body=body,
@@ -502,10 +508,6 @@ class Runtime:
         return 0 if self._engine is None else self._engine.active
 
 
-def _always(session: str) -> bool:  # noqa: ARG001  any session
-    return True
-
-
 def _wall(at: datetime | None) -> int | None:
     if at is None:
         return None
@@ -522,12 +524,14 @@ async def open(  # noqa: PLR0913
     durability: Durability = "power",
     lease_ms: int = LEASE_MS,
     concurrency: int = CONCURRENCY,
+    max_calls: int = MAX_CALLS,
     drive: bool = True,
     prices: Mapping[str, Price] | None = None,
     can_deliver: Callable[[str], bool] | None = None,
     mirror: bool = True,
     secrets: SecretsGiven = None,
     hooks: Sequence[Hooks] = (),
+    inline_budget: timedelta | float | None = None,
     limits: StoreLimits | None = None,
     clock: Clock | None = None,
 ) -> AsyncGenerator[Runtime]:
@@ -536,10 +540,12 @@ async def open(  # noqa: PLR0913
     Whatever was interrupted goes on at once. `drive=False` only looks and accepts: another process does the work.
     `can_deliver` is asked before notifications enter a session; call `runtime.gate_changed` when it may say otherwise.
     Memory is mirrored as files beside the store unless `mirror` is False. `hooks` see and decide what happens around
-    all agents; they run before those of an agent.
+    all agents; they run before those of an agent. `inline_budget` is how long models wait for a call where neither the
+    tool nor the agent says; `hf.LIVE` (0.3 s) suits a person who waits for each answer.
+    `max_calls` tool calls run at once in this process, of all tools together; of several runtimes, the lowest counts.
     `prices` go before the known ones: ``{"provider:model": hf.Price(input=3, output=15)}``, dollars a million tokens.
     """
-    with rare_collections(), watching():
+    with rare_collections(), watching(), at_most(max_calls):
         async with (
             open_store(path, durability=durability, limits=limits, clock=clock) as store,
             Runtime(
@@ -553,6 +559,7 @@ async def open(  # noqa: PLR0913
                 mirror=path if mirror and drive else None,
                 secrets=secrets,
                 hooks=hooks,
+                inline_budget=inline_budget,
             ) as runtime,
         ):
             yield runtime

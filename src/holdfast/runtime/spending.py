@@ -4,26 +4,39 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from holdfast.errors import InvariantBroken
 from holdfast.messages import decode_reply
 from holdfast.policy.limits import Used
 from holdfast.records import TASK, Done, Outcome, Started
-from holdfast.store.spending.contract import Spend
+from holdfast.store.spending.contract import NOTHING, Spend
 from holdfast.turns import keys
 from holdfast.turns.compactions import decode_compaction, is_compaction
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from holdfast.messages import Usage
-    from holdfast.records import Record
+    from holdfast.records import Blob, Record
     from holdfast.store.spending.contract import ReadBlob
+    from holdfast.turns.compactions import Compaction
 
 _CALL = Spend(tool_calls=1)
 _TASK = Spend(tasks=1)
 
 
-def spent_on(usage: Usage, cost: float | None, calls: int = 1) -> Spend:
-    """What model calls used. What came out of a cache or went into one was read by the model, too."""
+def spent_on(usage: Usage, cost: float | None) -> Spend:
+    """What a model call used. What came out of a cache or went into one was read by the model, too."""
+    return _spent(1, usage, cost)
+
+
+def spent_on_room(made: Compaction) -> Spend | None:
+    """What making room in the context used; None when no model was asked. It is no step: that is for turns."""
+    return _spent(0, made.usage, made.cost, made.calls) if made.calls else None
+
+
+def _spent(steps: int, usage: Usage, cost: float | None, calls: int = 1) -> Spend:
     return Spend(
-        model_calls=calls,
+        model_calls=steps,
         input_tokens=usage.input + usage.cache_read + usage.cache_write,
         output_tokens=usage.output,
         cost_micros=0 if cost is None else round(cost * 1_000_000),
@@ -43,11 +56,20 @@ def spend_of(record: Record, read: ReadBlob) -> Spend | None:
         if body is None:
             return None
         if key.inner:
-            made = decode_compaction(body)
-            return spent_on(made.usage, made.cost, made.calls) if made.calls else None
+            return spent_on_room(decode_compaction(body))
         reply = decode_reply(body)
         return spent_on(reply.usage, reply.cost)
     return _CALL if key.name == "tools" and key.call and isinstance(record, Outcome) else None
+
+
+def spent_by(records: Iterable[Record]) -> Spend:
+    """What records say was spent that hold their values themselves."""
+    return sum((spend for record in records if (spend := spend_of(record, _no_blob)) is not None), NOTHING)
+
+
+def _no_blob(blob: Blob) -> None:
+    message = f"the value of a record is apart from it: {blob.digest}"
+    raise InvariantBroken(message)
 
 
 def used_of(spend: Spend) -> Used:

@@ -49,6 +49,8 @@ class Surround:
     lender: Lender
     hooks: tuple[Hooks, ...] = ()
     """What the host sees and decides, for all agents."""
+    inline_budget: float | None = None
+    """Seconds that a model waits for a call, where neither tool nor agent says; None: without end."""
     desk: Desk = field(init=False)
 
 
@@ -59,6 +61,7 @@ class Surroundings(Protocol):
     host: Services | None
     """What the tools of Holdfast itself may use."""
     hooks: tuple[Hooks, ...]
+    inline_budget: float | None
 
     def show(self, kind: type[LiveEvent], run: str, fields: dict[str, Any]) -> None:
         """Show a live event to whoever watches."""

@@ -9,6 +9,7 @@ from holdfast.events import TERMINAL, InputAccepted
 from holdfast.names import check_text
 from holdfast.runtime.following import Cursor, follow_session, session_cursor
 from holdfast.runtime.outcome import TurnReader
+from holdfast.tools.crowding import step_aside
 from holdfast.turns import keys
 
 if TYPE_CHECKING:
@@ -63,6 +64,7 @@ class Turn:
         return await self._outcome(expected)
 
     async def _outcome(self, expected: Expectation | None) -> TurnOutcome:
+        step_aside()  # a tool that waits for another turn must not keep the calls of that turn out
         reader = self._reader()
         ending = await reader.wait(self._runtime.watch, self._runtime.stuck, expected)
         return reader.outcome(ending, await self._runtime.agent_of(self.session) if ending.typed else None)

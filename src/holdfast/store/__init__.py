@@ -20,7 +20,7 @@ from holdfast.store.contract import (
     Wait,
     Work,
 )
-from holdfast.store.memories.contract import MemoryChange, MemoryScope, Remembered
+from holdfast.store.memories.contract import MemoryChange, MemoryPage, MemoryPlace, MemoryScope, Remembered
 from holdfast.store.notifications.contract import Notification, NotificationState, Notify
 from holdfast.store.rules.contract import AddRule, StoredRule
 from holdfast.store.spending.contract import Spend, SpendOf
@@ -43,6 +43,8 @@ __all__ = [
     "Journal",
     "Lease",
     "MemoryChange",
+    "MemoryPage",
+    "MemoryPlace",
     "MemoryScope",
     "Notification",
     "NotificationState",

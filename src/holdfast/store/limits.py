@@ -50,6 +50,8 @@ class StoreLimits(msgspec.Struct, frozen=True):
     """Notifications that one journal has not finished with."""
     max_attempts: int = 8
     """How often a notification is carried into a turn before it is given up."""
+    notification_kept_ms: int = 30 * 24 * 60 * 60 * 1000
+    """How long a notification is kept when it is acknowledged, cancelled or expired; and its key with it."""
     memory_bytes: int = 256 * 1024
     """One value in memory."""
     scope_bytes: int = 16 * 1024 * 1024

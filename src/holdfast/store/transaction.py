@@ -43,7 +43,7 @@ from holdfast.store.contract import (
 )
 from holdfast.store.memories.changing import Memories
 from holdfast.store.memories.contract import DeleteMemory, PurgeMemory, PutMemory
-from holdfast.store.notifications.contract import Carry, Notify, Ripen, SettleNotification
+from holdfast.store.notifications.contract import Carry, Notify, PurgeNotifications, Ripen, SettleNotification
 from holdfast.store.notifications.moving import Notices
 from holdfast.store.owners import is_gone
 from holdfast.store.rules.changing import Rules
@@ -316,6 +316,7 @@ class Transaction:
         row = self._row(asked.journal)
         if row.quarantine is None:
             row.quarantine = asked.reason
+            self.notices.bury(row)
             self._rows.save_journal(row)
 
 
@@ -339,6 +340,7 @@ _HANDLERS: Final[dict[type[Command[Any]], Callable[[Transaction, Any], Any]]] = 
     Carry: lambda transaction, asked: transaction.notices.carry(asked),
     SettleNotification: lambda transaction, asked: transaction.notices.settle(asked),
     Ripen: lambda transaction, asked: transaction.notices.ripen(asked),
+    PurgeNotifications: lambda transaction, asked: transaction.notices.purge(asked),
     PutMemory: lambda transaction, asked: transaction.memories.put(asked),
     DeleteMemory: lambda transaction, asked: transaction.memories.delete(asked),
     PurgeMemory: lambda transaction, asked: transaction.memories.purge(asked),

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from holdfast import records
 from holdfast.errors import RecordUnreadable
 from holdfast.records import Done, Intended
+from holdfast.runtime.spending import spend_of
 from holdfast.store.audit import Violation, audit
 
 if TYPE_CHECKING:
@@ -23,16 +24,16 @@ async def check(store: Store, world: World | None = None, *, canaries: Sequence[
 
     Of the store: no gaps, checksums right, outcomes only after an intent where one is due, one outcome a key, one
     terminal a run, no dangling blob, epochs that never go back, lists that follow from the records, no notification
-    that nobody answers for, no memory that its history does not tell of. Of the world: an
-    effect that must not be repeated was attempted once at the most, all attempts of an effect bear one idempotency key,
-    no two effects share one, and whatever is recorded as done did reach the world. `canaries` are secrets that must
-    not be found anywhere.
+    that nobody answers for, no memory that its history does not tell of, spending that the records tell of. Of the
+    world: an effect that must not be repeated was attempted once at the most, all attempts of an effect bear one
+    idempotency key, no two effects share one, and whatever is recorded as done did reach the world. `canaries` are
+    secrets that must not be found anywhere.
     """
     return await store.examine(lambda reader: _check(reader, world, canaries))
 
 
 def _check(reader: Reader, world: World | None, canaries: Sequence[bytes]) -> list[Violation]:
-    found = audit(reader)
+    found = audit(reader, spend_of=spend_of)
     if world is not None:
         found.extend(_against_world(reader, world.attempts()))
     for where, body in reader.raw_bytes():

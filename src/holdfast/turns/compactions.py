@@ -10,6 +10,7 @@ from holdfast.messages import Usage
 from holdfast.turns.compacting import Plan, apply
 
 if TYPE_CHECKING:
+    from holdfast.turns.compacting import Breaker
     from holdfast.turns.thread import Thread
 
 MARK: Final = "/%compact-"
@@ -31,6 +32,12 @@ class Compaction(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     def applied(self, thread: Thread) -> Thread:
         """What the model sees of a conversation after it."""
         return apply(thread, self.plan, self.summary)
+
+    def judged(self, breaker: Breaker, at: int) -> Breaker:
+        """Whether summaries may be tried after it. Where none was tried, nothing changes."""
+        if self.failure:
+            return breaker.failed(at)
+        return breaker.succeeded() if self.plan.way == "summary" else breaker
 
 
 decode_compaction: Final = msgspec.json.Decoder(Compaction).decode

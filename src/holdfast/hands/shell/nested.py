@@ -37,8 +37,8 @@ NESTED: Final = frozenset(
 PASSED_OVER: Final = frozenset(("node_modules", ".venv", "venv", "__pycache__", ".tox", ".mypy_cache", "site-packages"))
 """Folders of other people's code: nobody works in them, and they are too many to look through."""
 
-MOST_FOLDERS: Final = 1_000
-"""How many folders are looked into."""
+MOST_FOLDERS: Final = 400
+"""How many folders are looked into: a command must not begin much later for it."""
 MOST_NAMES: Final = 64
 """How many names deeper down are protected; repositories come first."""
 _TOLD: Final = 10

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from holdfast.bounds import check_int
-from holdfast.errors import PayloadTooLarge
+from holdfast.errors import MemoryCorrupt, PayloadTooLarge
 from holdfast.names import check_id, check_name, check_string
 from holdfast.store.calls import Calls
-from holdfast.store.memories.contract import DeleteMemory, PurgeMemory, PutMemory
+from holdfast.store.memories.contract import DeleteMemory, MemoryPage, PurgeMemory, PutMemory
 from holdfast.store.memories.decisions import words_of
 
 if TYPE_CHECKING:
@@ -57,27 +57,40 @@ class MemoryCalls(Calls):
         _check_terms(expected, by)
         return await self._submit(DeleteMemory(scope, key, expected, by))
 
-    async def memory_list(
+    async def memory_page(
         self, scope: str, prefix: str = "", *, after: str = "", limit: int | None = None
-    ) -> list[Remembered]:
-        """Entries of a scope whose key begins with `prefix`, by key. Pass the last key as `after` for the next page."""
+    ) -> MemoryPage:
+        """Entries of a scope whose key begins with `prefix`, by key, and where damaged ones are, which are left out.
+
+        While there is `more`, pass the last key as `after` for the next page; no damaged one is told of twice then.
+        """
         check_name("memory scope", scope)
         check_string("prefix", prefix)
         check_string("cursor", after)
         page, now = self._page(limit), self._wall()
         return await self._backend.read(lambda reader: reader.memories.list(scope, prefix, after, now, page))
 
-    async def memory_search(self, scope: str | None, words: str, limit: int | None = None) -> list[Remembered]:
+    async def memory_list(
+        self, scope: str, prefix: str = "", *, after: str = "", limit: int | None = None
+    ) -> list[Remembered]:
+        """As `memory_page`, for whoever must not take one that is damaged for one that is gone: `MemoryCorrupt`."""
+        page = await self.memory_page(scope, prefix, after=after, limit=limit)
+        if page.damaged:
+            raise MemoryCorrupt(*page.damaged[0])
+        return page.entries
+
+    async def memory_search(self, scope: str | None, words: str, limit: int | None = None) -> MemoryPage:
         """Entries (of all scopes without one) that have all these words in their key or value, the best first.
 
         What a word is, and whether parts of words are found, is up to the backend. Nothing in `words` is an operator.
+        Damaged entries are left out; it is said where they are.
         """
         if scope is not None:
             check_name("memory scope", scope)
         wanted = words_of(check_string("words", words))
         page, now = self._page(limit), self._wall()
         if not wanted:
-            return []
+            return MemoryPage([], [])
         return await self._backend.read(lambda reader: reader.memories.search(scope, wanted, now, page))
 
     async def memory_history(self, scope: str, key: str, limit: int | None = None) -> list[MemoryChange]:

@@ -49,6 +49,22 @@ class MemoryScope(msgspec.Struct, frozen=True):
     bytes: int
 
 
+class MemoryPlace(NamedTuple):
+    """Where an entry is."""
+
+    scope: str
+    key: str
+
+
+class MemoryPage(NamedTuple):
+    """Entries that were asked for, and where those are that are not what was written: they are left out."""
+
+    entries: list[Remembered]
+    damaged: list[MemoryPlace]
+    more: bool = False
+    """Whether the page was full: there may be more behind the last entry."""
+
+
 # ---- commands --------------------------------------------------------------------------------------------------------
 
 
@@ -113,14 +129,17 @@ class MemoryRows(Protocol):
 
 
 class MemoryReader(Protocol):
-    """Memory as it can be read. Entries that have expired by `now` are left out; damaged ones are `MemoryCorrupt`."""
+    """Memory as it can be read. Entries that have expired by `now` are left out."""
 
-    def get(self, scope: str, key: str, now: int) -> Remembered | None: ...
-    def list(self, scope: str, prefix: str, after: str, now: int, limit: int) -> list[Remembered]:
-        """By key."""
+    def get(self, scope: str, key: str, now: int) -> Remembered | None:
+        """One that is damaged is a `MemoryCorrupt`."""
         ...
 
-    def search(self, scope: str | None, words: Sequence[str], now: int, limit: int) -> list[Remembered]:
+    def list(self, scope: str, prefix: str, after: str, now: int, limit: int) -> MemoryPage:
+        """By key. Damaged ones take no room."""
+        ...
+
+    def search(self, scope: str | None, words: Sequence[str], now: int, limit: int) -> MemoryPage:
         """Those whose key or value has all the words, the best first."""
         ...
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from holdfast.store.memories.contract import MemoryScope
+from holdfast.store.memories.contract import MemoryPage, MemoryScope
 from holdfast.store.memories.decisions import contains, has_expired, living, seen_at, size_of
 
 if TYPE_CHECKING:
@@ -66,13 +66,13 @@ class MemoryTable:
     def get(self, scope: str, key: str, now: int) -> Remembered | None:
         return living(self.entry(scope, key), now)
 
-    def list(self, scope: str, prefix: str, after: str, now: int, limit: int) -> list[Remembered]:
+    def list(self, scope: str, prefix: str, after: str, now: int, limit: int) -> MemoryPage:
         chosen = (entry for entry in self._living(now) if entry.scope == scope and entry.key > after)
-        return [entry for entry in chosen if entry.key.startswith(prefix)][:limit]
+        return _page([entry for entry in chosen if entry.key.startswith(prefix)], limit)
 
-    def search(self, scope: str | None, words: Sequence[str], now: int, limit: int) -> list[Remembered]:
+    def search(self, scope: str | None, words: Sequence[str], now: int, limit: int) -> MemoryPage:
         chosen = (entry for entry in self._living(now) if scope in (None, entry.scope))
-        return [entry for entry in chosen if contains(entry, words)][:limit]
+        return _page([entry for entry in chosen if contains(entry, words)], limit)
 
     def history(self, scope: str, key: str, now: int, limit: int) -> list[MemoryChange]:
         changes = self._changes.get((scope, key), [])
@@ -89,3 +89,8 @@ class MemoryTable:
     def raw_changes(self) -> Iterator[MemoryChange]:
         for place in sorted(self._changes):
             yield from self._changes[place]
+
+
+def _page(entries: list[Remembered], limit: int) -> MemoryPage:
+    """Nothing is ever damaged here."""
+    return MemoryPage(entries[:limit], [], len(entries) >= limit)

@@ -27,6 +27,8 @@ from holdfast.store.notifications.contract import (
     Notification,
     NotificationFilter,
     Notify,
+    PurgedNotifications,
+    PurgeNotifications,
     Ripen,
     SettleNotification,
 )
@@ -151,6 +153,19 @@ class NotificationCalls(Calls):
             woken |= dict.fromkeys(step.journals)
             after, more = step.after, step.more
         return list(woken)
+
+    async def purge_notifications(self, before: int | None = None, limit: int | None = None) -> PurgedNotifications:
+        """Remove notifications that are acknowledged, cancelled or expired and have not changed since `before`.
+
+        Without `before` (wall milliseconds), those that are as old as `notification_kept_ms` says. The oldest go first,
+        one page at the most; answers how many, and whether there may be more. Their keys are free again. What is dead
+        stays.
+        """
+        if before is None:
+            before = self._wall() - self._backend.limits.notification_kept_ms
+        else:
+            check_int("before", before)
+        return await self._submit(PurgeNotifications(before, self._page(limit)))
 
 
 def _next(reader: Reader, journal: str, now: int, limit: int) -> list[Notification]:

@@ -4,7 +4,9 @@
        ^                 |
        '---backoff-------+--the turn fails or is cancelled; after `max_attempts`--> dead
 
-A queued one may also expire, and a person may settle one by hand.
+A queued one may also expire, and a person may settle one by hand. When its journal is quarantined, what it has not
+finished with is dead. What is acknowledged, cancelled or expired is purged after a while; what is dead waits for a
+person.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ class Notification(msgspec.Struct, frozen=True):
     """Its number in the store; never given to another one."""
     journal: str
     no: int
-    """Its number among those of its journal, in the order in which they came."""
+    """Its number among those of its journal that are kept, in the order in which they came."""
     kind: str
     title: str
     body: str
@@ -121,6 +123,20 @@ class Ripen(Command[Ripened], frozen=True):
     """With `again`: journals after this one."""
 
 
+class PurgedNotifications(NamedTuple):
+    """How many were removed, and whether there may be more."""
+
+    removed: int
+    more: bool
+
+
+class PurgeNotifications(Command[PurgedNotifications], frozen=True):
+    """Remove those that are finished and have not changed since `before`, the oldest first; at most `limit`."""
+
+    before: int
+    limit: int
+
+
 # ---- what a backend provides -----------------------------------------------------------------------------------------
 
 
@@ -143,6 +159,14 @@ class NotificationRows(Protocol):
 
     def save(self, notification: Notification) -> None:
         """Keep how it stands. What it says never changes."""
+        ...
+
+    def bury(self, journal: str, reason: str, now: int) -> None:
+        """Make those dead that are queued or claimed. Their texts need not be readable for that."""
+        ...
+
+    def purge(self, before: int, limit: int) -> int:
+        """Remove those that are finished and were changed at `before` the latest; answers how many."""
         ...
 
     def claimed_by_input(self, journal: str, number: int) -> list[Notification]: ...

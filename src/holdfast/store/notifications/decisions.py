@@ -30,6 +30,8 @@ LONGEST_PAUSE_MS: Final = 300_000
 
 OPEN: Final = frozenset(("queued", "claimed"))
 """The states of those that their journal has not finished with."""
+FINISHED: Final = frozenset(("acknowledged", "cancelled", "expired"))
+"""The states of those that nobody has to look at any more. One that is dead waits for a person."""
 
 
 def backoff(attempts: int) -> int:
@@ -85,6 +87,16 @@ def has_expired(found: Notification, now: int) -> bool:
 def expire(found: Notification, now: int) -> Notification:
     """A notification whose time is over."""
     return replace(found, state="expired", updated=now, woken=True)
+
+
+def bury(found: Notification, reason: str, now: int) -> Notification:
+    """A notification that nobody can deliver any more. Which turn had it last can still be seen."""
+    return replace(found, state="dead", reason=reason, updated=now, woken=True)
+
+
+def may_purge(found: Notification, before: int) -> bool:
+    """Whether it may be forgotten: it is finished, and has been for long enough."""
+    return found.state in FINISHED and found.updated <= before
 
 
 def may_carry(found: Notification, now: int) -> bool:

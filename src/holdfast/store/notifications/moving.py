@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from holdfast.errors import KeyConflict
+from holdfast.errors import JournalQuarantined, KeyConflict
 from holdfast.store import decisions as journals
 from holdfast.store.contract import InputRow, Receipt
 from holdfast.store.notifications import decisions
-from holdfast.store.notifications.contract import Ripened
+from holdfast.store.notifications.contract import PurgedNotifications, Ripened
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         Carry,
         Notification,
         Notify,
+        PurgeNotifications,
         Ripen,
         SettleNotification,
     )
@@ -114,6 +115,13 @@ class Notices:
         """Whether something can be delivered."""
         return row.notices > 0 and self._rows.notifications.has_ready(row.id, self._now)
 
+    def bury(self, row: JournalRow) -> None:
+        """Give up what a journal has not finished with: it is quarantined, and nobody would ever deliver it."""
+        reason = str(JournalQuarantined(row.id, row.quarantine or ""))
+        self._rows.notifications.bury(row.id, reason, self._now)
+        row.notices = 0
+        self._rows.save_wakes(row)
+
     # ---- by hand, and by the clock ----
 
     def settle(self, asked: SettleNotification) -> tuple[Notification, bool]:
@@ -143,6 +151,10 @@ class Notices:
         woken += self._wake_all(dict.fromkeys(name for name in waiting if name not in woken), asleep_only=True)
         more = asked.limit in (len(overdue), len(ripe), len(waiting))
         return Ripened(tuple(woken), more, waiting[-1] if waiting else asked.after)
+
+    def purge(self, asked: PurgeNotifications) -> PurgedNotifications:
+        removed = self._rows.notifications.purge(asked.before, asked.limit)
+        return PurgedNotifications(removed, removed >= asked.limit)
 
     def _wake_all(self, names: dict[str, None], *, asleep_only: bool) -> list[str]:
         """Wake each of these journals once, if it is served; answers those that were."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from holdfast.store.decisions import earliest
-from holdfast.store.notifications.decisions import has_expired, may_carry
+from holdfast.store.notifications.decisions import OPEN, bury, has_expired, may_carry, may_purge
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -20,6 +20,8 @@ class NotificationTable:
 
     def __init__(self) -> None:
         self._kept: dict[int, Notification] = {}
+        self._last = 0
+        """The newest id, also when that one is gone: it is never given to another one."""
 
     # ---- inside a transaction ----
 
@@ -31,12 +33,25 @@ class NotificationTable:
 
     def add(self, notification: Notification) -> Notification:
         last = max((found.no for found in self._of(notification.journal)), default=0)
-        added = replace(notification, id=len(self._kept) + 1, no=last + 1)
+        self._last += 1
+        added = replace(notification, id=self._last, no=last + 1)
         self._kept[added.id] = added
         return added
 
     def save(self, notification: Notification) -> None:
         self._kept[notification.id] = notification
+
+    def bury(self, journal: str, reason: str, now: int) -> None:
+        for found in self._of(journal):
+            if found.state in OPEN:
+                self.save(bury(found, reason, now))
+
+    def purge(self, before: int, limit: int) -> int:
+        over = [found for found in self._kept.values() if may_purge(found, before)]
+        gone = sorted(over, key=lambda found: (found.updated, found.id))[:limit]
+        for found in gone:
+            del self._kept[found.id]
+        return len(gone)
 
     def claimed_by_input(self, journal: str, number: int) -> list[Notification]:
         return [found for found in self._of(journal) if found.state == "claimed" and found.input == number]

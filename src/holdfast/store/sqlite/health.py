@@ -61,6 +61,10 @@ class Health(msgspec.Struct, frozen=True):
     notifications: dict[str, int]
     """How many there are, by state."""
     memories: int
+    """Entries of memory."""
+    memory_scopes: int
+    memories_damaged: int
+    """Entries that do not match their checksum."""
     rules: int
     """Stored rules that are in force."""
     blobs: int
@@ -130,6 +134,8 @@ def _report(path: Path, db: Db, progress: Callable[[int, int], None] | None, spe
         next_due=reader.next_due(),
         notifications=dict(db.execute("SELECT state, count(*) FROM notifications GROUP BY state ORDER BY state")),
         memories=_one(db, "SELECT count(*) FROM memories"),
+        memory_scopes=_one(db, "SELECT count(DISTINCT scope) FROM memories"),
+        memories_damaged=sum(not sound for _, sound in reader.memories.raw()),
         rules=_one(db, "SELECT count(*) FROM rules WHERE removed_at IS NULL"),
         blobs=counted[0],
         blob_bytes=counted[1],

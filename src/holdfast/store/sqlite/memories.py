@@ -6,23 +6,33 @@ from typing import TYPE_CHECKING, Any, Final
 from zlib import crc32
 
 from holdfast.errors import MemoryCorrupt
-from holdfast.store.memories.contract import MemoryChange, MemoryScope, Remembered
+from holdfast.store.memories.contract import MemoryChange, MemoryPage, MemoryPlace, MemoryScope, Remembered
 from holdfast.store.memories.decisions import seen_at, size_of
 from holdfast.store.sqlite.db import page
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from holdfast.store.sqlite.db import Db
 
 _COLUMNS: Final = "scope, key, version, value, created, updated, expires, author"
-_ENTRY: Final = ", ".join(f"m.{name}" for name in (*_COLUMNS.split(", "), "crc"))
+_ENTRY: Final = (
+    # Texts as bytes: one that is no text any more is damaged like any other, and stops nobody.
+    "CAST(m.scope AS BLOB), CAST(m.key AS BLOB), m.version, CAST(m.value AS BLOB), m.created, m.updated, m.expires,"
+    " CAST(m.author AS BLOB), m.crc"
+)
 _CHANGE: Final = "scope, key, version, change, value, at, author, expires"
-_VALUE: Final = 3
 _VALUE_OF_CHANGE: Final = 4
 _LIVING: Final = "(m.expires IS NULL OR m.expires > ?)"
 _BEYOND: Final = "\U0010ffff"
 """Greater than any character that a name may have."""
+
+LIST_QUERY: Final = (
+    # Without a limit: nobody knows how many damaged ones are among them.
+    f"SELECT {_ENTRY} FROM memories m"  # noqa: S608  constants
+    f" WHERE m.scope = ? AND m.key > ? AND m.key >= ? AND m.key < ? AND {_LIVING} ORDER BY m.key"
+)
+"""The statement that lists the entries of a scope."""
 
 
 class MemoryTable:
@@ -118,28 +128,23 @@ class MemoryQueries:
         ).get
         return None if found is None else _sound(found)
 
-    def list(self, scope: str, prefix: str, after: str, now: int, limit: int) -> list[Remembered]:
-        rows = page(
-            self._db,
-            f"SELECT {_ENTRY} FROM memories m"  # noqa: S608
-            f" WHERE m.scope = ? AND m.key > ? AND m.key >= ? AND m.key < ? AND {_LIVING} ORDER BY m.key LIMIT ?",
-            (scope, after, prefix, prefix + _BEYOND, now, limit),
-            _VALUE,
-            self._page_bytes,
-        )
-        return [_sound(found) for found in rows]
+    def list(self, scope: str, prefix: str, after: str, now: int, limit: int) -> MemoryPage:
+        rows = self._db.execute(LIST_QUERY, (scope, after, prefix, prefix + _BEYOND, now))
+        found = _sound_page(rows, limit, self._page_bytes)
+        rows.close(True)  # noqa: FBT003  a page that ends early must not keep its snapshot
+        return found
 
-    def search(self, scope: str | None, words: Sequence[str], now: int, limit: int) -> list[Remembered]:
-        rows = page(
-            self._db,
-            f"SELECT {_ENTRY} FROM memory_words JOIN memories m ON m.id = memory_words.rowid"  # noqa: S608
+    def search(self, scope: str | None, words: Sequence[str], now: int, limit: int) -> MemoryPage:
+        numbers = self._db.execute(
+            "SELECT m.id FROM memory_words JOIN memories m ON m.id = memory_words.rowid"  # noqa: S608
             f" WHERE memory_words MATCH ? AND (? IS NULL OR m.scope = ?) AND {_LIVING}"
-            " ORDER BY memory_words.rank, m.id LIMIT ?",
-            (match_of(words), scope, scope, now, limit),
-            _VALUE,
-            self._page_bytes,
-        )
-        return [_sound(found) for found in rows]
+            " ORDER BY memory_words.rank, m.id",
+            (match_of(words), scope, scope, now),
+        ).fetchall()
+        return _sound_page(map(self._numbered, numbers), limit, self._page_bytes)
+
+    def _numbered(self, number: tuple[int]) -> tuple[Any, ...]:
+        return self._db.execute(f"SELECT {_ENTRY} FROM memories m WHERE m.id = ?", number).get  # noqa: S608
 
     def history(self, scope: str, key: str, now: int, limit: int) -> list[MemoryChange]:
         rows = page(
@@ -178,9 +183,38 @@ def match_of(words: Sequence[str]) -> str:
 
 def _row(found: tuple[Any, ...]) -> tuple[Remembered, bool]:
     """An entry from its columns, and whether it is what was written."""
-    *columns, crc = found
-    entry = Remembered(*columns)
-    return entry, _crc(entry) == crc
+    try:
+        entry = _entry(found, "strict")
+    except UnicodeDecodeError:
+        return _entry(found, "replace"), False
+    return entry, _crc(entry) == found[-1]
+
+
+def _entry(found: tuple[Any, ...], errors: str) -> Remembered:
+    scope, key, version, value, created, updated, expires, author, _ = found
+    scope, key, value = (text.decode(errors=errors) for text in (scope, key, value))
+    by = None if author is None else author.decode(errors=errors)
+    return Remembered(scope, key, version, value, created, updated, expires, by)
+
+
+def _sound_page(rows: Iterable[tuple[Any, ...]], limit: int, page_bytes: int) -> MemoryPage:
+    """The first sound entries, up to the limits (at least one), and where the damaged ones before the last are."""
+    entries: list[Remembered] = []
+    damaged: list[MemoryPlace] = []
+    taken = before_last = 0
+    for found in rows:
+        entry, sound = _row(found)
+        if not sound:
+            damaged.append(MemoryPlace(entry.scope, entry.key))
+            continue
+        taken += len(entry.value)
+        if entries and taken > page_bytes:
+            return MemoryPage(entries, damaged[:before_last], more=True)  # the others belong to the next page
+        entries.append(entry)
+        before_last = len(damaged)
+        if len(entries) == limit:
+            return MemoryPage(entries, damaged, more=True)
+    return MemoryPage(entries, damaged)
 
 
 def _sound(found: tuple[Any, ...]) -> Remembered:

@@ -31,6 +31,12 @@ NEXT_QUERY: Final = (
     f"{_SELECT} INDEXED BY notifications_queued WHERE journal = ? AND {_READY} ORDER BY priority DESC, no LIMIT ?"
 )
 """The statement that finds what to deliver next."""
+PURGE_QUERY: Final = (
+    # The index is named: it holds nothing but what is finished, the oldest first.
+    "SELECT id FROM notifications INDEXED BY notifications_finished"
+    " WHERE state IN ('acknowledged', 'cancelled', 'expired') AND updated <= ? ORDER BY updated, id LIMIT ?"
+)
+"""The statement that finds what may be forgotten."""
 
 
 class NotificationTable:
@@ -72,6 +78,19 @@ class NotificationTable:
                 notification.id,
             ),
         )
+
+    def bury(self, journal: str, reason: str, now: int) -> None:
+        self._run(
+            "UPDATE notifications SET state = 'dead', reason = ?, updated = ?, woken = 1"
+            " WHERE journal = ? AND state IN ('queued', 'claimed')",
+            (reason, now, journal),
+        )
+
+    def purge(self, before: int, limit: int) -> int:
+        found = self._db.execute(PURGE_QUERY, (before, limit)).fetchall()
+        for (number,) in found:
+            self._run("DELETE FROM notifications WHERE id = ?", (number,))
+        return len(found)
 
     def claimed_by_input(self, journal: str, number: int) -> list[Notification]:
         return self._all(f"{_SELECT} WHERE state = 'claimed' AND journal = ? AND input = ?", journal, number)

@@ -209,6 +209,16 @@ CREATE VIRTUAL TABLE memory_words USING fts5 (
 """
 
 _V4: Final = """
+-- What may be forgotten. And what waits for a journal in quarantine is given up: nobody would ever deliver it.
+CREATE INDEX notifications_finished ON notifications (updated)
+    WHERE state IN ('acknowledged', 'cancelled', 'expired');
+UPDATE notifications SET state = 'dead', woken = 1, reason = (
+        SELECT 'journal ''' || id || ''' is quarantined: ' || quarantine || '; restore it from a backup'
+        FROM journals WHERE id = notifications.journal
+    )
+    WHERE state IN ('queued', 'claimed') AND journal IN (SELECT id FROM journals WHERE quarantine IS NOT NULL);
+UPDATE journals SET notices = 0 WHERE quarantine IS NOT NULL;
+
 -- What a wait asks, of what kind it is, when it was opened, and with which record its answer was used.
 ALTER TABLE waits ADD COLUMN kind     TEXT;
 ALTER TABLE waits ADD COLUMN body     BLOB;

@@ -23,6 +23,7 @@ from holdfast.testing.conformance import (
     blobs,
     carrying,
     changes,
+    forgetting,
     forks,
     inbox,
     journals,
@@ -43,6 +44,6 @@ __all__ = ["PARTS", "Case", "Contents", "Stores", "cases", "contents", "refusal"
 
 PARTS = (
     *(journals, forks, leases, inbox, admission, waits, asking, using, work, roles, blobs, lists, changes),
-    *(notifications, carrying, memories, rules, spending),
+    *(notifications, carrying, forgetting, memories, rules, spending),
 )
 """The modules that hold the cases, one a noun; importing one adds its cases to the suite."""

@@ -21,7 +21,7 @@ GOOD_NAMES: Final = ("a", "x" * 200, "a.b", "a b", "é", "日本", "notes.md", "
 
 
 async def _keys(store: Store, scope: str | None, words: str) -> set[str]:
-    return {found.key for found in await store.memory_search(scope, words)}
+    return {found.key for found in (await store.memory_search(scope, words)).entries}
 
 
 @case
@@ -133,6 +133,8 @@ async def entries_are_listed_by_key_page_by_page(stores: Stores) -> None:
                     assert len(page) <= size
                     seen.extend(page)
                 assert [entry.value for entry in seen] == expected, (prefix, size)
+                first = await store.memory_page("s", prefix, limit=size)
+                assert ([entry.key for entry in first.entries], first.damaged) == (expected[:size], [])
 
 
 @case
@@ -149,8 +151,8 @@ async def a_search_finds_what_has_all_the_words(stores: Stores) -> None:
         assert await _keys(store, "s", "march") == {"invoice", "march"}
         assert await _keys(store, "s", "  paid \t invoice\n") == {"invoice"}
         assert await _keys(store, "s", "paid park") == set()
-        assert len(await store.memory_search(None, "invoice")) == 2
-        assert len(await store.memory_search(None, "invoice", 1)) == 1
+        assert len((await store.memory_search(None, "invoice")).entries) == 2
+        assert len((await store.memory_search(None, "invoice", 1)).entries) == 1
         assert await _keys(store, "s", "  ") == set()
 
 
@@ -172,7 +174,7 @@ async def the_words_of_a_search_mean_nothing_but_themselves(stores: Stores) -> N
             ),
             *("a\x00b", "; DROP TABLE memories", "%nothing", "{value}: nothing", '""nothing""'),
         ):
-            assert isinstance(await store.memory_search("s", words), list), words
+            assert (await store.memory_search("s", words)).damaged == [], words
         for words in ("apple OR nothing", "apple AND nothing", "NOT nothing", "nothing*", "value:nothing"):
             assert await _keys(store, "s", words) == set(), words
         assert await _keys(store, "s", "apple pear") == {"k"}

@@ -1,0 +1,192 @@
+"""`holdfast processes`: durable functions and what was started of them, as they are called."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar, cast
+
+import typer
+from typer.core import TyperGroup
+
+from holdfast.cli.failures import explained
+from holdfast.cli.options import DEFAULT_STORE, JsonOption, StoreOption
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
+_SHOW: Final = "show"
+_T = TypeVar("_T")
+
+
+class _Processes(TyperGroup):
+    """Takes an id where a command may stand: `holdfast processes ID` shows it."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:  # noqa: ANN401  typer does not name the types
+        if args and args[0] not in self.commands:
+            args = [_SHOW, *args]
+        return super().resolve_command(ctx, args)
+
+
+app = typer.Typer(
+    cls=_Processes, invoke_without_command=True, rich_markup_mode=None, subcommand_metavar="[ID | COMMAND ...]"
+)
+
+ProcessArgument = Annotated[
+    str, typer.Argument(metavar="ID", help="A process; the beginning of its id is enough.", show_default=False)
+]
+ValueArgument = Annotated[str, typer.Argument(metavar="JSON", help="A JSON value.", show_default=False)]
+ReasonOption = Annotated[str, typer.Option(metavar="TEXT", help="Why; it is recorded.", show_default=False)]
+
+
+@app.callback()
+def processes(  # noqa: PLR0913
+    context: typer.Context,
+    *,
+    name: Annotated[str | None, typer.Option(metavar="NAME", help="Only those of this function.")] = None,
+    session: Annotated[
+        str | None, typer.Option("--session", "-S", metavar="ID", help="Only those that work for this session.")
+    ] = None,
+    status: Annotated[
+        str | None,
+        typer.Option(
+            metavar="STATUS", help="Only running, waiting, completed, failed, cancelled or abandoned ones."
+        ),
+    ] = None,
+    limit: Annotated[int, typer.Option(metavar="N", min=1, help="How many at the most.")] = 50,
+    as_json: JsonOption = False,
+    store: StoreOption = DEFAULT_STORE,
+) -> None:
+    """List durable functions that were started, those that changed last first; or show one with what happened in it.
+
+    'abandoned': whoever ran it is gone, nobody else may, and somebody has given it up.
+    """
+    if context.invoked_subcommand is not None:
+        return
+    from holdfast.cli import processlist  # noqa: PLC0415
+
+    _finish(processlist.listed(store, processlist.Wanted(name, session, status, limit), as_json=as_json))
+
+
+@app.command(_SHOW, hidden=True)
+def show(
+    context: typer.Context, id: ProcessArgument, *, as_json: JsonOption = False, store: StoreOption = DEFAULT_STORE
+) -> None:
+    """Show a process: how it stands, what it gave, and what happened in it."""
+    from holdfast.cli import processlist  # noqa: PLC0415
+
+    _finish(processlist.shown(_before(context, "store", store), id, as_json=_json(context, as_json=as_json)))
+
+
+@app.command()
+def start(  # noqa: PLR0913
+    context: typer.Context,
+    function: Annotated[
+        str, typer.Argument(metavar="NAME", help="file.py:name or package.module:name.", show_default=False)
+    ],
+    arguments: Annotated[str, typer.Argument(metavar="JSON", help="An object with the arguments.")] = "{}",
+    *,
+    id: Annotated[str | None, typer.Option("--id", metavar="ID", help="Its id: the same one starts once.")] = None,
+    detach: Annotated[
+        bool, typer.Option("--detach", help="Only write it down; whoever works on the store runs it.")
+    ] = False,
+    as_json: JsonOption = False,
+    store: StoreOption = DEFAULT_STORE,
+) -> None:
+    """Start a durable function and run it until it has ended or waits for something.
+
+    Exit code 0 when it completed, 3 when it waits, 1 when it failed, 4 when it was cancelled.
+    """
+    from holdfast.cli import processlist  # noqa: PLC0415
+
+    path, shown = _before(context, "store", store), _json(context, as_json=as_json)
+    _finish(processlist.started(path, function, arguments, id, detach=detach, as_json=shown))
+
+
+@app.command()
+def work(
+    context: typer.Context,
+    module: Annotated[
+        str, typer.Argument(metavar="MODULE", help="file.py or package.module with functions.", show_default=False)
+    ],
+    *,
+    store: StoreOption = DEFAULT_STORE,
+) -> None:
+    """Run the processes of a store with the functions (and agents) of a module, until told to stop."""
+    from holdfast.cli import processlist  # noqa: PLC0415
+
+    _finish(processlist.worked(_before(context, "store", store), module))
+
+
+@app.command()
+def signal(
+    context: typer.Context,
+    id: ProcessArgument,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="What it waits for.", show_default=False)],
+    value: ValueArgument = "null",
+    *,
+    store: StoreOption = DEFAULT_STORE,
+) -> None:
+    """Answer what a process waits for, or will wait for."""
+    from holdfast.cli import processlist  # noqa: PLC0415
+
+    _finish(processlist.signalled(_before(context, "store", store), id, name, value))
+
+
+@app.command()
+def cancel(
+    context: typer.Context, id: ProcessArgument, *, reason: ReasonOption = "", store: StoreOption = DEFAULT_STORE
+) -> None:
+    """Cancel a process, whoever runs it; its children are cancelled with it.
+
+    Exit code 0 when it was cancelled, 1 when that came too late.
+    """
+    from holdfast.cli import processlist  # noqa: PLC0415
+
+    _finish(processlist.cancelled(_before(context, "store", store), id, reason))
+
+
+@app.command()
+def abandon(
+    context: typer.Context, id: ProcessArgument, *, reason: ReasonOption = "", store: StoreOption = DEFAULT_STORE
+) -> None:
+    """Give up a process that only one may run who is gone."""
+    from holdfast.cli import processlist  # noqa: PLC0415
+
+    _finish(processlist.abandoned(_before(context, "store", store), id, reason))
+
+
+@app.command()
+def complete(
+    context: typer.Context, id: ProcessArgument, value: ValueArgument = "null", *, store: StoreOption = DEFAULT_STORE
+) -> None:
+    """End a process that is carried out elsewhere, with what came of it."""
+    from holdfast.cli import processlist  # noqa: PLC0415
+
+    _finish(processlist.completed(_before(context, "store", store), id, value))
+
+
+@app.command()
+def stuck(context: typer.Context, *, as_json: JsonOption = False, store: StoreOption = DEFAULT_STORE) -> None:
+    """List the processes that need a person, each with the command that helps."""
+    from holdfast.cli import processlist  # noqa: PLC0415
+
+    _finish(processlist.stuck(_before(context, "store", store), as_json=_json(context, as_json=as_json)))
+
+
+def _json(context: typer.Context, *, as_json: bool) -> bool:
+    return as_json or _before(context, "as_json", as_json)
+
+
+def _before(context: typer.Context, name: str, own: _T) -> _T:
+    """What an option is where it was not given here: what was said before the id, or before the command, counts."""
+    source = context.get_parameter_source(name)
+    if context.parent is None or (source is not None and source.name == "COMMANDLINE"):
+        return own
+    return cast("_T", context.parent.params[name])
+
+
+def _finish(work: Coroutine[None, None, int]) -> None:
+    import asyncio  # noqa: PLC0415
+
+    with explained():
+        code = asyncio.run(work)
+    raise typer.Exit(code)

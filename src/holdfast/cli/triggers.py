@@ -1,0 +1,227 @@
+"""`holdfast triggers`: what starts work by itself, when it did last, and when it will."""
+
+from __future__ import annotations
+
+from pathlib import Path  # noqa: TC003  typer looks at the annotation at run time
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar, cast
+
+import msgspec
+import typer
+from typer.core import TyperGroup
+
+from holdfast.cli.failures import CallInvalid, explained
+from holdfast.cli.options import DEFAULT_STORE, JsonOption, StoreOption
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
+    from holdfast.cli.terminal import Terminal
+    from holdfast.runtime.triggers import TriggerStatus
+    from holdfast.triggers.books import Told
+
+_SHOW: Final = "show"
+_HEADINGS: Final = ["NAME", "STATE", "SOURCE", "TARGET", "LAST", "NEXT", "WAITING", "RUNNING"]
+_T = TypeVar("_T")
+
+
+class _Triggers(TyperGroup):
+    """Takes a name where a command may stand: `holdfast triggers NAME` shows it."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:  # noqa: ANN401  typer does not name the types
+        if args and args[0] not in self.commands:
+            args = [_SHOW, *args]
+        return super().resolve_command(ctx, args)
+
+
+app = typer.Typer(
+    cls=_Triggers,
+    invoke_without_command=True,
+    rich_markup_mode=None,
+    subcommand_metavar="[NAME | fire NAME | enable NAME | disable NAME]",
+)
+
+NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="A trigger.", show_default=False)]
+ByOption = Annotated[str, typer.Option("--by", metavar="WHO", help="Who says so; it is recorded.", show_default=False)]
+
+
+@app.callback()
+def triggers(context: typer.Context, *, as_json: JsonOption = False, store: StoreOption = DEFAULT_STORE) -> None:
+    """List triggers: what starts work at a time, for a file, a webhook or an event; or show one, and what it skipped.
+
+    They are driven by the processes that declare them with runtime.every. What is said here counts for all of them.
+    """
+    if context.invoked_subcommand is None:
+        _finish(_list(store, as_json=as_json))
+
+
+@app.command(_SHOW, hidden=True)
+def show(
+    context: typer.Context, name: NameArgument, *, as_json: JsonOption = False, store: StoreOption = DEFAULT_STORE
+) -> None:
+    """Show a trigger: how it stands, and what became of its last occurrences."""
+    _finish(_show(_before(context, "store", store), name, as_json=as_json or _before(context, "as_json", as_json)))
+
+
+@app.command()
+def fire(  # noqa: PLR0913
+    context: typer.Context,
+    name: NameArgument,
+    *,
+    payload: Annotated[
+        str, typer.Option("--payload", metavar="JSON", help="What it is told.", show_default=False)
+    ] = "null",
+    key: Annotated[
+        str | None,
+        typer.Option("--key", metavar="KEY", help="The same key again is the same occurrence.", show_default=False),
+    ] = None,
+    as_json: JsonOption = False,
+    store: StoreOption = DEFAULT_STORE,
+) -> None:
+    """Let a trigger go off now. When this returns it will be started, as soon as a process that declares it runs."""
+    as_json = as_json or _before(context, "as_json", as_json)
+    _finish(_fire(_before(context, "store", store), name, payload, key, as_json=as_json))
+
+
+@app.command()
+def enable(
+    context: typer.Context,
+    name: NameArgument,
+    *,
+    by: ByOption = "",
+    as_json: JsonOption = False,
+    store: StoreOption = DEFAULT_STORE,
+) -> None:
+    """Let a trigger go on. Times that passed while it was off are not made up for."""
+    as_json = as_json or _before(context, "as_json", as_json)
+    _finish(_switch(_before(context, "store", store), name, by, enabled=True, as_json=as_json))
+
+
+@app.command()
+def disable(
+    context: typer.Context,
+    name: NameArgument,
+    *,
+    by: ByOption = "",
+    as_json: JsonOption = False,
+    store: StoreOption = DEFAULT_STORE,
+) -> None:
+    """Let a trigger take nothing new in. What it has reserved is started all the same."""
+    as_json = as_json or _before(context, "as_json", as_json)
+    _finish(_switch(_before(context, "store", store), name, by, enabled=False, as_json=as_json))
+
+
+def _before(context: typer.Context, name: str, own: _T) -> _T:
+    """What an option is where it was not given here: what was said before the name or the command counts."""
+    source = context.get_parameter_source(name)
+    if context.parent is None or (source is not None and source.name == "COMMANDLINE"):
+        return own
+    return cast("_T", context.parent.params[name])
+
+
+def _finish(work: Coroutine[None, None, None]) -> None:
+    import asyncio  # noqa: PLC0415
+
+    with explained():
+        asyncio.run(work)
+
+
+async def _list(path: Path, *, as_json: bool) -> None:
+    from holdfast.cli.sessions import looking  # noqa: PLC0415
+    from holdfast.cli.terminal import stdout  # noqa: PLC0415
+
+    async with looking(path) as runtime:
+        found = await runtime.triggers.list()
+        now = runtime.store.clock.read().wall
+    out = stdout()
+    if as_json:
+        out.line(msgspec.json.encode(found).decode())
+    elif found:
+        out.write("".join(f"{line}\n" for line in _rows(out, found, now)))
+    else:
+        out.line("no triggers")
+
+
+async def _show(path: Path, name: str, *, as_json: bool) -> None:
+    from holdfast.cli.sessions import looking  # noqa: PLC0415
+    from holdfast.cli.terminal import stdout  # noqa: PLC0415
+
+    async with looking(path) as runtime:
+        found = await runtime.triggers.get(name)
+        now = runtime.store.clock.read().wall
+    out = stdout()
+    if as_json:
+        out.line(msgspec.json.encode(found).decode())
+        return
+    out.write("".join(f"{line}\n" for line in _rows(out, [found], now)))
+    counts = f"{found.started:,} started, {found.skipped:,} skipped, {found.failed:,} failed"
+    out.line(f"revision {found.revision} of {found.owner}: {counts}")
+    for told in reversed(found.recent):
+        out.line(out.clean(f"  {_moment(told.at)}  {told.what:8} {told.id}  {' '.join(told.why.split())}"))
+
+
+async def _fire(path: Path, name: str, payload: str, key: str | None, *, as_json: bool) -> None:
+    from holdfast.cli.sessions import looking  # noqa: PLC0415
+    from holdfast.cli.terminal import stdout  # noqa: PLC0415
+
+    try:
+        said = msgspec.json.decode(payload)
+    except msgspec.DecodeError as error:
+        raise CallInvalid(f"--payload is not JSON: {error}; quote texts, such as '\"a text\"'") from None
+    async with looking(path) as runtime:
+        occurrence = await runtime.triggers.fire(name, said, key=key)
+    told = {"trigger": name, "occurrence": occurrence}
+    stdout().line(msgspec.json.encode(told).decode() if as_json else f"{name}: {occurrence} is reserved")
+
+
+async def _switch(path: Path, name: str, by: str, *, enabled: bool, as_json: bool) -> None:
+    from holdfast.cli.sessions import looking  # noqa: PLC0415
+    from holdfast.cli.terminal import stdout  # noqa: PLC0415
+
+    async with looking(path) as runtime:
+        switch = runtime.triggers.enable if enabled else runtime.triggers.disable
+        found = await switch(name, by=by)
+    waiting = f"; {found.reserved:,} reserved will be started" if found.reserved else ""
+    said = f"{name} is {'enabled' if found.enabled else 'disabled'}{waiting}"
+    stdout().line(msgspec.json.encode(found).decode() if as_json else said)
+
+
+def _rows(out: Terminal, found: list[TriggerStatus], now: int) -> list[str]:
+    from holdfast.cli.terminal import one_line, table  # noqa: PLC0415
+
+    rows = [_HEADINGS]
+    painted = [[out.paint(word, "bold") for word in _HEADINGS]]
+    for line in found:
+        row = [
+            one_line(line.name, 32),
+            "problem" if line.problem else "enabled" if line.enabled else "disabled",
+            one_line(line.source, 40),
+            one_line(line.target, 32),
+            _last(line.last, now),
+            _next(line.next, now),
+            str(line.reserved),
+            str(line.running),
+        ]
+        rows.append(row)
+        painted.append(row)
+    problems = [f"{line.name}: {one_line(line.problem, 200)}" for line in found if line.problem]
+    return [*table(rows, painted), *problems]
+
+
+def _last(told: Told | None, now: int) -> str:
+    from holdfast.cli.terminal import duration  # noqa: PLC0415
+
+    return "never" if told is None else f"{told.what} {duration(max(now - told.at, 0))} ago"
+
+
+def _next(due: int | None, now: int) -> str:
+    from holdfast.cli.terminal import duration  # noqa: PLC0415
+
+    if due is None:
+        return "-"
+    return f"in {duration(due - now)}" if due > now else "now"
+
+
+def _moment(at: int) -> str:
+    from holdfast.triggers.schedules import to_datetime  # noqa: PLC0415
+
+    return to_datetime(at).strftime("%Y-%m-%d %H:%M:%SZ")

@@ -1,0 +1,61 @@
+"""Programs that models write: what keeps them from being run, and hosts that drive them in a wrong way."""
+
+from __future__ import annotations
+
+from holdfast.errors.tree import UsageError, WorldError
+
+
+class ProgramsUnavailable(UsageError):
+    """No program can be run on this machine, so none is. `reason` says why, `next_step` what helps."""
+
+    def __init__(self, reason: str, next_step: str) -> None:
+        super().__init__(f"programs can't be run here: {reason}; {next_step}, or leave code mode out")
+        self.reason = reason
+        self.next_step = next_step
+
+
+class WorkerFailed(WorldError):
+    """The worker for a program did not come up. Nothing of the program was run."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"the program was not run, its worker did not start: {reason}; start it again")
+        self.reason = reason
+
+
+class StubsInvalid(UsageError):
+    """Tools that a program could not tell apart, or of which no function can be made."""
+
+    def __init__(self, tool: str, reason: str) -> None:
+        super().__init__(f"the tool {tool!r} can't be a function in programs: {reason}; give it another name")
+        self.tool = tool
+        self.reason = reason
+
+
+class AnswerRefused(UsageError):
+    """An answer that the program did not ask for, or that it can't be given."""
+
+    def __init__(self, call: str, reason: str) -> None:
+        super().__init__(f"the answer to the call {call!r} is refused: {reason}")
+        self.call = call
+        self.reason = reason
+
+
+class ProgramOver(UsageError):
+    """A program that has ended, was closed, or was driven in a wrong order."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"the program can't go on: {reason}; start it again with the recorded results")
+        self.reason = reason
+
+
+class ProgramDiverged(UsageError):
+    """On replay, a program asked for something else than its record has. Nothing new was done."""
+
+    def __init__(self, call: str, recorded: str, asked: str) -> None:
+        super().__init__(
+            f"the program diverged at the call {call!r}: the record has {recorded}, the program asks for {asked}; "
+            "the program, its variables, its tools or the version of its sandbox are not those that were recorded"
+        )
+        self.call = call
+        self.recorded = recorded
+        self.asked = asked

@@ -1,0 +1,204 @@
+"""What a durable function may use. Everything it does to the world goes through here, and is recorded."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+from holdfast.effects.replay import Repeat
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+    from datetime import datetime, timedelta
+    from uuid import UUID
+
+    from holdfast.agent import Agent
+    from holdfast.models import Model
+    from holdfast.processes.definition import AnyProcedure
+    from holdfast.processes.timeline import ProcessLine
+    from holdfast.secrets.lending import Lender
+
+
+class Child(Protocol):
+    """A process that another one started, as that one sees it."""
+
+    @property
+    def id(self) -> str:
+        """Its id."""
+        ...
+
+    async def result(self) -> Any:  # noqa: ANN401  whatever the function gave
+        """What it gave, as soon as it has ended; nothing is held in memory meanwhile."""
+        ...
+
+    async def status(self) -> ProcessLine:
+        """How it stands, as it was when this was asked for the first time."""
+        ...
+
+    async def signal(self, name: str, value: object = None) -> None:
+        """Answer what it waits for, or will wait for."""
+        ...
+
+    async def cancel(self, reason: str = "") -> None:
+        """Ask for it to be cancelled."""
+        ...
+
+
+class Carrier(Protocol):
+    """Who carries out what a durable function asks for."""
+
+    id: str
+    attempt: int
+    secrets: Lender
+
+    def idempotency_key(self) -> str: ...
+    async def step(  # noqa: PLR0913
+        self,
+        name: str,
+        function: Callable[..., Any],
+        args: tuple[object, ...],
+        kwargs: dict[str, object],
+        repeat: Repeat,
+        returns: type[Any] | None,
+    ) -> Any: ...  # noqa: ANN401
+    async def sleep(self, span: timedelta | float) -> None: ...
+    async def wait(self, name: str, timeout: timedelta | float | None, returns: type[Any] | None) -> Any: ...  # noqa: ANN401
+    async def gather(self, work: tuple[Awaitable[Any], ...]) -> list[Any]: ...
+    async def race(self, work: tuple[Awaitable[Any], ...]) -> tuple[int, Any]: ...
+    async def sample(self, what: str) -> Any: ...  # noqa: ANN401
+    async def version(self, name: str) -> bool: ...
+    async def start(
+        self, procedure: AnyProcedure | str, args: tuple[Any, ...], kwargs: dict[str, Any], id: str | None
+    ) -> Child: ...
+    async def signal(self, id: str, name: str, value: object) -> None: ...
+    async def run_agent(
+        self, agent: Agent | str, prompt: str, session: str | None, deadline: timedelta | float | None
+    ) -> Any: ...  # noqa: ANN401
+    async def complete(self, model: Model | str, prompt: str, output: Any, instructions: str) -> Any: ...  # noqa: ANN401
+
+
+class ProcessContext:
+    """What a durable function is given.
+
+    Each call is recorded under a key that is a path: code in plain `asyncio.gather` or `TaskGroup` branches is told
+    apart. A function that runs again after a crash gets its recorded answers until it is where it was. What is not
+    asked for here (a request, a file, the clock) is done again each time.
+    """
+
+    __slots__ = ("_carrier",)
+
+    def __init__(self, carrier: Carrier) -> None:
+        self._carrier = carrier
+
+    @property
+    def id(self) -> str:
+        """The id of the process."""
+        return self._carrier.id
+
+    @property
+    def attempt(self) -> int:
+        """Which attempt this is; they count from 1."""
+        return self._carrier.attempt
+
+    @property
+    def idempotency_key(self) -> str:
+        """Within a step: the same for every time that step is run, and for no other. Else that of the process."""
+        return self._carrier.idempotency_key()
+
+    @property
+    def secrets(self) -> Lender:
+        """``ctx.secrets["NAME"]``: hidden in all that is written."""
+        return self._carrier.secrets
+
+    async def step(
+        self,
+        name: str,
+        function: Callable[..., Any],
+        /,
+        *args: object,
+        repeat: Repeat = Repeat.KEYED,
+        returns: type[Any] | None = None,
+        **kwargs: object,
+    ) -> Any:  # noqa: ANN401  whatever the function gives, after its way through JSON
+        """Call `function(*args, **kwargs)` once and remember what it gave.
+
+        A step that was interrupted runs again with the same `idempotency_key`, unless `repeat` is `Repeat.NEVER`: then
+        it ends as `EffectUnknown`. A plain function runs in a thread. The arguments are recorded: secrets are not for
+        them.
+        """
+        return await self._carrier.step(name, function, args, kwargs, repeat, returns)
+
+    async def sleep(self, span: timedelta | float) -> None:
+        """Go on after this time (a timedelta, or seconds), in whichever process is there then."""
+        await self._carrier.sleep(span)
+
+    async def wait(
+        self, name: str, timeout: timedelta | float | None = None, *, returns: type[Any] | None = None
+    ) -> Any:  # noqa: ANN401  whatever was signalled
+        """The next signal called `name`, also one that came before; `WaitExpired` when none comes in time."""
+        return await self._carrier.wait(name, timeout, returns)
+
+    async def gather(self, *work: Awaitable[Any]) -> list[Any]:
+        """Do all at once; their values in the order given. All come to their end, then the first that failed is raised.
+
+        Each is a branch of its own.
+        """
+        return await self._carrier.gather(work)
+
+    async def race(self, *work: Awaitable[Any]) -> tuple[int, Any]:
+        """Do all at once; which was first, from 0, and its value. The others are cancelled.
+
+        Who was first is recorded: it stays so.
+        """
+        return await self._carrier.race(work)
+
+    async def now(self) -> datetime:
+        """The time, in UTC, as it was when this was asked for the first time."""
+        return await self._carrier.sample("now")
+
+    async def random(self) -> float:
+        """A number from 0 to 1, always the same one."""
+        return await self._carrier.sample("random")
+
+    async def uuid(self) -> UUID:
+        """A random UUID, always the same one."""
+        return await self._carrier.sample("uuid")
+
+    async def version(self, name: str) -> bool:
+        """Whether code that was changed is to go the new way: False in a process that has passed here before the change.
+
+        ``if await ctx.version("send-by-post"): ... else: ...`` lets processes that run go on as they began.
+        """
+        return await self._carrier.version(name)
+
+    async def start(self, process: AnyProcedure | str, /, *args: Any, id: str | None = None, **kwargs: Any) -> Child:  # noqa: ANN401
+        """Start another process, once."""
+        return await self._carrier.start(process, args, kwargs, id)
+
+    async def signal(self, id: str, name: str, value: object = None) -> None:
+        """Signal another process, once."""
+        await self._carrier.signal(id, name, value)
+
+    async def run_agent(
+        self,
+        agent: Agent | str,
+        prompt: str,
+        *,
+        session: str | None = None,
+        deadline: timedelta | float | None = None,
+    ) -> Any:  # noqa: ANN401  text, or the value that the agent's output asks for, as plain JSON
+        """Ask an agent, in a session of its own unless one is named; its answer, however long that takes.
+
+        `AgentTurnFailed` when the turn did not complete.
+        """
+        return await self._carrier.run_agent(agent, prompt, session, deadline)
+
+    async def complete(
+        self,
+        model: Model | str,
+        prompt: str,
+        *,
+        output: Any = None,  # noqa: ANN401  a type or a schema
+        instructions: str = "",
+    ) -> Any:  # noqa: ANN401  text, or a value of the type that was asked for
+        """Ask a model once, without a conversation. The reply is recorded with its usage."""
+        return await self._carrier.complete(model, prompt, output, instructions)

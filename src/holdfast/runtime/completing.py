@@ -1,0 +1,158 @@
+"""Direct completions: one model call outside any conversation, recorded with its usage."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets as chance
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from holdfast.crashpoints import crash_point
+from holdfast.driving import drive, replay
+from holdfast.effects.replay import Answer, Repeat
+from holdfast.errors import EffectFailed, InvalidArgument, ModelError, RunFailed
+from holdfast.messages import ModelReply, ModelRequest, Text, UserMessage, decode_reply, encode
+from holdfast.models import Model
+from holdfast.models import model as named
+from holdfast.models.contract import respond
+from holdfast.models.prices import cost
+from holdfast.names import check_id, check_string
+from holdfast.output import Output
+from holdfast.processes.ids import RUN
+from holdfast.records import Cancelled, Done, ErrorInfo, Failed
+from holdfast.runtime.spending import spent_on
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from holdfast.effects.boundary import Boundary
+    from holdfast.effects.performer import Performer
+    from holdfast.effects.scopes import Place
+    from holdfast.models.prices import Price
+    from holdfast.records import Ask, Outcome
+    from holdfast.runtime.surroundings import Surround
+
+NAME = "complete"
+"""What such a call is called in the journal."""
+
+
+class Question:
+    """One question to a model, and what its answer stands for."""
+
+    def __init__(self, model: Model | str, prompt: str, output: Any = None, instructions: str = "") -> None:  # noqa: ANN401
+        if not isinstance(model, (str, Model)):  # pyright: ignore[reportUnnecessaryIsInstance]  # callers may be untyped
+            raise InvalidArgument("model", model, "a model, or a name such as 'provider:model'")
+        self.model = named(model)
+        self.output = None if output is None else Output(output)
+        self._prompt = check_string("prompt", prompt)
+        self.request = ModelRequest(
+            messages=(UserMessage("u1", (Text(prompt),)),),
+            instructions=check_string("instructions", instructions),
+            output=None if self.output is None else self.output.spec,
+        )
+
+    @property
+    def body(self) -> dict[str, Any]:
+        """What is asked, as the journal compares it."""
+        spec = self.request.output
+        asked = None if spec is None else {"name": spec.name, "schema": spec.schema}
+        return {"prompt": self._prompt, "instructions": self.request.instructions, "output": asked}
+
+    def value(self, reply: ModelReply) -> Any:  # noqa: ANN401  text, or a value of the type that was asked for
+        """What a reply stands for."""
+        text = "".join(part.text for part in reply.parts if isinstance(part, Text))
+        return text if self.output is None else self.output.load(text)
+
+    def complaint(self, reply: ModelReply) -> str | None:
+        """Why a reply is not what was asked for."""
+        text = "".join(part.text for part in reply.parts if isinstance(part, Text))
+        return None if self.output is None else self.output.complaint(text)
+
+
+class Completing:
+    """Asks questions in the name of one run."""
+
+    def __init__(self, performer: Performer, prices: Mapping[str, Price]) -> None:
+        self._performer = performer
+        self._prices = prices
+
+    async def answer(self, place: Place, key: str, question: Question) -> Any:  # noqa: ANN401
+        """The value of the reply; the recorded one after it was given once."""
+        performer = self._performer
+        ask = performer.envelope(key, "direct", NAME, question.model.name, question.body).ask()
+        with performer.occupied(place):
+            decision = performer.decide(key, ask, Repeat.FREE)
+            performer.check_order(place, key)
+            if isinstance(decision, Answer):
+                if isinstance(decision.outcome, Cancelled):
+                    await performer.until_cancelled()
+                return await self._value(question, decision.outcome)
+            try:
+                outcome = await self._asked(key, ask, question)
+            except asyncio.CancelledError:
+                performer.abandon([Cancelled(at=performer.now(), key=key, ask=ask)])
+                raise
+            return await self._value(question, outcome)
+
+    async def _asked(self, key: str, ask: Ask, question: Question) -> Outcome:
+        begun = asyncio.get_running_loop().time()
+        crash_point("model.before_call")
+        spend = None
+        try:
+            reply = self._priced(await respond(question.model, question.request), question.model.name)
+            body = self._performer.redactor.bytes(encode(reply), numbers=False)
+        except ModelError as error:
+            info = ErrorInfo(error.kind[:100], self._performer.redactor.text(error.message))
+            outcome: Outcome = Failed(at=self._performer.now(), key=key, ask=ask, error=info)
+        except Exception as error:  # noqa: BLE001  a model of somebody's own may raise anything
+            outcome = self._performer.failed(key, ask, error, begun)
+        else:
+            crash_point("model.after_reply")
+            outcome = await self._performer.succeeded(key, ask, body, begun)
+            spend = spent_on(reply.usage, reply.cost) if isinstance(outcome, Done) else None
+        _, durable = self._performer.submit([outcome], spend=spend)
+        await self._performer.durable(durable)
+        return outcome
+
+    def _priced(self, reply: ModelReply, asked: str) -> ModelReply:
+        told = reply if reply.model else msgspec.structs.replace(reply, model=asked)
+        if told.cost is not None or (not told.raw_usage and not told.usage.total):
+            return told
+        name = asked if asked in self._prices and told.model not in self._prices else told.model
+        return msgspec.structs.replace(told, cost=cost(name, told.usage, self._prices))
+
+    async def _value(self, question: Question, outcome: Outcome) -> Any:  # noqa: ANN401
+        match outcome:
+            case Done():
+                body = bytes(outcome.value) if outcome.blob is None else await self._performer.large(outcome.blob)
+                reply = decode_reply(body)
+            case Failed(error=error):
+                raise ModelError(error.message, kind=error.kind)
+            case _:
+                raise EffectFailed(outcome.key, "interrupted", "the model call was interrupted")
+        complaint = question.complaint(reply)
+        if complaint is not None:
+            raise ModelError(complaint, kind="invalid_output")
+        return question.value(reply)
+
+
+async def complete_once(around: Surround, question: Question, key: str | None) -> Any:  # noqa: ANN401
+    """Ask outside of any process, in a journal of its own; the same `key` is the same question."""
+    journal = f"direct/{chance.token_hex(12) if key is None else check_id('key', key)}"
+
+    async def body(boundary: Boundary) -> None:
+        performer = boundary.performer
+        place = performer.place()
+        told.append(await Completing(performer, around.prices).answer(place, place.next(NAME), question))
+
+    told: list[Any] = []
+    try:
+        await drive(around.store, journal, body, run=RUN, agent=question.model.name, lease_ms=around.lease_ms)
+    except RunFailed as error:
+        if isinstance(error.__cause__, ModelError):
+            raise error.__cause__ from None
+        raise ModelError(error.message, kind=error.kind) from error
+    if not told:  # it was answered before
+        await replay(around.store, journal, body, run=RUN)
+    return told[0]

@@ -1,0 +1,461 @@
+"""Driving one process: running its function while this process of the system holds its lease.
+
+A function that only waits is unwound and parked; whoever drives it next runs it again from its beginning, and it meets
+its recorded answers until it is where it was. Its end, the word to its parent and the notification of its session are
+one commit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import logging
+from typing import TYPE_CHECKING, Any, Final, cast
+
+import msgspec
+
+from holdfast.crashpoints import crash_point
+from holdfast.driving import LeasedJournal, claimed, renewed
+from holdfast.effects.performer import error_info
+from holdfast.effects.scopes import current, install
+from holdfast.effects.values import encode_value
+from holdfast.errors import Halted, HoldfastError, JournalMissing, LeaseHeld, StoreError
+from holdfast.errors.processes import FunctionUnknown
+from holdfast.processes.context import ProcessContext
+from holdfast.processes.ids import ABANDON, CALL, CANCEL, TRANSFER, id_of, retry_wait, run_of
+from holdfast.processes.state import ABANDONED, TERMINAL, ProcessState, decode_registration, status_of
+from holdfast.records import (
+    Admitted,
+    Cancelled,
+    Done,
+    Ended,
+    ErrorInfo,
+    Failed,
+    Intended,
+    Parked,
+    Resumed,
+    Started,
+    Unknown,
+)
+from holdfast.runtime.process_run import ProcessRun
+from holdfast.spawning import let_go, spawn, unwound
+from holdfast.store import Notify
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from holdfast.processes.definition import AnyProcedure
+    from holdfast.processes.state import Registration
+    from holdfast.records import Ask, Record
+    from holdfast.runtime.process_run import Registry
+    from holdfast.runtime.surroundings import Surround
+    from holdfast.store import Notification, Store
+    from holdfast.store.contract import Input, Lease
+    from holdfast.store.spending.contract import Spend
+
+_log: Final = logging.getLogger("holdfast.processes")
+BODY: Final = 1_800
+"""How much of a result is in a notification, in characters."""
+
+
+async def read_process(store: Store, journal: str) -> ProcessState:
+    """A process as its journal tells it; `JournalMissing` when there is none."""
+    state = ProcessState(journal)
+    async for entry in store.read_all(journal):
+        state.add(entry.record)
+    if state.registration is None and (found := await store.input(journal, 1)) is not None and found.key == CALL:
+        state.registration = decode_registration(found.body)
+    return state
+
+
+class _Observed(LeasedJournal):
+    """A journal that remembers which intents have no outcome yet."""
+
+    open: dict[str, Ask]
+
+    def begin(self, state: ProcessState) -> None:
+        """Take in what is recorded."""
+        self.open = {}
+        self._note(state.records)
+
+    def _note(self, added: Sequence[Record]) -> None:
+        for record in added:
+            match record:
+                case Intended():
+                    self.open[record.key] = record.ask
+                case Done() | Failed() | Unknown() | Cancelled():
+                    self.open.pop(record.key, None)
+                    for below in [key for key in self.open if key.startswith(f"{record.key}/")]:
+                        del self.open[below]
+                case _:
+                    pass
+
+    def append(
+        self,
+        added: list[Record],
+        *,
+        patient: bool = False,
+        notify: Sequence[Notify] = (),
+        consume: Sequence[str] = (),
+        spend: Spend | None = None,
+    ) -> tuple[int, asyncio.Future[int]]:
+        self._note(added)
+        return super().append(added, patient=patient, notify=notify, consume=consume, spend=spend)
+
+    def left_over(self, run: str) -> list[Record]:
+        """What settles those that have none when a run ends: what only waited is cancelled, of others nobody knows."""
+        now = self.now()
+        records: list[Record] = []
+        for key, ask in list(self.open.items()):
+            if not key.startswith(f"{run}/"):
+                continue
+            waits = ask.kind in {"await_event", "sleep"}
+            records.append(Cancelled(at=now, key=key) if waits else Unknown(at=now, key=key))
+        return records
+
+
+class ProcessDrive:
+    """One drive of one process."""
+
+    def __init__(self, around: Surround, registry: Registry, journal: str) -> None:
+        self.session = journal
+        self._around = around
+        self._store = around.store
+        self._registry = registry
+        self._state = ProcessState(journal)
+        self._run: ProcessRun | None = None
+        self._body: asyncio.Task[Any] | None = None
+        self._stop: Admitted | None = None
+        """The request to cancel it, if there is one."""
+        self._stopped: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._seen: int | None = None
+        self._looking: asyncio.Task[None] | None = None
+        self._abandoned: Admitted | None = None
+        """The request to give it up, if there is one."""
+        self._transferred: set[int] = set()
+        self._ledger: _Observed
+
+    def notify(self, wakes: int = 0) -> None:  # noqa: ARG002  whatever came, it is looked at
+        """Something came for this process: a signal, the end of a child, a request to cancel it."""
+        if self._run is not None:
+            self._run.look()
+            if self._looking is None or self._looking.done():
+                self._looking = spawn(self._look_while_working())
+
+    def stop(self) -> None:
+        """The runtime is being closed: the step that runs may end, and what is left is for whoever comes next."""
+
+    async def run(self) -> None:
+        """Do what there is to do."""
+        install(asyncio.get_running_loop())
+        try:
+            async with (
+                claimed(self._store, self.session, self._around.lease_ms, self._last_seen) as lease,
+                renewed(self._store, lease) as lost,
+            ):
+                await self._drive(lease, lost)
+        except (LeaseHeld, JournalMissing):
+            return
+        except Halted as halted:
+            raise halted.reason from halted.reason.__cause__
+        finally:
+            self._around.watch.ended(self.session)
+
+    def _last_seen(self) -> int | None:
+        return self._seen
+
+    async def _drive(self, lease: Lease, lost: asyncio.Future[HoldfastError]) -> None:
+        crash_point("process.claimed")
+        told = await self._store.next_notifications(self.session)
+        self._state = await read_process(self._store, self.session)
+        made = self._state.registration
+        if self._state.over or made is None:
+            await self._after_end()
+            await self._acknowledge(told)
+            self._seen = lease.wakes
+            return
+        self._ledger = _Observed(self._store, lease, self._around.watch.touch)
+        self._ledger.begin(self._state)
+        if lease.head == 1:
+            await self._enter()
+        await self._look()
+        if await self._carry_on(made, lost, news=bool(told)):
+            await self._acknowledge(told)
+            self._seen = lease.wakes
+
+    async def _carry_on(self, made: Registration, lost: asyncio.Future[HoldfastError], *, news: bool) -> bool:
+        """Go on with it; whether everything that has come was seen to."""
+        if self._stop is not None:
+            await self._end_cancelled()
+            return True
+        if self._abandoned is not None and self._is_foreign(made):
+            await self._end_abandoned(self._abandoned)
+            return True
+        if self._is_foreign(made):
+            self._registry.leave(self.session)
+            return False
+        if await self._is_orphan(made):
+            await self._end("cancelled", error=ErrorInfo("cancelled", "the process that started it has ended"))
+            return True
+        procedure = self._registry.known(made.name)
+        if procedure is None and made.recovery != "external":
+            return False  # another process may know it
+        if self._state.status == "waiting" and not news and not await self._has_come():
+            return True
+        await self._work(made, procedure, lost)
+        return True
+
+    async def _enter(self) -> None:
+        """The registration enters the journal; durable with what is recorded next."""
+        found = await self._store.input(self.session, 1)
+        if found is not None and found.key == CALL:
+            self._append([_admitted(found, self._ledger.now())])
+
+    def _append(self, records: list[Record]) -> asyncio.Future[int]:
+        _, durable = self._ledger.append(records, patient=True)
+        for record in records:
+            self._state.add(record)
+        return durable
+
+    def _is_foreign(self, made: Registration) -> bool:
+        """Whether only somebody else may go on with it."""
+        return made.recovery == "owner" and self._state.starts > 0 and self._state.by != self._me
+
+    @property
+    def _me(self) -> str:
+        return self._store.owner.describe()
+
+    async def _is_orphan(self, made: Registration) -> bool:
+        """Whether it was never begun, and whoever started it has ended."""
+        if self._state.starts or made.parent is None or made.on_parent_end != "cancel":
+            return False
+        try:
+            return (await self._store.journal(made.parent)).status in TERMINAL
+        except JournalMissing:
+            return True
+
+    async def _has_come(self) -> bool:
+        """Whether something that it waits for has come."""
+        now = self._store.clock.read().wall
+        for name in self._state.waits:
+            wait = await self._store.wait(self.session, name)
+            if wait is None:
+                continue
+            if wait.state != "open" or (wait.deadline is not None and wait.deadline <= now):
+                return True
+        return False
+
+    # ---- what came from outside --------------------------------------------------------------------------------------
+
+    async def _look(self) -> None:
+        """Whether somebody wants it to be cancelled, given up or given to another session. The first request counts."""
+        for found in await self._store.pending(self.session):
+            if found.key == CANCEL and self._stop is None:
+                self._stop = _admitted(found, self._ledger.now())
+            elif found.key == ABANDON and self._abandoned is None:
+                self._abandoned = _admitted(found, self._ledger.now())
+            elif found.key.startswith(TRANSFER) and found.input not in self._transferred:
+                self._transferred.add(found.input)
+                self._append([_admitted(found, self._ledger.now())])
+        if self._stop is not None and not self._stopped.done():
+            self._stopped.set_result(None)
+
+    async def _look_while_working(self) -> None:
+        try:
+            await self._look()
+        except StoreError as error:
+            _log.warning("the inbox of %r can't be read: %s", self.session, error)
+
+    async def _acknowledge(self, told: list[Notification]) -> None:
+        for notification in told:
+            await self._store.settle_notification(notification.id, "acknowledged")
+
+    # ---- running the function ----------------------------------------------------------------------------------------
+
+    async def _work(
+        self, made: Registration, procedure: AnyProcedure | None, lost: asyncio.Future[HoldfastError]
+    ) -> None:
+        name, now = run_of(self._state.attempt), self._ledger.now()
+        begun = any(isinstance(record, Started) and record.run == name for record in self._state.records)
+        code = None if procedure is None else procedure.version
+        if begun:
+            self._append([Resumed(at=now, run=name, by=self._me)])
+        else:
+            durable = self._append([Started(at=now, run=name, code=code, by=self._me)])
+            if made.recovery == "owner":
+                await durable  # nobody else may begin it from here on
+        run = self._run = ProcessRun(self._around, self._registry, self._state, self._ledger)
+        crash_point("process.begun")
+        body = self._body = contextvars.Context().run(asyncio.ensure_future, self._called(run, made, procedure))
+        let_go(body)
+        lost.add_done_callback(lambda done: self._on_loss(run, body, done))
+        idle = spawn(run.idle())
+        try:
+            await asyncio.wait({body, idle, self._stopped}, return_when=asyncio.FIRST_COMPLETED)
+            while not (body.done() or self._stopped.done() or run.quiet):  # something has come since
+                idle = spawn(run.idle())
+                await asyncio.wait({body, idle, self._stopped}, return_when=asyncio.FIRST_COMPLETED)
+            await self._finish(run, body)
+        except asyncio.CancelledError:
+            # The runtime is being closed: nothing is recorded, and whoever drives next goes on.
+            run.performer.refuse()
+            await unwound(body)
+            run.performer.check_halted()
+            raise
+        finally:
+            idle.cancel()
+            await run.close()
+            await run.performer.close("ended")
+            if self._looking is not None:
+                self._looking.cancel()
+
+    async def _called(self, run: ProcessRun, made: Registration, procedure: AnyProcedure | None) -> Any:  # noqa: ANN401
+        current.set(run.performer.root())
+        if made.recovery == "external":
+            return await run.outside()
+        if procedure is None:
+            raise FunctionUnknown(made.name, ())
+        return await procedure.function(ProcessContext(run), **procedure.values(made.arguments))
+
+    async def _finish(self, run: ProcessRun, body: asyncio.Task[Any]) -> None:
+        performer = run.performer
+        if not body.done():
+            waits = run.waits
+            performer.refuse()
+            await unwound(body)
+            await performer.close("cancelled")
+            performer.check_halted()
+            if self._stop is not None:
+                await self._end_cancelled()
+            else:
+                await self._park(run, waits)
+            return
+        await performer.close("ended")
+        performer.submit([], patient=True)  # what was abandoned is settled before what is left over is looked at
+        await self._ended(run, body)
+
+    async def _park(self, run: ProcessRun, waits: tuple[str, ...]) -> None:
+        crash_point("process.before_park")
+        _, durable = run.performer.submit([Parked(at=self._ledger.now(), run=run.run, waits=waits)])
+        await run.performer.durable(durable)
+        crash_point("process.after_park")
+
+    async def _ended(self, run: ProcessRun, body: asyncio.Task[Any]) -> None:
+        """The function came to its end: by itself, or with an error."""
+        performer = run.performer
+        if body.cancelled():
+            error: BaseException = RuntimeError("it cancelled the task that ran it")
+        else:
+            found = body.exception()
+            if found is None:
+                performer.check_complete()
+                await self._completed(run, body.result())
+                return
+            error = found
+        if isinstance(error, StoreError):
+            raise performer.halt(error) from error
+        if not isinstance(error, Exception):
+            raise error
+        performer.check_complete()
+        await self._failed(run, error)
+
+    async def _completed(self, run: ProcessRun, value: Any) -> None:  # noqa: ANN401
+        performer = run.performer
+        try:
+            body = performer.redactor.bytes(encode_value(value))
+        except HoldfastError as error:
+            await self._failed(run, error)
+            return
+        if len(body) > self._ledger.inline_bytes:
+            await self._end("completed", run, ended={"blob": await performer.keep(body)}, said=body)
+        else:
+            await self._end("completed", run, ended={"value": msgspec.Raw(body)}, said=body)
+
+    async def _failed(self, run: ProcessRun, error: Exception) -> None:
+        """It raised: another attempt follows if the function says so, or this is its end."""
+        info = error_info(error, run.performer.redactor.text)
+        procedure = self._registry.known(self._state.name or "")
+        policy = None if procedure is None else procedure.retry
+        pause = None if policy is None else policy.pause_after(run.attempt, error)
+        if pause is None:
+            await self._end("failed", run, error=info)
+            return
+        following, now = run_of(run.attempt + 1), self._ledger.now()
+        wait = retry_wait(following)
+        await self._store.open_wait(self.session, wait, deadline=now + round(pause * 1000))
+        ended = Ended(at=now, run=run.run, status="failed", error=info)
+        parked = Parked(at=now, run=following, waits=(wait,))
+        crash_point("process.before_retry")
+        _, durable = run.performer.submit([*self._ledger.left_over(run.run), ended, parked])
+        await run.performer.durable(durable)
+
+    # ---- the end -----------------------------------------------------------------------------------------------------
+
+    async def _end_cancelled(self) -> None:
+        asked = cast("Admitted", self._stop)
+        reason = str(msgspec.json.decode(bytes(asked.body)).get("cancel", ""))
+        await self._end("cancelled", self._run, first=[asked], error=ErrorInfo("cancelled", reason))
+
+    async def _end_abandoned(self, asked: Admitted) -> None:
+        said = msgspec.json.decode(bytes(asked.body))
+        who, why = said.get("by") or "somebody", said.get("reason") or "no reason was given"
+        evidence = f"{self._state.by} ran it and is gone; {who} gave it up: {why}"
+        await self._end("failed", first=[asked], error=ErrorInfo(ABANDONED, evidence))
+
+    async def _end(  # noqa: PLR0913
+        self,
+        status: Any,  # noqa: ANN401  an EndStatus
+        run: ProcessRun | None = None,
+        *,
+        first: Sequence[Record] = (),
+        ended: dict[str, Any] | None = None,
+        error: ErrorInfo | None = None,
+        said: bytes = b"",
+    ) -> None:
+        """Record how it ended and tell those who wait for that, in one commit."""
+        name = run_of(self._state.attempt)
+        end = Ended(at=self._ledger.now(), run=name, status=status, error=error, **(ended or {}))
+        records: list[Record] = [*first, *self._ledger.left_over(name)]
+        crash_point("process.before_end")
+        if run is None:
+            _, durable = self._ledger.append([*records, end], notify=self._notices(end, said))
+            await durable
+        else:
+            await run.performer.seal(end, records, notify=self._notices(end, said))
+        crash_point("process.after_end")
+        self._state = await read_process(self._store, self.session)
+        await self._after_end()
+
+    def _notices(self, end: Ended, said: bytes) -> list[Notify]:
+        made, status = self._state.registration, status_of(end)
+        notices: list[Notify] = []
+        if made is not None and made.parent is not None:
+            key = f"child/{self.session}"
+            notices.append(Notify(made.parent, "child_ended", f"{id_of(self.session)} {status}", "", key=key))
+        if self._state.session is not None:
+            told = said.decode() if end.error is None else f"{end.error.kind}: {end.error.message}"
+            body = told if len(told) <= BODY else f"{told[:BODY]}\n... ({len(told):,} characters in all)"
+            title = f"The process {id_of(self.session)} ({self._state.name}) is {status}"
+            key = f"process/{id_of(self.session)}"
+            source = self.session
+            notices.append(Notify(self._state.session, f"process_{status}", title, body, source=source, key=key))
+        return notices
+
+    async def _after_end(self) -> None:
+        """Children that are to end with it are asked to. Whoever drives it next does so again, if this is interrupted."""
+        if self._state.status == "cancelled":
+            for session, number in self._state.turns:
+                await self._registry.stop_turn(session, number, f"the process {self._state.id} was cancelled")
+        for child in self._state.children:
+            await self._registry.end_child(child, f"the process {self._state.id} that started it has ended")
+        crash_point("process.children_told")
+
+    def _on_loss(self, run: ProcessRun, body: asyncio.Task[Any], lost: asyncio.Future[HoldfastError]) -> None:
+        """Somebody else drives this process now."""
+        if not lost.cancelled():
+            run.performer.halt(lost.result())
+            body.cancel()
+
+
+def _admitted(found: Input, now: int) -> Admitted:
+    return Admitted(at=now, input=found.input, key=found.key, body=msgspec.Raw(found.body))

@@ -1,0 +1,379 @@
+"""Driving one trigger: taking in what came for it, reserving what is due, starting what is reserved.
+
+Each round writes, in one commit, the inputs that it took, a reservation for each occurrence, and the books that know of
+both and of the next moment. Only then is anything started, under a key that names trigger, revision and occurrence: a
+round that was interrupted is repeated, and the same key is the same start. A trigger that has nothing to do is parked
+with one timer, and nothing of it stays in memory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import msgspec
+from msgspec.structs import replace
+
+from holdfast.crashpoints import crash_point
+from holdfast.driving import LeasedJournal, claimed, renewed
+from holdfast.effects.canonical import digest_of_bytes
+from holdfast.effects.envelope import segment
+from holdfast.errors import (
+    CommitUnknown,
+    Fenced,
+    HeadConflict,
+    HoldfastError,
+    InboxFull,
+    JournalMissing,
+    LeaseHeld,
+    RecordUnreadable,
+    RuntimeStopped,
+    StoreBusy,
+    StoreClosed,
+    StoreFailed,
+    StoreFull,
+)
+from holdfast.errors.admission import RateExceeded
+from holdfast.records import Admitted, Ask, Cancelled, Done, ErrorInfo, Failed, Intended, Parked
+from holdfast.spawning import spawn
+from holdfast.triggers import books as accounts
+from holdfast.triggers import templates
+from holdfast.triggers.books import Books, start_key
+from holdfast.triggers.definition import Define, Occur, decode, name_of
+from holdfast.triggers.sources import zone_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from typing import Any
+
+    from holdfast.records import Record
+    from holdfast.runtime.targets import Targets
+    from holdfast.store import Store
+    from holdfast.store.contract import Input, Lease
+    from holdfast.triggers.books import Reserved
+    from holdfast.triggers.definition import Definition
+
+_log: Final = logging.getLogger("holdfast.triggers")
+
+RUN: Final = "trigger"
+"""The run of a trigger's journal. No turn is called like it."""
+UNKNOWN_MS: Final = 60_000
+"""How long a start waits whose target is not known here."""
+_BOOKS: Final = f"{RUN}/books"
+_TAIL: Final = 3
+"""The books are among so many last records: each commit ends with them, or with them and the parking."""
+_LOOK: Final = 30.0
+"""Between two looks at what is under way elsewhere, in seconds."""
+_OURS: Final = (StoreBusy, StoreFull, StoreFailed, StoreClosed, CommitUnknown, Fenced, HeadConflict, RuntimeStopped)
+"""Trouble that says nothing about what was started: the drive ends, and is tried again."""
+_LATER: Final = (InboxFull, RateExceeded)
+"""What is refused now and may be taken later."""
+
+
+class Stand(NamedTuple):
+    """How a trigger stands, as its journal tells."""
+
+    books: Books
+    parked: bool
+    """The last thing that was recorded is that it waits."""
+
+
+async def read_books(store: Store, id: str) -> Stand:
+    """The books of a trigger; `JournalMissing` when there is none."""
+    line = await store.journal(id)
+    entries = await store.tail(id, _TAIL)
+    for entry in reversed(entries):
+        if isinstance(entry.record, Done) and entry.record.key.startswith(_BOOKS):
+            return Stand(accounts.decode(bytes(entry.record.value)), isinstance(entries[-1].record, Parked))
+    if line.head > 1:
+        raise RecordUnreadable(f"the journal {id!r} has no books at its end")
+    return Stand(Books(), parked=False)
+
+
+async def read_definition(store: Store, id: str, number: int) -> Definition:
+    """How a trigger was defined by one of its inputs."""
+    found = await store.input(id, number)
+    command = None if found is None else decode(found.body)
+    if not isinstance(command, Define):
+        raise RecordUnreadable(f"input {number} of {id!r} defines nothing")
+    return command.definition
+
+
+class TriggerDrive:
+    """One drive of one trigger."""
+
+    def __init__(
+        self, store: Store, id: str, targets: Targets, lease_ms: int, touch: Callable[[str], None] = lambda _: None
+    ) -> None:
+        self.session = id
+        self._store = store
+        self._targets = targets
+        self._lease_ms = lease_ms
+        self._touch = touch
+        self._name = name_of(id)
+        self._news = asyncio.Event()
+        self._stopping = False
+        self._wakes = 0
+        self._seen: int | None = None
+        self._books = Books()
+        self._parked = False
+        self._definitions: dict[int, Definition] = {}
+
+    def notify(self, wakes: int = 0) -> None:
+        """Something may have come for this trigger."""
+        if wakes == 0 or wakes > self._wakes:
+            self._news.set()
+
+    def stop(self) -> None:
+        """Go no further than this round."""
+        self._stopping = True
+        self._news.set()
+
+    async def run(self) -> None:
+        """Do what there is to do."""
+        try:
+            async with (
+                claimed(self._store, self.session, self._lease_ms, lambda: self._seen) as lease,
+                renewed(self._store, lease) as lost,
+            ):
+                await self._drive(lease, lost)
+        except (LeaseHeld, JournalMissing, RuntimeStopped):
+            return
+
+    async def _drive(self, lease: Lease, lost: asyncio.Future[HoldfastError]) -> None:
+        ledger = LeasedJournal(self._store, lease, self._touch)
+        self._books, self._parked = await read_books(self._store, self.session)
+        while not self._stopping:
+            if lost.done():
+                raise lost.result()
+            self._news.clear()
+            self._wakes = (await self._store.wakes([self.session])).get(self.session, 0)
+            more = await self._take(ledger)
+            blocked = await self._start(ledger, lost)
+            if more or self._stopping:
+                continue
+            if blocked:
+                await self._slot(lost)
+                continue
+            await self._park(ledger)
+            self._seen = self._wakes
+            if not self._news.is_set():
+                return
+
+    def _now(self) -> int:
+        return self._store.clock.read().wall
+
+    async def _write(self, ledger: LeasedJournal, books: Books, added: Sequence[Record], *parked: Parked) -> None:
+        """One commit: what happened, and the books that know of it."""
+        after = replace(books, number=self._books.number + 1)
+        body = accounts.encode(after)
+        ask = Ask("checkpoint", self._name, digest_of_bytes("books", body))
+        kept = Done(at=self._now(), key=f"{_BOOKS}.{after.number}", ask=ask, value=msgspec.Raw(body))
+        crash_point("trigger.before_books")
+        _, durable = ledger.append([*added, kept, *parked])
+        await durable
+        self._books, self._parked = after, bool(parked)
+        crash_point("trigger.after_books")
+
+    async def _defined(self, books: Books) -> None:
+        """Know the definitions that the books speak of."""
+        needed = accounts.needed(books)
+        for number in needed - self._definitions.keys():
+            self._definitions[number] = await read_definition(self._store, self.session, number)
+        for number in self._definitions.keys() - needed:
+            del self._definitions[number]
+
+    # ---- taking in ----
+
+    async def _take(self, ledger: LeasedJournal) -> bool:
+        """Take in what came and what is due; whether there may be more at once."""
+        books, more = self._books, False
+        added: list[Record] = []
+        reserved: list[Reserved] = []
+        pending = await self._store.pending(self.session)
+        for found in pending:
+            command = decode(found.body)
+            if isinstance(command, Occur) and not accounts.room(books):
+                break  # it waits where it is, and what came after it, too: the order counts
+            step = accounts.take(books, found.input, found.key, found.at, command)
+            books = step.books
+            reserved += step.reserved
+            added.append(self._admitted(found))
+        else:
+            more = len(pending) >= self._store.limits.page
+        await self._defined(books)
+        if books.definition:
+            step = accounts.pass_time(books, self._definitions[books.definition], self._now())
+            books = step.books
+            reserved += step.reserved
+        added += [self._intended(one) for one in reserved]
+        if added or books != self._books:
+            await self._write(ledger, books, added)
+        return more
+
+    def _admitted(self, found: Input) -> Record:
+        # Its body stays in the inbox, where it can be read as long as the journal is there.
+        return Admitted(at=self._now(), input=found.input, key=found.key, run=RUN)
+
+    def _intended(self, one: Reserved) -> Record:
+        body = msgspec.json.encode(one)
+        ask = Ask("process", self._name, digest_of_bytes("occurrence", body), msgspec.Raw(body))
+        return Intended(at=self._now(), key=self._key(one), ask=ask)
+
+    def _key(self, one: Reserved) -> str:
+        return f"{RUN}/{one.revision}/{segment(one.id)}"
+
+    # ---- starting ----
+
+    async def _start(self, ledger: LeasedJournal, lost: asyncio.Future[HoldfastError]) -> bool:
+        """Start what may be started; whether something waits for what is under way."""
+        books = await self._without_ended(self._books)
+        choice = accounts.choose(books, self._definitions, self._now())
+        outcomes: list[Record] = []
+        for found in choice.start:
+            if lost.done() or self._stopping:
+                break
+            crash_point("trigger.before_start")
+            books, outcome = await self._started(books, found)
+            crash_point("trigger.after_start")
+            outcomes += outcome
+        for found, why in choice.skip:
+            books = accounts.skipped(books, found, why, self._now())
+            outcomes.append(Cancelled(at=self._now(), key=self._key(found)))
+        if lost.done():
+            raise lost.result()
+        if books != self._books:
+            await self._write(ledger, books, outcomes)
+        return choice.blocked
+
+    async def _started(self, books: Books, found: Reserved) -> tuple[Books, list[Record]]:
+        definition, now = self._definitions[found.definition], self._now()
+        target = self._targets.find(definition.target)
+        if target is None:
+            _log.warning("%s of %r is not known here", definition.target.describe(), self._name)
+            later = replace(found, not_before=now + UNKNOWN_MS)
+            return replace(books, queue=tuple(later if one == found else one for one in books.queue)), []
+        try:
+            arguments = await self._arguments(definition, found)
+            ref = await target.start(start_key(self._name, found), arguments)
+        except _OURS:
+            raise
+        except _LATER as error:
+            after, given_up = accounts.refused(books, found, str(error), now)
+            return after, [self._failed(found, error)] if given_up else []
+        except Exception as error:  # noqa: BLE001  one that can't be started must not stop the others
+            _log.warning("%s of %r could not be started: %s", found.id, self._name, error)
+            why = self._store.redactor.text(f"{type(error).__name__}: {error}")[:1_000]
+            return accounts.failed(books, found, why, now), [self._failed(found, error)]
+        terms = self._definitions[books.definition].terms
+        body = msgspec.json.encode({"started": ref})
+        done = Done(at=self._now(), key=self._key(found), value=msgspec.Raw(body))
+        return accounts.begun(books, found, ref, terms, self._now()), [done]
+
+    def _failed(self, found: Reserved, error: Exception) -> Record:
+        said = self._store.redactor.text(str(error))[:1_000]
+        return Failed(at=self._now(), key=self._key(found), error=ErrorInfo(type(error).__name__, said))
+
+    async def _arguments(self, definition: Definition, found: Reserved) -> dict[str, Any]:
+        values = templates.values_of(
+            trigger=self._name,
+            revision=found.revision,
+            occurrence=found.id,
+            at=found.at,
+            where=zone_of(definition.source),
+            payload=await self._payload(found),
+        )
+        return templates.fill(definition.arguments, values)
+
+    async def _payload(self, found: Reserved) -> Any:  # noqa: ANN401  any JSON value
+        given = await self._store.input(self.session, found.input) if found.input else None
+        command = None if given is None else decode(given.body)
+        return command.payload if isinstance(command, Occur) else None
+
+    # ---- what is under way ----
+
+    async def _without_ended(self, books: Books) -> Books:
+        """What has ended takes nobody's place. Only looked at when somebody waits for it."""
+        if not books.running or not books.queue:
+            return books
+        ended = [one.ref for one in books.running if await self._is_over(one.ref, one.definition)]
+        return accounts.over(books, ended) if ended else books
+
+    async def _is_over(self, ref: str, definition: int) -> bool:
+        target = self._targets.find(self._definitions[definition].target)
+        if target is None:
+            return False
+        try:
+            return await target.is_over(ref)
+        except _OURS:
+            raise
+        except Exception as error:  # noqa: BLE001  what can't be read any more goes on no more
+            _log.warning("%s of %r can't be looked at: %s", ref, self._name, error)
+            return True
+
+    async def _slot(self, lost: asyncio.Future[HoldfastError]) -> None:
+        """Wait until something has ended, has come, or is due."""
+        running = [spawn(self._ended(one.ref, one.definition)) for one in self._books.running]
+        news = spawn(self._told())
+        due = self._alarm_at()
+        left = _LOOK if due is None else min(max((due - self._now()) / 1000, 0.0), _LOOK)
+        try:
+            await asyncio.wait({*running, news, lost}, timeout=left, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in (*running, news):
+                task.cancel()
+            await asyncio.gather(*running, news, return_exceptions=True)
+
+    async def _told(self) -> None:
+        await self._news.wait()
+
+    async def _ended(self, ref: str, definition: int) -> None:
+        target = self._targets.find(self._definitions[definition].target)
+        if target is not None:
+            with suppress(HoldfastError):
+                await target.over(ref)
+                return
+        await asyncio.sleep(_LOOK)
+
+    # ---- parking ----
+
+    def _alarm_at(self) -> int | None:
+        """When there is something to do, if nothing comes: the next moment, or a start that waits."""
+        books, now = self._books, self._now()
+        again = accounts.choose(books, self._definitions, now).again
+        # A moment that has come and found no room is looked at when there is some.
+        moment = books.next if books.next is not None and (books.next > now or accounts.room(books)) else None
+        return min((at for at in (moment, again) if at is not None), default=None)
+
+    async def _park(self, ledger: LeasedJournal) -> None:
+        """Record that nothing is to be done until the alarm, or until something comes."""
+        due = self._alarm_at()
+        if self._parked and self._books.alarm_at == due and (due is None or await self._is_set(due)):
+            return
+        number = self._books.alarm
+        if due is not None:
+            number = await self._set_alarm(number, due)
+        books = replace(self._books, alarm=number, alarm_at=due)
+        waits = () if due is None else (_alarm(number),)
+        crash_point("trigger.before_park")
+        await self._write(ledger, books, (), Parked(at=self._now(), run=RUN, waits=waits))
+
+    async def _is_set(self, due: int) -> bool:
+        wait = await self._store.wait(self.session, _alarm(self._books.alarm))
+        return wait is not None and wait.state == "open" and wait.deadline == due
+
+    async def _set_alarm(self, number: int, due: int) -> int:
+        """The number of an alarm at this time. One that an interrupted round has set may be for another time."""
+        while True:
+            wait = await self._store.open_wait(self.session, _alarm(number), deadline=due)
+            if wait.state == "open" and wait.deadline == due:
+                return number
+            if wait.state == "open":
+                await self._store.cancel_wait(self.session, wait.name)
+            number += 1
+
+
+def _alarm(number: int) -> str:
+    return f"{RUN}/alarm.{number}"

@@ -1,0 +1,186 @@
+"""The sandbox that comes with this package: Monty, an interpreter without a way out, in a worker within bubblewrap."""
+
+from __future__ import annotations
+
+import secrets
+from typing import TYPE_CHECKING, Any, Final, Literal, Self
+
+from holdfast.errors import InvalidArgument
+from holdfast.errors.programs import AnswerRefused, ProgramOver
+from holdfast.sandbox.launching import Launcher, require_programs
+from holdfast.sandbox.limits import ProgramLimits
+from holdfast.sandbox.plans import planned, refusal
+from holdfast.sandbox.sealing import snapshot_key, unseal
+from holdfast.sandbox.steps import Calls
+from holdfast.sandbox.workers import Worker
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    import pydantic_monty
+
+    from holdfast.sandbox.execution import Execution
+    from holdfast.sandbox.plans import Plan
+    from holdfast.sandbox.sealing import Place
+    from holdfast.sandbox.steps import Result, Step
+    from holdfast.sandbox.stubs import Stub
+
+_DEFAULTS: Final = ProgramLimits()
+
+
+class MontySandbox:
+    """Runs programs in Monty. `key` is a secret of the store: only snapshots that were sealed with it are opened.
+
+    Raises `ProgramsUnavailable` where programs can't be confined. Only ``unsafe=True`` runs the worker without
+    bubblewrap around it; the interpreter itself has no way to files, network or other processes even then.
+    """
+
+    __slots__ = ("_closed", "_confined", "_key", "_launchers", "_programs")
+
+    def __init__(self, *, key: bytes | None = None, unsafe: bool = False) -> None:
+        if type(unsafe) is not bool:
+            raise InvalidArgument("unsafe", unsafe, "True or False")
+        if key is not None and (type(key) is not bytes or len(key) < 16):
+            raise InvalidArgument("key", "(not shown)", "at least 16 bytes")
+        require_programs(confined=not unsafe)
+        self._confined = not unsafe
+        self._key = snapshot_key(key or secrets.token_bytes(32))
+        self._launchers: dict[int, Launcher] = {}
+        self._programs: set[MontyProgram] = set()
+        self._closed = False
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def start(  # noqa: PLR0913  one keyword for each thing that a program begins with
+        self,
+        source: str,
+        *,
+        tools: Sequence[Stub] = (),
+        globals: Mapping[str, Any] | None = None,
+        limits: ProgramLimits | None = None,
+        seed: str = "",
+        snapshot: bytes | None = None,
+    ) -> MontyProgram:
+        if self._closed:
+            raise ProgramOver("its sandbox was closed")
+        bounds = limits or _DEFAULTS
+        plan = planned(source, tuple(tools), dict(globals or {}), bounds, seed)
+        opened = None if snapshot is None else unseal(self._key, snapshot)
+        program = MontyProgram(plan, opened, self._key, self._launcher(bounds.memory), self._programs.discard)
+        self._programs.add(program)
+        return program
+
+    async def close(self) -> None:
+        """End all programs."""
+        self._closed = True
+        for program in tuple(self._programs):
+            await program.close()
+        while self._launchers:
+            self._launchers.popitem()[1].close()
+
+    def _launcher(self, memory: int) -> Callable[[], str]:
+        def path() -> str:
+            found = self._launchers.get(memory)
+            if found is None or not found.fits():
+                found = self._launchers[memory] = Launcher(memory, confined=self._confined)
+            return found.path
+
+        return path
+
+
+class MontyProgram:
+    """One program in a worker of its own, which it never shares and which ends with it."""
+
+    __slots__ = ("_execution", "_forget", "_key", "_opened", "_path", "_plan", "_state", "_worker")
+
+    def __init__(
+        self,
+        plan: Plan,
+        opened: tuple[Place, bytes] | None,
+        key: bytes,
+        path: Callable[[], str],
+        forget: Callable[[MontyProgram], None],
+    ) -> None:
+        self._plan = plan
+        self._opened = opened
+        self._key = key
+        self._path = path
+        self._forget = forget
+        self._state: Literal["new", "running", "waiting", "over"] = "new"
+        self._worker: Worker | None = None
+        self._execution: Execution | None = None
+
+    @property
+    def digest(self) -> str:
+        return self._plan.digest
+
+    async def run(self, recorded: Sequence[Result] = ()) -> Step:
+        self._expect("new", "it was run already")
+        refused = refusal(self._plan)
+        if refused is not None:
+            self._state = "over"
+            self._forget(self)
+            return refused
+        worker = self._worker = Worker(self._path(), self._plan.limits)
+        results = tuple(recorded)
+
+        def begin(pool: pydantic_monty.Monty) -> Step:
+            from holdfast.sandbox.execution import Execution  # noqa: PLC0415  it loads the sandbox
+
+            self._execution = Execution(pool, self._plan, worker.watch)
+            return self._execution.start(results, self._opened)
+
+        return await self._stepped(worker, begin)
+
+    async def answer(self, results: Sequence[Result]) -> Step:
+        self._expect("waiting", "it does not wait for an answer")
+        worker, execution = self._at_work()
+        given = tuple(results)
+        if not given:
+            raise AnswerRefused("", "there is none")
+        execution.check(given)
+        return await self._stepped(worker, lambda _: execution.answer(given))
+
+    async def snapshot(self) -> bytes | None:
+        self._expect("waiting", "there are snapshots only of a program that waits")
+        worker, execution = self._at_work()
+        return await worker.do(lambda _: execution.sealed(self._key))
+
+    async def close(self) -> None:
+        self._state = "over"
+        self._forget(self)
+        if self._worker is not None:
+            await self._worker.end()
+
+    async def _stepped(self, worker: Worker, job: Callable[[pydantic_monty.Monty], Step]) -> Step:
+        self._state = "running"
+        try:
+            step = await worker.do(job)
+        except BaseException:
+            self._state = "over"
+            await self.close()
+            raise
+        if self._state != "running":  # it was closed meanwhile
+            raise ProgramOver("it was closed")
+        if isinstance(step, Calls):
+            self._state = "waiting"
+        else:
+            self._state = "over"
+            worker.kill()
+            self._forget(self)
+        return step
+
+    def _expect(self, state: str, otherwise: str) -> None:
+        if self._state == "over":
+            raise ProgramOver("it has ended")
+        if self._state != state:
+            raise ProgramOver(otherwise if self._state != "running" else "a step of it is under way")
+
+    def _at_work(self) -> tuple[Worker, Execution]:
+        if self._worker is None or self._execution is None:
+            raise ProgramOver("it was never run")
+        return self._worker, self._execution

@@ -1,0 +1,170 @@
+"""Which files are in a folder, and which of them have settled.
+
+A scan reads names and stamps, never more than its bound, and follows no symbolic link. `Settling` is a fold of scans:
+it tells a file when it looks the same for long enough, and again when it has changed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from holdfast.effects.canonical import digest
+from holdfast.triggers.schedules import to_datetime
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from holdfast.triggers.sources import WatchSource
+
+ANY_DEPTH: Final = "**"
+DEEPEST: Final = 32
+_CHUNK: Final = 1024 * 1024
+
+
+class Found(NamedTuple):
+    """A file as a scan saw it."""
+
+    path: str
+    """Relative to the folder."""
+    size: int
+    modified_ns: int
+
+
+class Listing(NamedTuple):
+    """What a scan saw."""
+
+    files: tuple[Found, ...]
+    whole: bool = True
+    """False when there were more files than a scan reads."""
+    problem: str = ""
+
+
+def scan(source: WatchSource) -> Listing:
+    """The files that fit, by path. A folder that is not there has none, which is a problem and no error."""
+    files: list[Found] = []
+    looked = 0
+    try:
+        for found in _walk(source.folder, "", source.pattern.split("/"), 0):
+            looked += 1
+            if looked > source.most:
+                return Listing(tuple(sorted(files)), whole=False, problem=f"there are more than {source.most:,} files")
+            files.append(found)
+    except OSError as error:
+        return Listing(tuple(sorted(files)), whole=False, problem=f"{source.folder}: {error.strerror}")
+    return Listing(tuple(sorted(files)))
+
+
+def _walk(folder: str, below: str, parts: Sequence[str], depth: int) -> Iterator[Found]:
+    part, rest = parts[0], parts[1:]
+    folders: list[str] = []
+    with os.scandir(os.path.join(folder, below)) as entries:  # noqa: PTH118  names, not paths: it may be any bytes
+        for entry in entries:
+            path = f"{below}/{entry.name}" if below else entry.name
+            if entry.is_dir(follow_symlinks=False):
+                folders.append(path)
+            elif _is_last(parts) and entry.is_file(follow_symlinks=False) and _fits(entry.name, parts[-1]):
+                yield from _stamped(entry, path)
+    if depth >= DEEPEST:
+        return
+    for path in folders:
+        name = path.rpartition("/")[2]
+        if part == ANY_DEPTH:
+            if not name.startswith("."):
+                yield from _inside(folder, path, parts, depth)
+            if len(rest) > 1 and _fits(name, rest[0]):
+                yield from _inside(folder, path, rest[1:], depth)
+        elif rest and _fits(name, part):
+            yield from _inside(folder, path, rest, depth)
+
+
+def _is_last(parts: Sequence[str]) -> bool:
+    """Whether a file of this very folder may fit."""
+    return len(parts) == 1 or (len(parts) == 2 and parts[0] == ANY_DEPTH)
+
+
+def _inside(folder: str, path: str, parts: Sequence[str], depth: int) -> Iterator[Found]:
+    try:
+        yield from _walk(folder, path, parts, depth + 1)
+    except (FileNotFoundError, NotADirectoryError, PermissionError):
+        return  # it went away, or is nobody's business
+
+
+def _stamped(entry: os.DirEntry[str], path: str) -> Iterator[Found]:
+    try:
+        stat = entry.stat(follow_symlinks=False)
+    except FileNotFoundError:
+        return  # it went away meanwhile
+    yield Found(path, stat.st_size, stat.st_mtime_ns)
+
+
+def _fits(name: str, pattern: str) -> bool:
+    """Hidden files fit only a pattern that says so."""
+    if name.startswith(".") and not pattern.startswith("."):
+        return False
+    return pattern == ANY_DEPTH or fnmatchcase(name, pattern)
+
+
+@dataclass(slots=True)
+class Settling:
+    """How long each file has looked the same."""
+
+    settle_ms: int
+    _since: dict[str, tuple[Found, int]] = field(default_factory=dict[str, tuple[Found, int]])
+    _told: dict[str, Found] = field(default_factory=dict[str, Found])
+
+    def look(self, files: Sequence[Found], mono: int) -> list[Found]:
+        """The files that have settled and were not told, as they are now."""
+        settled: list[Found] = []
+        for found in files:
+            seen, since = self._since.get(found.path, (None, mono))
+            if seen != found:
+                since = mono
+            self._since[found.path] = (found, since)
+            if mono - since >= self.settle_ms and self._told.get(found.path) != found:
+                settled.append(found)
+        present = {found.path for found in files}
+        for gone in [path for path in self._since if path not in present]:
+            del self._since[gone]
+            self._told.pop(gone, None)
+        return settled
+
+    def told(self, found: Found) -> None:
+        """A file was taken in: it is told again only when it has changed."""
+        self._told[found.path] = found
+
+
+def content_digest(source: WatchSource, found: Found) -> str:
+    """The digest of what is in a file."""
+    hashed = hashlib.sha256()
+    with open(os.path.join(source.folder, found.path), "rb") as file:  # noqa: PTH118, PTH123
+        while chunk := file.read(_CHUNK):
+            hashed.update(chunk)
+    return hashed.hexdigest()
+
+
+def file_key(source: WatchSource, found: Found, content: str = "") -> str:
+    """What names a file as it is now. The same file under the same name, unchanged, is always the same."""
+    path = text_of(found.path)
+    known: list[object] = [path, content] if source.identity == "content" else [path, found.size, found.modified_ns]
+    return f"file/{digest('file', known)[:40]}"
+
+
+def payload_of(source: WatchSource, found: Found, content: str = "") -> dict[str, object]:
+    """What is told of a file."""
+    told: dict[str, object] = {
+        "path": text_of(os.path.join(source.folder, found.path)),  # noqa: PTH118
+        "name": text_of(found.path.rpartition("/")[2]),
+    }
+    if source.identity == "content":
+        return told | {"sha256": content}
+    modified = to_datetime(found.modified_ns // 1_000_000).isoformat(timespec="milliseconds")
+    return told | {"size": found.size, "modified": modified}
+
+
+def text_of(path: str) -> str:
+    """A path as text that can be stored; bytes that are no text are shown as such."""
+    return path.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")

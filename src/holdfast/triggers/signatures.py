@@ -1,0 +1,190 @@
+"""Whether a request was signed by whom it says, a moment ago; and which delivery it is. Pure.
+
+Signatures are compared in constant time, always over the bytes as they came. The time counts only where it is signed.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import hmac
+import re
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
+from urllib.parse import parse_qsl
+
+import msgspec
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from holdfast.triggers.sources import WebhookSource
+
+MOST_BYTES: Final = 768 * 1024
+"""Longest body of a request."""
+MOST_SIGNATURES: Final = 16
+"""How many signatures of one request are looked at."""
+SIGNATURE_HEADER: Final = "x-signature-256"
+ID_HEADER: Final = "x-delivery-id"
+_ID: Final = re.compile(r"[\w:+=-][\w.:+=-]{0,119}", re.ASCII)
+_DIGITS: Final = re.compile(r"\d{1,15}", re.ASCII)
+
+
+class Verdict(NamedTuple):
+    """What came of looking at a request. `refusal` is empty when it is good."""
+
+    refusal: str = ""
+    delivery: str = ""
+    """What names this delivery: the same again is the same delivery."""
+    timed: bool = False
+    """The time of the request is signed: an old one can't be sent again."""
+
+
+class _Signed(NamedTuple):
+    text: bytes
+    signatures: Sequence[bytes]
+    """Candidates; one of them must be right."""
+    at: int | None
+    delivery: str
+    base64: bool = False
+
+
+def lowered(headers: Mapping[str, str]) -> dict[str, str]:
+    """Headers by their names in small letters."""
+    return {str(name).lower(): str(value).strip() for name, value in headers.items()}
+
+
+def judge(source: WebhookSource, secret: str, headers: Mapping[str, str], body: bytes, now: int) -> Verdict:
+    """Whether a request may come in. `headers` have names in small letters; `now` is wall milliseconds."""
+    if len(body) > MOST_BYTES:
+        return Verdict(f"the body has {len(body):,} bytes, the limit is {MOST_BYTES:,}")
+    signed = _READERS[source.scheme](source, headers, body)
+    if isinstance(signed, str):
+        return Verdict(signed)
+    if not _is_signed(signed, _key(source, secret)):
+        return Verdict("the signature does not fit")
+    # Only now is the time worth looking at: nobody but the sender can have written it.
+    if signed.at is not None and abs(now - signed.at * 1000) > source.tolerance_ms:
+        return Verdict(
+            f"it is {abs(now // 1000 - signed.at):,} seconds away from now, {source.tolerance_ms // 1000:,} are allowed"
+        )
+    return Verdict("", signed.delivery, signed.at is not None)
+
+
+def _is_signed(signed: _Signed, key: bytes) -> bool:
+    made = hmac.new(key, signed.text, hashlib.sha256)
+    wanted = base64.b64encode(made.digest()) if signed.base64 else made.hexdigest().encode()
+    good = False
+    for given in signed.signatures[:MOST_SIGNATURES]:
+        good |= hmac.compare_digest(given, wanted)
+    return good
+
+
+def _key(source: WebhookSource, secret: str) -> bytes:
+    if source.scheme == "standard" and secret.startswith("whsec_"):
+        try:
+            return base64.b64decode(secret.removeprefix("whsec_"), validate=True)
+        except (binascii.Error, ValueError):
+            return secret.encode()
+    return secret.encode()
+
+
+def _github(_: WebhookSource, headers: Mapping[str, str], body: bytes) -> _Signed | str:
+    given = headers.get("x-hub-signature-256", "")
+    if not given.startswith("sha256="):
+        return "it has no header X-Hub-Signature-256"
+    delivery = headers.get("x-github-delivery", "")
+    if not _ID.fullmatch(delivery):
+        return "it has no header X-GitHub-Delivery"
+    return _Signed(body, [_bytes(given.removeprefix("sha256="))], None, delivery)
+
+
+def _stripe(_: WebhookSource, headers: Mapping[str, str], body: bytes) -> _Signed | str:
+    parts = [part.strip().partition("=") for part in headers.get("stripe-signature", "").split(",")]
+    times = [value for name, _, value in parts if name == "t"]
+    signatures = [_bytes(value) for name, _, value in parts if name == "v1"]
+    if len(times) != 1 or not _DIGITS.fullmatch(times[0]) or not signatures:
+        return "it has no header Stripe-Signature with t= and v1="
+    found = _json(body)
+    return _Signed(times[0].encode() + b"." + body, signatures, int(times[0]), _named(found, "id") or _digest(body))
+
+
+def _slack(_: WebhookSource, headers: Mapping[str, str], body: bytes) -> _Signed | str:
+    at = headers.get("x-slack-request-timestamp", "")
+    given = headers.get("x-slack-signature", "")
+    if not _DIGITS.fullmatch(at) or not given.startswith("v0="):
+        return "it has no headers X-Slack-Signature and X-Slack-Request-Timestamp"
+    text = b"v0:" + at.encode() + b":" + body
+    # A command or a button has no id of its own: what was signed names it.
+    delivery = _named(_json(body), "event_id") or _digest(text)
+    return _Signed(text, [_bytes(given.removeprefix("v0="))], int(at), delivery)
+
+
+def _standard(_: WebhookSource, headers: Mapping[str, str], body: bytes) -> _Signed | str:
+    delivery, at = headers.get("webhook-id", ""), headers.get("webhook-timestamp", "")
+    given = [part.partition(",") for part in headers.get("webhook-signature", "").split()]
+    signatures = [_bytes(value) for version, _, value in given if version == "v1"]
+    if not _ID.fullmatch(delivery) or not _DIGITS.fullmatch(at) or not signatures:
+        return "it has no headers webhook-id, webhook-timestamp and webhook-signature"
+    text = delivery.encode() + b"." + at.encode() + b"." + body
+    return _Signed(text, signatures, int(at), delivery, base64=True)
+
+
+def _generic(source: WebhookSource, headers: Mapping[str, str], body: bytes) -> _Signed | str:
+    header = source.signature_header or SIGNATURE_HEADER
+    given = headers.get(header, "").removeprefix("sha256=")
+    if not given:
+        return f"it has no header {header}"
+    delivery = headers.get(source.id_header or ID_HEADER, "")
+    if delivery and not _ID.fullmatch(delivery):
+        return f"its {source.id_header or ID_HEADER} can't name a delivery"
+    return _Signed(body, [_bytes(given.lower())], None, delivery or _digest(body))
+
+
+_READERS: Final = {
+    "github": _github,
+    "stripe": _stripe,
+    "slack": _slack,
+    "standard": _standard,
+    "generic": _generic,
+}
+
+
+def payload_of(headers: Mapping[str, str], body: bytes) -> Any:  # noqa: ANN401  any JSON value
+    """What a request says: its JSON, the fields of its form, or its text."""
+    found = _json(body)
+    if found is not None:
+        return found
+    text = body.decode("utf-8", errors="replace")
+    if headers.get("content-type", "").startswith("application/x-www-form-urlencoded"):
+        return dict(parse_qsl(text, keep_blank_values=True, max_num_fields=1_000))
+    return text
+
+
+def challenge_of(source: WebhookSource, payload: object) -> str | None:
+    """What Slack wants to hear back when an address is entered there."""
+    if source.scheme != "slack" or not isinstance(payload, dict):
+        return None
+    said = cast("dict[str, Any]", payload)
+    challenge = said.get("challenge")
+    return challenge if said.get("type") == "url_verification" and isinstance(challenge, str) else None
+
+
+def _json(body: bytes) -> Any:  # noqa: ANN401
+    try:
+        return msgspec.json.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+
+
+def _named(found: object, field: str) -> str:
+    value = cast("dict[str, Any]", found).get(field) if isinstance(found, dict) else None
+    return value if isinstance(value, str) and _ID.fullmatch(value) else ""
+
+
+def _digest(signed: bytes) -> str:
+    return hashlib.sha256(signed).hexdigest()
+
+
+def _bytes(text: str) -> bytes:
+    return text.encode("utf-8", errors="replace")

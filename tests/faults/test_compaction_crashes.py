@@ -1,0 +1,160 @@
+"""SIGKILL around a compaction: the same context after a restart, no other way, nothing that is recorded asked again."""
+
+from __future__ import annotations
+
+import signal
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import compaction_scenario as scenario
+import pytest
+from forking import Forks, error_in
+
+import holdfast as hf
+from holdfast.records import Done
+from holdfast.runtime.checking import check_turns
+from holdfast.runtime.reading import read_conversation
+from holdfast.runtime.spending import spend_of
+from holdfast.testing import check
+from holdfast.turns.compactions import decode_compaction, is_compaction
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Iterable
+
+KILLED = -signal.SIGKILL
+SUMMARIES = 3
+"""How often a summary is asked for without a kill."""
+AROUND = 3
+"""So many crash points before and after a compaction are tried at each."""
+
+
+@dataclass(frozen=True)
+class Told:
+    """What a store holds in the end."""
+
+    history: tuple[Any, ...]
+    context: tuple[Any, ...]
+    compactions: tuple[Any, ...]
+    asked: list[str]
+
+
+@dataclass(frozen=True)
+class Known:
+    """What was on disk when a process was killed."""
+
+    steps: int
+    summaries: int
+    asked: int
+    """How much had been asked by then."""
+
+    def asked_again(self, asked: list[str]) -> list[str]:
+        """What was asked after the kill, though the answer was recorded."""
+        after = asked[self.asked :]
+        steps = [line for line in after if line.startswith("step") and int(line.split()[1]) < self.steps]
+        left = SUMMARIES - self.summaries
+        return steps + ["summary"] * max(after.count("summary") - left, 0)
+
+
+def _asked(folder: Path) -> list[str]:
+    path = folder / "asked.txt"
+    return path.read_text().splitlines() if path.exists() else []
+
+
+async def _known(folder: Path) -> Known:
+    asked = len(_asked(folder))
+    if not asked:
+        return Known(0, 0, 0)
+    async with hf.open_store(folder / "store.db") as store:
+        found = await read_conversation(store, scenario.SESSION)
+        summaries = sum(count for (_, source), count in found.calls.items() if source == "direct")
+        return Known(found.position, summaries, asked)
+
+
+async def _told(folder: Path, repro: str) -> Told:
+    agent = scenario.agent_in(folder)
+    async with hf.open_store(folder / "store.db") as store:
+        assert await check(store) == [], repro
+        checks = await check_turns(store, scenario.SESSION, agent)
+        assert [found.verdict for found in checks] == ["ok", "ok"], f"{repro}: {checks}"
+        found = await read_conversation(store, scenario.SESSION)
+        made = [
+            decode_compaction(bytes(entry.record.value))
+            async for entry in store.read_all(scenario.SESSION)
+            if isinstance(entry.record, Done) and is_compaction(entry.record.key)
+        ]
+        before = await store.spent("a")
+        await store.rebuild_spending(spend_of)
+        assert await store.spent("a") == before, repro
+    return Told(found.thread.messages, found.context.messages, tuple(made), _asked(folder))
+
+
+@pytest.fixture(scope="module")
+def workers() -> Generator[Forks]:
+    started = Forks(Path(scenario.__file__ or ""))
+    yield started
+    started.close()
+
+
+@pytest.fixture(scope="module")
+def points(workers: Forks, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """Every crash point that the scenario reaches, in order."""
+    folder = tmp_path_factory.mktemp("count")
+    assert workers.run(folder, HOLDFAST_CRASH_TRACE=str(folder / "trace.txt")) == 0, error_in(folder)
+    return (folder / "trace.txt").read_text().splitlines()
+
+
+@pytest.fixture
+async def golden(workers: Forks, tmp_path: Path) -> Told:
+    assert workers.run(tmp_path / "golden") == 0, error_in(tmp_path / "golden")
+    return await _told(tmp_path / "golden", "without a kill")
+
+
+def test_the_scenario_has_every_kind_of_compaction(golden: Told) -> None:
+    assert golden.asked.count("summary") == SUMMARIES
+    kinds = {(made.plan.why, made.plan.way, bool(made.failure)) for made in golden.compactions}
+    assert kinds == {("full", "summary", False), ("full", "drop", True), ("overflow", "drop", True)}
+
+
+async def _kill_at(workers: Forks, numbers: Iterable[int], golden: Told, folder: Path) -> None:
+    statuses: Counter[int] = Counter()
+    for number in numbers:
+        here = folder / str(number)
+        repro = f"killed at point {number}"
+        status = workers.run(here, HOLDFAST_CRASH_AT=str(number))
+        assert status in (0, KILLED), f"{repro}\n{error_in(here)}"
+        statuses[status] += 1
+        known = await _known(here) if status == KILLED else None
+        if known is not None:
+            assert workers.run(here) == 0, f"{repro}\n{error_in(here)}"
+            assert known.asked_again(_asked(here)) == [], repro
+        told = await _told(here, repro)
+        assert told.history == golden.history, repro
+        assert told.context == golden.context, repro
+        assert [made.plan for made in told.compactions] == [made.plan for made in golden.compactions], repro
+        assert sum(made.calls for made in told.compactions) == golden.asked.count("summary"), repro
+    assert statuses[KILLED] >= 0.8 * statuses.total(), statuses
+
+
+def _around(points: list[str]) -> list[int]:
+    """The numbers of the points around compactions, from 1 on. Those inside the store are another test's."""
+    outside = [number for number, point in enumerate(points, 1) if not point.startswith("store.")]
+    places = [at for at, number in enumerate(outside) if points[number - 1] == "turn.before_compaction"]
+    near = {at + step for at in places for step in range(-AROUND, AROUND + 1)}
+    return [outside[at] for at in sorted(near) if 0 <= at < len(outside)]
+
+
+@pytest.mark.timeout(120)
+async def test_a_kill_around_a_compaction_changes_nothing(
+    workers: Forks, points: list[str], golden: Told, tmp_path: Path
+) -> None:
+    await _kill_at(workers, _around(points)[::2], golden, tmp_path)
+
+
+@pytest.mark.torture
+@pytest.mark.timeout(1_800)
+async def test_a_kill_at_any_point_of_a_session_that_is_compacted_changes_nothing(
+    workers: Forks, points: list[str], golden: Told, tmp_path: Path
+) -> None:
+    await _kill_at(workers, range(1, len(points) + 1), golden, tmp_path)

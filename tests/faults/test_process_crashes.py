@@ -1,0 +1,140 @@
+"""SIGKILL anywhere in the life of a durable function, then restart: the same result, each outside effect once."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections import Counter
+from typing import TYPE_CHECKING, Final
+
+import process_scenario as scenario
+import pytest
+from forking import Forks, error_in
+
+import holdfast as hf
+from holdfast.records import Ended
+from holdfast.testing import World, check
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Iterator, Sequence
+    from pathlib import Path
+
+KILLED: Final = -signal.SIGKILL
+SAMPLE: Final = 40
+"""The quick run takes one in so many of the points inside the store."""
+
+
+@pytest.fixture(scope="module")
+def workers() -> Generator[Forks]:
+    started = Forks(scenario.__file__ or "")
+    yield started
+    started.close()
+
+
+@pytest.fixture(scope="module")
+def points(workers: Forks, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """Every crash point that the scenario reaches, each with how often it was reached until then."""
+    folder = tmp_path_factory.mktemp("count")
+    assert workers.run(folder, HOLDFAST_CRASH_TRACE=str(folder / "trace.txt")) == 0, error_in(folder)
+    reached: Counter[str] = Counter()
+    found: list[str] = []
+    for name in (folder / "trace.txt").read_text().splitlines():
+        reached[name] += 1
+        found.append(f"{name}:{reached[name]}")
+    return found
+
+
+async def _wrong(folder: Path) -> list[str]:
+    """The laws, whatever was killed."""
+    async with hf.open(folder / "store.db", drive=False) as runtime:
+        problems = [str(violation) for violation in await check(runtime.store)]
+        for id in (scenario.PROCESS, scenario.CHILD):
+            state = await runtime.processes.read(f"process/{id}")
+            last = [record for record in state.records if isinstance(record, Ended)][-1]
+            if state.status != "completed" or state.records[-1] is not last:
+                problems.append(f"{id} is {state.status}")
+    return [*problems, *_acts(World(folder / "world.log"))]
+
+
+def _acts(world: World) -> Iterator[str]:
+    done = Counter(world.done())
+    tried = Counter(attempt.what for attempt in world.attempts())
+    for what in scenario.ACTS:
+        # One that must not be repeated may have been interrupted before it reached the world.
+        least = 0 if what == "paid" else 1
+        if not least <= done[what] <= 1:
+            yield f"{what} was done {done[what]} times"
+    if tried["paid"] > 1:
+        yield f"paid was tried {tried['paid']} times"
+
+
+async def _problems(workers: Forks, kills: Sequence[str], folder: Path) -> tuple[list[str], int]:
+    """What is wrong after these kills, one after the other; and how many there were."""
+    repeat = f'PROCESS_CRASH="{" ".join(kills)}" python -m pytest tests/faults/test_process_crashes.py -k can_be_repeated'
+    killed = 0
+    for kill in kills:
+        status = workers.run(folder, HOLDFAST_CRASH_AT=kill)
+        if status not in {0, KILLED}:
+            return [f"{repeat}\n{error_in(folder)}"], killed
+        killed += status == KILLED
+    if workers.run(folder) != 0:
+        return [f"it can't be finished; {repeat}\n{error_in(folder)}"], killed
+    return [f"{line}\n    repeat with: {repeat}" for line in await _wrong(folder)], killed
+
+
+async def _all(workers: Forks, cases: Sequence[Sequence[str]], folder: Path) -> None:
+    problems: list[str] = []
+    killed = 0
+    for number, kills in enumerate(cases):
+        found, count = await _problems(workers, kills, folder / str(number))
+        problems += found
+        killed += count
+    assert not problems, f"{len(problems)} problems\n" + "\n".join(problems)
+    assert killed >= 0.6 * sum(map(len, cases))  # the batches of the writer differ from run to run
+
+
+async def test_without_a_kill_every_act_is_done_once(workers: Forks, tmp_path: Path) -> None:
+    assert (await _problems(workers, (), tmp_path / "golden"))[0] == []
+    done = World(tmp_path / "golden" / "world.log").done()
+    assert sorted(done) == sorted(scenario.ACTS)
+
+
+def test_the_scenario_reaches_the_crash_points_of_processes(points: list[str]) -> None:
+    wanted = ("claimed", "begun", "before_park", "after_park", "before_retry", "before_end", "after_end")
+    assert {f"process.{name}:1" for name in wanted} <= set(points)
+
+
+async def test_a_kill_around_parking_and_ending_leaves_the_same_result(
+    workers: Forks, points: list[str], tmp_path: Path
+) -> None:
+    await _all(workers, [(point,) for point in points if point.startswith("process.")][::4], tmp_path)
+
+
+async def test_a_kill_around_a_step_leaves_the_same_result(workers: Forks, points: list[str], tmp_path: Path) -> None:
+    await _all(workers, [(point,) for point in points if point.startswith("effect.")][::4], tmp_path)
+
+
+async def test_a_kill_inside_the_store_leaves_the_same_result(
+    workers: Forks, points: list[str], tmp_path: Path
+) -> None:
+    await _all(workers, [(point,) for point in points if point.startswith("store.")][::SAMPLE], tmp_path)
+
+
+async def test_a_second_kill_while_recovering_leaves_the_same_result(
+    workers: Forks, points: list[str], tmp_path: Path
+) -> None:
+    ends = [point for point in points if point.startswith(("process.before_end", "process.before_park"))]
+    await _all(workers, [(point, "store.committed:2") for point in ends[:3]], tmp_path)
+
+
+@pytest.mark.torture
+@pytest.mark.timeout(3600)
+async def test_a_kill_at_every_single_point_leaves_the_same_result(
+    workers: Forks, points: list[str], tmp_path: Path
+) -> None:
+    await _all(workers, [(point,) for point in points], tmp_path)
+
+
+@pytest.mark.skipif("PROCESS_CRASH" not in os.environ, reason="repeats the case in PROCESS_CRASH")
+async def test_a_case_can_be_repeated(workers: Forks, tmp_path: Path) -> None:
+    await _all(workers, [os.environ.get("PROCESS_CRASH", "").split()], tmp_path)

@@ -1,0 +1,304 @@
+"""Programs that are interrupted: workers that die, snapshots that are damaged, and replay from every point."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from tests.sandboxed import KEY, NOW, TOOLS, needs_sandbox
+
+from holdfast.errors.programs import ProgramDiverged, ProgramOver, WorkerFailed
+from holdfast.sandbox import (
+    Calls,
+    Ended,
+    LimitHit,
+    MontySandbox,
+    Raised,
+    Result,
+    Returned,
+    launching,
+    replay,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
+    from holdfast.sandbox import HostCall, Outcome, Program, Step
+
+pytestmark = needs_sandbox
+
+# Loops, branches that settle in any order, an exception, the clock, a pause, random numbers and output.
+SOURCE = """
+import asyncio, random, time
+order = []
+async def part(n: int):
+    first = await fetch(n)
+    order.append(n)
+    if n == 2:
+        began = time.time()
+    try:
+        second = await fetch(first + 100)
+    except ValueError as error:
+        second = len(str(error))
+    order.append(n)
+    return first * second
+parts = await asyncio.gather(*[part(n) for n in range(4)])
+print("parts", parts)
+await asyncio.sleep(5)
+total = sum(parts) + random.randrange(1000)
+await save([total], note=f"at {time.time()}")
+[list(parts), order, total]
+"""
+
+
+@pytest.fixture
+async def sandbox() -> AsyncGenerator[MontySandbox]:
+    async with MontySandbox(key=KEY) as made:
+        yield made
+
+
+def outcome(call: HostCall) -> Outcome:
+    if call.kind == "clock":
+        return Returned(NOW)
+    if call.name == "fetch":
+        asked = call.arguments["n"]
+        return Raised("odd", "ValueError") if asked == 102 else Returned(asked * 7 % 11)
+    return Returned()
+
+
+async def start(sandbox: MontySandbox, snapshot: bytes | None = None) -> Program:
+    return await sandbox.start(SOURCE, tools=TOOLS, seed="turn-1", snapshot=snapshot)
+
+
+async def one_by_one(program: Program, recorded: list[Result]) -> tuple[Step, list[Result], list[bytes | None]]:
+    """Drive it with one answer at a time, the newest call first; all results, and a snapshot before each."""
+    results, snapshots = list(recorded), list[bytes | None]()
+    open_calls: dict[str, HostCall] = {}
+    step = await program.run(recorded)
+    while isinstance(step, Calls):
+        open_calls |= {call.id: call for call in step.calls}
+        snapshots.append(await program.snapshot())
+        call = open_calls.pop(step.waiting[-1])
+        results.append(Result(call.id, outcome(call), call.digest))
+        step = await program.answer(results[-1:])
+    return step, results, snapshots
+
+
+async def whole(sandbox: MontySandbox) -> tuple[Ended, list[Result], list[bytes | None]]:
+    step, results, snapshots = await one_by_one(await start(sandbox), [])
+    assert isinstance(step, Ended), step
+    return step, results, snapshots
+
+
+async def test_a_program_goes_on_from_every_recorded_prefix_and_ends_the_same(sandbox: MontySandbox) -> None:
+    ended, results, _ = await whole(sandbox)
+    assert len(results) >= 12
+    for size in range(len(results) + 1):
+        step, again, _ = await one_by_one(await start(sandbox), results[:size])
+        assert (step, again) == (ended, results), size
+
+
+async def test_a_program_goes_on_from_every_snapshot_and_ends_the_same(sandbox: MontySandbox) -> None:
+    ended, results, snapshots = await whole(sandbox)
+    assert all(snapshots)
+    for size, snapshot in enumerate(snapshots):
+        step, again, _ = await one_by_one(await start(sandbox, snapshot), results[:size])
+        assert (step, again) == (ended, results), size
+
+
+async def test_an_old_snapshot_and_a_longer_record_go_together(sandbox: MontySandbox) -> None:
+    ended, results, snapshots = await whole(sandbox)
+    for size in (3, len(results)):
+        step, _, _ = await one_by_one(await start(sandbox, snapshots[2]), results[:size])
+        assert step == ended
+
+
+async def test_a_snapshot_is_really_used(sandbox: MontySandbox) -> None:
+    _, results, snapshots = await whole(sandbox)
+    program = await start(sandbox, snapshots[-1])
+    await program.run(results[:-1])
+    assert isinstance(await program.answer(results[-1:]), Ended)
+    # A snapshot knows what was given before it: with its results changed it is not used, and the replay notices.
+    changed = [Result(results[0].id, Returned(3), results[0].digest), *results[1:-1]]
+    with pytest.raises(ProgramDiverged):
+        await (await start(sandbox, snapshots[-1])).run(changed)
+
+
+async def test_the_results_given_at_once_lead_to_the_same_end(sandbox: MontySandbox) -> None:
+    ended, results, _ = await whole(sandbox)
+    assert await replay(sandbox, SOURCE, results, tools=TOOLS, seed="turn-1") == ended
+
+
+@pytest.mark.parametrize("place", [0, 3, 10, 40, 300, -1])
+async def test_a_damaged_snapshot_is_ignored(sandbox: MontySandbox, place: int) -> None:
+    ended, results, snapshots = await whole(sandbox)
+    damaged = bytearray(snapshots[5] or b"")
+    damaged[place] ^= 0x10
+    step, _, _ = await one_by_one(await start(sandbox, bytes(damaged)), results[:5])
+    assert step == ended
+
+
+async def test_a_snapshot_of_another_store_is_ignored(sandbox: MontySandbox) -> None:
+    ended, results, snapshots = await whole(sandbox)
+    async with MontySandbox(key=b"another secret of another store") as other:
+        step, _, _ = await one_by_one(await start(other, snapshots[5]), results[:5])
+    assert step == ended
+
+
+async def test_a_snapshot_of_another_version_is_ignored(sandbox: MontySandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    ended, results, snapshots = await whole(sandbox)
+    monkeypatch.setattr("holdfast.sandbox.execution.VERSION", "monty 0.0.1")
+    step, _, _ = await one_by_one(await start(sandbox, snapshots[5]), results[:5])
+    assert step == ended
+
+
+async def test_a_snapshot_of_another_program_is_ignored(sandbox: MontySandbox) -> None:
+    _, _, snapshots = await whole(sandbox)
+    program = await sandbox.start("1 + 1", snapshot=snapshots[5])
+    step = await program.run()
+    assert isinstance(step, Ended)
+    assert step.value == 2
+
+
+async def test_a_record_of_other_calls_stops_the_replay(sandbox: MontySandbox) -> None:
+    _, results, _ = await whole(sandbox)
+    swapped = [Result(results[0].id, results[0].outcome, results[-1].digest), *results[1:]]
+    with pytest.raises(ProgramDiverged) as raised:
+        await replay(sandbox, SOURCE, swapped, tools=TOOLS, seed="turn-1")
+    assert raised.value.call == results[0].id
+
+
+async def test_a_record_of_calls_that_are_not_made_stops_the_replay(sandbox: MontySandbox) -> None:
+    _, results, _ = await whole(sandbox)
+    prefix = results[0].id.partition("/")[0]
+    with pytest.raises(ProgramDiverged):
+        await replay(sandbox, SOURCE, [*results, Result(f"{prefix}/99", Returned())], tools=TOOLS, seed="turn-1")
+
+
+# ---- workers that die ------------------------------------------------------------------------------------------------
+
+
+def _children(number: int) -> list[int]:
+    found: list[int] = []
+    for thread in os.listdir(f"/proc/{number}/task"):  # noqa: PTH208
+        try:
+            told = Path(f"/proc/{number}/task/{thread}/children").read_text(encoding="ascii").split()
+        except OSError:
+            continue
+        found += [each for child in map(int, told) for each in (child, *_children(child))]
+    return found
+
+
+def _worker() -> int:
+    named = [each for each in _children(os.getpid()) if Path(f"/proc/{each}/comm").read_text() == "worker\n"]
+    assert len(named) == 1
+    return named[0]
+
+
+async def test_a_worker_that_dies_while_it_waits_is_a_result(sandbox: MontySandbox) -> None:
+    program = await start(sandbox)
+    step = await program.run()
+    assert isinstance(step, Calls)
+    os.kill(_worker(), signal.SIGKILL)
+    stopped = await program.answer([Result(step.calls[0].id, Returned(1))])
+    assert isinstance(stopped, LimitHit)
+    assert stopped.which == "worker"
+
+
+async def test_a_worker_that_dies_while_it_works_is_a_result(sandbox: MontySandbox) -> None:
+    program = await sandbox.start("await fetch(1)\nwhile True:\n    pass", tools=TOOLS)
+    step = await program.run()
+    assert isinstance(step, Calls)
+    worker = _worker()
+    asyncio.get_running_loop().call_later(0.1, os.kill, worker, signal.SIGKILL)
+    stopped = await program.answer([Result(step.calls[0].id, Returned(1))])
+    assert isinstance(stopped, LimitHit)
+    assert stopped.which == "worker"
+
+
+async def test_a_worker_that_hangs_is_a_result(sandbox: MontySandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.sandbox.workers._GRACE", 0.1)
+    monkeypatch.setattr("holdfast.sandbox.workers._REPLAYING", 0.01)
+    program = await sandbox.start("await fetch(1)", tools=TOOLS)
+    step = await program.run()
+    assert isinstance(step, Calls)
+    os.kill(_worker(), signal.SIGSTOP)
+    stopped = await program.answer([Result(step.calls[0].id, Returned(1))])
+    assert isinstance(stopped, LimitHit)
+    assert stopped.which == "time"
+
+
+async def test_the_next_program_goes_on_where_a_dead_worker_stood(sandbox: MontySandbox) -> None:
+    ended, results, _ = await whole(sandbox)
+    program = await start(sandbox)
+    await program.run(results[:4])
+    os.kill(_worker(), signal.SIGKILL)
+    await program.close()
+    step, _, _ = await one_by_one(await start(sandbox), results[:4])
+    assert step == ended
+
+
+async def test_a_snapshot_of_a_dead_worker_is_none(sandbox: MontySandbox) -> None:
+    program = await start(sandbox)
+    await program.run()
+    os.kill(_worker(), signal.SIGKILL)
+    assert await program.snapshot() is None
+
+
+async def test_a_worker_that_can_t_be_started_is_told(
+    sandbox: MontySandbox, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    broken = tmp_path / "broken"
+    broken.write_text("#!/bin/sh\nexit 125\n", encoding="utf-8")
+    broken.chmod(0o755)
+    monkeypatch.setattr(launching.Launcher, "_confined", lambda *_: str(broken))
+    program = await start(sandbox)
+    with pytest.raises(WorkerFailed):
+        await program.run()
+    with pytest.raises(ProgramOver):
+        await program.run()
+
+
+HOST = """
+import asyncio, sys
+from holdfast.sandbox import MontySandbox
+async def main():
+    sandbox = MontySandbox()
+    program = await sandbox.start("while True:\\n    pass")
+    run = asyncio.ensure_future(program.run())
+    while program._worker is None or program._worker._pidfd is None:
+        await asyncio.sleep(0.01)
+    print("running", flush=True)
+    await run
+asyncio.run(main())
+"""
+
+
+async def test_no_worker_survives_when_we_are_killed() -> None:
+    host = subprocess.Popen([sys.executable, "-c", HOST], stdout=subprocess.PIPE)  # noqa: ASYNC220  it is to be killed
+    try:
+        assert host.stdout is not None
+        assert host.stdout.readline() == b"running\n"
+        family = _children(host.pid)
+        assert family
+    finally:
+        host.kill()
+        host.wait()
+        if host.stdout is not None:
+            host.stdout.close()
+    async with asyncio.timeout(10):
+        while any(_alive(number) for number in family):  # noqa: ASYNC110  it is about another process
+            await asyncio.sleep(0.01)
+
+
+def _alive(number: int) -> bool:
+    try:
+        return Path(f"/proc/{number}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False

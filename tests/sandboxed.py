@@ -1,0 +1,61 @@
+"""What the tests of programs share: tools, and a host that answers every call."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from holdfast.messages import ToolSpec
+from holdfast.sandbox import Calls, ProgramLimits, Result, Returned, programs_problem, stubs_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from holdfast.sandbox import Ended, Failed, HostCall, LimitHit, Outcome, Program, Sandbox
+
+PROBLEM = programs_problem()
+needs_sandbox = pytest.mark.skipif(PROBLEM is not None, reason=f"no programs: {PROBLEM}")
+KEY = b"a secret of the store, of the tests"
+NOW = 1_700_000_000.25
+QUICK = ProgramLimits(seconds=2, step_seconds=0.5, memory=32 * 2**20, calls=200)
+
+
+def spec(name: str, required: tuple[str, ...] = (), description: str = "", **properties: dict[str, Any]) -> ToolSpec:
+    schema = {"type": "object", "properties": properties, "required": list(required), "additionalProperties": False}
+    return ToolSpec(name, description, schema)
+
+
+TOOLS = stubs_of(
+    (
+        spec("fetch", ("n",), n={"type": "integer"}),
+        spec("save", ("rows",), rows={"type": "array", "items": {"type": "integer"}}, note={"type": "string"}),
+    )
+)
+
+
+def doubled(call: HostCall) -> Outcome:
+    """Twice what was asked for; the clock stands still."""
+    if call.kind == "clock":
+        return Returned(NOW)
+    return Returned(call.arguments["n"] * 2 if call.name == "fetch" else None)
+
+
+async def driven(
+    program: Program, answer: Callable[[HostCall], Outcome] = doubled, recorded: Sequence[Result] = ()
+) -> tuple[Ended | Failed | LimitHit, list[Result]]:
+    """Drive a program to its end; all results, in the order in which they were given."""
+    results = list(recorded)
+    step = await program.run(recorded)
+    while isinstance(step, Calls):
+        new = [Result(call.id, answer(call), call.digest) for call in step.calls]
+        results += new
+        step = await program.answer(new)
+    return step, results
+
+
+async def ran(sandbox: Sandbox, source: str, **given: Any) -> Ended | Failed | LimitHit:
+    """How a program ends."""
+    program = await sandbox.start(source, **{"tools": TOOLS, "limits": QUICK, **given})
+    step, _ = await driven(program)
+    return step

@@ -1,0 +1,123 @@
+"""The limits of programs, and what a program begins with."""
+
+from __future__ import annotations
+
+import ast
+from typing import Any
+
+import pytest
+from tests.sandboxed import TOOLS
+
+from holdfast.errors import InvalidArgument, InvalidNumber
+from holdfast.hands.shell.confinement import Tree
+from holdfast.sandbox import Failed, LimitHit, ProgramLimits
+from holdfast.sandbox.confining import Cage, script
+from holdfast.sandbox.plans import planned, refusal
+
+LIMITS = ProgramLimits()
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"seconds": 0},
+        {"seconds": float("inf")},
+        {"seconds": "1"},
+        {"step_seconds": True},
+        {"memory": 1},
+        {"memory": 2**40},
+        {"calls": -1},
+        {"calls": 1.5},
+        {"recursion": 100_000},
+        {"source": 0},
+        {"value": 0},
+        {"variables": 2**40},
+        {"output": 1},
+        {"error": 0},
+    ],
+)
+def test_a_limit_that_means_nothing_is_refused(given: dict[str, Any]) -> None:
+    with pytest.raises(InvalidNumber):
+        ProgramLimits(**given)
+
+
+def test_a_program_must_be_text() -> None:
+    with pytest.raises(InvalidArgument):
+        planned(b"x = 1", (), {}, LIMITS, "")
+
+
+@pytest.mark.parametrize("variables", [{"a b": 1}, {"x": {1}}, {"x": "y" * 2**21}])
+def test_variables_that_no_program_can_begin_with_are_refused(variables: dict[str, Any]) -> None:
+    with pytest.raises(InvalidArgument):
+        planned("1", (), variables, LIMITS, "")
+
+
+def test_a_variable_does_not_hide_a_tool() -> None:
+    assert planned("1", TOOLS, {"fetch": 1, "x": 2}, LIMITS, "").variables == {"x": 2}
+
+
+def test_two_functions_of_one_name_are_refused() -> None:
+    with pytest.raises(InvalidArgument):
+        planned("1", (TOOLS[0], TOOLS[0]), {}, LIMITS, "")
+
+
+def test_a_program_that_is_too_long_is_not_begun() -> None:
+    found = refusal(planned("x" * 11, (), {}, ProgramLimits(source=10), ""))
+    assert isinstance(found, LimitHit)
+    assert found.which == "source"
+
+
+def test_a_program_that_is_no_unicode_is_not_begun() -> None:
+    assert isinstance(refusal(planned("'\ud800'", (), {}, LIMITS, "")), Failed)
+
+
+def test_other_programs_are_begun() -> None:
+    assert refusal(planned("1", (), {}, LIMITS, "")) is None
+
+
+# ---- the script that starts a worker ---------------------------------------------------------------------------------
+
+CAGE = Cage(  # noqa: S604  the name of a shell, nothing is run
+    shell="/bin/bash",
+    bwrap="/usr/bin/bwrap",
+    binary="/a folder/monty",
+    tree=Tree(("/usr", "/etc/ld.so.cache", "/etc/ssl/certs"), (("/lib", "usr/lib"), ("/bin", "usr/bin"))),
+    libraries=("/usr/lib",),
+    filter="/proc/1/fd/3",
+    memory=2**20,
+)
+
+
+def test_a_worker_sees_libraries_and_itself_and_nothing_else() -> None:
+    words = script(CAGE).split(" -- ")[0].split()
+    shown = [words[n + 2] for n, word in enumerate(words) if word in {"--ro-bind", "--symlink"}]
+    assert shown == ["/etc/ld.so.cache", "/usr/lib", "/lib", "folder/monty'"]
+
+
+def test_nothing_in_a_worker_s_sandbox_can_be_written() -> None:
+    words = script(CAGE).split()
+    assert not {"--bind", "--tmpfs", "--dev", "--proc", "--dev-bind"} & {*words}
+    assert "--remount-ro" in words
+
+
+def test_a_worker_has_no_network() -> None:
+    assert "--unshare-net" in script(CAGE)
+
+
+def test_a_path_with_a_blank_stays_one_word() -> None:
+    assert "'/a folder/monty'" in script(CAGE)
+
+
+def test_the_modules_that_load_the_sandbox_are_not_imported_by_the_others() -> None:
+    from pathlib import Path  # noqa: PLC0415
+
+    import holdfast.sandbox as package  # noqa: PLC0415
+
+    folder = Path(package.__file__ or "").parent
+    loading = {
+        path.stem
+        for path in folder.glob("*.py")
+        for node in ast.parse(path.read_text(encoding="utf-8")).body
+        if isinstance(node, ast.Import) and any(alias.name == "pydantic_monty" for alias in node.names)
+    }
+    assert loading == {"execution", "carrying"}

@@ -1,0 +1,326 @@
+"""The books of a trigger: every occurrence is reserved once, whatever the clock does."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from holdfast.errors import HoldfastError, InvalidNumber
+from holdfast.errors.triggers import TemplateInvalid, TriggerInvalid
+from holdfast.triggers import books as accounts
+from holdfast.triggers.books import Books, Reserved, choose, pass_time, start_key, take
+from holdfast.triggers.definition import (
+    Define,
+    Definition,
+    Occur,
+    Switch,
+    TargetName,
+    TriggerOptions,
+    check_trigger,
+    decode,
+    define,
+    is_trigger_id,
+)
+from holdfast.triggers.schedules import to_wall
+from holdfast.triggers.sources import cron, event, interval, watch, webhook
+
+HOUR: Final = 3_600_000
+START: Final = to_wall(datetime(2026, 3, 1, tzinfo=UTC))
+AGENT: Final = TargetName("agent", "writer")
+
+
+def _define(source: Any, options: TriggerOptions | None = None, prompt: str = "Go.") -> Definition:
+    return define("digest", source, AGENT, {"prompt": prompt}, options)
+
+
+def _begun(definition: Definition, at: int = START) -> Books:
+    return take(Books(), 1, "define/1", at, Define(definition)).books
+
+
+def _times(found: tuple[Reserved, ...]) -> list[int]:
+    return [(one.at - START) // HOUR for one in found]
+
+
+def _hourly(**options: Any) -> Definition:
+    return _define(cron("0 * * * *", **options))
+
+
+# ---- moments ---------------------------------------------------------------------------------------------------------
+
+
+def test_nothing_is_due_before_the_first_moment_and_the_next_one_is_known() -> None:
+    step = pass_time(_begun(_hourly()), _hourly(), START + 1)
+    assert step.reserved == ()
+    assert step.books.next == START + HOUR
+
+
+def test_a_moment_that_has_come_is_reserved_with_the_next_one_in_the_same_books() -> None:
+    step = pass_time(_begun(_hourly()), _hourly(), START + HOUR)
+    assert _times(step.reserved) == [1]
+    assert step.books.next == START + 2 * HOUR
+
+
+def test_a_moment_is_reserved_once_however_often_time_is_looked_at() -> None:
+    books = pass_time(_begun(_hourly()), _hourly(), START + HOUR).books
+    assert pass_time(books, _hourly(), START + HOUR).reserved == ()
+
+
+def test_a_clock_that_is_set_back_reserves_nothing_again() -> None:
+    books = pass_time(_begun(_hourly()), _hourly(), START + HOUR).books
+    books = pass_time(books, _hourly(), START - 5 * HOUR).books
+    assert pass_time(books, _hourly(), START + HOUR).reserved == ()
+
+
+@pytest.mark.parametrize(("misfire", "kept"), [("skip", []), ("once", [5]), ("all", [1, 2, 3, 4, 5])])
+def test_the_misfire_policy_decides_about_what_was_missed(misfire: Any, kept: list[int]) -> None:
+    definition = _hourly(misfire=misfire)
+    step = pass_time(_begun(definition), definition, START + 5 * HOUR + HOUR // 2)
+    assert _times(step.reserved) == kept
+    assert step.books.skipped == 5 - len(kept)
+
+
+def test_what_is_on_time_runs_under_every_policy() -> None:
+    definition = _hourly(misfire="skip")
+    step = pass_time(_begun(definition), definition, START + 5 * HOUR + 30_000)
+    assert _times(step.reserved) == [5]
+
+
+def test_making_up_for_all_is_bounded_and_says_what_was_left_out() -> None:
+    definition = _hourly(misfire="all", catch_up=3)
+    step = pass_time(_begun(definition), definition, START + 10 * HOUR)
+    assert _times(step.reserved) == [8, 9, 10]
+    assert "7 missed since 2026-03-01T01:00:00Z" in step.told[0].why
+
+
+def test_a_full_queue_takes_no_moment_and_loses_none() -> None:
+    definition = _hourly(misfire="all")
+    books = _begun(definition)
+    full = msgspec.structs.replace(books, queue=tuple(Reserved(f"fire/{n}", 0, 1, 1) for n in range(accounts.QUEUE)))
+    assert pass_time(full, definition, START + 2 * HOUR).books.cursor == books.cursor
+
+
+@settings(max_examples=60)
+@given(st.lists(st.integers(-30 * HOUR, 50 * HOUR), max_size=30), st.sampled_from(["skip", "once", "all"]))
+def test_no_walk_of_the_clock_reserves_a_moment_twice_or_out_of_order(jumps: list[int], misfire: Any) -> None:
+    definition = _hourly(misfire=misfire, catch_up=150)
+    books, now = _begun(definition), START
+    seen: list[int] = []
+    for jump in jumps:
+        now = max(now + jump, 0)
+        step = pass_time(books, definition, now)
+        seen += [one.at for one in step.reserved]
+        books = msgspec.structs.replace(step.books, queue=())
+    assert seen == sorted(set(seen))
+
+
+@settings(max_examples=40)
+@given(st.lists(st.integers(1, 20 * HOUR), max_size=20))
+def test_with_all_no_moment_is_missed_while_the_clock_goes_forward(steps: list[int]) -> None:
+    definition = _hourly(misfire="all", catch_up=150)
+    books, now = _begun(definition), START
+    seen: list[int] = []
+    for step_ms in steps:
+        now += step_ms
+        step = pass_time(books, definition, now)
+        seen += [one.at for one in step.reserved]
+        books = msgspec.structs.replace(step.books, queue=())
+    assert seen == list(range(START + HOUR, now + 1, HOUR))
+
+
+# ---- revisions and switches ------------------------------------------------------------------------------------------
+
+
+def test_the_same_definition_again_is_no_revision() -> None:
+    books = _begun(_hourly())
+    assert take(books, 2, "define/2", START + HOUR, Define(_hourly())).books == books
+
+
+def test_another_prompt_is_a_revision_that_goes_on_where_the_schedule_was() -> None:
+    changed = _define(cron("0 * * * *"), prompt="Something else.")
+    books = take(_begun(_hourly()), 2, "define/2", START + 3 * HOUR, Define(changed)).books
+    assert (books.revision, books.definition, books.cursor) == (2, 2, START)
+
+
+def test_another_schedule_begins_when_it_is_declared() -> None:
+    changed = _define(cron("30 * * * *"))
+    books = take(_begun(_hourly()), 2, "define/2", START + 3 * HOUR, Define(changed)).books
+    assert (books.cursor, books.since) == (START + 3 * HOUR, START + 3 * HOUR)
+
+
+def test_what_was_reserved_keeps_the_definition_that_it_was_reserved_under() -> None:
+    books = take(_begun(_define(event("paid"))), 2, "event/1", START, Occur({"id": 7})).books
+    books = take(books, 3, "define/2", START, Define(_define(event("paid"), prompt="New."))).books
+    books = take(books, 4, "event/2", START, Occur({"id": 8})).books
+    assert [(one.definition, one.revision) for one in books.queue] == [(1, 1), (3, 2)]
+
+
+def test_disabling_keeps_what_is_reserved_and_skips_what_comes() -> None:
+    books = take(_begun(_define(event("paid"))), 2, "event/1", START, Occur()).books
+    books = take(books, 3, "off", START, Switch(enabled=False)).books
+    step = take(books, 4, "event/2", START, Occur())
+    assert [one.id for one in step.books.queue] == ["event/1"]
+    assert "disabled" in step.told[0].why
+
+
+def test_moments_that_passed_while_it_was_off_are_not_made_up_for() -> None:
+    definition = _hourly(misfire="all")
+    books = take(_begun(definition), 2, "off", START, Switch(enabled=False)).books
+    books = pass_time(books, definition, START + 5 * HOUR).books
+    books = take(books, 3, "on", START + 6 * HOUR, Switch(enabled=True)).books
+    step = pass_time(books, definition, START + 6 * HOUR + 1)
+    assert step.reserved == ()
+    assert step.books.next == START + 7 * HOUR
+
+
+def test_a_disabled_trigger_has_no_next_moment() -> None:
+    books = take(_begun(_hourly()), 2, "off", START, Switch(enabled=False)).books
+    assert pass_time(books, _hourly(), START).books.next is None
+
+
+# ---- starting --------------------------------------------------------------------------------------------------------
+
+
+def _queued(options: TriggerOptions, count: int) -> tuple[Books, dict[int, Definition]]:
+    definition = _define(event("paid"), options)
+    books = _begun(definition)
+    for number in range(2, count + 2):
+        books = take(books, number, f"event/{number}", START, Occur()).books
+    return books, {1: definition}
+
+
+def test_everything_starts_in_the_order_in_which_it_came() -> None:
+    books, known = _queued(TriggerOptions(), 3)
+    assert [one.id for one in choose(books, known, START).start] == ["event/2", "event/3", "event/4"]
+
+
+def test_only_so_many_are_under_way_at_once_and_the_others_wait() -> None:
+    books, known = _queued(TriggerOptions(concurrency=2), 3)
+    choice = choose(books, known, START)
+    assert len(choice.start) == 2
+    assert choice.blocked
+
+
+def test_what_has_ended_makes_room() -> None:
+    books, known = _queued(TriggerOptions(concurrency=1), 2)
+    books = accounts.begun(books, books.queue[0], "s/t1", known[1].terms, START)
+    assert choose(books, known, START).start == ()
+    assert len(choose(accounts.over(books, ["s/t1"]), known, START).start) == 1
+
+
+def test_a_rate_lets_the_next_one_start_when_the_window_has_passed() -> None:
+    books, known = _queued(TriggerOptions(per_window=1, window=timedelta(hours=1)), 2)
+    books = accounts.begun(books, books.queue[0], "s/t1", known[1].terms, START)
+    choice = choose(books, known, START + 1)
+    assert (choice.start, choice.again, choice.blocked) == ((), START + HOUR, False)
+    assert len(choose(books, known, START + HOUR).start) == 1
+
+
+def test_what_is_too_much_is_skipped_where_that_is_wanted_and_says_why() -> None:
+    books, known = _queued(TriggerOptions(concurrency=1, overflow="skip"), 3)
+    choice = choose(books, known, START)
+    assert [(one.id, why) for one, why in choice.skip] == [
+        ("event/3", "too many are under way"),
+        ("event/4", "too many are under way"),
+    ]
+
+
+def test_a_start_that_was_refused_waits_longer_each_time_and_is_given_up_in_the_end() -> None:
+    books, _ = _queued(TriggerOptions(), 1)
+    given_up, tries = False, 0
+    while not given_up:
+        books, given_up = accounts.refused(books, books.queue[0], "full", START)
+        tries += 1
+    assert tries == accounts.TRIES
+    assert (books.queue, books.failed) == ((), 1)
+
+
+def test_the_key_of_a_start_names_trigger_revision_and_occurrence() -> None:
+    assert start_key("digest", Reserved("at/x", 0, 1, 3)) == "trigger/digest/3/at/x"
+
+
+def test_the_key_of_a_start_is_never_too_long_and_still_its_own() -> None:
+    keys = {start_key("n" * 100, Reserved(f"hook/{'a' * 100}{n}", 0, 1, 1)) for n in range(2)}
+    assert len(keys) == 2
+    assert max(map(len, keys)) <= 150
+
+
+def test_full_books_read_back_and_are_not_large() -> None:
+    books, _ = _queued(TriggerOptions(), accounts.QUEUE)
+    body = accounts.encode(books)
+    assert accounts.decode(body) == books
+    assert len(body) < 64 * 1024
+
+
+# ---- what people write -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["", "a/b", "..", "-x", "a b", "x" * 101, 5, None])
+def test_a_name_that_can_not_be_meant_is_refused(name: object) -> None:
+    with pytest.raises(TriggerInvalid):
+        check_trigger(name)
+
+
+def test_the_session_of_an_occurrence_is_not_taken_for_a_trigger() -> None:
+    assert is_trigger_id("trigger/digest")
+    assert not is_trigger_id("trigger/digest/1/at/2026-03-01T01:00:00Z")
+
+
+def test_a_place_that_nothing_can_be_put_into_is_refused_when_it_is_declared() -> None:
+    with pytest.raises(TemplateInvalid, match="dat"):
+        _define(cron("0 * * * *"), prompt="For {dat}")
+
+
+def test_the_path_of_a_file_is_only_there_where_files_are_watched() -> None:
+    _define(watch("inbox/*.pdf"), prompt="Read {path}")
+    with pytest.raises(TemplateInvalid):
+        _define(event("paid"), prompt="Read {path}")
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: interval(timedelta(milliseconds=5)),
+        lambda: interval(5),  # type: ignore[arg-type]
+        lambda: interval(timedelta(hours=1), anchor=datetime(2026, 1, 1)),  # noqa: DTZ001
+        lambda: cron("0 * * * *", misfire="never"),  # type: ignore[arg-type]
+        lambda: cron("0 * * * *", catch_up=0),
+        lambda: cron("0 * * * *", tz="Nowhere/Land"),
+        lambda: watch("../*.pdf"),
+        lambda: watch("inbox/"),
+        lambda: watch("**/a/**/b"),
+        lambda: watch("inbox/**"),
+        lambda: webhook("gitlab"),  # type: ignore[arg-type]
+        lambda: webhook("github", secret="hunter2"),  # noqa: S106
+        lambda: webhook("github", signature_header="x"),
+        lambda: event(""),
+        lambda: define("x", "hourly", AGENT, {}),
+        lambda: _define(event("e"), TriggerOptions(concurrency=0)),
+        lambda: _define(event("e"), TriggerOptions(overflow="lose")),  # type: ignore[arg-type]
+        lambda: _define(event("e"), prompt="x" * 200_000),
+        lambda: define("x", event("e"), AGENT, {"prompt": object()}),
+    ],
+)
+def test_every_bad_declaration_is_a_named_error(make: Any) -> None:
+    with pytest.raises(HoldfastError):
+        make()
+
+
+def test_the_error_about_a_secret_that_was_written_down_does_not_show_it() -> None:
+    with pytest.raises(TriggerInvalid) as caught:
+        webhook("github", secret="hunter2hunter2")  # noqa: S106
+    assert "hunter2" not in str(caught.value)
+
+
+def test_what_is_said_to_a_trigger_reads_back() -> None:
+    for command in (Define(_hourly()), Switch(enabled=False, by="ops"), Occur({"a": [1]})):
+        assert decode(msgspec.json.encode(command)) == command
+
+
+def test_a_window_that_is_no_number_is_refused() -> None:
+    with pytest.raises(InvalidNumber):
+        _define(event("e"), TriggerOptions(window=timedelta()))

@@ -1,0 +1,93 @@
+"""Texts with places: filled with what an occurrence is about, and with nothing else."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.errors.triggers import TemplateInvalid, TemplateUnfilled
+from holdfast.triggers.schedules import zone
+from holdfast.triggers.templates import LONGEST, check, fill, values_of
+
+VALUES: Final[dict[str, Any]] = values_of(
+    trigger="digest",
+    revision=2,
+    occurrence="at/x",
+    at=1_774_746_000_000,
+    where=zone("Europe/Rome"),
+    payload={"order": {"id": 7, "lines": ["a", "b"]}, "who": "Ada"},
+)
+
+
+@pytest.mark.parametrize(
+    ("template", "filled"),
+    [
+        ("For {date} at {time}", "For 2026-03-29 at 03:00"),
+        ("{datetime}", "2026-03-29T03:00:00+02:00"),
+        ("{payload.order.id}", 7),
+        ("Order {payload.order.id} of {payload.who}", "Order 7 of Ada"),
+        ("{payload.order.lines}", ["a", "b"]),
+        ("Lines: {payload.order.lines}", 'Lines: ["a","b"]'),
+        ("{payload.order.lines.1}", "b"),
+        ("{{date}} {trigger}", "{date} digest"),
+        ("{revision}", 2),
+        ("no places", "no places"),
+        ({"a": ["{payload.who}", 5, None]}, {"a": ["Ada", 5, None]}),
+    ],
+)
+def test_places_are_filled(template: Any, filled: Any) -> None:
+    check(template)
+    assert fill(template, VALUES) == filled
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{",
+        "}",
+        "{}",
+        "{nobody}",
+        "{date.year}",
+        "{payload.__class__.x!r}",
+        "{payload[0]}",
+        "{date:>10}",
+        "{ date }",
+        {"a": ["{x}"]},
+    ],
+)
+def test_what_is_no_place_is_refused(template: Any) -> None:
+    with pytest.raises(TemplateInvalid):
+        check(template)
+
+
+@pytest.mark.parametrize(
+    "template", ["{payload.nothing}", "{payload.order.lines.9}", "{payload.who.x}", "{payload.__class__}"]
+)
+def test_what_an_occurrence_lacks_is_a_named_error(template: str) -> None:
+    check(template)
+    with pytest.raises(TemplateUnfilled):
+        fill(template, VALUES)
+
+
+def test_what_is_put_in_is_never_looked_at_again() -> None:
+    assert fill("{payload} !", {"payload": "{date} {{"}) == "{date} {{ !"
+
+
+def test_a_text_that_becomes_too_long_is_refused() -> None:
+    with pytest.raises(TemplateUnfilled):
+        fill("x{payload}", {"payload": "y" * LONGEST})
+
+
+@given(st.text(max_size=60))
+def test_any_text_is_either_refused_or_filled(template: str) -> None:
+    try:
+        check(template)
+    except TemplateInvalid:
+        return
+    try:
+        fill(template, VALUES)
+    except TemplateUnfilled:
+        assert "payload." in template

@@ -21,9 +21,9 @@ NOW = 1_700_000_000.25
 QUICK = ProgramLimits(seconds=2, step_seconds=0.5, memory=32 * 2**20, calls=200)
 
 
-def spec(name: str, required: tuple[str, ...] = (), description: str = "", **properties: dict[str, Any]) -> ToolSpec:
+def spec(name: str, required: tuple[str, ...] = (), **properties: dict[str, Any]) -> ToolSpec:
     schema = {"type": "object", "properties": properties, "required": list(required), "additionalProperties": False}
-    return ToolSpec(name, description, schema)
+    return ToolSpec(name, "", schema)
 
 
 TOOLS = stubs_of(
@@ -56,6 +56,7 @@ async def driven(
 
 async def ran(sandbox: Sandbox, source: str, **given: Any) -> Ended | Failed | LimitHit:
     """How a program ends."""
-    program = await sandbox.start(source, **{"tools": TOOLS, "limits": QUICK, **given})
+    asked: dict[str, Any] = {"tools": TOOLS, "limits": QUICK, **given}
+    program = await sandbox.start(source, **asked)
     step, _ = await driven(program)
     return step

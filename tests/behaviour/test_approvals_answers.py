@@ -137,9 +137,9 @@ FORGED: dict[str, Any] = {
 
 
 async def forged(runtime: Runtime, value: object) -> None:
-    """Answer the question of the session by its token, as any other wait is answered."""
+    """Put an answer to the question of the session into the store by hand, past `approve` and `deny`."""
     wait = await the_wait(runtime.store)
-    await runtime.resolve(runtime.wait_token(SESSION, wait.name), value)
+    await runtime.store.answer_wait(SESSION, wait.name, value)
 
 
 @pytest.mark.parametrize("payload", FORGED.values(), ids=FORGED)
@@ -173,14 +173,15 @@ async def test_a_digest_that_differs_in_one_character_makes_no_call(shop: Shop, 
         assert shop.done == []
 
 
-async def test_the_token_of_a_wait_is_no_right_to_approve(shop: Shop) -> None:
-    # FINDING: store/waits/calls.py `resolve` settles waits of the kind "approval", too; whoever has a token and has
-    # seen the question says yes in nobody's name. `Runtime.resolve` says that approvals are for `approve` and `deny`.
+@pytest.mark.parametrize("right", [True, False], ids=["the right digest", "another one"])
+async def test_the_token_of_a_wait_is_no_right_to_approve(shop: Shop, *, right: bool) -> None:
     agent = shop.agent()
     async with hf.open(None, agents=[agent]) as runtime:
         shown = await asked_once(runtime, agent)
+        token = runtime.wait_token(SESSION, (await the_wait(runtime.store)).name)
         with pytest.raises(hf.UsageError):
-            await forged(runtime, {"type": "approved", "digest": shown.digest})
+            await runtime.resolve(token, {"type": "approved", "digest": shown.digest if right else "0" * 64})
+        assert [each.id for each in await parked(runtime)] == [shown.id]
         assert shop.done == []
 
 
@@ -190,8 +191,8 @@ async def test_the_approval_of_another_call_makes_no_call(shop: Shop) -> None:
         await sent(runtime, agent)
         first, second = await parked(runtime, 2)
         names = {wait.name.rpartition("-")[2]: wait.name for wait in await runtime.waits(SESSION)}
-        token = runtime.wait_token(SESSION, names[second.digest[:16]])
-        await runtime.resolve(token, {"type": "approved", "digest": first.digest})
+        answer = {"type": "approved", "digest": first.digest}
+        await runtime.store.answer_wait(SESSION, names[second.digest[:16]], answer)
         await parked(runtime)
         assert shop.done == []
 

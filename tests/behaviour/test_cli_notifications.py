@@ -230,6 +230,18 @@ async def test_one_that_can_not_be_tried_again_is_only_taken_as_read(shell: Shel
     assert shell.json("inbox") == []
 
 
+async def test_what_waited_for_a_session_in_quarantine_is_in_the_inbox_and_taken_as_read(shell: Shell) -> None:
+    number, *_ = await prepared(shell)
+    async with opened(shell) as store:
+        await store.quarantine("one", "a test")
+    items = [item for item in shell.json("inbox") if item["notification"] == number]
+    assert ["quarantined: a test" in item["what"] for item in items] == [True]
+    _, *arguments = shlex.split(items[0]["answer"])
+    assert arguments[-1] == "acknowledged"
+    assert shell(*arguments).returncode == 0
+    assert number not in [item["notification"] for item in shell.json("inbox")]
+
+
 def test_a_session_that_can_not_be_trusted_hides_no_other(shell: Shell) -> None:
     for name in ("good", "bad"):
         shell("run", "agents.py:asks", "hello", "--as", name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
 
 import apsw
@@ -46,6 +47,8 @@ def test_an_entry_that_is_not_what_was_written_is_counted_as_damaged(shell: Shel
     db.close()
     told = shell("doctor", path)
     assert (told.returncode, "1 DAMAGED" in _line(told.stdout, "memories")) == (1, True)
+    report = json.loads(shell("doctor", path, "--json").stdout)
+    assert (report["memories"], report["memory_scopes"], report["memories_damaged"]) == (3, 2, 1)
 
 
 def test_an_empty_store_has_none_of_either(shell: Shell) -> None:

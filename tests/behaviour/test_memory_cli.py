@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sqlite3
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -72,6 +73,30 @@ def test_ls_finds_entries_by_their_words_in_all_scopes(remembering: Shell) -> No
 def test_ls_finds_entries_by_the_beginning_of_their_key(remembering: Shell) -> None:
     put(remembering, "notes", "bee", "x")
     assert [entry["key"] for entry in remembering.json("memory", "ls", "notes", "--prefix", "b")] == ["bee"]
+
+
+def damage(shell: Shell, key: str) -> None:
+    """Make one entry of the scope `notes` something that nobody wrote."""
+    with sqlite3.connect(shell.folder / "holdfast.db") as connection:
+        connection.execute("UPDATE memories SET crc = crc + 1 WHERE scope = 'notes' AND key = ?", (key,))
+    connection.close()
+
+
+@pytest.mark.parametrize("options", [["notes"], ["notes", "--search", "one"], ["--search", "one"]])
+def test_ls_shows_what_is_sound_and_names_what_is_damaged(remembering: Shell, options: list[str]) -> None:
+    put(remembering, "notes", "b", "one more")
+    damage(remembering, "a")
+    told = remembering("memory", "ls", *options, "--json")
+    assert [entry["key"] for entry in json.loads(told.stdout)] == ["b"]
+    assert "left out: the memory 'a' of 'notes' does not match its checksum" in told.stderr
+    assert (told.returncode, told.stderr.count("left out")) == (1, 1)
+
+
+def test_an_export_does_not_leave_out_what_is_damaged_without_a_word(remembering: Shell) -> None:
+    put(remembering, "notes", "b", "two")
+    damage(remembering, "a")
+    told = remembering("memory", "export", "notes")
+    assert (told.returncode != 0, "the memory 'a' of 'notes'" in told.stderr) == (True, True)
 
 
 def test_get_prints_the_text_to_the_byte(remembering: Shell) -> None:

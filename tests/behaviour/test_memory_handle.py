@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import sqlite3
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from holdfast.errors import InvalidId, InvalidNumber, MemoryConflict
+from holdfast.errors import InvalidId, InvalidNumber, MemoryConflict, MemoryCorrupt
 from holdfast.memory import Memory
 from holdfast.store import Store, StoreLimits, open_store
 from holdfast.testing import ManualClock
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
+    from pathlib import Path
 
 
 @pytest.fixture
@@ -109,3 +111,44 @@ async def test_a_scope_or_key_that_can_not_be_a_name_is_refused(store: Store, na
         Memory(store, name)
     with pytest.raises(InvalidId):
         await Memory(store, "notes").put(name, "text")
+
+
+# ---- damage ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+async def damaged(tmp_path: Path) -> AsyncIterator[Memory]:
+    """Five entries on pages of two, of which the second and the last are not what was written."""
+    async with open_store(tmp_path / "store.db", limits=StoreLimits(page=2)) as made:
+        memory = Memory(made, "notes")
+        for key in "abcde":
+            await memory.put(key, f"text {key}")
+        with sqlite3.connect(tmp_path / "store.db") as connection:
+            connection.execute("UPDATE memories SET value = 'tampered' WHERE key IN ('b', 'e')")
+        connection.close()
+        yield memory
+
+
+async def test_a_list_has_what_is_sound(damaged: Memory) -> None:
+    assert [entry.key for entry in await damaged.list()] == ["a", "c"]
+    assert [entry.key for entry in await damaged.list(after="c")] == ["d"]
+
+
+async def test_a_search_finds_what_is_sound(damaged: Memory) -> None:
+    assert [entry.key for entry in await damaged.search("text", 9)] == ["a", "c"]
+
+
+async def test_damaged_entries_can_be_asked_for(damaged: Memory) -> None:
+    assert await damaged.damaged() == ["b", "e"]
+    assert await damaged.damaged("c") == []
+
+
+async def test_whoever_goes_through_all_entries_is_told_of_damaged_ones_if_he_asks_for_it(damaged: Memory) -> None:
+    told: list[str] = []
+    assert [entry.key async for entry in damaged.entries(damaged=told.append)] == ["a", "c", "d"]
+    assert told == ["b", "e"]
+
+
+async def test_whoever_goes_through_all_entries_does_not_miss_damaged_ones(damaged: Memory) -> None:
+    with pytest.raises(MemoryCorrupt, match="'b' of 'notes'"):
+        _ = [entry async for entry in damaged.entries()]

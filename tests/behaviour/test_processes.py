@@ -106,14 +106,14 @@ async def test_arguments_come_as_the_types_that_the_function_asks_for() -> None:
 def test_a_plain_function_can_not_be_a_process() -> None:
     with pytest.raises(hf.ProcessInvalid, match="async def"):
 
-        @hf.process  # pyright: ignore[reportArgumentType, reportCallIssue, reportUntypedFunctionDecorator]
+        @hf.process  # pyright: ignore[reportArgumentType]
         def plain(ctx: hf.ProcessContext) -> None: ...
 
 
 def test_a_function_without_a_context_can_not_be_a_process() -> None:
     with pytest.raises(hf.ProcessInvalid, match="first parameter"):
 
-        @hf.process  # pyright: ignore[reportArgumentType, reportCallIssue, reportUntypedFunctionDecorator]
+        @hf.process  # pyright: ignore[reportArgumentType]
         async def bare() -> None: ...
 
 

@@ -148,7 +148,7 @@ async def test_branches_that_work_go_on_beside_one_that_waits() -> None:
         async def works() -> None:
             for n in range(3):
                 await asyncio.sleep(0.005)
-                await ctx.step("work", lambda n=n: done.append(n))
+                await ctx.step("work", done.append, n)
 
         answer, _ = await asyncio.gather(ctx.wait("editor"), works())
         return answer

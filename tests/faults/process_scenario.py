@@ -1,4 +1,4 @@
-"""A process with steps, branches, a sleep, a signal, a child, a race and a retry, by workers that can be killed anywhere.
+"""A process with steps, branches, sleeps, a signal, a child, a race and a retry, by workers that can be killed anywhere.
 
 Run as a script it serves requests (folder, crash point) with a real process each.
 """
@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from forking import serve
 
 import holdfast as hf
-from holdfast.effects.boundary import EffectContext
 from holdfast.testing import World
+
+if TYPE_CHECKING:
+    from holdfast.effects.boundary import EffectContext
 
 PROCESS: Final = "golden"
 CHILD: Final = "packing"
@@ -96,7 +98,7 @@ async def work(folder: Path) -> None:
             raise AssertionError(result)
 
 
-def _once(folder: Path, request: dict[str, str]) -> None:  # noqa: ARG001
+def _once(folder: Path, request: dict[str, str]) -> None:
     asyncio.run(asyncio.wait_for(work(folder), PATIENCE))
 
 

@@ -70,7 +70,9 @@ def _acts(world: World) -> Iterator[str]:
 
 async def _problems(workers: Forks, kills: Sequence[str], folder: Path) -> tuple[list[str], int]:
     """What is wrong after these kills, one after the other; and how many there were."""
-    repeat = f'PROCESS_CRASH="{" ".join(kills)}" python -m pytest tests/faults/test_process_crashes.py -k can_be_repeated'
+    repeat = (
+        f'PROCESS_CRASH="{" ".join(kills)}" python -m pytest tests/faults/test_process_crashes.py -k can_be_repeated'
+    )
     killed = 0
     for kill in kills:
         status = workers.run(folder, HOLDFAST_CRASH_AT=kill)

@@ -257,7 +257,11 @@ async def test_a_worker_that_can_t_be_started_is_told(
     broken = tmp_path / "broken"
     broken.write_text("#!/bin/sh\nexit 125\n", encoding="utf-8")
     broken.chmod(0o755)
-    monkeypatch.setattr(launching.Launcher, "_confined", lambda *_: str(broken))
+
+    def confined(_launcher: launching.Launcher, _memory: int) -> str:
+        return str(broken)
+
+    monkeypatch.setattr(launching.Launcher, "_confined", confined)
     program = await start(sandbox)
     with pytest.raises(WorkerFailed):
         await program.run()

@@ -115,9 +115,7 @@ async def _world_of(loop: SimulatedLoop) -> Machine:
             await host.start(function, way, id=id)
         for _ in range(choose.randrange(1, 6)):
             lives = [choose.uniform(0.01, 0.4) for _ in range(choose.randrange(1, 3))]
-            ends = await asyncio.gather(
-                *[machine.worker([function], life) for life in lives], return_exceptions=True
-            )
+            ends = await asyncio.gather(*[machine.worker([function], life) for life in lives], return_exceptions=True)
             for end in ends:
                 if isinstance(end, BaseException) and not isinstance(end, hf.StoreError):
                     raise end

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import ast
+from importlib import metadata
+from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.sandboxed import TOOLS
 
+from holdfast import sandbox as package
 from holdfast.errors import InvalidArgument, InvalidNumber
+from holdfast.errors.programs import ProgramsUnavailable
+from holdfast.hands.shell import SandboxUnavailable
 from holdfast.hands.shell.confinement import Tree
-from holdfast.sandbox import Failed, LimitHit, ProgramLimits
+from holdfast.sandbox import Failed, LimitHit, MontySandbox, ProgramLimits, launching
 from holdfast.sandbox.confining import Cage, script
 from holdfast.sandbox.plans import planned, refusal
 
@@ -109,9 +114,6 @@ def test_a_path_with_a_blank_stays_one_word() -> None:
 
 
 def test_the_modules_that_load_the_sandbox_are_not_imported_by_the_others() -> None:
-    from pathlib import Path  # noqa: PLC0415
-
-    import holdfast.sandbox as package  # noqa: PLC0415
 
     folder = Path(package.__file__ or "").parent
     loading = {
@@ -121,3 +123,26 @@ def test_the_modules_that_load_the_sandbox_are_not_imported_by_the_others() -> N
         if isinstance(node, ast.Import) and any(alias.name == "pydantic_monty" for alias in node.names)
     }
     assert loading == {"execution", "carrying"}
+
+
+# ---- machines where no program can be run ----------------------------------------------------------------------------
+
+
+def test_a_machine_without_the_interpreter_is_told_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(_: str) -> None:
+        raise metadata.PackageNotFoundError
+
+    monkeypatch.setattr(metadata, "distribution", missing)
+    with pytest.raises(ProgramsUnavailable, match=r"pip install 'holdfast\[code\]'"):
+        MontySandbox()
+
+
+def test_a_machine_without_bubblewrap_runs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def none() -> None:
+        raise SandboxUnavailable("bubblewrap does not work here", "install it")
+
+    monkeypatch.setattr(launching, "require_sandbox", none)
+    monkeypatch.setattr(launching, "worker_binary", lambda: "/worker")
+    with pytest.raises(ProgramsUnavailable, match="bubblewrap does not work here; install it"):
+        MontySandbox()
+    assert launching.programs_problem() == "bubblewrap does not work here"

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.sandboxed import KEY, NOW, QUICK, TOOLS, driven, needs_sandbox, ran
 
-from holdfast.errors import InvalidArgument
-from holdfast.errors.programs import AnswerRefused, ProgramOver
+from holdfast.errors import InvalidArgument, InvalidNumber
+from holdfast.errors.programs import AnswerRefused, ProgramOver, SandboxFull
 from holdfast.sandbox import (
     Calls,
     Ended,
@@ -290,9 +290,25 @@ async def test_a_step_that_is_cancelled_ends_the_program_at_once(sandbox: MontyS
         await program.snapshot()
 
 
-@pytest.mark.parametrize("given", [{"unsafe": 1}, {"key": "text"}, {"key": b"short"}])
+async def test_a_full_sandbox_runs_no_more_programs_until_one_is_closed() -> None:
+    async with MontySandbox(max_programs=1) as sandbox:
+        first = await sandbox.start("await fetch(1)", tools=TOOLS)
+        await first.run()
+        with pytest.raises(SandboxFull):
+            await (await sandbox.start("1")).run()
+        await first.close()
+        assert await value(sandbox, "1") == 1
+        assert await value(sandbox, "2") == 2
+
+
+async def test_without_bubblewrap_only_when_that_is_asked_for() -> None:
+    async with MontySandbox(unsafe=True) as sandbox:
+        assert await value(sandbox, "await fetch(2)") == 4
+
+
+@pytest.mark.parametrize("given", [{"unsafe": 1}, {"key": "text"}, {"key": b"short"}, {"max_programs": 0}])
 def test_a_sandbox_that_can_t_be_meant_is_refused(given: dict[str, Any]) -> None:
-    with pytest.raises(InvalidArgument):
+    with pytest.raises((InvalidArgument, InvalidNumber)):
         MontySandbox(**given)
 
 

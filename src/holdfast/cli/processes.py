@@ -47,9 +47,7 @@ def processes(  # noqa: PLR0913
     ] = None,
     status: Annotated[
         str | None,
-        typer.Option(
-            metavar="STATUS", help="Only running, waiting, completed, failed, cancelled or abandoned ones."
-        ),
+        typer.Option(metavar="STATUS", help="Only running, waiting, completed, failed, cancelled or abandoned ones."),
     ] = None,
     limit: Annotated[int, typer.Option(metavar="N", min=1, help="How many at the most.")] = 50,
     as_json: JsonOption = False,

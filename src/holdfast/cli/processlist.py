@@ -11,14 +11,14 @@ import msgspec
 
 from holdfast.agent import Agent
 from holdfast.cli.failures import CANCELLED, FAILED, WAITING, AgentNotFound, CallInvalid, SessionAmbiguous
-from holdfast.cli.loading import _load_file, _load_module  # pyright: ignore[reportPrivateUsage]  # noqa: PLC2701
+from holdfast.cli.loading import _load_file, _load_module  # pyright: ignore[reportPrivateUsage]
 from holdfast.cli.sessions import looking
 from holdfast.cli.terminal import duration, one_line, stdout, table
 from holdfast.errors import JournalMissing
 from holdfast.errors.processes import ProcessUnknown
 from holdfast.processes.definition import AnyProcedure, Procedure
 from holdfast.processes.ids import ROLE, id_of, journal_of
-from holdfast.processes.timeline import ProcessEvent, ProcessLine
+from holdfast.processes.timeline import ProcessEvent, ProcessLine  # noqa: TC001  msgspec reads the annotations
 from holdfast.runtime import Runtime
 from holdfast.runtime import open as open_runtime
 from holdfast.runtime.seeking import value_of
@@ -99,11 +99,13 @@ async def _whole(runtime: Runtime, id: str) -> Whole:
     )
 
 
-async def started(path: Path, function: str, text: str, id: str | None, *, detach: bool, as_json: bool) -> int:
+async def started(  # noqa: PLR0913
+    path: Path, function: str, text: str, id: str | None, *, detach: bool, as_json: bool
+) -> int:
     """Start a function; run it here until it has ended or waits."""
     arguments = _value(text)
     if not isinstance(arguments, dict):
-        message = f"{text!r} is no JSON object; write the arguments by name: '{{\"day\": \"2026-11-15\"}}'"
+        message = f'{text!r} is no JSON object; write the arguments by name: \'{{"day": "2026-11-15"}}\''
         raise CallInvalid(message)
     procedure, functions, agents = _found(function)
     async with open_runtime(path, agents=agents, processes=functions, drive=not detach) as runtime:
@@ -135,9 +137,19 @@ async def _until_at_rest(runtime: Runtime, process: Process) -> None:
             raise error
         if line.status not in {"running", "waiting"}:
             return
-        if line.status == "waiting" and not runtime.active:
+        if line.status == "waiting" and not runtime.active and not await _has_work(runtime.store, process.id):
             return
         await runtime.store.changed(version, 0.1)
+
+
+async def _has_work(store: Store, id: str) -> bool:
+    """Whether something has come that nobody has seen to."""
+    after = 0
+    while page := await store.work(after):
+        if any(work.journal == journal_of(id) for work in page):
+            return True
+        after = page[-1].no
+    return False
 
 
 async def worked(path: Path, reference: str) -> int:
@@ -275,7 +287,9 @@ def _value(text: str) -> Any:  # noqa: ANN401  any JSON value
 
 def _module(reference: str) -> ModuleType:
     try:
-        return _load_file(reference, Path(reference)) if reference.endswith(".py") else _load_module(reference, reference)
+        if reference.endswith(".py"):
+            return _load_file(reference, Path(reference))
+        return _load_module(reference, reference)
     except AgentNotFound as error:
         message = f"{reference!r} can't be loaded: {error.reason}"
         raise CallInvalid(message) from None
@@ -334,7 +348,8 @@ def _rows(out: Terminal, lines: list[ProcessLine], now: int) -> list[str]:
 
 def _story(out: Terminal, whole: Whole) -> list[str]:
     line = whole.process
-    lines = [", ".join((out.paint(one_line(line.id, 160), "bold"), one_line(line.name or "-", 64), out.status(line.status)))]
+    head = (out.paint(one_line(line.id, 160), "bold"), one_line(line.name or "-", 64), out.status(line.status))
+    lines = [", ".join(head)]
     lines.append(f"  arguments {one_line(msgspec.json.encode(whole.arguments).decode(), 400)}")
     for label, told in (("session", line.session), ("parent", line.parent), ("error", line.error)):
         if told is not None:

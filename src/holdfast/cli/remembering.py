@@ -69,7 +69,7 @@ async def ls(path: Path, scope: str | None, prefix: str, search: str, *, as_json
             _show_scopes(await store.memory_scopes(), as_json=as_json)
             return 0
         if search:
-            entries, damaged = await store.memory_search(scope, search)
+            entries, damaged, _ = await store.memory_search(scope, search)
         else:
             memory, keys = Memory(store, scope or ""), list[str]()
             entries = [entry async for entry in memory.entries(prefix, damaged=keys.append)]

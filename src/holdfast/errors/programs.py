@@ -22,6 +22,17 @@ class WorkerFailed(WorldError):
         self.reason = reason
 
 
+class SandboxFull(WorldError):
+    """As many programs as a sandbox may have at once are running or waiting. Nothing of this one was run."""
+
+    def __init__(self, limit: int) -> None:
+        super().__init__(
+            f"the program was not run: {limit:,} others of its sandbox are running or wait for an answer; close those "
+            "that wait for long and start them again with their results, or give the sandbox a larger max_programs"
+        )
+        self.limit = limit
+
+
 class StubsInvalid(UsageError):
     """Tools that a program could not tell apart, or of which no function can be made."""
 

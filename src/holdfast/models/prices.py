@@ -235,7 +235,7 @@ def _entry(edition: DataSnapshot, name: str) -> ModelInfo | None:
 
 
 def _known(name: str, at: datetime | None) -> _Tiered | None:
-    library = _library()
+    library = None if _place(name) is None else _library()
     model = None if library is None else library.model(name)
     if model is None or not model.prices:
         return None

@@ -51,7 +51,7 @@ class Carrier(Protocol):
     secrets: Lender
 
     def idempotency_key(self) -> str: ...
-    async def step(  # noqa: PLR0913
+    async def step(  # noqa: PLR0913, PLR0917
         self,
         name: str,
         function: Callable[..., Any],
@@ -164,7 +164,7 @@ class ProcessContext:
         return await self._carrier.sample("uuid")
 
     async def version(self, name: str) -> bool:
-        """Whether code that was changed is to go the new way: False in a process that has passed here before the change.
+        """Whether changed code is to go the new way: False in a process that has passed here before the change.
 
         ``if await ctx.version("send-by-post"): ... else: ...`` lets processes that run go on as they began.
         """

@@ -175,4 +175,6 @@ def process(  # noqa: PLR0913
     check_choice("on_parent_end", on_parent_end, get_args(OnParentEnd))
     if version is not None:
         check_id("version", version)
-    return Procedure(function, check_name("process name", label), version, recovery, retry_policy(retry), on_parent_end)
+    return Procedure[..., Any](
+        function, check_name("process name", label), version, recovery, retry_policy(retry), on_parent_end
+    )

@@ -38,23 +38,23 @@ def why_stuck(state: ProcessState, *, driven: bool, known: bool | None, error: s
         return stuck(error, f"run it with the code that began it, or: holdfast processes cancel {id}")
     if state.over or driven:
         return None
-    owner = state.registration is not None and state.registration.recovery == "owner"
-    if owner and state.starts and state.status == "running":
-        return stuck(
-            f"{state.by} ran it and is gone; nobody else may go on", f"holdfast processes abandon {id} --reason TEXT"
-        )
     if state.status == "waiting":
-        if timed or not state.waits:
-            return None
-        label = label_of(state.waits[0])
-        if label.startswith("signal "):
-            name = shlex.quote(label.removeprefix("signal "))
-            return stuck(
-                f"it waits for the {label}, without a limit of time", f"holdfast processes signal {id} {name} JSON"
-            )
-        if label.startswith("its completion"):
-            return stuck(f"it waits for {label}", f"holdfast processes complete {id} JSON")
-        return None
+        found = None if timed or not state.waits else _waits_for(label_of(state.waits[0]), id)
+        return None if found is None else stuck(*found)
+    owner = state.registration is not None and state.registration.recovery == "owner"
+    if owner and state.starts:
+        reason = f"{state.by} ran it and is gone; nobody else may go on"
+        return stuck(reason, f"holdfast processes abandon {id} --reason TEXT")
     if known is False:
         return stuck(f"no function {state.name!r} is here to go on with it", f"open the store with {state.name!r}")
+    return None
+
+
+def _waits_for(label: str, id: str) -> tuple[str, str] | None:
+    """Why a process waits without end, and what helps, where somebody must answer."""
+    if label.startswith("signal "):
+        name = shlex.quote(label.removeprefix("signal "))
+        return f"it waits for the {label}, without a limit of time", f"holdfast processes signal {id} {name} JSON"
+    if label.startswith("its completion"):
+        return f"it waits for {label}", f"holdfast processes complete {id} JSON"
     return None

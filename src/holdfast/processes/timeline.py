@@ -86,7 +86,7 @@ def line_of(state: ProcessState) -> ProcessLine:
     )
 
 
-def event_of(journal: str, seq: int, record: Record) -> ProcessEvent:  # noqa: PLR0911  one line for each kind of record
+def event_of(journal: str, seq: int, record: Record) -> ProcessEvent:  # noqa: PLR0911, PLR0912  one line for each kind of record
     """A record, as it is told."""
 
     def event(what: str, **told: Any) -> ProcessEvent:  # noqa: ANN401

@@ -89,7 +89,7 @@ class Approvals:
         if always is not None:
             if arguments is not None:
                 raise InvalidArgument("always", always, "left out where the arguments are changed")
-            read_stored(always)
+            self._check_rule(wait, question, always)
             rule = self._store.new_rule(question.agent, always, by=_name(by) or SOMEBODY)
         await self._answer(id, wait, approved, rule)
         return self._shown(wait, question)
@@ -152,11 +152,28 @@ class Approvals:
         if isinstance(bound, Complaint):
             raise InvalidArgument("arguments", arguments, f"what {question.tool} takes ({bound.text})")
 
+    def _check_rule(self, wait: Wait, question: Question, always: str) -> None:
+        """Only what was shown is stored: never more than calls like this one."""
+        read_stored(always)
+        shown = self._shown(wait, question).always
+        if shown is None or not _same(shown, always):
+            wanted = (
+                "the rule that Approval.always shows" if shown else "left out: no rule can be made for this call here"
+            )
+            raise InvalidArgument("always", always, wanted)
+
     async def _answer(self, id: str, wait: Wait, answer: Approved | Denied, rule: Any) -> None:  # noqa: ANN401
         value = msgspec.json.decode(msgspec.json.encode(answer))
         settlement = await self._store.answer_wait(wait.journal, wait.name, value, expect_digest=wait.digest, rule=rule)
         if not settlement.won:
             raise ApprovalClosed(id, settlement.wait.state)
+
+
+def _same(shown: str, given: object) -> bool:
+    try:
+        return isinstance(given, str) and msgspec.json.decode(given) == msgspec.json.decode(shown)
+    except msgspec.DecodeError:
+        return False
 
 
 def _name(by: object) -> str | None:

@@ -16,6 +16,7 @@ from holdfast.crashpoints import crash_point
 from holdfast.effects.canonical import canonical_json, digest_of_bytes
 from holdfast.effects.replay import Again, Answer, Begin, Repeat, SettleUnknown
 from holdfast.errors import Suspended
+from holdfast.policy.approvals import MARK
 from holdfast.records import Ask, Cancelled, Done, Unknown
 from holdfast.runtime.interrupted import has_outcome, left_by_itself, only_waits
 from holdfast.runtime.invoking import Call, Invoker
@@ -89,6 +90,9 @@ class Calling:
     async def perform(self, effect: RunTools, taint: Taint) -> tuple[ToolResult, ...]:
         """The results of a batch of calls, in their order. Raises `Park` when one of them waits for somebody."""
         self.spilled = 0
+        if self._authorising is not None:
+            numbered = enumerate(effect.calls, 1)
+            await self._authorising.recall(keys.call_key(self._run, effect.id, n, call.name) for n, call in numbered)
         calls = [self._prepare(effect.id, number, call) for number, call in enumerate(effect.calls, 1)]
         if self._authorising is not None:
             await self._authorise(calls, taint)
@@ -147,9 +151,9 @@ class Calling:
         if isinstance(prepared.decision, SettleUnknown) and left_by_itself(self._performer.past, prepared.key):
             prepared.decision = Again()
         if self._authorising is not None:
-            decided = self._authorising.effective(prepared.key, prepared.call)
+            decided = self._authorising.decided(prepared.key)
             prepared.edited = decided.edited
-            prepared.call = decided.call
+            prepared.call = decided.call(prepared.call)
         prepared.bind(self._tools)
         if prepared.refused is not None and isinstance(prepared.decision, Begin) and repeat is Repeat.NEVER:
             prepared.decision = Begin(intent=False)  # it will not be performed
@@ -285,6 +289,11 @@ class Calling:
             if ordinal in turn.results or key in known or has_outcome(past, key) or (tool and tool.read_only):
                 continue
             intended = ordinal in turn.intended
+            questions = [] if intended else self._performer.below(key, MARK)
+            if questions:  # a person was asked about it, and it was not begun
+                intents = [found.intent for found in questions if found.intent is not None and found.outcome is None]
+                yield from (Cancelled(at=now, key=intent.key) for intent in intents)
+                continue
             if intended and only_waits(past, key):
                 yield Cancelled(at=now, key=key)
             elif intended or (first and not resumed):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+import msgspec
+
 from holdfast import events
 from holdfast.policy.hooks import Answer, Ask, Deny, HookCall, HookTurn, Replace, overrides
 from holdfast.runtime.surroundings import passes
@@ -13,8 +15,10 @@ from holdfast.tools.results import said_by
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Sequence
 
+    from holdfast.effects.performer import Performer
     from holdfast.messages import ModelReply, ToolResult
     from holdfast.policy.hooks import HookRequest, Hooks, ModelDecision, ToolDecision
+    from holdfast.runtime.invoking import Call
     from holdfast.runtime.surroundings import Surroundings
     from holdfast.turns import Ending
 
@@ -76,11 +80,15 @@ class Hooked:
         return decided
 
     async def after_tool(self, call: HookCall, result: ToolResult) -> Answer | Deny | None:
-        """What takes the place of a result; the last hook that says something counts."""
-        found: Answer | Deny | None = None
+        """What takes the place of a result. Each hook sees what the one before has made of it; a denial is final."""
+        found: Answer | None = None
         for hooks in self._of("after_tool"):
             decision = await self._decided(hooks, "after_tool", hooks.after_tool(call, result), (Answer,))
-            found = found if decision is None else decision
+            if isinstance(decision, Deny):
+                return decision
+            if decision is not None:
+                found = decision
+                result = msgspec.structs.replace(result, content=decision.value, state="ok")
         return found
 
     async def before_compaction(self, messages: int, tokens: int) -> Deny | None:
@@ -143,3 +151,9 @@ class Hooked:
         _log.error("the hook %s.%s failed: %s", hooks.name, where, said_by(error))
         fields = {"hook": hooks.name, "where": where, "error": said_by(error)}
         self._around.show(events.HookFailed, self.turn.turn, fields)
+
+
+def seen(turn: HookTurn, call: Call, performer: Performer) -> HookCall:
+    """A call as hooks see it. The arguments are a copy."""
+    arguments = msgspec.json.decode(msgspec.json.encode(call.call.arguments or {}))
+    return HookCall(turn, call.call.name, arguments, call.call.id, performer.idempotency_key(call.key))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -12,11 +12,11 @@ from holdfast import events
 from holdfast.crashpoints import crash_point
 from holdfast.effects.canonical import digest_of_bytes
 from holdfast.effects.divergence import diverge
-from holdfast.effects.performer import Performer
+from holdfast.effects.performer import Performer, bounded
 from holdfast.effects.replay import Answer, Repeat, fold
 from holdfast.errors import InvariantBroken, ReplayMismatch
 from holdfast.policy.limits import ASKING, Used, exceeded, running
-from holdfast.policy.subject import CLEAN
+from holdfast.policy.subject import CLEAN, Taint
 from holdfast.records import Ask, Done, Ended, Parked
 from holdfast.runtime.asking import Asking
 from holdfast.runtime.authorising import Authorising
@@ -58,6 +58,10 @@ if TYPE_CHECKING:
 
 __all__ = ["Park", "TurnRun"]
 
+BEGUN: Final = "/%begun"
+"""What is put to the name of a turn to name what hooks decided before it began."""
+_reasons: Final = msgspec.json.Decoder(str | None)
+
 
 class TurnRun:
     """One turn, driven from its beginning or from where its records end."""
@@ -86,7 +90,7 @@ class TurnRun:
         budget = around.inline_budget if agent is None or agent.inline_budget is None else agent.inline_budget
         hooks = () if agent is None else (*around.hooks, *agent.hooks)
         self._hooked = Hooked(hooks, around, "" if agent is None else agent.name, turn.run)
-        self._taint = CLEAN
+        self._taint: Taint = CLEAN
         self._calling = Calling(
             around,
             self,
@@ -102,7 +106,8 @@ class TurnRun:
     def _authoriser(self, around: Surroundings, agent: Agent | None) -> Authorising | None:
         """Who decides about calls; nobody where there is nothing to decide."""
         hooked = any(self._hooked.has(name) for name in ("before_tool", "after_tool", "on_error"))
-        if self._strict or agent is None or not (agent.guarded or hooked):
+        # A turn that goes on may have been judged by others before.
+        if self._strict or agent is None or not (agent.guarded or hooked or self._turn.records):
             return None
         return Authorising(around, agent, self.performer, self._recorder, self._hooked)
 
@@ -118,10 +123,10 @@ class TurnRun:
     async def finish(self) -> Ending:
         """Drive the turn to its end; answers how it ended. Raises `Park` when it has to wait for somebody."""
         turn, asking = self._turn, self._asking
-        if not turn.records:
-            denied = await self._begun(turn)
-            if denied is not None:
-                return denied
+        denied = await self._begun(turn)
+        if denied is not None:
+            return denied
+        self._entering(turn.said)
         state = start(turn.run, asking.rules, turn.before, turn.said, turn.position, self._last)
         while True:
             if self.stopped:  # a tool may have swallowed the cancellation; the turn goes no further
@@ -144,7 +149,8 @@ class TurnRun:
                         self._taint = self._agent.taint_after(self._taint, results)
                     response = Results(results)
                 case Checkpoint():
-                    response = await self._checkpoint(effect)
+                    inputs = response = await self._checkpoint(effect)
+                    self._entering(inputs.messages)
             state = self._state = respond(state, effect.id, response)
 
     async def _out_of(self, state: TurnState, effect: Effect) -> OutOf | None:
@@ -174,12 +180,32 @@ class TurnRun:
 
     async def _begun(self, turn: OpenTurn) -> Ending | None:
         """Let hooks see that the turn begins; how it ends if one of them does not want it."""
+        known = self.performer.below(turn.run, BEGUN)
+        if not known and not turn.records and not self._strict:
+            denied = await self._asked_before(turn)
+        else:
+            done = known[0].outcome if known else None
+            denied = _reasons.decode(bytes(done.value)) if isinstance(done, Done) else None
+        return None if denied is None else Ending("failed", "denied", denied, "caller")
+
+    async def _asked_before(self, turn: OpenTurn) -> str | None:
+        """Ask the hooks whether the turn may begin; what they say is recorded."""
+        reason: str | None = None
         if self._hooked.has("before_turn"):
             decision = await self._hooked.before_turn()
-            if decision is not None:
-                return Ending("failed", "denied", decision.reason, "caller")
+            reason = None if decision is None else bounded(decision.reason)
+            ask = Ask("sample", "hook", digest_of_bytes("hook", turn.run.encode()))
+            value = msgspec.Raw(msgspec.json.encode(reason))
+            done = Done(at=self.performer.now(), key=f"{turn.run}{BEGUN}", ask=ask, value=value)
+            self._recorder.submit([done])
+            await self._recorder.settle()
         await self._entered(turn.said)
-        return None
+        return reason
+
+    def _entering(self, messages: Iterable[UserMessage]) -> None:
+        """What background work tells may have been written by strangers."""
+        if any(message.origin == "holdfast" for message in messages):
+            self._taint = Taint(untrusted_input=True, private_data=self._taint.private_data)
 
     async def _entered(self, messages: Iterable[UserMessage]) -> None:
         if self._hooked.has("on_notification"):
@@ -198,7 +224,7 @@ class TurnRun:
             raise self.performer.halt(ReplayMismatch(key, divergence, self._turn.started.code))
         return key
 
-    async def _checkpoint(self, effect: Checkpoint) -> Response:
+    async def _checkpoint(self, effect: Checkpoint) -> Inputs:
         key = self._expect(effect.id, "checkpoint")
         ask = Ask("checkpoint", effect.moment, digest_of_bytes("checkpoint", (effect.note or "").encode()))
         if effect.id in self._recorded:

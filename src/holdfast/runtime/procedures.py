@@ -1,4 +1,4 @@
-"""The durable functions of a runtime, and the processes of its store: where they are started, listed and told things."""
+"""The durable functions of a runtime and the processes of its store: started, listed, and told things."""
 
 from __future__ import annotations
 
@@ -46,7 +46,8 @@ from holdfast.processes.timeline import ProcessEvent, ProcessLine, event_of, lin
 from holdfast.records import touches_lists
 from holdfast.runtime.outcome import TurnReader
 from holdfast.runtime.process_handle import Process
-from holdfast.runtime.processing import ProcessDrive, read_process
+from holdfast.runtime.process_journal import read_process
+from holdfast.runtime.processing import ProcessDrive
 from holdfast.runtime.seeking import TURN, AwaitedTurn
 from holdfast.spawning import spawn
 from holdfast.turns import keys
@@ -207,7 +208,7 @@ class Processes:
         """How a process stands."""
         return line_of(await self.read(journal_of(id)))
 
-    async def list(
+    async def list(  # noqa: PLR0913
         self,
         *,
         status: ProcessStatus | None = None,
@@ -250,9 +251,8 @@ class Processes:
             while page := await self._store.journals(
                 role=ROLE, status=status, before=last, limit=self._store.limits.page
             ):
-                for each in page:
-                    if (one := await self._why(each, each.id in driven)) is not None:
-                        found.append(one)
+                reasons = [await self._why(each, each.id in driven) for each in page]
+                found += [reason for reason in reasons if reason is not None]
                 last = page[-1]
         return found
 

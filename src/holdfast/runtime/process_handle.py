@@ -9,7 +9,7 @@ from holdfast.effects.values import decode_value, encode_value
 from holdfast.processes.ids import check_process_id, journal_of
 from holdfast.processes.state import TERMINAL
 from holdfast.processes.timeline import event_of
-from holdfast.runtime.process_run import raise_unless_completed
+from holdfast.runtime.process_children import raise_unless_completed
 from holdfast.runtime.seeking import how_it_ended
 
 if TYPE_CHECKING:

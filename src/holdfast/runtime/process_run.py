@@ -7,8 +7,6 @@ import contextvars
 import inspect
 import secrets as chance
 import uuid
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
@@ -16,14 +14,12 @@ import msgspec
 
 from holdfast.effects.envelope import segment
 from holdfast.effects.performer import Performer
-from holdfast.effects.replay import Answer, Begin, Repeat, fold
+from holdfast.effects.replay import Answer, Repeat, fold
 from holdfast.effects.scopes import Place, current
 from holdfast.effects.values import check_returns, decode_value, encode_value
-from holdfast.errors import Halted, InvalidArgument, RunEnded, StoreError, WaitEnded, WaitExpired
+from holdfast.errors import InvalidArgument, WaitEnded, WaitExpired
 from holdfast.errors.processes import (
     AgentTurnFailed,
-    ProcessAbandoned,
-    ProcessCancelled,
     ProcessFailed,
     ProcessInvalid,
     ProcessUnknown,
@@ -43,14 +39,14 @@ from holdfast.processes.ids import (
     timer_wait,
 )
 from holdfast.processes.state import Registration
-from holdfast.records import Cancelled, Done, Failed, Intended
+from holdfast.records import Cancelled, Done, Failed
 from holdfast.runtime.completing import NAME, Completing, Question
-from holdfast.runtime.parking import about_to, settled
+from holdfast.runtime.process_children import Started, raise_unless_completed
+from holdfast.runtime.process_waits import Waiting
 from holdfast.runtime.seeking import Awaited, AwaitedTurn, ChildEnded, TurnEnd
-from holdfast.spawning import spawn
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Generator
+    from collections.abc import Awaitable, Callable
     from datetime import timedelta
 
     from holdfast.agent import Agent
@@ -61,11 +57,8 @@ if TYPE_CHECKING:
     from holdfast.processes.state import ProcessState
     from holdfast.processes.timeline import ProcessLine
     from holdfast.records import Ask, EffectKind, Outcome
-    from holdfast.runtime.seeking import Found, Sought
     from holdfast.runtime.surroundings import Surround
 
-LOOK: Final = 0.5
-"""How often what is waited for is looked at while other branches of the function work, in seconds."""
 MAX_DEPTH: Final = 16
 """How many processes may stand above one another."""
 
@@ -91,13 +84,6 @@ class Registry(Protocol):
     def watch_turn(self, journal: str, wait: str, turn: AwaitedTurn) -> None: ...
 
 
-@dataclass(slots=True)
-class _Pending:
-    sought: Sought
-    came: asyncio.Future[Found]
-    alarm: asyncio.TimerHandle | None = None
-
-
 class ProcessRun:
     """One run of a durable function, as its context sees it."""
 
@@ -113,131 +99,10 @@ class ProcessRun:
         self._state = state
         self._loop = asyncio.get_running_loop()
         self._completing = Completing(self.performer, around.prices)
-        self._pending: dict[str, _Pending] = {}
-        self._busy = 0
-        self._moved = asyncio.Event()
-        self._looking: asyncio.Task[None] | None = None
+        self.waiting = Waiting(self.performer)
         self._asked: set[str] = set()
         self._versions: dict[str, bool] = {}
         self._slots = self._recorded_slots()
-
-    # ---- what it waits for -------------------------------------------------------------------------------------------
-
-    @property
-    def waits(self) -> tuple[str, ...]:
-        """What the function waits for now."""
-        return tuple(pending.sought.label for pending in self._pending.values())
-
-    @property
-    def quiet(self) -> bool:
-        """Whether the function does nothing but wait, at this very moment."""
-        if not self._pending or self._busy or any(pending.came.done() for pending in self._pending.values()):
-            return False
-        return about_to(self.performer) is None
-
-    async def idle(self) -> None:
-        """Return when the function does nothing but wait. Meanwhile, see whether what it waits for has come."""
-        while True:
-            self._moved.clear()
-            if self._pending and not self._busy:
-                if await settled(self.performer) and self.quiet:
-                    return
-                continue
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self._moved.wait(), LOOK if self._pending else None)
-            self.look()
-
-    def look(self) -> None:
-        """Something may have come."""
-        if self._pending and (self._looking is None or self._looking.done()):
-            self._looking = spawn(self._look())
-
-    async def _look(self) -> None:
-        for pending in list(self._pending.values()):
-            try:
-                found = await pending.sought.look()
-            except StoreError:
-                return  # it is looked at again
-            if found is not None and not pending.came.done():
-                pending.came.set_result(found)
-
-    async def close(self) -> None:
-        """The function is not in memory any more."""
-        for pending in self._pending.values():
-            if pending.alarm is not None:
-                pending.alarm.cancel()
-        if self._looking is not None:
-            self._looking.cancel()
-            await asyncio.gather(self._looking, return_exceptions=True)
-
-    @contextmanager
-    def _at_work(self) -> Generator[None]:
-        self._busy += 1
-        try:
-            yield
-        finally:
-            self._busy -= 1
-            self._moved.set()
-
-    async def _seek(self, place: Place, key: str, ask: Ask, sought: Sought, *, intend: bool = False) -> Outcome:
-        """The outcome of waiting: the recorded one, or what comes."""
-        performer = self.performer
-        with performer.occupied(place), self._at_work():
-            decision = performer.decide(key, ask, Repeat.FREE)
-            performer.check_order(place, key)
-            if isinstance(decision, Answer):
-                if isinstance(decision.outcome, Cancelled):
-                    await performer.until_cancelled()
-                return decision.outcome
-            if intend and isinstance(decision, Begin):
-                performer.submit([Intended(at=performer.now(), key=key, ask=ask)], patient=True)
-            asked = None if intend else ask
-            try:
-                begun = self._loop.time()
-                found = await self._guarded(sought.begin())
-                if found is None:
-                    found = await self._come(key, sought)
-                if found.error is not None:
-                    outcome: Outcome = Failed(at=performer.now(), key=key, ask=asked, error=found.error)
-                else:
-                    outcome = await performer.succeeded(key, asked, found.body, begun)
-                await performer.record([outcome])
-            except asyncio.CancelledError:
-                await self._withdrawn(sought, Cancelled(at=performer.now(), key=key, ask=asked))
-                raise
-            return outcome
-
-    async def _guarded(self, work: Awaitable[Any]) -> Any:  # noqa: ANN401
-        """A store that fails is no failure of what is waited for."""
-        try:
-            return await work
-        except StoreError as error:
-            raise self.performer.halt(error) from error
-
-    async def _come(self, key: str, sought: Sought) -> Found:
-        pending = self._pending[key] = _Pending(sought, self._loop.create_future())
-        if sought.due is not None:
-            delay = max(0.0, (sought.due - self.performer.now()) / 1000)
-            pending.alarm = self._loop.call_later(min(delay, 30.0), self.look, context=contextvars.Context())
-        self._busy -= 1
-        self._moved.set()
-        try:
-            return await pending.came
-        finally:
-            self._busy += 1
-            del self._pending[key]
-            if pending.alarm is not None:
-                pending.alarm.cancel()
-
-    async def _withdrawn(self, sought: Sought, cancelled: Cancelled) -> None:
-        """The code that waited was cancelled, and may go on without it. When the whole run is, nothing is withdrawn."""
-        try:
-            self.performer.check_running()
-        except (Halted, RunEnded, asyncio.CancelledError):
-            return
-        self.performer.abandon([cancelled])
-        with suppress(StoreError):
-            await asyncio.shield(sought.withdraw())
 
     async def _value(self, outcome: Outcome, returns: type[Any] | None = None) -> Any:  # noqa: ANN401
         if isinstance(outcome, Done):
@@ -296,7 +161,7 @@ class ProcessRun:
         place, key = self._next(name) if at is None else at
         envelope = self.performer.envelope(key, kind, name, target, body)
         outer = _step.get()
-        with self._at_work():
+        with self.waiting.at_work():
             try:
                 return await self.performer.perform(envelope, call, repeat, returns, place)
             finally:
@@ -350,7 +215,7 @@ class ProcessRun:
         place, key = self._next("sleep")
         ask = self._ask(key, "sleep", "sleep", "sleep", {"ms": ms})
         deadline = self.performer.now() + ms
-        await self._seek(place, key, ask, Awaited(self._store, self._state.journal, timer_wait(key), deadline))
+        await self.waiting.seek(place, key, ask, Awaited(self._store, self._state.journal, timer_wait(key), deadline))
 
     async def wait(self, name: str, timeout: timedelta | float | None, returns: type[Any] | None) -> Any:  # noqa: ANN401
         deadline = None if timeout is None else self.performer.now() + milliseconds(timeout)
@@ -358,7 +223,7 @@ class ProcessRun:
         place, key = self._next(name)
         slot = self._slot(key, name)
         ask = self._ask(key, "await_event", name, slot, None)
-        outcome = await self._seek(place, key, ask, self._signal(slot, name, deadline), intend=True)
+        outcome = await self.waiting.seek(place, key, ask, self._signal(slot, name, deadline), intend=True)
         if isinstance(outcome, Failed) and outcome.error.kind == "expired":
             raise WaitExpired(name)
         return await self._value(outcome, returns)
@@ -393,7 +258,7 @@ class ProcessRun:
         place, key = self._next("outside")
         ask = self._ask(key, "process", "outside", "outside", None)
         sought = Awaited(self._store, self._state.journal, external_wait(self.run), None, _dropped)
-        told = cast("dict[str, Any]", await self._value(await self._seek(place, key, ask, sought)))
+        told = cast("dict[str, Any]", await self._value(await self.waiting.seek(place, key, ask, sought)))
         if "error" in told:
             raise ProcessFailed(self.id, "outside", str(told["error"]))
         return told.get("value")
@@ -441,7 +306,7 @@ class ProcessRun:
         begun = self._loop.time()
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            with self._at_work():
+            with self.waiting.at_work():
                 performer.check_halted()
                 outcome = await self._first(key, ask, tasks, begun)
                 await performer.record([outcome])
@@ -472,7 +337,7 @@ class ProcessRun:
             if name.startswith(prefix) and recorded.intent is not None and recorded.outcome is None:
                 asked = recorded.intent.ask
                 if asked.kind == "await_event":
-                    await self._guarded(self._signal(asked.target, signal_of(asked.target), None).withdraw())
+                    await self.waiting.guarded(self._signal(asked.target, signal_of(asked.target), None).withdraw())
 
     # ---- other processes, and agents ---------------------------------------------------------------------------------
 
@@ -497,14 +362,14 @@ class ProcessRun:
 
         body = {"id": child, "name": made.name, "arguments": arguments}
         told = await self._effect("process", made.name, "start", body, call, at=(place, key))
-        return _Child(self, told["id"])
+        return Started(self, told["id"])
 
     async def ended(self, id: str) -> Any:  # noqa: ANN401  what the child gave
         """What a child gave, when it has ended."""
         place, key = self._next("result")
         ask = self._ask(key, "process", "result", "await", {"id": id})
         sought = ChildEnded(self._store, journal_of(id), self._registry.read)
-        outcome = await self._seek(place, key, ask, sought)
+        outcome = await self.waiting.seek(place, key, ask, sought)
         if isinstance(outcome, Failed):
             raise ProcessUnknown(id)
         told = cast("dict[str, Any]", await self._value(outcome))
@@ -556,7 +421,7 @@ class ProcessRun:
         place, key = self._next("answer")
         ask = self._ask(key, "process", "answer", "turn", {"session": sent.session, "input": sent.input})
         sought = TurnEnd(self._store, self._state.journal, key, sent, self._registry.watch_turn)
-        told = cast("dict[str, Any]", await self._value(await self._seek(place, key, ask, sought)))
+        told = cast("dict[str, Any]", await self._value(await self.waiting.seek(place, key, ask, sought)))
         if told["status"] != "completed":
             raise AgentTurnFailed(sent.session, told["turn"], told["status"], told["message"])
         return told["value"] if told["typed"] else told["text"]
@@ -564,46 +429,8 @@ class ProcessRun:
     async def complete(self, model: Model | str, prompt: str, output: Any, instructions: str) -> Any:  # noqa: ANN401
         question = Question(model, prompt, output, instructions)
         place, key = self._next(NAME)
-        with self._at_work():
+        with self.waiting.at_work():
             return await self._completing.answer(place, key, question)
-
-
-class _Child:
-    """A process that this one started."""
-
-    __slots__ = ("_run", "id")
-
-    def __init__(self, run: ProcessRun, id: str) -> None:
-        self._run = run
-        self.id = id
-
-    def __repr__(self) -> str:
-        return f"Child({self.id!r})"
-
-    async def result(self) -> Any:  # noqa: ANN401
-        return await self._run.ended(self.id)
-
-    async def status(self) -> ProcessLine:
-        return await self._run.glance(self.id)
-
-    async def signal(self, name: str, value: object = None) -> None:
-        await self._run.signal(self.id, name, value)
-
-    async def cancel(self, reason: str = "") -> None:
-        await self._run.cancel(self.id, reason)
-
-
-def raise_unless_completed(id: str, told: dict[str, Any]) -> None:
-    """Raise what stands for the end of a process that did not complete."""
-    match told["status"]:
-        case "completed":
-            return
-        case "cancelled":
-            raise ProcessCancelled(id, told["message"])
-        case "abandoned":
-            raise ProcessAbandoned(id, told["message"])
-        case _:
-            raise ProcessFailed(id, told["kind"], told["message"])
 
 
 async def _dropped(payload: bytes) -> None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import msgspec
 
 from holdfast.crashpoints import crash_point
-from holdfast.driving import LeasedJournal, claimed, renewed
+from holdfast.driving import claimed, renewed
 from holdfast.effects.performer import error_info
 from holdfast.effects.scopes import current, install
 from holdfast.effects.values import encode_value
@@ -23,20 +23,16 @@ from holdfast.errors import Halted, HoldfastError, JournalMissing, LeaseHeld, St
 from holdfast.errors.processes import FunctionUnknown
 from holdfast.processes.context import ProcessContext
 from holdfast.processes.ids import ABANDON, CALL, CANCEL, TRANSFER, id_of, retry_wait, run_of
-from holdfast.processes.state import ABANDONED, TERMINAL, ProcessState, decode_registration, status_of
+from holdfast.processes.state import ABANDONED, TERMINAL, ProcessState, status_of
 from holdfast.records import (
     Admitted,
-    Cancelled,
-    Done,
     Ended,
     ErrorInfo,
-    Failed,
-    Intended,
     Parked,
     Resumed,
     Started,
-    Unknown,
 )
+from holdfast.runtime.process_journal import ProcessJournal, read_process
 from holdfast.runtime.process_run import ProcessRun
 from holdfast.spawning import let_go, spawn, unwound
 from holdfast.store import Notify
@@ -46,72 +42,15 @@ if TYPE_CHECKING:
 
     from holdfast.processes.definition import AnyProcedure
     from holdfast.processes.state import Registration
-    from holdfast.records import Ask, Record
+    from holdfast.records import Record
     from holdfast.runtime.process_run import Registry
     from holdfast.runtime.surroundings import Surround
-    from holdfast.store import Notification, Store
+    from holdfast.store import Notification
     from holdfast.store.contract import Input, Lease
-    from holdfast.store.spending.contract import Spend
 
 _log: Final = logging.getLogger("holdfast.processes")
 BODY: Final = 1_800
 """How much of a result is in a notification, in characters."""
-
-
-async def read_process(store: Store, journal: str) -> ProcessState:
-    """A process as its journal tells it; `JournalMissing` when there is none."""
-    state = ProcessState(journal)
-    async for entry in store.read_all(journal):
-        state.add(entry.record)
-    if state.registration is None and (found := await store.input(journal, 1)) is not None and found.key == CALL:
-        state.registration = decode_registration(found.body)
-    return state
-
-
-class _Observed(LeasedJournal):
-    """A journal that remembers which intents have no outcome yet."""
-
-    open: dict[str, Ask]
-
-    def begin(self, state: ProcessState) -> None:
-        """Take in what is recorded."""
-        self.open = {}
-        self._note(state.records)
-
-    def _note(self, added: Sequence[Record]) -> None:
-        for record in added:
-            match record:
-                case Intended():
-                    self.open[record.key] = record.ask
-                case Done() | Failed() | Unknown() | Cancelled():
-                    self.open.pop(record.key, None)
-                    for below in [key for key in self.open if key.startswith(f"{record.key}/")]:
-                        del self.open[below]
-                case _:
-                    pass
-
-    def append(
-        self,
-        added: list[Record],
-        *,
-        patient: bool = False,
-        notify: Sequence[Notify] = (),
-        consume: Sequence[str] = (),
-        spend: Spend | None = None,
-    ) -> tuple[int, asyncio.Future[int]]:
-        self._note(added)
-        return super().append(added, patient=patient, notify=notify, consume=consume, spend=spend)
-
-    def left_over(self, run: str) -> list[Record]:
-        """What settles those that have none when a run ends: what only waited is cancelled, of others nobody knows."""
-        now = self.now()
-        records: list[Record] = []
-        for key, ask in list(self.open.items()):
-            if not key.startswith(f"{run}/"):
-                continue
-            waits = ask.kind in {"await_event", "sleep"}
-            records.append(Cancelled(at=now, key=key) if waits else Unknown(at=now, key=key))
-        return records
 
 
 class ProcessDrive:
@@ -133,12 +72,12 @@ class ProcessDrive:
         self._abandoned: Admitted | None = None
         """The request to give it up, if there is one."""
         self._transferred: set[int] = set()
-        self._ledger: _Observed
+        self._ledger: ProcessJournal
 
     def notify(self, wakes: int = 0) -> None:  # noqa: ARG002  whatever came, it is looked at
         """Something came for this process: a signal, the end of a child, a request to cancel it."""
         if self._run is not None:
-            self._run.look()
+            self._run.waiting.look()
             if self._looking is None or self._looking.done():
                 self._looking = spawn(self._look_while_working())
 
@@ -174,7 +113,7 @@ class ProcessDrive:
             await self._acknowledge(told)
             self._seen = lease.wakes
             return
-        self._ledger = _Observed(self._store, lease, self._around.watch.touch)
+        self._ledger = ProcessJournal(self._store, lease, self._around.watch.touch)
         self._ledger.begin(self._state)
         if lease.head == 1:
             await self._enter()
@@ -188,12 +127,8 @@ class ProcessDrive:
         if self._stop is not None:
             await self._end_cancelled()
             return True
-        if self._abandoned is not None and self._is_foreign(made):
-            await self._end_abandoned(self._abandoned)
-            return True
         if self._is_foreign(made):
-            self._registry.leave(self.session)
-            return False
+            return await self._leave()
         if await self._is_orphan(made):
             await self._end("cancelled", error=ErrorInfo("cancelled", "the process that started it has ended"))
             return True
@@ -203,6 +138,14 @@ class ProcessDrive:
         if self._state.status == "waiting" and not news and not await self._has_come():
             return True
         await self._work(made, procedure, lost)
+        return True
+
+    async def _leave(self) -> bool:
+        """Only somebody else may go on with it: it is left alone, or given up if that was asked for."""
+        if self._abandoned is None:
+            self._registry.leave(self.session)
+            return False
+        await self._end_abandoned(self._abandoned)
         return True
 
     async def _enter(self) -> None:
@@ -289,11 +232,11 @@ class ProcessDrive:
         body = self._body = contextvars.Context().run(asyncio.ensure_future, self._called(run, made, procedure))
         let_go(body)
         lost.add_done_callback(lambda done: self._on_loss(run, body, done))
-        idle = spawn(run.idle())
+        idle = spawn(run.waiting.idle())
         try:
             await asyncio.wait({body, idle, self._stopped}, return_when=asyncio.FIRST_COMPLETED)
-            while not (body.done() or self._stopped.done() or run.quiet):  # something has come since
-                idle = spawn(run.idle())
+            while not (body.done() or self._stopped.done() or run.waiting.quiet):  # something has come since
+                idle = spawn(run.waiting.idle())
                 await asyncio.wait({body, idle, self._stopped}, return_when=asyncio.FIRST_COMPLETED)
             await self._finish(run, body)
         except asyncio.CancelledError:
@@ -304,7 +247,7 @@ class ProcessDrive:
             raise
         finally:
             idle.cancel()
-            await run.close()
+            await run.waiting.close()
             await run.performer.close("ended")
             if self._looking is not None:
                 self._looking.cancel()
@@ -320,7 +263,7 @@ class ProcessDrive:
     async def _finish(self, run: ProcessRun, body: asyncio.Task[Any]) -> None:
         performer = run.performer
         if not body.done():
-            waits = run.waits
+            waits = run.waiting.waits
             performer.refuse()
             await unwound(body)
             await performer.close("cancelled")
@@ -442,7 +385,7 @@ class ProcessDrive:
         return notices
 
     async def _after_end(self) -> None:
-        """Children that are to end with it are asked to. Whoever drives it next does so again, if this is interrupted."""
+        """Ask children to end that are to end with it; whoever drives it next does so again, if this is interrupted."""
         if self._state.status == "cancelled":
             for session, number in self._state.turns:
                 await self._registry.stop_turn(session, number, f"the process {self._state.id} was cancelled")

@@ -8,7 +8,7 @@ from holdfast.errors import InvariantBroken
 from holdfast.messages import decode_reply
 from holdfast.policy.limits import Used
 from holdfast.records import TASK, Done, Outcome, Started
-from holdfast.store.spending.contract import NOTHING, Spend
+from holdfast.store.spending.contract import MAX_SPEND, NOTHING, Spend
 from holdfast.turns import keys
 from holdfast.turns.compactions import decode_compaction, is_compaction
 
@@ -37,9 +37,10 @@ def spent_on_room(made: Compaction) -> Spend | None:
 def _spent(steps: int, usage: Usage, cost: float | None, calls: int = 1) -> Spend:
     return Spend(
         model_calls=steps,
-        input_tokens=usage.input + usage.cache_read + usage.cache_write,
-        output_tokens=usage.output,
-        cost_micros=0 if cost is None else round(cost * 1_000_000),
+        # What a model of somebody's own says may be any number.
+        input_tokens=min(usage.input + usage.cache_read + usage.cache_write, MAX_SPEND),
+        output_tokens=min(usage.output, MAX_SPEND),
+        cost_micros=0 if cost is None else min(round(cost * 1_000_000), MAX_SPEND),
         unpriced=calls if cost is None else 0,
     )
 

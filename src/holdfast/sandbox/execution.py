@@ -9,6 +9,9 @@ import datetime as dt
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import pydantic_monty as monty
+from pydantic_monty import FunctionSnapshot as _FunctionSnapshot
+from pydantic_monty import FutureSnapshot as _FutureSnapshot
+from pydantic_monty import NameLookupSnapshot as _NameLookupSnapshot
 
 from holdfast.errors.programs import WorkerFailed
 from holdfast.hands.shell.cutting import Clip
@@ -187,11 +190,11 @@ class Execution:
     def _driven(self) -> Step:
         while True:
             snapshot = self._snapshot
-            if isinstance(snapshot, monty.FunctionSnapshot):
+            if isinstance(snapshot, _FunctionSnapshot):
                 step = self._system(snapshot) if snapshot.is_os_function else self._tool(snapshot)
-            elif isinstance(snapshot, monty.FutureSnapshot):
+            elif isinstance(snapshot, _FutureSnapshot):
                 step = self._wait(snapshot)
-            elif isinstance(snapshot, monty.NameLookupSnapshot):
+            elif isinstance(snapshot, _NameLookupSnapshot):
                 step = self._name(snapshot)
             else:
                 return self._ended(cast("monty.MontyComplete", snapshot).output)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import secrets
 from typing import TYPE_CHECKING, Any, Final, Literal, Self
 
+from holdfast.bounds import check_int
 from holdfast.errors import InvalidArgument
-from holdfast.errors.programs import AnswerRefused, ProgramOver
+from holdfast.errors.programs import AnswerRefused, ProgramOver, SandboxFull
 from holdfast.sandbox.launching import Launcher, require_programs
 from holdfast.sandbox.limits import ProgramLimits
 from holdfast.sandbox.plans import planned, refusal
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from holdfast.sandbox.steps import Result, Step
     from holdfast.sandbox.stubs import Stub
 
+MAX_PROGRAMS: Final = 64
+"""How many programs of one sandbox may be running or waiting at once: each is a process."""
 _DEFAULTS: Final = ProgramLimits()
 
 
@@ -35,13 +38,14 @@ class MontySandbox:
     bubblewrap around it; the interpreter itself has no way to files, network or other processes even then.
     """
 
-    __slots__ = ("_closed", "_confined", "_key", "_launchers", "_programs")
+    __slots__ = ("_closed", "_confined", "_key", "_launchers", "_most", "_programs")
 
-    def __init__(self, *, key: bytes | None = None, unsafe: bool = False) -> None:
+    def __init__(self, *, key: bytes | None = None, unsafe: bool = False, max_programs: int = MAX_PROGRAMS) -> None:
         if type(unsafe) is not bool:
             raise InvalidArgument("unsafe", unsafe, "True or False")
         if key is not None and (type(key) is not bytes or len(key) < 16):
             raise InvalidArgument("key", "(not shown)", "at least 16 bytes")
+        self._most = check_int("max_programs", max_programs, least=1)
         require_programs(confined=not unsafe)
         self._confined = not unsafe
         self._key = snapshot_key(key or secrets.token_bytes(32))
@@ -70,9 +74,7 @@ class MontySandbox:
         bounds = limits or _DEFAULTS
         plan = planned(source, tuple(tools), dict(globals or {}), bounds, seed)
         opened = None if snapshot is None else unseal(self._key, snapshot)
-        program = MontyProgram(plan, opened, self._key, self._launcher(bounds.memory), self._programs.discard)
-        self._programs.add(program)
-        return program
+        return MontyProgram(plan, opened, self._key, self._path(bounds.memory), self._programs)
 
     async def close(self) -> None:
         """End all programs."""
@@ -82,8 +84,12 @@ class MontySandbox:
         while self._launchers:
             self._launchers.popitem()[1].close()
 
-    def _launcher(self, memory: int) -> Callable[[], str]:
+    def _path(self, memory: int) -> Callable[[], str]:
         def path() -> str:
+            if self._closed:
+                raise ProgramOver("its sandbox was closed")
+            if len(self._programs) >= self._most:
+                raise SandboxFull(self._most)
             found = self._launchers.get(memory)
             if found is None or not found.fits():
                 found = self._launchers[memory] = Launcher(memory, confined=self._confined)
@@ -95,7 +101,7 @@ class MontySandbox:
 class MontyProgram:
     """One program in a worker of its own, which it never shares and which ends with it."""
 
-    __slots__ = ("_execution", "_forget", "_key", "_opened", "_path", "_plan", "_state", "_worker")
+    __slots__ = ("_all", "_execution", "_key", "_opened", "_path", "_plan", "_state", "_worker")
 
     def __init__(
         self,
@@ -103,13 +109,13 @@ class MontyProgram:
         opened: tuple[Place, bytes] | None,
         key: bytes,
         path: Callable[[], str],
-        forget: Callable[[MontyProgram], None],
+        running: set[MontyProgram],
     ) -> None:
         self._plan = plan
         self._opened = opened
         self._key = key
         self._path = path
-        self._forget = forget
+        self._all = running
         self._state: Literal["new", "running", "waiting", "over"] = "new"
         self._worker: Worker | None = None
         self._execution: Execution | None = None
@@ -123,9 +129,9 @@ class MontyProgram:
         refused = refusal(self._plan)
         if refused is not None:
             self._state = "over"
-            self._forget(self)
             return refused
         worker = self._worker = Worker(self._path(), self._plan.limits)
+        self._all.add(self)
         results = tuple(recorded)
 
         def begin(pool: pydantic_monty.Monty) -> Step:
@@ -152,9 +158,9 @@ class MontyProgram:
 
     async def close(self) -> None:
         self._state = "over"
-        self._forget(self)
         if self._worker is not None:
             await self._worker.end()
+        self._all.discard(self)
 
     async def _stepped(self, worker: Worker, job: Callable[[pydantic_monty.Monty], Step]) -> Step:
         self._state = "running"
@@ -171,7 +177,7 @@ class MontyProgram:
         else:
             self._state = "over"
             worker.kill()
-            self._forget(self)
+            self._all.discard(self)
         return step
 
     def _expect(self, state: str, otherwise: str) -> None:

@@ -138,7 +138,7 @@ async def a_key_is_free_when_its_notification_is_purged(stores: Stores) -> None:
 
 
 async def _stopped(store: Store) -> list[Notification]:
-    """What becomes of what waits for the session `s` when it is quarantined: one for now, one for later, two claimed."""
+    """What waits for the session `s`, one for now, two claimed, one for later; and then it is quarantined."""
     lease = await leased(store, "s")
     numbers = [(await told(store, title)).id for title in ("now", "in the inbox", "in a turn")]
     numbers.append((await told(store, "later", due=store.clock.read().wall + DAY)).id)

@@ -1,0 +1,127 @@
+"""The bars of durable functions: how soon the first step begins, and many timers that are pending.
+
+`python benchmarks/processes.py` measures these bars alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bars import Bar
+
+import holdfast as hf
+from holdfast.processes.ids import ROLE, RUN
+from holdfast.records import Parked, Started
+from holdfast.store import open_store
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+STARTS = 60
+TIMERS = 100_000
+AT_ONCE = 500
+SLEEPS = 10
+DAY_MS = 86_400_000
+
+begun: list[float] = []
+
+
+@hf.process
+async def first(ctx: hf.ProcessContext) -> None:
+    await ctx.step("first", _begun)
+
+
+async def _begun() -> None:
+    begun.append(time.perf_counter())
+    await asyncio.sleep(0)
+
+
+@hf.process
+async def naps(ctx: hf.ProcessContext, due: float) -> float:
+    """How late it wakes, in seconds."""
+    await ctx.sleep(max(0.001, due - time.time()))
+    return time.time() - due
+
+
+# ---- the first step --------------------------------------------------------------------------------------------------
+
+
+async def _starts(path: Path) -> tuple[float, float]:
+    """Seconds from `start` to the first step, and that one commit takes: the median of each."""
+    taken: list[float] = []
+    commits: list[float] = []
+    async with hf.open(path, processes=[first]) as runtime:
+        for number in range(STARTS):
+            before = time.perf_counter()
+            await runtime.store.accept_into(f"bare-{number}", "process", None, {"n": number}, key="k")
+            commits.append(time.perf_counter() - before)
+            begun.clear()
+            before = time.perf_counter()
+            process = await runtime.start(first)
+            await process.result()
+            taken.append(begun[0] - before)
+    return statistics.median(taken), statistics.median(commits)
+
+
+# ---- many timers -----------------------------------------------------------------------------------------------------
+
+
+async def _fill(path: Path) -> None:
+    """Processes that sleep for a day."""
+    async with open_store(path, durability="process") as store:
+        due = store.clock.read().wall + DAY_MS
+
+        async def one(number: int) -> None:
+            name = f"process/sleeper-{number}"
+            await store.open_journal(name, "process", "naps", role=ROLE)
+            lease = await store.claim(name)
+            now = store.clock.read().wall
+            wait = f"{RUN}/sleep"
+            await store.open_wait(name, wait, deadline=due + number)
+            records = [Started(at=now, run=RUN, by="pid 1"), Parked(at=now, run=RUN, waits=(wait,))]
+            await store.append(lease, records, head=lease.head)
+            await store.release(lease, seen=lease.wakes)
+
+        for begin in range(0, TIMERS, AT_ONCE):
+            await asyncio.gather(*[one(number) for number in range(begin, begin + AT_ONCE)])
+
+
+async def _late(path: Path) -> tuple[float, float]:
+    """How late the latest of some is, in ms, and by how many MB the process grew, with all others pending."""
+    async with hf.open(path, processes=[naps]) as runtime:
+        await (await runtime.start(naps, time.time() + 0.05)).result()
+        before = _resident()
+        due = [time.time() + 0.5 + 0.1 * number for number in range(SLEEPS)]
+        started = [await runtime.start(naps, at) for at in due]
+        late: list[Any] = [await process.result() for process in started]
+        return max(late) * 1000, _resident() - before
+
+
+def _resident() -> float:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def processes(folder: Path) -> Iterator[Bar]:
+    """All bars of durable functions."""
+    taken, commit = asyncio.run(_starts(folder / "starts.db"))
+    detail = f"{taken * 1000:.2f} ms from start to the first step, one commit {commit * 1000:.2f} ms"
+    yield Bar("process: start to first step, over a commit", (taken - commit) * 1000, 10, "at most", "ms", detail)
+    asyncio.run(_fill(folder / "timers.db"))
+    late, grown = asyncio.run(_late(folder / "timers.db"))
+    yield Bar("process: a due timer among 100,000 is late by", late, 100, "at most", "ms", f"the latest of {SLEEPS}")
+    yield Bar("process: memory for 100,000 pending timers", grown, 20, "at most", "MB", "growth while they are pending")
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory(prefix=".bench-", dir=Path(__file__).parent) as name:
+        found = list(processes(Path(name)))
+    for bar in found:
+        print(bar.line())
+    sys.exit(0 if all(bar.ok for bar in found) else 1)

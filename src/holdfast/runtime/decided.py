@@ -1,0 +1,123 @@
+"""What was decided about a tool call before it began, as the journal has it: by hooks, and by a person."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from holdfast.effects.canonical import check as check_json
+from holdfast.effects.canonical import digest_of_bytes
+from holdfast.effects.values import encode_value
+from holdfast.errors import HoldfastError
+from holdfast.policy.approvals import MARK, Approved, Denied
+from holdfast.policy.hooks import Answer, Ask, Deny, Replace, ToolDecision
+from holdfast.records import Ask as Asked
+from holdfast.records import Done
+
+if TYPE_CHECKING:
+    from holdfast.effects.performer import Performer
+    from holdfast.effects.replay import Recorded
+    from holdfast.messages import ToolCall
+    from holdfast.records import Outcome
+
+HOOK: Final = "/%hook"
+"""What is put to the key of a call to name what hooks decided about it."""
+
+_decisions: Final = msgspec.json.Decoder(list[ToolDecision])
+_answers: Final = msgspec.json.Decoder(Approved | Denied)
+
+
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """What is known about one call."""
+
+    hooks: tuple[ToolDecision, ...] | None = None
+    """None: hooks were not asked yet."""
+    answer: Approved | Denied | None = None
+    """What a person answered, where that was used."""
+    asked: tuple[str, ...] = ()
+    """The questions that were put to a person."""
+    open: tuple[str, ...] = ()
+    """Those of them that nobody has answered yet, as far as it is recorded."""
+
+    def call(self, call: ToolCall) -> ToolCall:
+        """The call with the arguments that it is to be made with."""
+        for decision in self.hooks or ():
+            if isinstance(decision, Replace):
+                call = msgspec.structs.replace(call, arguments=decision.arguments)
+        if self.edited and isinstance(self.answer, Approved):
+            call = msgspec.structs.replace(call, arguments=self.answer.arguments)
+        return call
+
+    @property
+    def edited(self) -> bool:
+        """Whether a person has changed its arguments."""
+        return isinstance(self.answer, Approved) and self.answer.arguments is not None
+
+
+NOTHING: Final = Decided()
+
+
+async def recall(performer: Performer, key: str) -> Decided:
+    """What is recorded below the call `key`."""
+    if key not in performer.past.order:
+        return NOTHING
+    hooks: tuple[ToolDecision, ...] | None = None
+    for found in performer.below(key, HOOK):
+        if isinstance(found.outcome, Done):
+            hooks = tuple(_decisions.decode(await _body(performer, found.outcome)))
+    questions = performer.below(key, MARK)
+    used = _last(questions)
+    answer = None if used is None else _answers.decode(await _body(performer, used))
+    intents = [(each.intent.key, each.outcome is None) for each in questions if each.intent is not None]
+    return Decided(hooks, answer, tuple(key for key, _ in intents), tuple(key for key, is_open in intents if is_open))
+
+
+def _last(found: list[Recorded]) -> Done | None:
+    """The answer that was used last: a call that has changed meanwhile is asked about anew."""
+    return next((each.outcome for each in reversed(found) if isinstance(each.outcome, Done)), None)
+
+
+async def _body(performer: Performer, done: Done) -> bytes:
+    return bytes(done.value) if done.blob is None else await performer.large(done.blob)
+
+
+async def noted(performer: Performer, key: str, decided: list[ToolDecision]) -> tuple[list[ToolDecision], Outcome]:
+    """What hooks decided, as it can be recorded, and its record. What can't be is a denial."""
+    try:
+        decided = [_plain(decision) for decision in decided]
+        # A secret among the arguments is no more than its name, also now: the call must be the same when it is made
+        # again after a crash.
+        body = performer.redactor.bytes(msgspec.json.encode(decided))
+        outcome = await _recorded(performer, key, body)
+        decided = _decisions.decode(body)
+    except (HoldfastError, msgspec.MsgspecError, TypeError, ValueError, RecursionError) as error:
+        decided = [Deny(f"what a hook decided can't be recorded: {str(error)[:500]}")]
+        outcome = await _recorded(performer, key, msgspec.json.encode(decided))
+    return decided, outcome
+
+
+async def _recorded(performer: Performer, key: str, body: bytes) -> Outcome:
+    ask = Asked("sample", "hook", digest_of_bytes("hook", key.encode()))
+    outcome = await performer.succeeded(key + HOOK, ask, body, 0.0)
+    if not isinstance(outcome, Done):
+        message = "it is too large"
+        raise ValueError(message)  # noqa: TRY004  it is about a size
+    return msgspec.structs.replace(outcome, ms=0)
+
+
+def _plain(decision: ToolDecision) -> ToolDecision:
+    """The decision with nothing in it but JSON."""
+    match decision:
+        case Replace(arguments):
+            check_json(arguments)
+            return decision
+        case Answer(value):
+            given: Any = msgspec.json.decode(encode_value(value))
+            return Answer(given)
+        case Deny(reason):
+            return Deny(str(reason))
+        case Ask(why):
+            return Ask(str(why))

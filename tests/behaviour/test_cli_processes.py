@@ -1,0 +1,115 @@
+"""`holdfast processes`: durable functions from the shell."""
+
+from __future__ import annotations
+
+import signal
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from tests.behaviour.shell import Shell
+
+FLOWS = """
+import holdfast as hf
+
+
+@hf.process
+async def greets(ctx: hf.ProcessContext, name: str) -> str:
+    return await ctx.step("greet", lambda: f"hello {name}")
+
+
+@hf.process
+async def asks(ctx: hf.ProcessContext) -> str:
+    return await ctx.wait("editor")
+
+
+@hf.process(recovery="external")
+async def ships(ctx: hf.ProcessContext) -> str: ...
+"""
+
+
+@pytest.fixture
+def flows(shell: Shell) -> Shell:
+    (shell.folder / "flows.py").write_text(FLOWS)
+    return shell
+
+
+def test_a_function_is_started_and_its_result_printed(flows: Shell) -> None:
+    done = flows("processes", "start", "flows.py:greets", '{"name": "Ann"}')
+    assert (done.returncode, done.stdout) == (0, '"hello Ann"\n')
+
+
+def test_a_function_that_waits_says_for_what(flows: Shell) -> None:
+    done = flows("processes", "start", "flows.py:asks", "--id", "a")
+    assert (done.returncode, done.stdout) == (3, "a: waiting: signal editor\n")
+
+
+def test_a_signal_from_the_shell_answers_a_wait(flows: Shell) -> None:
+    flows("processes", "start", "flows.py:asks", "--id", "a")
+    flows("processes", "signal", "a", "editor", '"yes"')
+    assert flows("processes", "start", "flows.py:asks", "--id", "a").stdout == '"yes"\n'
+
+
+def test_processes_are_listed_as_json(flows: Shell) -> None:
+    flows("processes", "start", "flows.py:asks", "--id", "a")
+    assert [(line["id"], line["status"], line["waits"]) for line in flows.json("processes")] == [
+        ("a", "waiting", ["signal editor"])
+    ]
+
+
+def test_a_process_is_shown_by_the_beginning_of_its_id(flows: Shell) -> None:
+    flows("processes", "start", "flows.py:greets", '{"name": "Ann"}', "--id", "greeting")
+    shown = flows.json("processes", "gree")
+    assert (shown["process"]["id"], shown["result"]) == ("greeting", "hello Ann")
+
+
+def test_what_is_stuck_is_listed_with_the_command_that_helps(flows: Shell) -> None:
+    flows("processes", "start", "flows.py:asks", "--id", "a")
+    assert "holdfast processes signal a editor JSON" in flows("processes", "stuck").stdout
+
+
+def test_a_process_that_nobody_runs_is_cancelled_from_the_shell(flows: Shell) -> None:
+    flows("processes", "start", "flows.py:asks", "--id", "a")
+    done = flows("processes", "cancel", "a", "--reason", "enough")
+    assert (done.returncode, done.stdout) == (0, "cancelled a\n")
+
+
+def test_a_second_cancel_is_too_late(flows: Shell) -> None:
+    flows("processes", "start", "flows.py:asks", "--id", "a")
+    flows("processes", "cancel", "a")
+    done = flows("processes", "cancel", "a")
+    assert (done.returncode, done.stdout) == (1, "too late: a had ended (cancelled)\n")
+
+
+def test_a_process_that_is_carried_out_elsewhere_is_completed_from_the_shell(flows: Shell) -> None:
+    flows("processes", "start", "flows.py:ships", "--id", "s")
+    assert flows("processes", "complete", "s", '"gone"').stdout == "completed s\n"
+
+
+def test_a_worker_runs_what_was_only_written_down(flows: Shell) -> None:
+    started = flows("processes", "start", "flows.py:greets", '{"name": "Ann"}', "--id", "g", "--detach")
+    assert started.stdout == "g\n"
+    worker = flows.start("processes", "work", "flows.py")
+    flows.until(lambda: flows.json("processes", "g")["process"]["status"] == "completed")
+    worker.send_signal(signal.SIGTERM)
+    assert worker.wait(10) == 0
+
+
+def test_arguments_that_are_no_json_are_refused(flows: Shell) -> None:
+    done = flows("processes", "start", "flows.py:greets", "name=Ann")
+    assert done.returncode == 2
+    assert "is no JSON" in done.stderr
+
+
+def test_a_name_that_is_no_function_is_told_with_those_that_there_are(flows: Shell) -> None:
+    done = flows("processes", "start", "flows.py:nope")
+    assert done.returncode == 2
+    assert "asks, greets, ships" in done.stderr
+
+
+def test_an_id_that_no_process_has_is_told(flows: Shell) -> None:
+    flows("processes", "start", "flows.py:asks", "--id", "a")
+    done = flows("processes", "cancel", "zzz")
+    assert done.returncode == 2
+    assert "there is no process 'zzz'" in done.stderr

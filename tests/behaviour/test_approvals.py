@@ -259,8 +259,6 @@ async def test_an_approval_is_good_for_one_call(shop: Shop) -> None:
 
 
 async def test_a_denied_call_is_not_made_although_the_policy_allows_it_by_then(shop: Shop, tmp_path: Path) -> None:
-    # FINDING: runtime/authorising.py `_authorise`: where the policy no longer asks, what a person answered to the open
-    # question is not looked at.
     path = tmp_path / "s.db"
     async with hf.open(path, agents=[agent := shop.agent()]) as runtime:
         shown = await asked_once(runtime, agent)
@@ -327,8 +325,6 @@ async def test_a_call_with_large_arguments_is_asked_about_and_made(shop: Shop, t
 
 
 async def test_a_call_that_is_too_large_to_be_asked_about_is_denied(shop: Shop, tmp_path: Path) -> None:
-    # FINDING: runtime/authorising.py `_asked`: `open_wait` raises PayloadTooLarge above `wait_bytes`, which the model
-    # can bring about with long arguments: the session is stuck for ever. Deny such a call, and say why.
     agent = shop.agent(call("refund", order="x" * 2_000_000))
     async with hf.open(tmp_path / "s.db", agents=[agent]) as runtime:
         await sent(runtime, agent)
@@ -337,8 +333,6 @@ async def test_a_call_that_is_too_large_to_be_asked_about_is_denied(shop: Shop, 
 
 
 async def test_edited_arguments_may_be_as_large_as_an_answer(shop: Shop, tmp_path: Path) -> None:
-    # FINDING: runtime/authorising.py `_asked`: the answer is recorded in line; one close to `input_bytes` makes a
-    # record above `record_bytes`, and the session is stuck. Keep it as a blob above `inline_bytes`.
     order = "x" * (hf.StoreLimits().input_bytes - 200)
     agent = shop.agent()
     async with hf.open(tmp_path / "s.db", agents=[agent]) as runtime:

@@ -9,7 +9,7 @@ import pytest
 from tests.behaviour.approving import CALL, Shop, asked_once, ended, parked, sent, told
 
 import holdfast as hf
-from holdfast.errors import InvalidArgument, PolicyInvalid
+from holdfast.errors import InvalidArgument
 from holdfast.testing import call
 
 if TYPE_CHECKING:
@@ -175,7 +175,7 @@ async def test_what_is_no_rule_is_refused_and_the_question_stays_open(shop: Shop
     agent = shop.agent()
     async with hf.open(None, agents=[agent]) as runtime:
         shown = await asked_once(runtime, agent)
-        with pytest.raises(PolicyInvalid):
+        with pytest.raises(hf.UsageError):
             await runtime.approve(shown.id, always=rule)
         assert [each.id for each in await runtime.approvals()] == [shown.id]
 
@@ -185,8 +185,6 @@ async def test_what_is_no_rule_is_refused_and_the_question_stays_open(shop: Shop
     ['{"allow": "refund"}', '{"allow": "*"}', '{"allow": "re*"}', '{"allow": "*", "when": {"cents": {"above": 0}}}'],
 )
 async def test_a_tool_as_a_whole_is_never_allowed_by_an_answer(shop: Shop, rule: str) -> None:
-    # FINDING: runtime/approving.py `approve` stores any rule that can be read. Section 5.1: never "allow this tool".
-    # Take `always` only where it is what `narrowest` shows for this call (or no wider).
     agent = shop.agent()
     async with hf.open(None, agents=[agent]) as runtime:
         shown = await asked_once(runtime, agent)
@@ -205,7 +203,6 @@ async def test_a_tool_as_a_whole_is_never_allowed_by_an_answer(shop: Shop, rule:
     ],
 )
 async def test_a_rule_that_does_not_allow_the_call_is_not_stored_with_its_approval(shop: Shop, rule: str) -> None:
-    # FINDING: as above; what is stored may be about another tool, or allow nothing at all.
     agent = shop.agent()
     async with hf.open(None, agents=[agent]) as runtime:
         shown = await asked_once(runtime, agent)

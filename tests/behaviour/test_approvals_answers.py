@@ -324,8 +324,6 @@ async def test_what_waits_is_listed_where_its_agent_is_not_known(shop: Shop, tmp
 async def test_an_approval_that_was_used_is_not_good_for_a_tool_that_changed_while_it_ran(
     shop: Shop, tmp_path: Path
 ) -> None:
-    # FINDING: runtime/authorising.py `_authorise` takes a recorded answer for good without a look at its digest: a
-    # call that may be repeated (no intent) is made again with whatever its tool is by then.
     begun = asyncio.Event()
 
     @hf.tool(idempotent=True)
@@ -408,3 +406,26 @@ async def test_an_answer_with_another_digest_than_what_is_asked_does_nothing(sho
         with pytest.raises(hf.ApprovalUnknown, match="another call"):
             await runtime.approve(shown.id, digest="0" * 64)
         assert [each.id for each in await runtime.approvals()] == [shown.id]
+
+
+async def test_a_background_call_is_not_made_by_a_tool_that_changed_before_it_began(shop: Shop, tmp_path: Path) -> None:
+    path, reached = tmp_path / "s.db", asyncio.Event()
+
+    async def hangs(request: hf.ModelRequest) -> Any:
+        reached.set()
+        await asyncio.Event().wait()
+
+    agent = shop.agent(CALL, hangs, tools=[shop.refund(background=True)])
+    # There is room for the session alone: its task is made, and not begun.
+    async with hf.open(path, agents=[agent], concurrency=1) as runtime:
+        await runtime.approve((await asked_once(runtime, agent)).id)
+        await asyncio.wait_for(reached.wait(), SOON)
+        await runtime.close(grace=0)
+    changed = described(shop, "Refund to any account.", background=True)
+    async with hf.open(path, agents=[changed]) as runtime:
+
+        async def over() -> bool:
+            return [task.status for task in await runtime.tasks.list()] == ["failed"]
+
+        await until(over)
+        assert shop.done == []

@@ -55,8 +55,6 @@ async def test_edited_arguments_may_leave_out_what_has_a_default(shop: Shop) -> 
 
 
 async def test_all_arguments_may_be_edited_away(shop: Shop) -> None:
-    # FINDING: runtime/approving.py `approve`: `digest_with(arguments or question.arguments)` takes an empty object for
-    # none, so that the approval is about another call, and is read as a denial. `is None` is meant.
     agent = shop.agent(call("look", what="the cellar"), policy=[hf.ask("look")])
     async with hf.open(None, agents=[agent]) as runtime:
         shown = await asked_once(runtime, agent)
@@ -100,8 +98,6 @@ async def test_edited_arguments_that_do_not_fit_are_told_to_the_model_where_nobo
 
 
 async def test_the_model_reads_that_a_person_wrote_arguments_that_do_not_fit(shop: Shop, tmp_path: Path) -> None:
-    # FINDING: runtime/authorising.py `_asked` and `told`: the model is told to correct arguments that it never sent;
-    # the note about the edit is put only to results that are Done.
     path = tmp_path / "s.db"
     async with hf.open(path, agents=[agent := shop.agent()]) as runtime:
         shown = await asked_once(runtime, agent)
@@ -113,8 +109,6 @@ async def test_the_model_reads_that_a_person_wrote_arguments_that_do_not_fit(sho
 
 
 async def test_a_call_that_fails_with_edited_arguments_says_that_they_were_edited(shop: Shop) -> None:
-    # FINDING: runtime/authorising.py `told`: a Failed outcome gets no note, so the model does not learn that the call
-    # was made with other arguments than its own.
     @hf.tool
     async def refund(order: str, cents: int = 100) -> str:
         """Refund an order."""
@@ -130,8 +124,6 @@ async def test_a_call_that_fails_with_edited_arguments_says_that_they_were_edite
 
 
 async def test_edited_arguments_that_a_rule_denies_are_not_run(shop: Shop) -> None:
-    # FINDING: runtime/authorising.py `_asked`: edited arguments are bound and run without being judged; a deny rule
-    # is overridden by an edit. Judge them in `_asked` (or in `Approvals.approve`, where the agent is known).
     limit = hf.deny("refund", when={"cents": {"above": 1_000}}, reason="never that much")
     agent = shop.agent(policy=[limit, hf.ask("refund")])
     async with hf.open(None, agents=[agent]) as runtime:

@@ -207,8 +207,6 @@ async def test_an_approval_of_a_cancelled_turn_does_nothing(shop: Shop) -> None:
 
 
 async def test_a_call_that_waited_when_its_turn_was_cancelled_is_told_as_not_begun(shop: Shop) -> None:
-    # FINDING: runtime/calling.py `_left_before`: the first call of a turn that nobody resumed counts as one that may
-    # have been made, also where it only waited for a person; then the model reads "unknown".
     agent = shop.agent()
     async with hf.open(None, agents=[agent]) as runtime:
         await asked_once(runtime, agent)
@@ -228,8 +226,6 @@ async def test_a_deadline_ends_a_turn_that_waits_for_a_person(shop: Shop) -> Non
 
 
 async def test_a_question_does_not_outlive_a_cancelled_turn_in_a_store_on_disk(shop: Shop, tmp_path: Path) -> None:
-    # FINDING: what `left_over` records when a turn is broken off (here the Unknown of a call that only waited) is not
-    # counted as spent, but counts as a tool call in the audit of the store ("spending").
     agent = shop.agent()
     async with hf.open(tmp_path / "s.db", agents=[agent]) as runtime:
         await asked_once(runtime, agent)

@@ -250,8 +250,6 @@ async def test_a_call_in_the_background_runs_with_the_replaced_arguments(shop: S
 
 @pytest.mark.parametrize("value", ODD.values(), ids=ODD)
 async def test_arguments_of_a_hook_that_are_no_json_are_a_denial(shop: Shop, value: object) -> None:
-    # FINDING: runtime/authorising.py `_note`: a RecursionError is not caught, and the turn fails. Besides, what is
-    # recorded is what msgspec makes of a decision, and what is used is the object itself: use what was decoded.
     agent = shop.agent(policy=OPEN, hooks=[Before(lambda call: call.replace({"order": value}))])
     async with hf.open(None, agents=[agent]) as runtime:
         assert [result.state for result in await said(runtime, agent)] == ["error"]
@@ -267,8 +265,6 @@ async def test_large_arguments_of_a_hook_reach_the_tool(shop: Shop, tmp_path: Pa
 
 
 async def test_arguments_of_a_hook_that_are_too_large_to_be_recorded_are_a_denial(shop: Shop, tmp_path: Path) -> None:
-    # FINDING: runtime/authorising.py `_note` records a decision in line, whatever its size: above `record_bytes` the
-    # session is stuck with PayloadTooLarge for ever. Keep it as a blob above `inline_bytes`, or deny.
     agent = shop.agent(policy=OPEN, hooks=[Before(lambda call: call.replace({"order": "x" * 2_000_000}))])
     async with hf.open(tmp_path / "s.db", agents=[agent]) as runtime:
         await sent(runtime, agent)
@@ -295,8 +291,6 @@ async def test_an_answer_of_a_hook_leaves_a_store_without_fault(shop: Shop, tmp_
 
 @pytest.mark.parametrize("value", ODD.values(), ids=ODD)
 async def test_an_answer_of_a_hook_that_is_no_json_ends_no_turn(shop: Shop, value: object) -> None:
-    # FINDING: runtime/authorising.py `_hooks`: `encode_value(value)` raises for what msgspec can write and we can't
-    # keep (NaN, a set, bytes, 1 << 80): the session is stuck for ever. What contains itself fails the turn.
     agent = shop.agent(policy=OPEN, hooks=[Before(lambda call: call.answer(value))])
     async with hf.open(None, agents=[agent]) as runtime:
         await sent(runtime, agent)
@@ -332,14 +326,12 @@ async def test_what_a_hook_asks_is_answered_like_anything_else(shop: Shop, answe
 
 
 async def test_where_the_policy_asks_too_a_person_also_sees_why_the_hook_asks(shop: Shop) -> None:
-    # FINDING: runtime/authorising.py `_authorise`: the hook's reason is dropped where the policy asks as well.
     agent = shop.agent(hooks=[Before(lambda call: call.ask("it is late"))])
     async with hf.open(None, agents=[agent]) as runtime:
         assert "it is late" in (await asked_once(runtime, agent)).why
 
 
 async def test_of_two_hooks_that_ask_a_person_sees_both_reasons(shop: Shop) -> None:
-    # FINDING: runtime/authorising.py `_hooks`: the last reason takes the place of those before.
     hooks = [Before(lambda call: call.ask("it is late")), Before(lambda call: call.ask("it is much"))]
     agent = shop.agent(policy=OPEN, hooks=hooks)
     async with hf.open(None, agents=[agent]) as runtime:
@@ -422,8 +414,6 @@ async def _asked_by_a_hook(shop: Shop, path: Path) -> hf.Approval:
 async def test_what_a_person_denied_is_not_done_although_the_hook_that_asked_is_gone(
     shop: Shop, answer: str, tmp_path: Path
 ) -> None:
-    # FINDING: runtime/authorising.py `_hooks` looks at recorded decisions only where somebody wrote `before_tool`: in a
-    # process without the hook what it asked (or denied) is forgotten, and the denied call is made.
     shown = await _asked_by_a_hook(shop, tmp_path / "s.db")
     async with hf.open(tmp_path / "s.db", drive=False) as other:
         if answer == "deny":

@@ -84,8 +84,6 @@ async def test_the_session_goes_on_after_a_denied_turn(shop: Shop) -> None:
 async def test_before_turn_is_asked_once_also_when_the_process_dies_in_the_first_model_call(
     shop: Shop, tmp_path: Path
 ) -> None:
-    # FINDING: runtime/performing.py `_begun`: what before_turn decided is not recorded; a turn that was left before its
-    # first outcome asks it again.
     reached = asyncio.Event()
 
     async def hangs(request: hf.ModelRequest) -> Any:
@@ -149,8 +147,6 @@ async def test_a_replaced_result_is_the_only_one_that_is_recorded(shop: Shop, tm
 
 
 async def test_the_next_hook_sees_the_result_that_the_one_before_has_made(shop: Shop) -> None:
-    # FINDING: runtime/hooking.py `after_tool`: each hook is shown the first result, and the last one counts; what one
-    # hook has taken out the next one puts back.
     second = After(lambda call, result: call.answer(f"{result.content}!"))
     agent = shop.agent(policy=OPEN, hooks=[After(lambda call, result: call.answer("withheld")), second])
     async with hf.open(None, agents=[agent]) as runtime:
@@ -168,7 +164,6 @@ async def test_a_hook_that_raises_after_a_call_withholds_its_result(shop: Shop) 
 
 
 async def test_what_one_hook_withholds_by_raising_no_other_restores(shop: Shop) -> None:
-    # FINDING: runtime/hooking.py `after_tool`: a denial is not final; the next hook that speaks takes its place.
     agent = shop.agent(policy=OPEN, hooks=[After(raises), After(lambda call, result: call.answer(result.content))])
     async with hf.open(None, agents=[agent]) as runtime:
         (result,) = await said(runtime, agent)

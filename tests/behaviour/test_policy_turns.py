@@ -384,8 +384,6 @@ async def test_what_a_hook_answers_in_place_of_a_page_taints_as_the_page_does(ma
 async def test_an_untrusted_result_that_comes_as_a_notification_taints_the_turn_that_it_enters(
     mailbox: Mailbox,
 ) -> None:
-    # FINDING: runtime/performing.py `_entered` / `taint_after`: what a background call of an untrusted tool gave enters
-    # a later turn as a notification, and that turn counts as clean: page in the background, then mail, then a refund.
     @hf.tool(read_only=True, untrusted=True, background=True, reach=hf.Reach(external=False))
     async def crawl() -> str:
         """Read many pages."""

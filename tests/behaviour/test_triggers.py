@@ -301,6 +301,14 @@ async def test_a_disabled_trigger_takes_nothing_in_and_goes_on_when_it_is_enable
         assert await _said(runtime, 1) == ["3"]
 
 
+async def test_what_was_said_last_counts_however_quickly_it_is_said(tmp_path: Path) -> None:
+    async with hf.open(tmp_path / "s.db", agents=[_agent()], durability="process") as runtime:
+        await runtime.every("paid", hf.event("paid"), _agent_of(runtime), prompt="x")
+        for _ in range(40):
+            assert not (await runtime.triggers.disable("paid")).enabled
+            assert (await runtime.triggers.enable("paid")).enabled
+
+
 async def test_declaring_it_again_does_not_switch_it_on() -> None:
     async with hf.open(None, agents=[_agent()]) as runtime:
         await runtime.every("paid", hf.event("paid"), _agent_of(runtime), prompt="x")

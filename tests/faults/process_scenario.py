@@ -1,4 +1,4 @@
-"""A process with steps, branches, sleeps, a signal, a child, a race and a retry, by workers that can be killed anywhere.
+"""A process with steps, branches, sleeps, a signal, a child, a race and a retry, by workers that can be killed.
 
 Run as a script it serves requests (folder, crash point) with a real process each.
 """

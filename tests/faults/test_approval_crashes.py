@@ -236,9 +236,6 @@ async def test_a_kill_while_a_question_is_asked_makes_no_call(
 async def test_a_kill_between_the_answer_and_the_effect_makes_no_call_twice_and_none_that_was_denied(
     workers: Forks, points: dict[str, list[Kill]], story: str, tmp_path: Path
 ) -> None:
-    # FINDING: runtime/authorising.py `_authorise`: `if self._recorded_answer(call.key) is not None: return` also holds
-    # for a recorded denial. Killed between the record of the answer and the result of the call (tool.after_intent),
-    # the next process makes the call that was denied, or whose time was up.
     kills = [kill for kill in points[story] if kill.act == scenario.FINISH and not _inside_the_store(kill)]
     between = [kill for kill in kills if kill.point.startswith("tool.after_intent")]
     others = [kill for kill in kills if kill not in between]

@@ -93,7 +93,7 @@ def approve(asked: Asked) -> int:
     if always is not None and not _agreed(asked, f"Store that rule for agent {approval.agent}, too?"):
         out.line("no rule is stored; the call is approved this once")
         always = None
-    return asyncio.run(_approve(asked, approval, arguments, always))
+    return asyncio.run(_approve(asked, approval, agent, arguments, always))
 
 
 async def deny(path: Path, id: str, reason: str, by: str | None) -> int:
@@ -253,7 +253,7 @@ def _edit(asked: Asked, approval: Approval, agent: Agent | None) -> int:
                 raise draft.left("nothing was approved")
             draft.done()
             return _left(approval)
-        code = asyncio.run(_approve(asked, approval, changed, None))
+        code = asyncio.run(_approve(asked, approval, agent, changed, None))
         draft.done()
         return code
 
@@ -286,8 +286,12 @@ def _left(approval: Approval) -> int:
     return FAILED
 
 
-async def _approve(asked: Asked, approval: Approval, arguments: dict[str, Any] | None, always: str | None) -> int:
+async def _approve(
+    asked: Asked, approval: Approval, agent: Agent | None, arguments: dict[str, Any] | None, always: str | None
+) -> int:
     async with looking(asked.store) as runtime:
+        if agent is not None:
+            runtime.register(agent)
         by = asked.by or login()
         await runtime.approve(approval.id, by=by, arguments=arguments, always=always, digest=approval.digest)
         how = "" if arguments is None else ", with changed arguments"

@@ -90,7 +90,8 @@ class Authorising:
         decision = _with(decision, why)
         question = self._questions.about(call, subject, decision, each=each)
         if isinstance(known.answer, Approved) and known.answer.digest == question.digest:
-            return  # it was approved as it is, and the process before this one did not get to the end of it
+            call.approved = True  # the process before this one did not get to the end of it
+            return
         # A question that was put to somebody is waited for, also where nobody would ask it any more.
         if decision.verdict == "allow" and not self._questions.was_asked(question):
             return
@@ -113,12 +114,14 @@ class Authorising:
                 call.refused = ErrorInfo(DENIED, refusal(call.call.name, answer))
             case Approved(arguments=dict() as arguments):
                 self._edit(call, arguments, taint)
-            case _:
-                pass  # it runs as it was shown, or waits
+            case Approved():
+                call.approved = True  # it runs as it was shown
+            case None:
+                pass  # it waits
 
     def _edit(self, call: Call, arguments: dict[str, Any], taint: Taint) -> None:
         """A person wrote other arguments. What no person may allow, this one may not either."""
-        call.edited = True
+        call.edited = call.approved = True
         self._bind(call, arguments)
         if call.refused is not None:
             said = f"A person changed the arguments of this call, and they do not fit. {call.refused.message}"

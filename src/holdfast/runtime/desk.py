@@ -134,7 +134,8 @@ class Desk:
     def _described(self, session: str, turn: str, call: Call, *, begun: bool) -> TaskCall:
         sent = call.call
         known = self._idempotency(session, call)
-        return TaskCall(sent.name, sent.arguments or {}, sent.id, turn, call.key, known, begun)
+        definition = call.tool.digest if call.approved and call.tool is not None else None
+        return TaskCall(sent.name, sent.arguments or {}, sent.id, turn, call.key, known, begun, definition)
 
     def _idempotency(self, session: str, call: Call) -> str:
         return call.idempotency or idempotency_key(self._store.id, session, call.key)

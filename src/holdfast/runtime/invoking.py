@@ -67,6 +67,8 @@ class Call:
     """What comes of it, where somebody decided that it is not to be made."""
     edited: bool = False
     """A person has changed its arguments."""
+    approved: bool = False
+    """A person has approved it as it is."""
 
     @property
     def fresh(self) -> bool:

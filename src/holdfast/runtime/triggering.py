@@ -133,14 +133,19 @@ class TriggerDrive:
 
     async def run(self) -> None:
         """Do what there is to do."""
-        try:
-            async with (
-                claimed(self._store, self.session, self._lease_ms, lambda: self._seen) as lease,
-                renewed(self._store, lease) as lost,
-            ):
-                await self._drive(lease, lost)
-        except (LeaseHeld, JournalMissing, RuntimeStopped):
-            return
+        with suppress(LeaseHeld, JournalMissing, RuntimeStopped):
+            await self._claimed()
+            while self._news.is_set() and not self._stopping:
+                await self._claimed()  # it came while the lease was being given back
+
+    async def _claimed(self) -> None:
+        self._news.clear()
+        self._seen = None
+        async with (
+            claimed(self._store, self.session, self._lease_ms, lambda: self._seen) as lease,
+            renewed(self._store, lease) as lost,
+        ):
+            await self._drive(lease, lost)
 
     async def _drive(self, lease: Lease, lost: asyncio.Future[HoldfastError]) -> None:
         ledger = LeasedJournal(self._store, lease, self._touch)

@@ -280,10 +280,14 @@ class Triggers:
         return view
 
     async def _read(self, id: str) -> View:
+        # First the inbox: what is taken in between the two looks is in the books, and what is in them is known.
+        pending = await self._store.pending(id)
         books, _ = await read_books(self._store, id)
         definition = await read_definition(self._store, id, books.definition) if books.definition else None
         waiting, changed = 0, False
-        for found in await self._store.pending(id):
+        for found in pending:
+            if found.input <= books.taken:
+                continue
             command = decode(found.body)
             if isinstance(command, Occur):
                 waiting += 1

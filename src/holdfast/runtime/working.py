@@ -20,6 +20,7 @@ from holdfast.effects.scopes import install
 from holdfast.errors import Halted, HoldfastError, JournalMissing, LeaseHeld, Suspended
 from holdfast.messages import ToolCall
 from holdfast.records import Cancelled, Done, Ended, ErrorInfo, Failed, Parked, Progressed, Resumed, Started, Unknown
+from holdfast.runtime.amending import DENIED
 from holdfast.runtime.awaiting import Awaiting, JournalWaits
 from holdfast.runtime.interrupted import left_by_itself, only_waits
 from holdfast.runtime.invoking import Call, Invoker
@@ -258,6 +259,9 @@ class _TaskRun:
         prepared = Call(sent, self._state.id, key, ask, tool, decision, intended=True, idempotency=call.idempotency)
         agent = self._around.agents.get(self._state.agent or "")
         prepared.bind(() if agent is None else agent.tools)
+        if not begun and tool is not None and call.definition not in {None, tool.digest}:
+            said = f"{call.tool} is not what it was when a person approved this call; it was not made"
+            prepared.refused = ErrorInfo(DENIED, said)
         return prepared
 
     def _ask(self, key: str) -> Any:  # noqa: ANN401  what was intended

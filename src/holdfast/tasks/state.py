@@ -64,6 +64,8 @@ class TaskCall(msgspec.Struct, frozen=True, omit_defaults=True):
     """What makes the call recognisable to the outside world."""
     begun: bool = False
     """It was under way already when it went to the background."""
+    definition: str | None = None
+    """The digest of the tool that was approved, where a person was asked: another one is not run."""
 
 
 _decode: Final = msgspec.json.Decoder(TaskCall).decode

@@ -78,6 +78,8 @@ class Books(msgspec.Struct, frozen=True, omit_defaults=True):
     """How a trigger stands."""
 
     number: int = 0
+    taken: int = 0
+    """Inputs up to this one are in these books."""
     definition: int = 0
     """The input that defines it; 0 when nothing does yet."""
     revision: int = 0
@@ -134,6 +136,7 @@ class Step(NamedTuple):
 
 def take(books: Books, number: int, key: str, at: int, command: Command) -> Step:
     """The books after input `number`, which was accepted under `key` at the time `at`."""
+    books = replace(books, taken=number)
     match command:
         case Define(definition):
             return Step(_defined(books, number, at, definition))

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import os
+import random
 import signal
 import subprocess
 import sys
+from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
 import pytest
-from tests.sandboxed import KEY, NOW, TOOLS, needs_sandbox
+from tests.sandboxed import KEY, NOW, PROBLEM, TOOLS, needs_sandbox
 
 from holdfast.errors.programs import ProgramDiverged, ProgramOver, WorkerFailed
 from holdfast.sandbox import (
@@ -25,6 +28,7 @@ from holdfast.sandbox import (
     launching,
     replay,
 )
+from holdfast.sandbox.sealing import seal, snapshot_key, unseal
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -32,6 +36,7 @@ if TYPE_CHECKING:
     from holdfast.sandbox import HostCall, Outcome, Program, Step
 
 pytestmark = needs_sandbox
+VERSION = "" if PROBLEM is not None else f"monty {metadata.version('pydantic-monty')}"
 
 # Loops, branches that settle in any order, an exception, the clock, a pause, random numbers and output.
 SOURCE = """
@@ -135,6 +140,26 @@ async def test_the_results_given_at_once_lead_to_the_same_end(sandbox: MontySand
     assert await replay(sandbox, SOURCE, results, tools=TOOLS, seed="turn-1") == ended
 
 
+@pytest.mark.parametrize("seed", range(8))
+async def test_calls_that_settle_in_any_order_are_replayed_in_that_order(sandbox: MontySandbox, seed: int) -> None:
+    rng = random.Random(seed)
+    program = await start(sandbox)
+    step = await program.run()
+    results: list[Result] = []
+    open_calls: dict[str, HostCall] = {}
+    while isinstance(step, Calls):
+        open_calls |= {call.id: call for call in step.calls}
+        chosen = rng.sample(step.waiting, rng.randint(1, len(step.waiting)))
+        given = [Result(call, outcome(open_calls[call]), open_calls[call].digest) for call in chosen]
+        results += given
+        step = await program.answer(given)
+    cut = rng.randrange(len(results))
+    part = await replay(sandbox, SOURCE, results[:cut], tools=TOOLS, seed="turn-1")
+    assert isinstance(part, Calls)
+    assert {*part.waiting}.isdisjoint(result.id for result in results[:cut])
+    assert await replay(sandbox, SOURCE, results, tools=TOOLS, seed="turn-1") == step
+
+
 @pytest.mark.parametrize("place", [0, 3, 10, 40, 300, -1])
 async def test_a_damaged_snapshot_is_ignored(sandbox: MontySandbox, place: int) -> None:
     ended, results, snapshots = await whole(sandbox)
@@ -151,16 +176,43 @@ async def test_a_snapshot_of_another_store_is_ignored(sandbox: MontySandbox) -> 
     assert step == ended
 
 
-async def test_a_snapshot_of_another_version_is_ignored(sandbox: MontySandbox, monkeypatch: pytest.MonkeyPatch) -> None:
-    ended, results, snapshots = await whole(sandbox)
-    monkeypatch.setattr("holdfast.sandbox.execution.VERSION", "monty 0.0.1")
-    step, _, _ = await one_by_one(await start(sandbox, snapshots[5]), results[:5])
-    assert step == ended
+async def waiting(sandbox: MontySandbox, source: str) -> tuple[Program, bytes]:
+    """A program at its first call, and its snapshot."""
+    program = await sandbox.start(source, tools=TOOLS)
+    await program.run()
+    snapshot = await program.snapshot()
+    assert snapshot is not None
+    return program, snapshot
+
+
+async def opened_as(sandbox: MontySandbox, version: str) -> object:
+    """The value of a program that is given a snapshot of another one, which passes for its own under `version`."""
+    program, _ = await waiting(sandbox, "await fetch(1)\n'its own'")
+    _, other = await waiting(sandbox, "await fetch(1)\n'the other'")
+    found = unseal(snapshot_key(KEY), other)
+    assert found is not None
+    call = f"{program.digest[:16]}/0"
+    asked = {number: msgspec.structs.replace(each, id=call) for number, each in found[0].waiting.items()}
+    place = msgspec.structs.replace(found[0], program=program.digest, sandbox=version, waiting=asked)
+    forged = seal(snapshot_key(KEY), place, found[1])
+    again = await sandbox.start("await fetch(1)\n'its own'", tools=TOOLS, snapshot=forged)
+    await again.run()
+    step = await again.answer([Result(call, Returned(1))])
+    assert isinstance(step, Ended)
+    return step.value
+
+
+async def test_a_snapshot_is_what_a_program_goes_on_from(sandbox: MontySandbox) -> None:
+    assert await opened_as(sandbox, VERSION) == "the other"
+
+
+async def test_a_snapshot_of_another_version_is_ignored(sandbox: MontySandbox) -> None:
+    assert await opened_as(sandbox, "monty 0.0.1") == "its own"
 
 
 async def test_a_snapshot_of_another_program_is_ignored(sandbox: MontySandbox) -> None:
-    _, _, snapshots = await whole(sandbox)
-    program = await sandbox.start("1 + 1", snapshot=snapshots[5])
+    _, snapshot = await waiting(sandbox, "await fetch(1)")
+    program = await sandbox.start("1 + 1", snapshot=snapshot)
     step = await program.run()
     assert isinstance(step, Ended)
     assert step.value == 2
@@ -179,6 +231,13 @@ async def test_a_record_of_calls_that_are_not_made_stops_the_replay(sandbox: Mon
     prefix = results[0].id.partition("/")[0]
     with pytest.raises(ProgramDiverged):
         await replay(sandbox, SOURCE, [*results, Result(f"{prefix}/99", Returned())], tools=TOOLS, seed="turn-1")
+
+
+async def test_a_program_that_raises_before_a_recorded_call_stops_the_replay(sandbox: MontySandbox) -> None:
+    source = "x = await fetch(1)\ny = 1 // x\nawait fetch(2)"
+    prefix = (await sandbox.start(source)).digest[:16]
+    with pytest.raises(ProgramDiverged):
+        await replay(sandbox, source, [Result(f"{prefix}/{n}", Returned(0)) for n in range(2)], tools=TOOLS)
 
 
 # ---- workers that die ------------------------------------------------------------------------------------------------

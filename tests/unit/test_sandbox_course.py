@@ -98,11 +98,26 @@ def test_a_program_that_ends_before_a_recorded_call_diverged() -> None:
         course.finish()
 
 
-def test_a_program_may_end_without_using_a_result() -> None:
+def test_a_program_may_raise_without_using_a_result() -> None:
     course = Course(PROGRAM)
     called(course, 0)
     course.give([result(0)])
     course.finish()
+
+
+def test_a_program_that_ends_waits_for_the_calls_that_nobody_awaited() -> None:
+    course = Course(PROGRAM)
+    called(course, 0)
+    assert not course.answered()
+    course.give([result(0)])
+    assert course.answered()
+
+
+def test_a_call_that_can_t_wait_is_asked_for_together_with_the_others() -> None:
+    course = Course(PROGRAM)
+    (first,) = called(course, 0)
+    second = course.call(1, "clock", "now", {}).id
+    assert [call.id for call in course.ask().calls] == [first, second]
 
 
 @pytest.mark.parametrize("ordinal", [1, 0])

@@ -103,6 +103,26 @@ async def test_a_failed_call_is_an_exception_that_a_program_can_catch(sandbox: M
     assert step.value == "denied by policy"
 
 
+async def test_a_call_that_is_not_awaited_is_made_and_the_program_ends_after_it(sandbox: MontySandbox) -> None:
+    program = await sandbox.start("later = fetch(1)\n'done'", tools=TOOLS)
+    step, results = await driven(program)
+    assert isinstance(step, Ended)
+    assert (step.value, len(results)) == ("done", 1)
+
+
+async def test_calls_that_were_begun_are_asked_for_together_with_the_clock(sandbox: MontySandbox) -> None:
+    source = "import time\nlater = fetch(1)\nbegan = time.time()\n[await later, began]"
+    program = await sandbox.start(source, tools=TOOLS)
+    step = await program.run()
+    assert isinstance(step, Calls)
+    assert [call.name for call in step.calls] == ["fetch", "now"]
+    other, clock = step.calls
+    assert await program.answer([Result(other.id, Returned(5))]) == Calls((), (clock.id,))
+    ended = await program.answer([Result(clock.id, Returned(NOW))])
+    assert isinstance(ended, Ended)
+    assert ended.value == [5, NOW]
+
+
 async def test_a_tool_can_be_handled_as_a_value(sandbox: MontySandbox) -> None:
     assert await value(sandbox, "get = fetch\nawait get(4)") == 8
 
@@ -153,6 +173,7 @@ async def test_arguments_that_json_has_no_word_for_are_an_error_in_the_program(s
         ("fetch(1)", "is not awaited"),
         ("await save([1], note=3)", "Expected `str`"),
         ("def f(:", "invalid-syntax"),
+        ("x = [1]\nprint(x)\ndel x[0]", "does not yet support the 'del' statement"),
         ("import requests", "Cannot resolve imported module `requests`"),
     ],
 )

@@ -133,7 +133,8 @@ class Performer:
         self.drifts: list[Drift] = []
         self._ledger = ledger
         self.redactor = ledger.redactor
-        self._strict = strict
+        self.strict = strict
+        """Nothing is performed: what is not recorded stops the run."""
         self._asked: set[str] = set()
         self._consumed: dict[str, int] = {}
         self._halted: HoldfastError | None = None
@@ -218,7 +219,7 @@ class Performer:
         self._asked.add(key)
         if key in self.past.groups:
             raise self._mismatch(key, {"effect": "a group"}, {"effect": ask.kind})
-        decision = decide_effect(self.past.effects.get(key), ask, repeat, strict=self._strict)
+        decision = decide_effect(self.past.effects.get(key), ask, repeat, strict=self.strict)
         match decision:
             case Mismatch(divergence):
                 raise self.halt(ReplayMismatch(key, divergence, self._code()))
@@ -319,7 +320,7 @@ class Performer:
 
         When the whole drive is cancelled nothing goes on here, and whoever drives next begins it again.
         """
-        if self._halted is None and self._closed != "cancelled" and not self._strict:
+        if self._halted is None and self._closed != "cancelled" and not self.strict:
             self._abandoned.extend(record for record in noted if not self._is_left(getattr(record, "key", "")))
 
     def leave(self, key: str) -> None:
@@ -435,12 +436,19 @@ class Performer:
         except HoldfastError as error:
             raise self.halt(error) from error
 
-    async def seal(self, ended: Ended, before: list[Record] | None = None, *, notify: Sequence[Any] = ()) -> None:
+    async def seal(
+        self,
+        ended: Ended,
+        before: list[Record] | None = None,
+        *,
+        notify: Sequence[Any] = (),
+        spend: Any = None,  # noqa: ANN401
+    ) -> None:
         """Record how the run ended, after what is left to be said. Nothing is recorded in its name after that.
 
-        `notify` are notifications that belong into the same commit.
+        `notify` are notifications that belong into the same commit, `spend` is what the records say was used.
         """
-        _, durable = self.submit([*(before or ()), ended], notify=notify)
+        _, durable = self.submit([*(before or ()), ended], notify=notify, spend=spend)
         self._sealed = True
         await self.durable(durable)
 

@@ -122,9 +122,9 @@ class Asking:
         known = self._performer.recorded(key)
         if known is None or known.outcome is None:
             await self._around.boundary()
-            thread = await compacting.fitting(key, thread)
-        content = digest_of_bytes("request", self._agent.prefix.encode() + thread.chain)
-        ask = Ask("model_call", self._agent.name, content)
+            if not self._performer.strict:  # there nothing is asked, a summary neither
+                thread = await compacting.fitting(key, thread)
+        ask = self._question(thread)
         decision = self._performer.decide(key, ask, Repeat.FREE)
         if isinstance(decision, Recorded):
             return self._seen(_recorded(decision.outcome), effect.thread, thread)
@@ -133,20 +133,30 @@ class Asking:
         except _Overflow:
             shorter = await compacting.overflown(key, thread)
             thread = thread if shorter is None else shorter
-            response = await self._asked(effect, thread, key, ask, again=False)
+            response = await self._asked(effect, thread, key, self._question(thread), again=False)
         if isinstance(response, Replied):
             compacting.reported(thread, response.reply)
         return self._seen(response, effect.thread, thread)
 
+    def _question(self, thread: Thread) -> Ask:
+        """What is asked, in one digest."""
+        content = digest_of_bytes("request", self._agent.prefix.encode() + thread.chain)
+        return Ask("model_call", self._agent.name, content)
+
     def _seen(self, response: Replied | ModelFailed, whole: Thread, seen: Thread) -> Replied | ModelFailed:
-        """What came of it, with what the model saw, where that was less than all."""
-        if seen is whole or isinstance(response, ModelFailed):
+        """What came of it, with what the model saw, where that was less than all, and what making room took."""
+        if seen is whole:
             return response
-        return Replied(response.reply, seen, self._compacting.usage, self._compacting.cost)
+        usage, cost = self._compacting.usage, self._compacting.cost
+        if isinstance(response, ModelFailed):
+            return ModelFailed(response.code, response.message, usage, cost)
+        return Replied(response.reply, seen, usage, cost)
 
     async def _asked(
         self, effect: CallModel, thread: Thread, key: str, ask: Ask, *, again: bool
     ) -> Replied | ModelFailed:
+        if thread is not effect.thread:
+            self._searched = 0  # it is another conversation since room was made in it
         request = self._agent.request(thread, effect.position, await self._attached(thread))
         instructions = self._redactor.text(request.instructions)
         if instructions is not request.instructions:

@@ -218,10 +218,12 @@ class Calling:
         # Also where it would not go to the background now: a process before this one may have thought otherwise.
         known = await self._around.spilled(prepared.key) if self._resumed else None
         if known is not None:
+            self.spilled += 1
             return await self._answered(prepared, known, None)
         if tool is None or prepared.refused is not None or not self._may_spill(tool):
             return await self._invoker.outcome(prepared, self._began)
         if tool.background:
+            self.spilled += 1
             return await self._answered(prepared, await self._handed_over(self._around.start_task(prepared)), None)
         budget = tool.inline_budget or self._budget
         return await self._invoker.outcome(prepared, self._began, budget, self._spill)
@@ -233,13 +235,17 @@ class Calling:
             return False
         return tool.inline_budget is not None or self._budget is not None
 
-    async def _spill(self, work: Work, seconds: float) -> Outcome:
+    async def _spill(self, work: Work, seconds: float) -> Outcome | None:
+        if not self._spills():  # calls beside it were quicker to be slow
+            return None
+        self.spilled += 1
         work.handed_over = True
         try:
             task = await self._handed_over(self._around.adopt_task(work))
         except asyncio.CancelledError:
             raise
         except BaseException:
+            self.spilled -= 1
             work.handed_over = False  # it stays here
             raise
         return await self._answered(work.call, task, seconds)
@@ -255,7 +261,6 @@ class Calling:
 
     async def _answered(self, prepared: Call, task: str, seconds: float | None) -> Outcome:
         """The call goes on in the background: that is its outcome here."""
-        self.spilled += 1
         body = msgspec.json.encode(continues(task, prepared.call.name, seconds))
         return await self._performer.succeeded(prepared.key, prepared.asked, body, self._loop.time())
 

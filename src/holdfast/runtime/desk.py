@@ -15,6 +15,7 @@ from holdfast.hands.tasks.glance import glance
 from holdfast.names import check_choice, check_text
 from holdfast.records import Done, Started
 from holdfast.runtime.working import TaskDrive, read_task
+from holdfast.store.spending.contract import Spend
 from holdfast.tasks.state import CALL, RUN, TaskCall, TaskStatus, first_records, task_id
 
 if TYPE_CHECKING:
@@ -110,7 +111,7 @@ class Desk:
         id, lease = await asyncio.gather(accepting, claiming)
         now = self._store.clock.read().wall
         records = [*first_records(described, 1, now), Started(at=now, run=RUN, by=self._around.me)]
-        head = await self._store.append(lease, records, head=lease.head)
+        head = await self._store.append(lease, records, head=lease.head, spend=Spend(tasks=1))
         drive = TaskDrive(self._around, id, lease=msgspec.structs.replace(lease, head=head), work=work)
         if self.drives is None or not self.drives.begin_task(id, drive, under_way=True):
             # The runtime is being closed: whoever opens the store next sees to it.

@@ -228,7 +228,8 @@ class SessionDrive:
         started = Started(
             at=self._ledger.now(), run=waiting.run, code=self._agent.version, by=self._around.me, deadline=due
         )
-        turn = OpenTurn(waiting.run, started, conversation.thread, conversation.position, (message,), due)
+        turn = conversation.opening(started)
+        turn.said = (message,)
         turn.inputs[waiting.input.input] = message
         return turn, [started, admitted]
 

@@ -120,8 +120,8 @@ class Work:
 class Spill(Protocol):
     """What takes over a call that takes longer than a model waits."""
 
-    async def __call__(self, work: Work, seconds: float) -> Outcome:
-        """Let it go on in the background; answers what the model is told."""
+    async def __call__(self, work: Work, seconds: float) -> Outcome | None:
+        """Let it go on in the background; answers what the model is told. None: it may not, and is waited for."""
         ...
 
 
@@ -169,9 +169,13 @@ class Invoker:
             if task.done() or context.used:
                 return await self.finished(work)
             context.hold()
-            return await spill(work, budget)
-        except PayloadTooLarge:
-            context.release()  # it can't be written down as a task: it is waited for
+            try:
+                told = await spill(work, budget)
+            except PayloadTooLarge:
+                told = None  # it can't be written down as a task
+            if told is not None:
+                return told
+            context.release()
             return await self.finished(work)
         except BaseException:
             if not work.handed_over:

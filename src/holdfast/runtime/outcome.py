@@ -64,7 +64,7 @@ class TurnReader:
         self._store = store
         self._number = number
         self._known = known
-        self._conversation = Conversation()
+        self._conversation = Conversation(whole=after == 0)
         self._conversation.seq = after
         self._text: str | None = None
         """The words of the answer, where whoever drove the turn has told them."""

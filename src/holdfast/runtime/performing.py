@@ -25,7 +25,7 @@ from holdfast.runtime.calling import Calling, Park
 from holdfast.runtime.compacting import Compacting
 from holdfast.runtime.hooking import Hooked
 from holdfast.runtime.recording import Recorder
-from holdfast.runtime.spending import used_of
+from holdfast.runtime.spending import spent_by, used_of
 from holdfast.store.spending.contract import day_of
 from holdfast.turns import (
     CallModel,
@@ -278,7 +278,8 @@ class TurnRun:
         now = self.performer.now()
         value = msgspec.Raw(msgspec.json.encode(ending))
         crash_point("turn.before_end")
-        await self.performer.seal(Ended(at=now, run=self.run, status=ending.status, value=value), before)
+        ended = Ended(at=now, run=self.run, status=ending.status, value=value)
+        await self.performer.seal(ended, before, spend=spent_by(before or ()))
         crash_point("turn.after_end")
         await self._hooked.after_turn(ending)
 

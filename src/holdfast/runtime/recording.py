@@ -8,16 +8,19 @@ told how the turn ended.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from holdfast.errors import Halted, HoldfastError, InvariantBroken
-from holdfast.store.spending.contract import Spend
+from holdfast.store.spending.contract import Spend, day_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Sequence
 
     from holdfast.effects.performer import Performer
     from holdfast.records import Record
+
+
+_CALL: Final = Spend(tool_calls=1)
 
 
 class Recorder:
@@ -37,9 +40,15 @@ class Recorder:
         `consume` are answered waits that are used up with them, `spend` is what they say was used.
         """
         gathered, self._gathered = self._gathered, []
+        if gathered and day_of(gathered[0].at) != day_of([*gathered, *added][-1].at):
+            for outcome in gathered:  # midnight has passed between them: each counts for its own day
+                self._performer.submit([outcome], patient=True, spend=_CALL)
+            gathered = []
         if gathered:
             calls = Spend(tool_calls=len(gathered))
             spend = calls if spend is None else spend + calls
+        if not gathered and not added:
+            return
         _, self._durable = self._performer.submit([*gathered, *added], patient=patient, consume=consume, spend=spend)
 
     def gather(self, outcome: Record) -> None:

@@ -388,7 +388,8 @@ class Triggers:
 
     def _secret(self, source: WebhookSource) -> str:
         """The secret as it is now. It is hidden in all that is written from here on."""
-        label = "WEBHOOK_SECRET"
+        reference = parse(source.secret)
+        label = reference.name if reference.place == "env" else "WEBHOOK_SECRET"
         value = secrets_of({label: source.secret}).fetch(label)
         self._store.redactor.register(label, value)
         return value

@@ -146,7 +146,7 @@ class TaskDrive:
     def _enter(self, ledger: LeasedJournal, call: TaskCall) -> None:
         """The call enters the journal; durable with what is recorded next."""
         records = first_records(call, 1, ledger.now())
-        ledger.append(records, patient=True, spend=Spend(tasks=1))
+        ledger.append(records, patient=True)
         for record in records:
             self._state.add(record)
 
@@ -270,7 +270,10 @@ class _TaskRun:
     def begin(self, *, resumed: bool) -> None:
         """Record that this process carries it out now."""
         now, by = self.performer.now(), self._around.me
-        self.recorder.submit([Resumed(at=now, run=RUN, by=by) if resumed else Started(at=now, run=RUN, by=by)])
+        if resumed:
+            self.recorder.submit([Resumed(at=now, run=RUN, by=by)])
+        else:
+            self.recorder.submit([Started(at=now, run=RUN, by=by)], spend=Spend(tasks=1))
 
     async def outcome(self, prepared: Call, work: Work | None) -> Outcome:
         """How the call ends."""

@@ -142,22 +142,22 @@ class Course:
     def _settle(self, number: int, call: str) -> None:
         del self._waiting[number], self._numbers[call]
 
+    def answered(self) -> bool:
+        """At the end of a program: whether all of its calls have an answer, also those that nobody awaited."""
+        self.next(())
+        return not self._waiting
+
     def finish(self) -> None:
-        """At the end of the program; `ProgramDiverged` for results of calls that it never made."""
+        """When a program has ended or raised; `ProgramDiverged` for results of calls that it never made."""
         for found in self._queue:
             if found in self._by_id and self._ordinal_of(found) >= self._ordinal:
                 raise ProgramDiverged(found, "a result of this call", "nothing: the program ended before it")
 
     # ---- steps and places ----
 
-    def ask(self, only: int | None = None) -> Calls:
-        """What the host is asked for now: all new calls, or the one that can't wait."""
-        if only is None:
-            new, self._new = tuple(self._new), []
-        else:
-            call = self._waiting[only]
-            new = tuple(each for each in self._new if each is call)
-            self._new = [each for each in self._new if each is not call]
+    def ask(self) -> Calls:
+        """What the host is asked for now: all new calls."""
+        new, self._new = tuple(self._new), []
         return Calls(new, tuple(call.id for call in self._waiting.values() if call.id not in self._by_id))
 
     @property

@@ -35,6 +35,8 @@ _FUTURE: Final[monty.ExternalFuture] = {"future": ...}
 _REPLAYING: Final = 4.0
 """How much more time a program gets when its results are recorded: this machine may be the slower one."""
 _PAUSES: Final = frozenset(("time.sleep", "asyncio.sleep"))
+_NOT_THERE: Final = "NotImplementedError: The monty syntax parser does not yet support"
+"""What is said of syntax that the sandbox does not have, before the program runs."""
 _CLOCKS: Final = frozenset(("time.time", "datetime.now", "date.today"))
 
 
@@ -196,6 +198,8 @@ class Execution:
                 step = self._wait(snapshot)
             elif isinstance(snapshot, _NameLookupSnapshot):
                 step = self._name(snapshot)
+            elif not self._course.answered():
+                return self._course.ask()
             else:
                 return self._ended(cast("monty.MontyComplete", snapshot).output)
             if step is not None:
@@ -241,7 +245,7 @@ class Execution:
             return None
         outcome = self._course.at_once(number)
         if outcome is None:
-            return self._course.ask(only=number)
+            return self._course.ask()
         self._snapshot = snapshot.resume(_system_answer(name, snapshot.args, outcome))
         return None
 
@@ -281,8 +285,10 @@ class Execution:
         which = limit_of(error.display("type-msg"))
         if which is not None:
             return self._stopped(which, told(which, self._plan.limits))
-        text = self._clipped(error.display())
-        return Failed(text, "run", self._printed(), self._kept())
+        self._course.finish()
+        if not self._course.made and error.display("type-msg").startswith(_NOT_THERE):
+            return self._failed(error.display(), "check")
+        return Failed(self._clipped(error.display()), "run", self._printed(), self._kept())
 
     def _too_many(self) -> LimitHit:
         return self._stopped("calls", told("calls", self._plan.limits))

@@ -52,17 +52,13 @@ class Worker:
         threading.Thread(target=self._work, name="holdfast program", daemon=True).start()
 
     async def do(self, job: Callable[[monty.Monty], T]) -> T:
-        """Do something in the worker's thread. If whoever waits for it is cancelled, the worker is ended."""
+        """Do something in the worker's thread."""
         loop = asyncio.get_running_loop()
         done: asyncio.Future[T] = loop.create_future()
         if self.closed:
             raise ProgramOver("it was closed")
         self._jobs.put((lambda: job(self._started()), loop, done))
-        try:
-            return await done
-        except asyncio.CancelledError:
-            self.kill()
-            raise
+        return await done
 
     def watch(self, number: int | None) -> None:
         """In the thread: the process that is to be killed when it must end at once."""

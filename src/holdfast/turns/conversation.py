@@ -134,12 +134,16 @@ class Conversation:
     Records of model calls and tool calls whose value is large must carry the value itself, not a reference.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, whole: bool = True) -> None:
+        self._whole = whole
+        """Whether it is fed from the first record on: else nobody knows what the model sees of it."""
         self.thread = Thread()
         self.seq = 0
         """The last record that was taken into account."""
         self.position = 0
         """Model calls so far."""
+        self.steps = 0
+        """Those among them that were answered."""
         self.turn: OpenTurn | None = None
         """The turn under way."""
         self.agent: str | None = None
@@ -184,7 +188,11 @@ class Conversation:
                     self.turn.records.append(record)
 
     def _start(self, record: Started) -> None:
-        self.turn = OpenTurn(
+        self.turn = self.opening(record)
+
+    def opening(self, record: Started) -> OpenTurn:
+        """The turn that begins with this record, after all that was said and used before."""
+        return OpenTurn(
             record.run,
             record,
             self.context,
@@ -200,7 +208,7 @@ class Conversation:
         """What the session has used so far."""
         tokens = sum(usage.total for usage in self.usage.values())
         cost = sum(cost or 0.0 for cost in self.costs.values())
-        return Used(self.position, tokens, cost, self.tool_calls, unpriced=self.unpriced)
+        return Used(self.steps, tokens, cost, self.tool_calls, unpriced=self.unpriced)
 
     @property
     def context(self) -> Thread:
@@ -270,6 +278,7 @@ class Conversation:
     def _reply(self, turn: OpenTurn, number: int, record: Done) -> None:
         reply = decode_reply(bytes(record.value))
         self.position += 1
+        self.steps += 1
         turn.steps += 1
         turn.usage += reply.usage
         turn.cost = added(turn.cost, reply.cost)
@@ -293,11 +302,9 @@ class Conversation:
             self._count((made.model, "direct"), made.calls, made.usage, made.cost)
             turn.usage += made.usage
             turn.cost = added(turn.cost, made.cost)
-        if made.failure:
-            self._breaker = self._breaker.failed(record.at)
-        elif made.plan.way == "summary":
-            self._breaker = self._breaker.succeeded()
-        self._seen = View(made.applied(self.context), len(self.thread))
+        self._breaker = made.judged(self._breaker, record.at)
+        if self._whole:
+            self._seen = View(made.applied(self.context), len(self.thread))
 
     def _checkpoint(self, turn: OpenTurn, number: int, record: Done) -> None:
         note = checkpoint_of(record).note

@@ -48,6 +48,7 @@ from holdfast.turns.state import (
 )
 
 if TYPE_CHECKING:
+    from holdfast.messages import Usage
     from holdfast.records import EndStatus
     from holdfast.turns.thread import Thread
 
@@ -107,8 +108,8 @@ def respond(state: TurnState, effect: int, response: Response) -> TurnState:
     match awaited, response:
         case CallModel(), Replied(reply):
             return _replied(_made_room(state, response), awaited, reply)
-        case CallModel(), ModelFailed(code, message):
-            return _finish(state, "failed", code, message, "model")
+        case CallModel(), ModelFailed(code, message, usage, cost):
+            return _finish(_paid(state, usage, cost), "failed", code, message, "model")
         case RunTools(), Results(results):
             return _worked(state, awaited, results)
         case Checkpoint(), Inputs(messages, told):
@@ -134,14 +135,13 @@ def _made_room(state: TurnState, response: Replied) -> TurnState:
     """From here on the turn goes on with what the model has seen."""
     if response.seen is None:
         return state
-    tokens = response.usage.total
-    return replace(
-        state,
-        thread=response.seen,
-        usage=state.usage + response.usage,
-        cost=added(state.cost, response.cost),
-        used=state.used + Used(0, tokens, response.cost or 0.0, unpriced=response.cost is None),
-    )
+    return _paid(replace(state, thread=response.seen), response.usage, response.cost)
+
+
+def _paid(state: TurnState, usage: Usage, cost: float | None) -> TurnState:
+    """What a model used besides its steps."""
+    used = state.used + Used(0, usage.total, cost or 0.0, unpriced=cost is None)
+    return replace(state, usage=state.usage + usage, cost=added(state.cost, cost), used=used)
 
 
 def _replied(state: TurnState, awaited: CallModel, reply: ModelReply) -> TurnState:

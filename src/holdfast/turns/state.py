@@ -112,10 +112,12 @@ class Replied:
 
 @dataclass(frozen=True, slots=True)
 class ModelFailed:
-    """The model could not answer."""
+    """The model could not answer. `usage` and `cost` are those of making room for the question."""
 
     code: str
     message: str
+    usage: Usage = Usage()  # noqa: RUF009  frozen
+    cost: float | None = 0.0
 
 
 @dataclass(frozen=True, slots=True)

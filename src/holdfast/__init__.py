@@ -49,6 +49,14 @@ if TYPE_CHECKING:
     from holdfast.errors import UsageError as UsageError
     from holdfast.errors import WaitExpired as WaitExpired
     from holdfast.errors import WorldError as WorldError
+    from holdfast.errors.processes import AgentTurnFailed as AgentTurnFailed
+    from holdfast.errors.processes import FunctionUnknown as FunctionUnknown
+    from holdfast.errors.processes import ProcessAbandoned as ProcessAbandoned
+    from holdfast.errors.processes import ProcessCancelled as ProcessCancelled
+    from holdfast.errors.processes import ProcessConflict as ProcessConflict
+    from holdfast.errors.processes import ProcessFailed as ProcessFailed
+    from holdfast.errors.processes import ProcessInvalid as ProcessInvalid
+    from holdfast.errors.processes import ProcessUnknown as ProcessUnknown
     from holdfast.events import ApprovalRequested as ApprovalRequested
     from holdfast.events import AttemptReset as AttemptReset
     from holdfast.events import CompactionPaused as CompactionPaused
@@ -129,6 +137,12 @@ if TYPE_CHECKING:
     from holdfast.policy.making import deny as deny
     from holdfast.policy.making import within as within
     from holdfast.policy.subject import Decision as Decision
+    from holdfast.processes.context import ProcessContext as ProcessContext
+    from holdfast.processes.definition import Procedure as Procedure
+    from holdfast.processes.definition import process as process
+    from holdfast.processes.stuck import Stuck as Stuck
+    from holdfast.processes.timeline import ProcessEvent as ProcessEvent
+    from holdfast.processes.timeline import ProcessLine as ProcessLine
     from holdfast.runtime import Control as Control
     from holdfast.runtime import EmitRequest as EmitRequest
     from holdfast.runtime import Emitted as Emitted
@@ -140,6 +154,7 @@ if TYPE_CHECKING:
     from holdfast.runtime import open as open
     from holdfast.runtime import run as run
     from holdfast.runtime.approving import Approval as Approval
+    from holdfast.runtime.process_handle import Process as Process
     from holdfast.runtime.runtime import LIVE as LIVE
     from holdfast.secrets.logs import RedactingFilter as RedactingFilter
     from holdfast.secrets.sources import Secrets as Secrets
@@ -162,6 +177,21 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
+    "AgentTurnFailed": "holdfast.errors.processes",
+    "FunctionUnknown": "holdfast.errors.processes",
+    "Procedure": "holdfast.processes.definition",
+    "Process": "holdfast.runtime.process_handle",
+    "ProcessAbandoned": "holdfast.errors.processes",
+    "ProcessCancelled": "holdfast.errors.processes",
+    "ProcessConflict": "holdfast.errors.processes",
+    "ProcessContext": "holdfast.processes.context",
+    "ProcessEvent": "holdfast.processes.timeline",
+    "ProcessFailed": "holdfast.errors.processes",
+    "ProcessInvalid": "holdfast.errors.processes",
+    "ProcessLine": "holdfast.processes.timeline",
+    "ProcessUnknown": "holdfast.errors.processes",
+    "Stuck": "holdfast.processes.stuck",
+    "process": "holdfast.processes.definition",
     "Admission": "holdfast.policy.admission",
     "Agent": "holdfast.agent",
     "AgentUnknown": "holdfast.errors",

@@ -287,7 +287,11 @@ async def test_a_worker_that_hangs_is_a_result(sandbox: MontySandbox, monkeypatc
     program = await sandbox.start("await fetch(1)", tools=TOOLS)
     step = await program.run()
     assert isinstance(step, Calls)
-    os.kill(_worker(), signal.SIGSTOP)
+    worker = _worker()
+    os.kill(worker, signal.SIGSTOP)
+    async with asyncio.timeout(10):
+        while _states(worker) != {"T"}:  # noqa: ASYNC110  it is about another process
+            await asyncio.sleep(0.005)
     stopped = await program.answer([Result(step.calls[0].id, Returned(1))])
     assert isinstance(stopped, LimitHit)
     assert stopped.which == "time"
@@ -362,6 +366,15 @@ async def test_no_worker_survives_when_we_are_killed() -> None:
 
 def _alive(number: int) -> bool:
     try:
-        return Path(f"/proc/{number}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0] != "Z"
+        return _state(Path(f"/proc/{number}/stat")) != "Z"
     except OSError:
         return False
+
+
+def _states(number: int) -> set[str]:
+    """Of each of its threads."""
+    return {_state(thread / "stat") for thread in Path(f"/proc/{number}/task").iterdir()}
+
+
+def _state(stat: Path) -> str:
+    return stat.read_text(encoding="utf-8").rpartition(")")[2].split()[0]

@@ -10,7 +10,19 @@ import typer
 from typer.core import TyperGroup
 
 from holdfast import __version__
-from holdfast.cli import commands, doctor, memory, models, notifications, policy, profiled, profiles, rules, tasks
+from holdfast.cli import (
+    commands,
+    doctor,
+    memory,
+    models,
+    notifications,
+    policy,
+    processes,
+    profiled,
+    profiles,
+    rules,
+    tasks,
+)
 from holdfast.cli.failures import FAILED, INTERRUPTED, exit_code, explained
 from holdfast.errors import HoldfastError
 
@@ -69,6 +81,7 @@ app.add_typer(models.app, name="models")
 app.add_typer(memory.app, name="memory")
 app.add_typer(notifications.app, name="notifications")
 app.add_typer(policy.app, name="policy")
+app.add_typer(processes.app, name="processes")
 app.add_typer(profiles.app, name="profiles")
 app.add_typer(rules.app, name="rules")
 app.add_typer(tasks.app, name="tasks")

@@ -20,7 +20,7 @@ def load_agent(reference: str) -> Agent:
     """The agent that `reference` names. Its module is run, like that of any program."""
     place, name = _split(reference)
     try:
-        module = _load_file(reference, Path(place)) if place.endswith(".py") else _load_module(reference, place)
+        module = load_file(reference, Path(place)) if place.endswith(".py") else load_module(reference, place)
     except AgentNotFound:
         raise
     except (Exception, SystemExit) as error:
@@ -37,7 +37,8 @@ def _split(reference: str) -> tuple[str, str | None]:
     return place, name or None
 
 
-def _load_file(reference: str, path: Path) -> ModuleType:
+def load_file(reference: str, path: Path) -> ModuleType:
+    """The module that a file holds."""
     if not path.is_file():
         raise AgentNotFound(reference, f"there is no file {path}")
     name = f"agent_file_{path.stem}"
@@ -51,7 +52,8 @@ def _load_file(reference: str, path: Path) -> ModuleType:
     return module
 
 
-def _load_module(reference: str, name: str) -> ModuleType:
+def load_module(reference: str, name: str) -> ModuleType:
+    """The module of this name, from the folder we stand in or from what is installed."""
     if not all(part.isidentifier() for part in name.split(".")):
         raise AgentNotFound(reference, "write file.py:name or package.module:name")
     _importable(Path.cwd())

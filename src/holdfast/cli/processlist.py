@@ -11,7 +11,7 @@ import msgspec
 
 from holdfast.agent import Agent
 from holdfast.cli.failures import CANCELLED, FAILED, WAITING, AgentNotFound, CallInvalid, SessionAmbiguous
-from holdfast.cli.loading import _load_file, _load_module  # pyright: ignore[reportPrivateUsage]
+from holdfast.cli.loading import load_file, load_module
 from holdfast.cli.sessions import looking
 from holdfast.cli.terminal import duration, one_line, stdout, table
 from holdfast.errors import JournalMissing
@@ -288,8 +288,8 @@ def _value(text: str) -> Any:  # noqa: ANN401  any JSON value
 def _module(reference: str) -> ModuleType:
     try:
         if reference.endswith(".py"):
-            return _load_file(reference, Path(reference))
-        return _load_module(reference, reference)
+            return load_file(reference, Path(reference))
+        return load_module(reference, reference)
     except AgentNotFound as error:
         message = f"{reference!r} can't be loaded: {error.reason}"
         raise CallInvalid(message) from None

@@ -72,6 +72,16 @@ from holdfast.errors.models import (
 )
 from holdfast.errors.notifications import NotificationsFull, NotificationUnknown
 from holdfast.errors.policy import PolicyInvalid, PolicyMissing, PolicyUnsafe, PolicyUnwritable
+from holdfast.errors.processes import (
+    AgentTurnFailed,
+    FunctionUnknown,
+    ProcessAbandoned,
+    ProcessCancelled,
+    ProcessConflict,
+    ProcessFailed,
+    ProcessInvalid,
+    ProcessUnknown,
+)
 from holdfast.errors.rules import RuleCorrupt, RulesFull, RuleUnknown
 from holdfast.errors.secrets import (
     HiddenError,
@@ -114,6 +124,7 @@ from holdfast.errors.waits import ApprovalMismatch, WaitConsumed, WaitEnded, Wai
 __all__ = [
     "Actor",
     "AgentInvalid",
+    "AgentTurnFailed",
     "AgentUnknown",
     "ApprovalClosed",
     "ApprovalMismatch",
@@ -133,6 +144,7 @@ __all__ = [
     "EventTooLarge",
     "Fenced",
     "ForkPointMissing",
+    "FunctionUnknown",
     "GateInvalid",
     "GroupInvalid",
     "Halted",
@@ -169,6 +181,12 @@ __all__ = [
     "PolicyMissing",
     "PolicyUnsafe",
     "PolicyUnwritable",
+    "ProcessAbandoned",
+    "ProcessCancelled",
+    "ProcessConflict",
+    "ProcessFailed",
+    "ProcessInvalid",
+    "ProcessUnknown",
     "RateExceeded",
     "RecordUnreadable",
     "RecordingDiffers",

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from holdfast.messages import Message, ModelReply
 from holdfast.policy.approvals import Approved, Denied, Question
 from holdfast.policy.hooks import ToolDecision
+from holdfast.processes.state import Registration
 from holdfast.records import Record
 from holdfast.secrets.lending import Lender
 from holdfast.secrets.reserved import words_of
@@ -34,5 +35,5 @@ def lender_of(store: Store, given: SecretsGiven) -> Lender:
 @cache
 def _words() -> frozenset[str]:
     """The words that what we write is made of, wherever it is written as JSON of our own."""
-    told = (Record, ModelReply, Message, Said, Stop, Entered, Ending, TaskCall)
+    told = (Record, ModelReply, Message, Said, Stop, Entered, Ending, TaskCall, Registration)
     return words_of(*told, Question, Approved, Denied, ToolDecision, Compaction)

@@ -28,8 +28,10 @@ from holdfast.models import prices
 from holdfast.names import check_id
 from holdfast.policy.admission import misshapen
 from holdfast.policy.hooks import checked_hooks
+from holdfast.processes import is_process_journal
 from holdfast.runtime.approving import Approvals
 from holdfast.runtime.collecting import rare_collections
+from holdfast.runtime.completing import Question, complete_once
 from holdfast.runtime.delivering import checked_gate, checked_session
 from holdfast.runtime.desk import Desk
 from holdfast.runtime.driver import SessionDrive
@@ -37,6 +39,7 @@ from holdfast.runtime.following import Cursor, Rings, follow_store, store_cursor
 from holdfast.runtime.hiding import lender_of
 from holdfast.runtime.invocation import Emitted, Subscription, emit
 from holdfast.runtime.mirroring import Mirroring
+from holdfast.runtime.procedures import Processes
 from holdfast.runtime.session import Session
 from holdfast.runtime.surroundings import Surround
 from holdfast.runtime.turnstile import Turnstile
@@ -63,13 +66,17 @@ if TYPE_CHECKING:
     from holdfast.errors import HoldfastError
     from holdfast.events import Event
     from holdfast.memory import Memory
+    from holdfast.models import Model
     from holdfast.models.prices import Price
     from holdfast.policy.hooks import Hooks
+    from holdfast.processes.definition import AnyProcedure
     from holdfast.records import Status
     from holdfast.runtime.approving import Approval
     from holdfast.runtime.desk import Recovered
     from holdfast.runtime.invocation import Control, EmitRequest
     from holdfast.runtime.outcome import TurnOutcome
+    from holdfast.runtime.process_handle import Process
+    from holdfast.runtime.processing import ProcessDrive
     from holdfast.runtime.turn import CancelStatus
     from holdfast.secrets.sources import SecretsGiven
     from holdfast.store import Notification
@@ -110,6 +117,7 @@ class Runtime:
         hooks: Sequence[Hooks] = (),
         inline_budget: timedelta | float | None = None,
         secrets: SecretsGiven = None,
+        processes: Sequence[AnyProcedure] = (),
     ) -> None:
         self.store = store
         self.redactor = store.redactor
@@ -144,8 +152,11 @@ class Runtime:
         self.tasks = Desk(self._around)
         """Background work: tool calls that go on after the model has had an answer."""
         self._around.desk = self.tasks
-        self._engine = Embedded(store, self._drive_of, self.watch.ended, concurrency, is_task_id) if drive else None
+        self.processes = Processes(self, self._around, processes)
+        """Durable functions: those that run here, and what was started of them."""
+        self._engine = Embedded(store, self._drive_of, self.watch.ended, concurrency, _in_background) if drive else None
         self.tasks.drives = self._engine
+        self.processes.engine = self._engine
         self._only = only
         self._subscriptions: set[Subscription] = set()
         self._closed = False
@@ -157,6 +168,7 @@ class Runtime:
         await self._around.mirroring.begin()
         if self._engine is not None:
             self._engine.start()
+        await self.processes.begin()
         return self
 
     async def __aexit__(
@@ -171,6 +183,7 @@ class Runtime:
         self._closed = True
         if self._engine is not None:
             await self._engine.stop(grace)
+        await self.processes.close()
         for subscription in list(self._subscriptions):
             await subscription.stop()
         await self._around.mirroring.stop()
@@ -316,6 +329,43 @@ class Runtime:
         if span is None and known is not None and known.limits.deadline is not None:
             span = milliseconds(known.limits.deadline)
         return span
+
+    # ---- processes ----
+
+    async def start(
+        self,
+        process: AnyProcedure | str,
+        /,
+        *args: Any,  # noqa: ANN401  whatever the function takes
+        id: str | None = None,
+        session: str | None = None,
+        **kwargs: Any,  # noqa: ANN401
+    ) -> Process:
+        """Start a durable function. When this returns it is durable, and will come to an end whatever happens.
+
+        The same `id` with the same function and arguments is the same process, with others a `ProcessConflict`. The
+        `session` it works for is told when it ends.
+        """
+        if self._closed:
+            raise RuntimeStopped
+        return await self.processes.start(process, args, kwargs, id=id, session=session)
+
+    async def complete(
+        self,
+        model: Model | str,
+        prompt: str,
+        *,
+        output: Any = None,  # noqa: ANN401  a type or a schema
+        instructions: str = "",
+        key: str | None = None,
+    ) -> Any:  # noqa: ANN401
+        """Ask a model once, without a conversation; text, or a value of the type `output`. Recorded, with its usage.
+
+        The same `key` gives the recorded answer; a journal of its own keeps it.
+        """
+        if self._closed:
+            raise RuntimeStopped
+        return await complete_once(self._around, Question(model, prompt, output, instructions), key)
 
     # ---- stopping and answering ----
 
@@ -486,8 +536,10 @@ class Runtime:
 
     # ---- the engine ----
 
-    def _drive_of(self, work: Work | str, stops_only: bool) -> SessionDrive | TaskDrive | None:  # noqa: FBT001
+    def _drive_of(self, work: Work | str, stops_only: bool) -> SessionDrive | TaskDrive | ProcessDrive | None:  # noqa: FBT001
         session = work if isinstance(work, str) else work.journal
+        if is_process_journal(session):
+            return self.processes.drive_of(work, self._only)
         if is_task_id(session):
             # Somebody asked for it, or its tool is here; of others, only a process that knows them can go on.
             known = isinstance(work, str) or work.agent in self.agents
@@ -506,6 +558,10 @@ class Runtime:
     def active(self) -> int:
         """How many sessions are being driven here."""
         return 0 if self._engine is None else self._engine.active
+
+
+def _in_background(journal: str) -> bool:
+    return is_task_id(journal) or is_process_journal(journal)
 
 
 def _wall(at: datetime | None) -> int | None:
@@ -534,6 +590,7 @@ async def open(  # noqa: PLR0913
     inline_budget: timedelta | float | None = None,
     limits: StoreLimits | None = None,
     clock: Clock | None = None,
+    processes: Sequence[AnyProcedure] = (),
 ) -> AsyncGenerator[Runtime]:
     """Open the store at `path` (None: in memory) with the agents that may run on it, as an async context manager.
 
@@ -560,6 +617,7 @@ async def open(  # noqa: PLR0913
                 secrets=secrets,
                 hooks=hooks,
                 inline_budget=inline_budget,
+                processes=processes,
             ) as runtime,
         ):
             yield runtime

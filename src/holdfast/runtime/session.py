@@ -14,6 +14,7 @@ from holdfast.effects.canonical import check as check_json
 from holdfast.errors import EmptyInput, InvalidArgument, InvalidId, TurnUnknown
 from holdfast.messages import Attachment, Message, Text, Usage
 from holdfast.names import check_id, check_text
+from holdfast.processes import is_process_journal
 from holdfast.runtime.following import follow_session, session_cursor
 from holdfast.runtime.reading import read_conversation
 from holdfast.runtime.turn import Turn
@@ -48,8 +49,8 @@ class Session:
 
     def __init__(self, runtime: Runtime, id: str, agent: str | None) -> None:
         self.id = check_id("session", id)
-        if is_task_id(id):
-            raise InvalidId("session", id, "ids like this are those of tasks")
+        if is_task_id(id) or is_process_journal(id):
+            raise InvalidId("session", id, "ids like this are those of tasks and processes")
         self._runtime = runtime
         self._agent = agent
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from holdfast.errors import InvariantBroken
 from holdfast.messages import decode_reply
 from holdfast.policy.limits import Used
+from holdfast.processes.ids import is_process_key
 from holdfast.records import TASK, Done, Outcome, Started
 from holdfast.store.spending.contract import MAX_SPEND, NOTHING, Spend
 from holdfast.turns import keys
@@ -45,10 +46,12 @@ def _spent(steps: int, usage: Usage, cost: float | None, calls: int = 1) -> Spen
     )
 
 
-def spend_of(record: Record, read: ReadBlob) -> Spend | None:
+def spend_of(record: Record, read: ReadBlob) -> Spend | None:  # noqa: PLR0911  one for each kind of record
     """What one record says was spent; None when it says nothing of the kind."""
     if type(record) is Started:
         return _TASK if record.run == TASK else None
+    if is_process_key(getattr(record, "key", "")):
+        return _direct(record, read)
     key = keys.parse(getattr(record, "key", ""))
     if key is None or (key.inner and not (type(record) is Done and is_compaction(record.key))):
         return None
@@ -61,6 +64,17 @@ def spend_of(record: Record, read: ReadBlob) -> Spend | None:
         reply = decode_reply(body)
         return spent_on(reply.usage, reply.cost)
     return _CALL if key.name == "tools" and key.call and isinstance(record, Outcome) else None
+
+
+def _direct(record: Record, read: ReadBlob) -> Spend | None:
+    """A model call of a process, outside any conversation; what else a process does is no spending of its own."""
+    if type(record) is not Done or record.ask is None or record.ask.kind != "direct":
+        return None
+    body = bytes(record.value) if record.blob is None else read(record.blob)
+    if body is None:
+        return None
+    reply = decode_reply(body)
+    return spent_on(reply.usage, reply.cost)
 
 
 def spent_by(records: Iterable[Record]) -> Spend:

@@ -30,6 +30,8 @@ class SimulatedLoop(asyncio.SelectorEventLoop):
         """How often the loop has gone round. It runs one callback a turn, so nothing can happen between two turns."""
         self.on_turn: dict[int, Callable[[], object]] = {}
         """What to do when the loop comes to a turn: a way to interfere at every possible moment."""
+        self.held: list[Any] = []
+        """Callbacks that are ready and wait for a later turn."""
         self._now = 0.0
 
     def time(self) -> float:
@@ -47,6 +49,7 @@ class SimulatedLoop(asyncio.SelectorEventLoop):
         else:
             chosen = rest.pop(self.random.randrange(len(rest)))
             loop._ready = collections.deque([chosen])
+        self.held = rest
         try:
             cast("Any", super())._run_once()
         finally:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from holdfast.errors import InvalidId, InvalidNumber, MemoryConflict, MemoryCorrupt
+from holdfast.hands.memory.commands import Commands
 from holdfast.memory import Memory
 from holdfast.store import Store, StoreLimits, open_store
 from holdfast.testing import ManualClock
@@ -152,3 +153,9 @@ async def test_whoever_goes_through_all_entries_is_told_of_damaged_ones_if_he_as
 async def test_whoever_goes_through_all_entries_does_not_miss_damaged_ones(damaged: Memory) -> None:
     with pytest.raises(MemoryCorrupt, match="'b' of 'notes'"):
         _ = [entry async for entry in damaged.entries()]
+
+
+async def test_an_agent_that_looks_at_a_folder_is_told_what_is_damaged(damaged: Memory) -> None:
+    seen = await Commands(damaged, "somebody").view("/memories", None)
+    assert "/memories/c" in seen
+    assert "/memories/b is damaged" in seen

@@ -89,7 +89,9 @@ async def _keep_beside(memory: Memory, key: str, version: int, text: str) -> tup
     current = await memory.get(key)
     if current is not None and current.value == text:
         return f"{memory.scope}/{key} is at version {current.version}: somebody wrote the same", 0
-    taken = {entry.key async for entry in memory.entries()}
+    taken: set[str] = set()
+    async for entry in memory.entries(damaged=taken.add):
+        taken.add(entry.key)
     beside = conflict_key(key, version, digest_of(text.encode()), taken)
     await memory.put(beside, text, expected=0)
     said = f"{key!r} was changed meanwhile and is at version {version}; your text is kept as {memory.scope}/{beside}"

@@ -62,18 +62,19 @@ async def export_entries(path: Path, scope: str | None, out: Path | None) -> int
     """Write all entries, or those of one scope."""
     progress = _Progress(stderr())
     count = 0
+    damaged: list[str] = []
     async with remembering(path) as store:
         if out is None:
-            async for line in _lines(store, scope):
+            async for line in _lines(store, scope, damaged):
                 sys.stdout.buffer.write(line)
                 count += 1
             sys.stdout.buffer.flush()
-            return 0
+            return _told(damaged)
         beside = out.with_name(f".{out.name}.{os.getpid()}.tmp")
         number = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         try:
             with os.fdopen(number, "wb") as file:
-                async for line in _lines(store, scope):
+                async for line in _lines(store, scope, damaged):
                     file.write(line)
                     count += 1
                     progress.show(count)
@@ -85,14 +86,23 @@ async def export_entries(path: Path, scope: str | None, out: Path | None) -> int
             raise
     progress.clear()
     stderr().line(f"{count:,} entries")
-    return 0
+    return _told(damaged)
 
 
-async def _lines(store: Store, scope: str | None) -> AsyncGenerator[bytes]:
+def _told(damaged: list[str]) -> int:
+    """Say which entries are missing, because they are damaged."""
+    for name in damaged:
+        stderr().line(f"left out: {one_line(name)} does not match its checksum")
+    return FAILED if damaged else 0
+
+
+async def _lines(store: Store, scope: str | None, damaged: list[str]) -> AsyncGenerator[bytes]:
     scopes = [found.scope for found in await store.memory_scopes()] if scope is None else [scope]
     for name in scopes:
-        async for entry in Memory(store, name).entries():
+        here: list[str] = []
+        async for entry in Memory(store, name).entries(damaged=here.append):
             yield msgspec.json.encode(entry) + b"\n"
+        damaged += [f"the memory {key!r} of {name!r}" for key in here]
 
 
 async def import_entries(path: Path, file: str, *, overwrite: bool, as_json: bool) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from holdfast.bounds import check_int
+from holdfast.bounds import MAX_INT, check_int
 from holdfast.errors import InvalidArgument
 from holdfast.turns.compacting import Budget as Room
 
@@ -38,7 +38,7 @@ class Compaction:
     summary: int = 0
     """Most tokens of a summary; 0: an eighth of the room, from 200 to 4,000."""
     model: Any = None
-    """Who writes summaries; None: the model of the agent."""
+    """Who writes summaries, a model or its name; None: the model of the agent."""
     counter: Counter | None = None
     """Counts the tokens of a message; None: an estimate."""
 
@@ -47,7 +47,13 @@ class Compaction:
             raise InvalidArgument("compaction enabled", self.enabled, "True or False")
         if self.window is not None:
             check_int("compaction window", self.window, least=1_000)
+        if self.reserve is not None:
+            check_int("compaction reserve", self.reserve, most=(self.window or MAX_INT) - 1)
         self.room(self.window or 100_000, 0)
+        if self.model is not None and not isinstance(self.model, str | list | tuple) and not hasattr(self.model, "stream"):
+            raise InvalidArgument("compaction model", self.model, "a model, or a name such as 'provider:model',")
+        if self.counter is not None and not callable(getattr(self.counter, "tokens", None)):
+            raise InvalidArgument("compaction counter", self.counter, "something with tokens(message)")
 
     def room(self, window: int, fixed: int) -> Room:
         """The room of a request in a window of this size."""

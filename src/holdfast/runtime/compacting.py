@@ -18,6 +18,7 @@ from holdfast.crashpoints import crash_point
 from holdfast.effects.canonical import digest_of_bytes
 from holdfast.errors import ModelError
 from holdfast.messages import ModelRequest, Settings, Text, Usage, UserMessage
+from holdfast.models import model as named
 from holdfast.models import prices, respond
 from holdfast.records import Ask, Done
 from holdfast.runtime.spending import spent_on_room
@@ -26,6 +27,7 @@ from holdfast.tools.paging import READER
 from holdfast.tools.results import said_by
 from holdfast.turns.compacting import Budget as Room
 from holdfast.turns.compacting import (
+    Careful,
     Estimator,
     Gauge,
     Plan,
@@ -73,6 +75,8 @@ class Compacting:
         self._recorder = recorder
         self._hooked = hooked
         self._breaker = turn.breaker
+        given = agent.compaction.counter
+        self._counter: Counter = Estimator() if given is None else Careful(given)
         self._gauge: Gauge | None = None
         self._here: dict[str, int] = {}
         """Compactions that were made here, by the call that needed them."""
@@ -110,18 +114,16 @@ class Compacting:
         room = self._room()
         if room is None:
             return thread
-        counter = self._agent.compaction.counter or Estimator()
-        gauge = self._gauge or Gauge(counter, room.fixed)
+        gauge = self._gauge or Gauge(self._counter, room.fixed)
         self._gauge = gauge.read(thread)
         if not self._gauge.needs(room):
             return thread
-        return await self._compacted(key, thread, room, counter, "full") or thread
+        return await self._compacted(key, thread, room, "full") or thread
 
     async def overflown(self, key: str, thread: Thread) -> Thread | None:
         """The context after the provider has refused it as too long; None where no room can be made."""
-        counter = self._agent.compaction.counter or Estimator()
-        room = self._room() or self._guessed(thread, counter)
-        return await self._compacted(key, thread, room, counter, "overflow")
+        room = self._room() or self._guessed(thread)
+        return await self._compacted(key, thread, room, "overflow")
 
     def _room(self) -> Room | None:
         """The room of a request, where the window is known."""
@@ -131,20 +133,20 @@ class Compacting:
         window = asked.window or prices.window(self._agent.model.name)
         return None if window is None else asked.room(window, self._fixed)
 
-    def _guessed(self, thread: Thread, counter: Counter) -> Room:
+    def _guessed(self, thread: Thread) -> Room:
         """The window is not known, but less than this: so much that a part of it will do."""
-        total = self._fixed + sum(map(counter.tokens, thread.messages))
+        total = self._fixed + sum(map(self._counter.tokens, thread.messages))
         return self._agent.compaction.room(max(total * 3 // 4, 2_000), self._fixed)
 
     @property
     def _fixed(self) -> int:
         return self._agent.fixed_tokens
 
-    async def _compacted(self, key: str, thread: Thread, room: Room, counter: Counter, why: Why) -> Thread | None:
+    async def _compacted(self, key: str, thread: Thread, room: Room, why: Why) -> Thread | None:
         known = None if self._gauge is None else self._gauge.known
         first = self._turn.said[0].id if self._turn.said else ""
         reader = READER if READER in self._agent.tools else ""
-        made = plan(thread, room, counter, known, first, pinned=self._turn.pinned, reader=reader, why=why)
+        made = plan(thread, room, self._counter, known, first, pinned=self._turn.pinned, reader=reader, why=why)
         if not isinstance(made, Plan):
             return None
         if self._hooked.has("before_compaction"):
@@ -152,7 +154,7 @@ class Compacting:
             if denied is not None:
                 return None
         begun = asyncio.get_running_loop().time()
-        compaction = await self._recorded(key, await self._carried_out(thread, made, counter), begun)
+        compaction = await self._recorded(key, await self._carried_out(thread, made), begun)
         if compaction is None:
             return None
         self._count(compaction)
@@ -177,7 +179,7 @@ class Compacting:
 
     # ---- the summary ----
 
-    async def _carried_out(self, thread: Thread, made: Plan, counter: Counter) -> Compaction:
+    async def _carried_out(self, thread: Thread, made: Plan) -> Compaction:
         if made.way != "summary":
             return Compaction(plan=made)
         now = self._performer.now()
@@ -185,7 +187,7 @@ class Compacting:
             return Compaction(plan=fallback(thread, made))
         summary = _Summary()
         try:
-            await self._summarise(thread, made, counter, summary)
+            await self._summarise(thread, made, summary)
         except BaseException as error:
             if passes(error):
                 raise
@@ -199,9 +201,9 @@ class Compacting:
         self._breaker = self._breaker.succeeded()
         return summary.compaction(made, summary.text)
 
-    async def _summarise(self, thread: Thread, made: Plan, counter: Counter, summary: _Summary) -> None:
+    async def _summarise(self, thread: Thread, made: Plan, summary: _Summary) -> None:
         asked = self._agent.compaction
-        model = self._agent.model if asked.model is None else asked.model
+        model = self._agent.model if asked.model is None else named(asked.model)
         prior = prior_of(thread, made)
         for piece in chunks(thread, made, max(made.after, 2_000), most=PIECES):
             question = summary_request(piece, prior, made.cap)
@@ -214,7 +216,7 @@ class Compacting:
                 ),
             )
             summary.count(reply, self._around.price(reply, model.name), model.name)
-            found = accept_summary(reply.text, reply.finish, made.cap, counter)
+            found = accept_summary(reply.text, reply.finish, made.cap, self._counter)
             if isinstance(found, Refused):
                 raise ModelError(found.detail, kind=found.reason)
             prior = found

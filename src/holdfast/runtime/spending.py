@@ -38,12 +38,16 @@ def spent_on_room(made: Compaction) -> Spend | None:
 def _spent(steps: int, usage: Usage, cost: float | None, calls: int = 1) -> Spend:
     return Spend(
         model_calls=steps,
-        # What a model of somebody's own says may be any number.
-        input_tokens=min(usage.input + usage.cache_read + usage.cache_write, MAX_SPEND),
-        output_tokens=min(usage.output, MAX_SPEND),
-        cost_micros=0 if cost is None else min(round(cost * 1_000_000), MAX_SPEND),
+        input_tokens=_counted(usage.input + usage.cache_read + usage.cache_write),
+        output_tokens=_counted(usage.output),
+        cost_micros=0 if cost is None else _counted(cost * 1_000_000),
         unpriced=calls if cost is None else 0,
     )
+
+
+def _counted(said: float) -> int:
+    """A number that can be counted: what a model of somebody's own says may be any number."""
+    return round(max(0, min(said, MAX_SPEND)))
 
 
 def spend_of(record: Record, read: ReadBlob) -> Spend | None:  # noqa: PLR0911  one for each kind of record

@@ -56,12 +56,15 @@ class Commands:
     async def _list(self, path: str, place: Place) -> str:
         shown: list[Remembered] = []
         count = 0
-        async for entry in self._memory.entries(place.prefix):
+        damaged: list[str] = []
+        async for entry in self._memory.entries(place.prefix, damaged=damaged.append):
             count += 1
             shown += [entry] if count <= MAX_LISTED else []
-        if not count and place.key:
+        if not count and not damaged and place.key:
             raise NothingThere(path)
-        return shown_list(path.rstrip("/"), shown, count - len(shown))
+        listed = shown_list(path.rstrip("/"), shown, count - len(shown))
+        told = [f"{path_of(key)} is damaged and can't be read." for key in damaged[:MAX_LISTED]]
+        return "\n".join([listed, *told])
 
     async def create(self, path: str, text: str) -> str:
         """Make a file."""
@@ -91,7 +94,9 @@ class Commands:
             raise NothingThere(path)
         if not place.key:
             raise PathInvalid(path, f"'{ROOT}' itself can't be deleted; name a file or a folder in it")
-        keys = [entry.key async for entry in self._memory.entries(place.prefix)]
+        damaged: list[str] = []
+        sound = [entry.key async for entry in self._memory.entries(place.prefix, damaged=damaged.append)]
+        keys = [*sound, *damaged]
         if not keys:
             raise NothingThere(path)
         for key in keys:
@@ -171,7 +176,7 @@ class Commands:
                     raise
             else:
                 return _deleted(path_of(place.key))
-        if await self._memory.list(place.prefix, limit=1):
+        if await self._memory.list(place.prefix, limit=1) or await self._memory.damaged(place.prefix):
             raise NotDone  # what is left is deleted now
         return _deleted(path)
 

@@ -18,7 +18,7 @@ from holdfast.turns.compacting.applying import apply, fallback
 from holdfast.turns.compacting.breaker import Breaker
 from holdfast.turns.compacting.budget import Budget, Reported, TooLarge, Why
 from holdfast.turns.compacting.clipping import place_of, result_id
-from holdfast.turns.compacting.counting import Counter, Estimator, text_tokens
+from holdfast.turns.compacting.counting import Careful, Counter, Estimator, text_tokens
 from holdfast.turns.compacting.gauge import Gauge
 from holdfast.turns.compacting.marks import mark_of, summary_in
 from holdfast.turns.compacting.planning import plan
@@ -39,6 +39,7 @@ __all__ = [
     "HEADINGS",
     "Breaker",
     "Budget",
+    "Careful",
     "Clip",
     "Counter",
     "Estimator",

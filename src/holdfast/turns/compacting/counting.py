@@ -7,6 +7,7 @@ provider reports.
 
 from __future__ import annotations
 
+import math
 import re
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
@@ -44,6 +45,8 @@ TEXT_BYTES: Final = 3
 REPLAY_BYTES: Final = 3
 """Bytes of a provider's own data (signatures, encrypted thoughts) for one token."""
 
+_MOST: Final = 2**40
+"""Tokens of one message, whoever counts."""
 _RUN: Final = re.compile(rb"[A-Za-z0-9+/_-]{80,}")
 """Base64, digests and the like: nearly every pair of characters is a token."""
 _OF_RUN: Final = 75
@@ -96,6 +99,23 @@ class Estimator:
                 return MESSAGE + sum(map(_of_part, message.parts))
             case ToolMessage():
                 return MESSAGE + sum(map(_of_result, message.results))
+
+
+class Careful:
+    """A counter of somebody's own. What it says is made a number that can be counted; where it fails, it is estimated."""
+
+    __slots__ = ("_counter", "_estimator")
+
+    def __init__(self, counter: Counter) -> None:
+        self._counter = counter
+        self._estimator = Estimator()
+
+    def tokens(self, message: Message, /) -> int:
+        """Its tokens, as somebody knows better; else about how many."""
+        try:
+            return min(max(math.ceil(self._counter.tokens(message)), 0), _MOST)
+        except Exception:  # noqa: BLE001  a counter must never fail a turn
+            return self._estimator.tokens(message)
 
 
 def text_tokens(text: str) -> int:

@@ -157,5 +157,5 @@ async def test_whoever_goes_through_all_entries_does_not_miss_damaged_ones(damag
 
 async def test_an_agent_that_looks_at_a_folder_is_told_what_is_damaged(damaged: Memory) -> None:
     seen = await Commands(damaged, "somebody").view("/memories", None)
-    assert "/memories/c" in seen
-    assert "/memories/b is damaged" in seen
+    assert "/memories/c.md" in seen
+    assert "/memories/b.md is damaged" in seen

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from holdfast.errors import NotASession as NotASession
     from holdfast.errors import PolicyInvalid as PolicyInvalid
     from holdfast.errors import PolicyMissing as PolicyMissing
+    from holdfast.errors import ProgramsUnavailable as ProgramsUnavailable
     from holdfast.errors import ReplayMismatch as ReplayMismatch
     from holdfast.errors import RunFailed as RunFailed
     from holdfast.errors import RuntimeStopped as RuntimeStopped
@@ -156,6 +157,9 @@ if TYPE_CHECKING:
     from holdfast.runtime.approving import Approval as Approval
     from holdfast.runtime.process_handle import Process as Process
     from holdfast.runtime.runtime import LIVE as LIVE
+    from holdfast.sandbox import MontySandbox as MontySandbox
+    from holdfast.sandbox import ProgramLimits as ProgramLimits
+    from holdfast.sandbox import Sandbox as Sandbox
     from holdfast.secrets.logs import RedactingFilter as RedactingFilter
     from holdfast.secrets.sources import Secrets as Secrets
     from holdfast.store import Notification as Notification
@@ -253,6 +257,7 @@ _HOMES = {
     "ModelRequest": "holdfast.messages",
     "ModelStarted": "holdfast.events",
     "ModelUnknown": "holdfast.errors",
+    "MontySandbox": "holdfast.sandbox",
     "NoneSucceeded": "holdfast.errors",
     "NotASession": "holdfast.errors",
     "NotDone": "holdfast.tools",
@@ -261,6 +266,8 @@ _HOMES = {
     "PolicyInvalid": "holdfast.errors",
     "PolicyMissing": "holdfast.errors",
     "Price": "holdfast.models.prices",
+    "ProgramLimits": "holdfast.sandbox",
+    "ProgramsUnavailable": "holdfast.errors",
     "Reach": "holdfast.tools.reach",
     "Reasoning": "holdfast.messages",
     "ReasoningChunk": "holdfast.messages",
@@ -276,6 +283,7 @@ _HOMES = {
     "RunStarted": "holdfast.events",
     "Runtime": "holdfast.runtime",
     "RuntimeStopped": "holdfast.errors",
+    "Sandbox": "holdfast.sandbox",
     "Secrets": "holdfast.secrets.sources",
     "Session": "holdfast.runtime",
     "Settings": "holdfast.messages",

@@ -82,6 +82,15 @@ from holdfast.errors.processes import (
     ProcessInvalid,
     ProcessUnknown,
 )
+from holdfast.errors.programs import (
+    AnswerRefused,
+    ProgramDiverged,
+    ProgramOver,
+    ProgramsUnavailable,
+    SandboxFull,
+    StubsInvalid,
+    WorkerFailed,
+)
 from holdfast.errors.rules import RuleCorrupt, RulesFull, RuleUnknown
 from holdfast.errors.secrets import (
     HiddenError,
@@ -126,6 +135,7 @@ __all__ = [
     "AgentInvalid",
     "AgentTurnFailed",
     "AgentUnknown",
+    "AnswerRefused",
     "ApprovalClosed",
     "ApprovalMismatch",
     "ApprovalUnknown",
@@ -187,6 +197,9 @@ __all__ = [
     "ProcessFailed",
     "ProcessInvalid",
     "ProcessUnknown",
+    "ProgramDiverged",
+    "ProgramOver",
+    "ProgramsUnavailable",
     "RateExceeded",
     "RecordUnreadable",
     "RecordingDiffers",
@@ -200,6 +213,7 @@ __all__ = [
     "RunEnded",
     "RunFailed",
     "RuntimeStopped",
+    "SandboxFull",
     "ScopeBusy",
     "SecretExposed",
     "SecretNameInvalid",
@@ -219,6 +233,7 @@ __all__ = [
     "StoreTooNew",
     "StoreUnsafe",
     "StreamCut",
+    "StubsInvalid",
     "Suspended",
     "TaskUnknown",
     "ToolInvalid",
@@ -229,5 +244,6 @@ __all__ = [
     "WaitExpired",
     "WaitUnknown",
     "WalPinned",
+    "WorkerFailed",
     "WorldError",
 ]

@@ -78,7 +78,11 @@ class Unfinished(NamedTuple):
 
 
 class _Overflow(Exception):
-    """The provider says that the request is longer than the model's window."""
+    """The provider says that the request is longer than the model's window. A `reply` that says so was paid for."""
+
+    def __init__(self, reply: ModelReply | None = None) -> None:
+        super().__init__()
+        self.reply = reply
 
 
 class Asking:
@@ -130,8 +134,9 @@ class Asking:
             return self._seen(_recorded(decision.outcome), effect.thread, thread)
         try:
             response = await self._asked(effect, thread, key, ask, again=True)
-        except _Overflow:
-            shorter = await compacting.overflown(key, thread)
+        except _Overflow as overflow:
+            self._begin_anew()
+            shorter = await compacting.overflown(key, thread, overflow.reply)
             thread = thread if shorter is None else shorter
             response = await self._asked(effect, thread, key, self._question(thread), again=False)
         if isinstance(response, Replied):
@@ -155,9 +160,8 @@ class Asking:
     async def _asked(
         self, effect: CallModel, thread: Thread, key: str, ask: Ask, *, again: bool
     ) -> Replied | ModelFailed:
-        if thread is not effect.thread:
-            self._searched = 0  # it is another conversation since room was made in it
-        request = self._agent.request(thread, effect.position, await self._attached(thread))
+        files = await self._attached(thread, anew=thread is not effect.thread)
+        request = self._agent.request(thread, effect.position, files)
         instructions = self._redactor.text(request.instructions)
         if instructions is not request.instructions:
             request = msgspec.structs.replace(request, instructions=instructions)
@@ -207,7 +211,7 @@ class Asking:
                 case Deny(reason):
                     raise ModelError(reason, kind="denied")
                 case Answer(value):
-                    return ModelReply((Text(str(value)),), "stop", Usage(), "hook")
+                    return ModelReply((Text(str(value)),), "stop", Usage(), "hook", cost=0.0)
                 case None:
                     pass
         reply = self._priced(await self._stream(unfinished, request))
@@ -233,12 +237,19 @@ class Asking:
         cost = self._around.price(reply, asked)
         return reply if cost is None else msgspec.structs.replace(reply, cost=cost)
 
-    async def _attached(self, thread: Thread) -> dict[str, bytes]:
-        """The bytes of all attachments of the conversation; each is read once in a turn."""
+    async def _attached(self, thread: Thread, *, anew: bool) -> dict[str, bytes]:
+        """The bytes of all attachments of the conversation; each is read once as long as it is in it.
+
+        It is looked through `anew` where it is another one, since room was made in it.
+        """
+        before = self._files
+        if anew:
+            self._searched, self._files = 0, {}
         for message in thread.tail(len(thread) - self._searched):
             for digest in _attachments(message):
                 if digest not in self._files:
-                    self._files[digest] = await self._performer.large(Blob(digest, 0))
+                    known = before.get(digest)
+                    self._files[digest] = await self._performer.large(Blob(digest, 0)) if known is None else known
         self._searched = len(thread)
         return self._files
 
@@ -292,6 +303,11 @@ class Asking:
         if shown:
             self._show(kind, **fields, **{field: shown})
 
+    def _begin_anew(self) -> None:
+        """What was shown of a reply does not count."""
+        self._pieces.clear()
+        self._show(events.AttemptReset, reason="context_overflow")
+
     def _show_held(self) -> None:
         pieces, self._pieces = self._pieces, {}
         for (kind, field, *fields), stream in pieces.items():
@@ -304,7 +320,7 @@ class Asking:
 
 def _check_fits(reply: ModelReply, *, again: bool) -> None:
     if again and reply.finish == "context_overflow":
-        raise _Overflow
+        raise _Overflow(reply)
 
 
 def _recorded(outcome: Outcome) -> Replied | ModelFailed:

@@ -120,10 +120,13 @@ class Compacting:
             return thread
         return await self._compacted(key, thread, room, "full") or thread
 
-    async def overflown(self, key: str, thread: Thread) -> Thread | None:
-        """The context after the provider has refused it as too long; None where no room can be made."""
+    async def overflown(self, key: str, thread: Thread, refused: ModelReply | None = None) -> Thread | None:
+        """The context after the provider has refused it as too long; None where no room can be made.
+
+        A reply that only says that it was `refused` is paid for with what making room takes.
+        """
         room = self._room() or self._guessed(thread)
-        return await self._compacted(key, thread, room, "overflow")
+        return await self._compacted(key, thread, room, "overflow", refused)
 
     def _room(self) -> Room | None:
         """The room of a request, where the window is known."""
@@ -142,7 +145,9 @@ class Compacting:
     def _fixed(self) -> int:
         return self._agent.fixed_tokens
 
-    async def _compacted(self, key: str, thread: Thread, room: Room, why: Why) -> Thread | None:
+    async def _compacted(
+        self, key: str, thread: Thread, room: Room, why: Why, refused: ModelReply | None = None
+    ) -> Thread | None:
         known = None if self._gauge is None else self._gauge.known
         first = self._turn.said[0].id if self._turn.said else ""
         reader = READER if READER in self._agent.tools else ""
@@ -154,7 +159,8 @@ class Compacting:
             if denied is not None:
                 return None
         begun = asyncio.get_running_loop().time()
-        compaction = await self._recorded(key, await self._carried_out(thread, made), begun)
+        done = await self._carried_out(thread, made)
+        compaction = await self._recorded(key, done if refused is None else done.paying(refused), begun)
         if compaction is None:
             return None
         self._count(compaction)

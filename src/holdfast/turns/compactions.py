@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 import msgspec
+from msgspec.structs import replace
 
 from holdfast.messages import Usage
 from holdfast.turns.compacting import Plan, apply
 
 if TYPE_CHECKING:
+    from holdfast.messages import ModelReply
     from holdfast.turns.compacting import Breaker
     from holdfast.turns.thread import Thread
 
@@ -32,6 +34,13 @@ class Compaction(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     def applied(self, thread: Thread) -> Thread:
         """What the model sees of a conversation after it."""
         return apply(thread, self.plan, self.summary)
+
+    def paying(self, refused: ModelReply) -> Compaction:
+        """The same, with what a reply took that says nothing but that there was no room."""
+        usage, cost = self.usage + refused.usage, None
+        if self.cost is not None and refused.cost is not None:
+            cost = self.cost + refused.cost
+        return replace(self, model=self.model or refused.model, calls=self.calls + 1, usage=usage, cost=cost)
 
     def judged(self, breaker: Breaker, at: int) -> Breaker:
         """Whether summaries may be tried after it. Where none was tried, nothing changes."""

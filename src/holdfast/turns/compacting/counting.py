@@ -102,7 +102,7 @@ class Estimator:
 
 
 class Careful:
-    """A counter of somebody's own. What it says is made a number that can be counted; where it fails, it is estimated."""
+    """A counter of somebody's own: what it says is made a whole number, and where it fails there is an estimate."""
 
     __slots__ = ("_counter", "_estimator")
 

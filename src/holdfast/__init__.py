@@ -43,9 +43,17 @@ if TYPE_CHECKING:
     from holdfast.errors import ReplayMismatch as ReplayMismatch
     from holdfast.errors import RunFailed as RunFailed
     from holdfast.errors import RuntimeStopped as RuntimeStopped
+    from holdfast.errors import ScheduleInvalid as ScheduleInvalid
     from holdfast.errors import StoreError as StoreError
     from holdfast.errors import TaskUnknown as TaskUnknown
+    from holdfast.errors import TemplateInvalid as TemplateInvalid
+    from holdfast.errors import TemplateUnfilled as TemplateUnfilled
     from holdfast.errors import ToolInvalid as ToolInvalid
+    from holdfast.errors import TriggerConflict as TriggerConflict
+    from holdfast.errors import TriggerDisabled as TriggerDisabled
+    from holdfast.errors import TriggerInvalid as TriggerInvalid
+    from holdfast.errors import TriggersFull as TriggersFull
+    from holdfast.errors import TriggerUnknown as TriggerUnknown
     from holdfast.errors import TurnUnknown as TurnUnknown
     from holdfast.errors import UsageError as UsageError
     from holdfast.errors import WaitExpired as WaitExpired
@@ -72,6 +80,9 @@ if TYPE_CHECKING:
     from holdfast.events import ModelFailed as ModelFailed
     from holdfast.events import ModelNote as ModelNote
     from holdfast.events import ModelStarted as ModelStarted
+    from holdfast.events import ProcessEnded as ProcessEnded
+    from holdfast.events import ProcessStarted as ProcessStarted
+    from holdfast.events import ProcessWaiting as ProcessWaiting
     from holdfast.events import ReasoningDelta as ReasoningDelta
     from holdfast.events import RunResumed as RunResumed
     from holdfast.events import RunStarted as RunStarted
@@ -157,6 +168,10 @@ if TYPE_CHECKING:
     from holdfast.runtime.approving import Approval as Approval
     from holdfast.runtime.process_handle import Process as Process
     from holdfast.runtime.runtime import LIVE as LIVE
+    from holdfast.runtime.triggers import Delivery as Delivery
+    from holdfast.runtime.triggers import EventReceipt as EventReceipt
+    from holdfast.runtime.triggers import Trigger as Trigger
+    from holdfast.runtime.triggers import TriggerStatus as TriggerStatus
     from holdfast.sandbox import MontySandbox as MontySandbox
     from holdfast.sandbox import ProgramLimits as ProgramLimits
     from holdfast.sandbox import Sandbox as Sandbox
@@ -177,27 +192,19 @@ if TYPE_CHECKING:
     from holdfast.tools import toolset as toolset
     from holdfast.tools.context import Context as Context
     from holdfast.tools.reach import Reach as Reach
+    from holdfast.triggers import TriggerOptions as TriggerOptions
+    from holdfast.triggers import cron as cron
+    from holdfast.triggers import event as event
+    from holdfast.triggers import interval as interval
+    from holdfast.triggers import watch as watch
+    from holdfast.triggers import webhook as webhook
 
 __version__ = "0.1.0"
 
 _HOMES = {
-    "AgentTurnFailed": "holdfast.errors.processes",
-    "FunctionUnknown": "holdfast.errors.processes",
-    "Procedure": "holdfast.processes.definition",
-    "Process": "holdfast.runtime.process_handle",
-    "ProcessAbandoned": "holdfast.errors.processes",
-    "ProcessCancelled": "holdfast.errors.processes",
-    "ProcessConflict": "holdfast.errors.processes",
-    "ProcessContext": "holdfast.processes.context",
-    "ProcessEvent": "holdfast.processes.timeline",
-    "ProcessFailed": "holdfast.errors.processes",
-    "ProcessInvalid": "holdfast.errors.processes",
-    "ProcessLine": "holdfast.processes.timeline",
-    "ProcessUnknown": "holdfast.errors.processes",
-    "Stuck": "holdfast.processes.stuck",
-    "process": "holdfast.processes.definition",
     "Admission": "holdfast.policy.admission",
     "Agent": "holdfast.agent",
+    "AgentTurnFailed": "holdfast.errors.processes",
     "AgentUnknown": "holdfast.errors",
     "Approval": "holdfast.runtime.approving",
     "ApprovalClosed": "holdfast.errors",
@@ -221,6 +228,7 @@ _HOMES = {
     "ControlCancelled": "holdfast.errors",
     "CursorInvalid": "holdfast.errors",
     "Decision": "holdfast.policy.subject",
+    "Delivery": "holdfast.runtime.triggers",
     "Effect": "holdfast.effects.boundary",
     "EffectCancelled": "holdfast.errors",
     "EffectContext": "holdfast.effects.boundary",
@@ -229,10 +237,12 @@ _HOMES = {
     "EmitRequest": "holdfast.runtime",
     "Emitted": "holdfast.runtime",
     "Event": "holdfast.events",
+    "EventReceipt": "holdfast.runtime.triggers",
     "Fallback": "holdfast.models.fallback",
     "Fenced": "holdfast.errors",
     "File": "holdfast.attachments",
     "ForkPointMissing": "holdfast.errors",
+    "FunctionUnknown": "holdfast.errors.processes",
     "Gap": "holdfast.events",
     "GateInvalid": "holdfast.errors",
     "HoldfastError": "holdfast.errors",
@@ -266,6 +276,20 @@ _HOMES = {
     "PolicyInvalid": "holdfast.errors",
     "PolicyMissing": "holdfast.errors",
     "Price": "holdfast.models.prices",
+    "Procedure": "holdfast.processes.definition",
+    "Process": "holdfast.runtime.process_handle",
+    "ProcessAbandoned": "holdfast.errors.processes",
+    "ProcessCancelled": "holdfast.errors.processes",
+    "ProcessConflict": "holdfast.errors.processes",
+    "ProcessContext": "holdfast.processes.context",
+    "ProcessEnded": "holdfast.events",
+    "ProcessEvent": "holdfast.processes.timeline",
+    "ProcessFailed": "holdfast.errors.processes",
+    "ProcessInvalid": "holdfast.errors.processes",
+    "ProcessLine": "holdfast.processes.timeline",
+    "ProcessStarted": "holdfast.events",
+    "ProcessUnknown": "holdfast.errors.processes",
+    "ProcessWaiting": "holdfast.events",
     "ProgramLimits": "holdfast.sandbox",
     "ProgramsUnavailable": "holdfast.errors",
     "Reach": "holdfast.tools.reach",
@@ -284,6 +308,7 @@ _HOMES = {
     "Runtime": "holdfast.runtime",
     "RuntimeStopped": "holdfast.errors",
     "Sandbox": "holdfast.sandbox",
+    "ScheduleInvalid": "holdfast.errors",
     "Secrets": "holdfast.secrets.sources",
     "Session": "holdfast.runtime",
     "Settings": "holdfast.messages",
@@ -296,6 +321,7 @@ _HOMES = {
     "StreamReset": "holdfast.messages",
     "StreamStart": "holdfast.messages",
     "StreamUsage": "holdfast.messages",
+    "Stuck": "holdfast.processes.stuck",
     "Subscription": "holdfast.runtime",
     "TaskEnded": "holdfast.events",
     "TaskProgressed": "holdfast.events",
@@ -303,6 +329,8 @@ _HOMES = {
     "TaskState": "holdfast.tasks",
     "TaskStatus": "holdfast.tasks",
     "TaskUnknown": "holdfast.errors",
+    "TemplateInvalid": "holdfast.errors",
+    "TemplateUnfilled": "holdfast.errors",
     "Text": "holdfast.messages",
     "TextChunk": "holdfast.messages",
     "TextDelta": "holdfast.events",
@@ -322,6 +350,14 @@ _HOMES = {
     "ToolRetry": "holdfast.tools",
     "ToolRetryPolicy": "holdfast.tools",
     "Toolset": "holdfast.tools",
+    "Trigger": "holdfast.runtime.triggers",
+    "TriggerConflict": "holdfast.errors",
+    "TriggerDisabled": "holdfast.errors",
+    "TriggerInvalid": "holdfast.errors",
+    "TriggerOptions": "holdfast.triggers",
+    "TriggerStatus": "holdfast.runtime.triggers",
+    "TriggerUnknown": "holdfast.errors",
+    "TriggersFull": "holdfast.errors",
     "Turn": "holdfast.runtime",
     "TurnCancelled": "holdfast.events",
     "TurnCompleted": "holdfast.events",
@@ -338,15 +374,21 @@ _HOMES = {
     "WorldError": "holdfast.errors",
     "allow": "holdfast.policy.making",
     "ask": "holdfast.policy.making",
+    "cron": "holdfast.triggers",
     "deny": "holdfast.policy.making",
     "drive": "holdfast.driving",
+    "event": "holdfast.triggers",
+    "interval": "holdfast.triggers",
     "model": "holdfast.models",
     "open": "holdfast.runtime",
     "open_store": "holdfast.store",
+    "process": "holdfast.processes.definition",
     "replay": "holdfast.driving",
     "run": "holdfast.runtime",
     "tool": "holdfast.tools",
     "toolset": "holdfast.tools",
+    "watch": "holdfast.triggers",
+    "webhook": "holdfast.triggers",
     "within": "holdfast.policy.making",
 }
 

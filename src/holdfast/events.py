@@ -22,6 +22,7 @@ from holdfast.messages import (
 )
 from holdfast.records import (
     TASK,
+    TRIGGER,
     Admitted,
     Cancelled,
     Done,
@@ -37,6 +38,7 @@ from holdfast.records import (
     Resumed,
     Started,
     Unknown,
+    is_process_run,
 )
 from holdfast.tasks.state import TaskStatus, status_of
 from holdfast.turns import keys
@@ -178,6 +180,27 @@ class TaskEnded(_Event, frozen=True, tag="task_ended"):
     status: TaskStatus
     code: str = ""
     """Why it did not succeed, in one word."""
+    message: str = ""
+
+
+class ProcessStarted(_Event, frozen=True, tag="process_started"):
+    """A durable function begins or goes on, in the process `by`; `session` is its journal."""
+
+    by: str | None
+
+
+class ProcessWaiting(_Event, frozen=True, tag="process_waiting"):
+    """A durable function waits: for a time, a signal, a child. Nothing of it is in memory meanwhile."""
+
+    waits: tuple[str, ...]
+
+
+class ProcessEnded(_Event, frozen=True, tag="process_ended"):
+    """A durable function has ended."""
+
+    status: EndStatus
+    code: str = ""
+    """Why it did not complete, in one word."""
     message: str = ""
 
 
@@ -328,6 +351,9 @@ RecordEvent: TypeAlias = (
     | TaskStarted
     | TaskProgressed
     | TaskEnded
+    | ProcessStarted
+    | ProcessWaiting
+    | ProcessEnded
     | MessageCommitted
     | UsageRecorded
     | ToolCallCompleted
@@ -384,6 +410,12 @@ def _seen(record: Record) -> Iterator[_Seen]:
     if getattr(record, "run", None) == TASK:
         yield from _task(record)
         return
+    run = getattr(record, "run", None)
+    if run == TRIGGER:
+        return  # the books of a trigger: what it starts is seen where it was started
+    if run is not None and is_process_run(run):
+        yield from _process(record)
+        return
     match record:
         case Started():
             yield RunStarted, record.run, {"code": record.code, "by": record.by}
@@ -420,7 +452,23 @@ def _task(record: Record) -> Iterator[_Seen]:
             return
 
 
+def _process(record: Record) -> Iterator[_Seen]:
+    """What the records of a durable function tell; what it does inside is in its timeline."""
+    match record:
+        case Started() | Resumed():
+            yield ProcessStarted, record.run, {"by": record.by}
+        case Parked():
+            yield ProcessWaiting, record.run, {"waits": record.waits}
+        case Ended():
+            error = record.error or ErrorInfo("", "")
+            yield ProcessEnded, record.run, {"status": record.status, "code": error.kind, "message": error.message}
+        case _:
+            return
+
+
 def _admitted(record: Admitted) -> Iterator[_Seen]:
+    if record.run is None:
+        return  # it entered no turn: a request to stop, or something for a process
     said = input_of(bytes(record.body))
     if isinstance(said, Stop):
         return
@@ -431,8 +479,10 @@ def _admitted(record: Admitted) -> Iterator[_Seen]:
 
 def _outcome(record: Outcome) -> Iterator[_Seen]:
     key = keys.parse(record.key)
-    if key is None or key.inner:
-        if key is not None and isinstance(record, Done) and is_compaction(record.key):
+    if key is None or is_process_run(key.run):
+        return
+    if key.inner:
+        if isinstance(record, Done) and is_compaction(record.key):
             yield _compacted(key, record)
         return
     match key.name, record:

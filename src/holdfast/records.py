@@ -40,6 +40,11 @@ Number = Annotated[int, msgspec.Meta(ge=-(2**62), le=2**62)]
 TASK: Final = "task"
 """The run of a journal that is a task: a tool call that goes on in the background. No turn is called like it."""
 
+TRIGGER: Final = "trigger"
+"""The run of a journal that is a trigger."""
+PROCESS: Final = "process"
+"""The first run of a journal that is a durable function; later ones have a number behind it."""
+
 ABSENT: Final = msgspec.Raw()
 """No value: left out of the bytes (a JSON null would be ``Raw(b"null")``). Another empty Raw would not be."""
 
@@ -286,6 +291,11 @@ def blobs_of(record: Record) -> tuple[Blob, ...]:
     blob = getattr(record, "blob", None)
     refs: tuple[Blob, ...] = getattr(record, "refs", ()) + getattr(record, "kept", ())
     return refs if blob is None else (blob, *refs)
+
+
+def is_process_run(run: str) -> bool:
+    """Whether `run` is one of a durable function."""
+    return run.partition(".")[0] == PROCESS
 
 
 def touches_lists(record: Record) -> bool:

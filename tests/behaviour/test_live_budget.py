@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def slow(go_on: asyncio.Event, begun: asyncio.Event | None = None, **terms: float) -> hf.Agent:
+def slow(go_on: asyncio.Event, begun: asyncio.Event | None = None, budget: float | None = None) -> hf.Agent:
     @hf.tool(idempotent=True)
     async def render() -> str:
         if begun is not None:
@@ -21,7 +21,7 @@ def slow(go_on: asyncio.Event, begun: asyncio.Event | None = None, **terms: floa
         return "rendered"
 
     script = [call("render"), text("I have begun."), text("Done.")]
-    return hf.Agent("a", model=ScriptedModel(script), tools=[render], policy=[hf.allow("*")], **terms)
+    return hf.Agent("a", model=ScriptedModel(script), tools=[render], policy=[hf.allow("*")], inline_budget=budget)
 
 
 async def test_a_runtime_can_say_how_long_models_wait(tmp_path: Path) -> None:
@@ -45,7 +45,7 @@ async def test_without_one_a_model_waits_as_long_as_it_takes(tmp_path: Path) -> 
 
 async def test_the_agent_goes_before_the_runtime(tmp_path: Path) -> None:
     go_on = asyncio.Event()
-    agent = slow(go_on, inline_budget=0.01)
+    agent = slow(go_on, budget=0.01)
     async with hf.open(tmp_path / "s.db", agents=[agent], inline_budget=3_600) as runtime:
         assert (await runtime.run(agent, "Go.", session="s")).text == "I have begun."
         go_on.set()

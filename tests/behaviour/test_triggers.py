@@ -16,7 +16,6 @@ import holdfast as hf
 from holdfast.errors.triggers import TriggerConflict, TriggerDisabled, TriggerInvalid, TriggerUnknown
 from holdfast.messages import UserMessage
 from holdfast.profiles.errors import SecretMissing
-from holdfast.runtime.targets import process_adapter
 from holdfast.testing import ManualClock, ScriptedModel, check, text
 from holdfast.triggers.schedules import to_wall
 
@@ -223,41 +222,37 @@ async def test_an_event_is_an_input_to_a_session_that_was_given() -> None:
         assert [line.id for line in await runtime.sessions()] == ["ops"]
 
 
-class _Function:
-    name = "nightly"
+@hf.process
+async def nightly(ctx: hf.ProcessContext, day: str, deep: dict[str, int]) -> str:
+    return f"{day} {deep['at']}"
 
 
-class _Handle:
-    async def status(self) -> str:
-        return "completed"
-
-    async def result(self) -> None:
-        return None
-
-
-class _Processes:
-    """What starts durable functions, as triggers see it."""
-
-    def __init__(self) -> None:
-        self.started: dict[str, dict[str, Any]] = {}
-
-    async def start(self, procedure: Any, args: Any, kwargs: dict[str, Any], *, id: str | None) -> object:  # noqa: ARG002
-        return self.started.setdefault(id or "", kwargs)
-
-    async def get(self, id: str) -> _Handle:  # noqa: ARG002
-        return _Handle()
-
-
-async def test_a_process_is_started_with_its_arguments_under_a_key_that_names_the_occurrence() -> None:
-    clock, processes = ManualClock(START), _Processes()
+async def test_a_process_is_started_with_its_arguments_under_an_id_that_names_the_occurrence() -> None:
+    clock = ManualClock(START)
     async with hf.open(None, clock=clock) as runtime:
-        runtime.triggers.targets.adapters.insert(0, process_adapter(processes, _Function))
-        await runtime.every("digest", hf.cron("0 * * * *"), _Function(), day="{date}", deep={"at": "{timestamp}"})
+        await runtime.every("digest", hf.cron("0 * * * *"), nightly, day="{date}", deep={"at": "{timestamp}"})
         _later(runtime, clock, HOUR)
         await _started(runtime, "digest", 1)
-        at = (START + HOUR) // 1000
-        wanted = {"trigger/digest/1/at/2026-03-28T13:00:00Z": {"day": "2026-03-28", "deep": {"at": at}}}
-        assert processes.started == wanted
+        process = await runtime.processes.get("trigger/digest/1/at/2026-03-28T13:00:00Z")
+        assert await process.result() == f"2026-03-28 {(START + HOUR) // 1000}"
+
+
+async def test_no_more_processes_are_under_way_than_may_be() -> None:
+    clock = ManualClock(START)
+    async with hf.open(None, clock=clock) as runtime:
+        options = hf.TriggerOptions(concurrency=1)
+        trigger = await runtime.every("digest", hf.event("go"), waits, options=options)
+        for key in ("a", "b"):
+            await trigger.fire(key=key)
+        assert (await _started(runtime, "digest", 1)).reserved == 1
+        first = await runtime.processes.get("trigger/digest/1/fire/a")
+        await first.signal("go", None)
+        assert (await _started(runtime, "digest", 2)).reserved == 0
+
+
+@hf.process
+async def waits(ctx: hf.ProcessContext) -> None:
+    await ctx.wait("go")
 
 
 async def test_the_same_key_fires_once_and_no_key_fires_each_time() -> None:

@@ -22,6 +22,7 @@ from holdfast.cli import (
     profiles,
     rules,
     tasks,
+    triggers,
 )
 from holdfast.cli.failures import FAILED, INTERRUPTED, exit_code, explained
 from holdfast.errors import HoldfastError
@@ -85,6 +86,7 @@ app.add_typer(processes.app, name="processes")
 app.add_typer(profiles.app, name="profiles")
 app.add_typer(rules.app, name="rules")
 app.add_typer(tasks.app, name="tasks")
+app.add_typer(triggers.app, name="triggers")
 
 
 def _version(*, wanted: bool) -> None:

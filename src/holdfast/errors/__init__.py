@@ -127,6 +127,16 @@ from holdfast.errors.tree import (
     UsageError,
     WorldError,
 )
+from holdfast.errors.triggers import (
+    ScheduleInvalid,
+    TemplateInvalid,
+    TemplateUnfilled,
+    TriggerConflict,
+    TriggerDisabled,
+    TriggerInvalid,
+    TriggersFull,
+    TriggerUnknown,
+)
 from holdfast.errors.unoffered import NotOffered
 from holdfast.errors.waits import ApprovalMismatch, WaitConsumed, WaitEnded, WaitExpired, WaitUnknown
 
@@ -214,6 +224,7 @@ __all__ = [
     "RunFailed",
     "RuntimeStopped",
     "SandboxFull",
+    "ScheduleInvalid",
     "ScopeBusy",
     "SecretExposed",
     "SecretNameInvalid",
@@ -236,7 +247,14 @@ __all__ = [
     "StubsInvalid",
     "Suspended",
     "TaskUnknown",
+    "TemplateInvalid",
+    "TemplateUnfilled",
     "ToolInvalid",
+    "TriggerConflict",
+    "TriggerDisabled",
+    "TriggerInvalid",
+    "TriggerUnknown",
+    "TriggersFull",
     "TurnUnknown",
     "UsageError",
     "WaitConsumed",

@@ -50,8 +50,7 @@ class Compaction:
         if self.reserve is not None:
             check_int("compaction reserve", self.reserve, most=(self.window or MAX_INT) - 1)
         self.room(self.window or 100_000, 0)
-        named = self.model is None or isinstance(self.model, str | list | tuple)
-        if not named and not hasattr(self.model, "stream"):
+        if self.model is not None and type(self.model) not in {str, list, tuple} and not hasattr(self.model, "stream"):
             raise InvalidArgument("compaction model", self.model, "a model, or a name such as 'provider:model',")
         if self.counter is not None and not callable(getattr(self.counter, "tokens", None)):
             raise InvalidArgument("compaction counter", self.counter, "something with tokens(message)")

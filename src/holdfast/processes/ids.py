@@ -9,10 +9,11 @@ from holdfast.effects.canonical import digest
 from holdfast.effects.envelope import segment
 from holdfast.errors import InvalidId
 from holdfast.names import check_id, check_name
+from holdfast.records import PROCESS
 
 ROLE: Final = "process"
 """The role of the journal of a durable function."""
-RUN: Final = "process"
+RUN: Final = PROCESS
 """The run of the first attempt; the n-th is ``process.n``."""
 CALL: Final = "holdfast/call"
 """The key of the input that a process begins with: its registration."""

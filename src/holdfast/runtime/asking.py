@@ -216,12 +216,18 @@ class Asking:
                     pass
         reply = self._priced(await self._stream(unfinished, request))
         if self._hooked.has("after_model"):
-            decision = await self._hooked.after_model(asked, reply)
+            decision = await self._hooked.after_model(asked, self._cleaned(reply))
             if decision is not None:
                 denied = ModelError(decision.reason, kind="denied")
                 denied.attempts = reply.attempts  # it was paid for
                 raise denied
         return reply
+
+    def _cleaned(self, reply: ModelReply) -> ModelReply:
+        """A reply without secrets."""
+        if not self._redactor.active:
+            return reply
+        return decode_reply(self._redactor.bytes(encode(reply), numbers=False))
 
     def _failed(self, key: str, ask: Ask, error: ModelError, begun: float) -> Failed:
         info = ErrorInfo(printable(error.kind[:100]), bounded(self._redactor.text(error.message)))

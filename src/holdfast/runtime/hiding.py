@@ -14,6 +14,8 @@ from holdfast.secrets.lending import Lender
 from holdfast.secrets.reserved import words_of
 from holdfast.secrets.sources import secrets_of
 from holdfast.tasks.state import TaskCall
+from holdfast.triggers.books import Books
+from holdfast.triggers.definition import Command
 from holdfast.turns.compactions import Compaction
 from holdfast.turns.conversation import Entered, Said, Stop
 from holdfast.turns.ending import Ending
@@ -36,4 +38,4 @@ def lender_of(store: Store, given: SecretsGiven) -> Lender:
 def _words() -> frozenset[str]:
     """The words that what we write is made of, wherever it is written as JSON of our own."""
     told = (Record, ModelReply, Message, Said, Stop, Entered, Ending, TaskCall, Registration)
-    return words_of(*told, Question, Approved, Denied, ToolDecision, Compaction)
+    return words_of(*told, Books, Command, Question, Approved, Denied, ToolDecision, Compaction)

@@ -29,6 +29,7 @@ from holdfast.names import check_id
 from holdfast.policy.admission import misshapen
 from holdfast.policy.hooks import checked_hooks
 from holdfast.processes import is_process_journal
+from holdfast.processes.definition import Procedure
 from holdfast.runtime.approving import Approvals
 from holdfast.runtime.collecting import rare_collections
 from holdfast.runtime.completing import Question, complete_once
@@ -42,6 +43,8 @@ from holdfast.runtime.mirroring import Mirroring
 from holdfast.runtime.procedures import Processes
 from holdfast.runtime.session import Session
 from holdfast.runtime.surroundings import Surround
+from holdfast.runtime.targets import process_adapter
+from holdfast.runtime.triggers import Triggers
 from holdfast.runtime.turnstile import Turnstile
 from holdfast.runtime.watch import Watch
 from holdfast.runtime.working import TaskDrive
@@ -53,6 +56,7 @@ from holdfast.store.store import LEASE_MS, MIN_LEASE_MS, Store
 from holdfast.tasks import is_task_id
 from holdfast.tools.crowding import MAX_CALLS, at_most
 from holdfast.tools.watchdog import watching
+from holdfast.triggers.definition import is_trigger_id
 from holdfast.turns.conversation import Stop, deadline_wait, refs_of
 from holdfast.turns.keys import run_of
 
@@ -77,10 +81,14 @@ if TYPE_CHECKING:
     from holdfast.runtime.outcome import TurnOutcome
     from holdfast.runtime.process_handle import Process
     from holdfast.runtime.processing import ProcessDrive
+    from holdfast.runtime.triggering import TriggerDrive
+    from holdfast.runtime.triggers import Delivery, EventReceipt, Trigger
     from holdfast.runtime.turn import CancelStatus
     from holdfast.secrets.sources import SecretsGiven
     from holdfast.store import Notification
     from holdfast.store.contract import Durability, Journal, Receipt, Settlement, StoreLimits, Wait, Work
+    from holdfast.triggers.definition import TriggerOptions
+    from holdfast.triggers.sources import Source
     from holdfast.turns.conversation import Said
 
 CONCURRENCY: Final = 256
@@ -157,6 +165,9 @@ class Runtime:
         self._engine = Embedded(store, self._drive_of, self.watch.ended, concurrency, _in_background) if drive else None
         self.tasks.drives = self._engine
         self.processes.engine = self._engine
+        self.triggers = Triggers(self, lease_ms, None if self._engine is None else self._engine.poke)
+        """What starts work by itself: list, fire, enable, disable."""
+        self.triggers.targets.adapters.append(process_adapter(self.processes, Procedure))
         self._only = only
         self._subscriptions: set[Subscription] = set()
         self._closed = False
@@ -181,6 +192,7 @@ class Runtime:
         if self._closed:
             return
         self._closed = True
+        await self.triggers.stop()
         if self._engine is not None:
             await self._engine.stop(grace)
         await self.processes.close()
@@ -474,6 +486,34 @@ class Runtime:
         """Accept a request: the receipt names the turn at once; awaiting it gives the outcome."""
         return await emit(self, request, control)
 
+    # ---- triggers ----
+
+    def every(
+        self,
+        name: str,
+        source: Source,
+        target: object,
+        /,
+        *,
+        options: TriggerOptions | None = None,
+        **arguments: Any,  # noqa: ANN401  what the target takes
+    ) -> Trigger:
+        """Start `target` whenever `source` says so, once for each occurrence, also across restarts and processes.
+
+        `source` is `hf.cron`, `hf.interval`, `hf.watch`, `hf.webhook` or `hf.event`; `target` an agent or a session
+        (with ``prompt=``), or a process with its arguments. Texts may have places such as ``{date}``. Await what this
+        returns to know that it is durable. The same name with another definition is its next revision.
+        """
+        return self.triggers.every(name, source, target, arguments, options)
+
+    async def deliver_webhook(self, name: str, headers: Mapping[str, str], body: bytes) -> Delivery:
+        """Hand a request to the trigger `name`: accepted, duplicate or refused, and the status to answer with."""
+        return await self.triggers.deliver_webhook(name, headers, body)
+
+    async def emit_event(self, name: str, payload: object = None, *, key: str | None = None) -> EventReceipt:
+        """Tell an event to all triggers that want it, once for each `key`."""
+        return await self.triggers.emit_event(name, payload, key=key)
+
     # ---- notifications ----
 
     async def notify(  # noqa: PLR0913
@@ -536,8 +576,14 @@ class Runtime:
 
     # ---- the engine ----
 
-    def _drive_of(self, work: Work | str, stops_only: bool) -> SessionDrive | TaskDrive | ProcessDrive | None:  # noqa: FBT001
+    def _drive_of(
+        self,
+        work: Work | str,
+        stops_only: bool,  # noqa: FBT001
+    ) -> SessionDrive | TaskDrive | ProcessDrive | TriggerDrive | None:
         session = work if isinstance(work, str) else work.journal
+        if is_trigger_id(session):
+            return None if self._only is not None else self.triggers.drive_of(session)
         if is_process_journal(session):
             return self.processes.drive_of(work, self._only)
         if is_task_id(session):
@@ -561,7 +607,7 @@ class Runtime:
 
 
 def _in_background(journal: str) -> bool:
-    return is_task_id(journal) or is_process_journal(journal)
+    return is_task_id(journal) or is_process_journal(journal) or is_trigger_id(journal)
 
 
 def _wall(at: datetime | None) -> int | None:

@@ -19,6 +19,7 @@ from holdfast.runtime.following import follow_session, session_cursor
 from holdfast.runtime.reading import read_conversation
 from holdfast.runtime.turn import Turn
 from holdfast.tasks import is_task_id
+from holdfast.triggers.definition import is_trigger_id
 from holdfast.turns import keys
 from holdfast.turns.conversation import Said, input_of
 
@@ -49,8 +50,8 @@ class Session:
 
     def __init__(self, runtime: Runtime, id: str, agent: str | None) -> None:
         self.id = check_id("session", id)
-        if is_task_id(id) or is_process_journal(id):
-            raise InvalidId("session", id, "ids like this are those of tasks and processes")
+        if is_task_id(id) or is_process_journal(id) or is_trigger_id(id):
+            raise InvalidId("session", id, "ids like this are those of tasks, processes and triggers")
         self._runtime = runtime
         self._agent = agent
 

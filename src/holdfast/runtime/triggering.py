@@ -36,7 +36,7 @@ from holdfast.errors import (
     StoreFull,
 )
 from holdfast.errors.admission import RateExceeded
-from holdfast.records import Admitted, Ask, Cancelled, Done, ErrorInfo, Failed, Intended, Parked
+from holdfast.records import TRIGGER, Admitted, Ask, Cancelled, Done, ErrorInfo, Failed, Intended, Parked
 from holdfast.spawning import spawn
 from holdfast.triggers import books as accounts
 from holdfast.triggers import templates
@@ -57,7 +57,7 @@ if TYPE_CHECKING:
 
 _log: Final = logging.getLogger("holdfast.triggers")
 
-RUN: Final = "trigger"
+RUN: Final = TRIGGER
 """The run of a trigger's journal. No turn is called like it."""
 UNKNOWN_MS: Final = 60_000
 """How long a start waits whose target is not known here."""

@@ -2,8 +2,9 @@
 
 Cheap steps first: old results are clipped to a reference, old attachments become notes. Only if that is not enough, the
 messages before the recent ones are put into a span, for which a summary will stand. What is never taken away: the input
-being answered, what was said into the turn since, pinned messages, and as a rule all since the model last spoke. A call
-is never parted from its result, and no message is changed that holds its provider's own data.
+being answered, the parts of an answer that is being continued, what was said into the turn since, pinned messages, and
+as a rule all since the model last spoke. A call is never parted from its result, and no message is changed that holds
+its provider's own data.
 """
 
 from __future__ import annotations
@@ -90,7 +91,16 @@ def _held(messages: Sequence[Message], first: str, pinned: frozenset[str]) -> _H
         return _Held(frozenset(ids), ())
     # What Holdfast itself said (notes, notifications) may be summarised once the model has answered it.
     steered = [m.id for m in messages[at + 1 :] if type(m) is UserMessage and m.origin == "user" and m.id not in pinned]
-    return _Held(frozenset((*ids, first, *steered)), tuple(steered))
+    return _Held(frozenset((*ids, first, *steered, *_cut_off(messages[at + 1 :]))), tuple(steered))
+
+
+def _cut_off(messages: Sequence[Message]) -> Iterator[str]:
+    """The parts of an answer that the output limit cut off and that goes on: together they are the answer."""
+    for message in reversed(messages):
+        if type(message) is ToolMessage or (type(message) is AssistantMessage and message.finish != "output_limit"):
+            return
+        if type(message) is AssistantMessage:
+            yield message.id
 
 
 @dataclass(frozen=True, slots=True)

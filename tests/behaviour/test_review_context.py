@@ -1,0 +1,216 @@
+"""What a hostile look at contexts, budgets and secrets has found: odd models and counters, answers in parts, files."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.behaviour.talk import SOON
+from tests.behaviour.window import SUMMARY, WINDOW, Writer, agent_of, compactions, marks
+
+import holdfast as hf
+from holdfast.errors import InvalidArgument, InvalidNumber
+from holdfast.messages import ModelReply, Text, ToolMessage, Usage
+from holdfast.models.prices import Price
+from holdfast.runtime.spending import spent_on
+from holdfast.testing import ScriptedModel, call, check, reply, text
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from holdfast.messages import Message, ModelRequest
+    from holdfast.policy.hooks import Answer, HookRequest
+    from holdfast.runtime.session import Session
+
+CANARY = "CaNaRy7xQ4eC39HqLyjWDrjtT1zdp7dc"
+PRICES = {"scripted:model": Price(input=1_000_000, output=1_000_000)}  # a dollar a token
+
+
+async def answer(session: Session, words: str = "go") -> hf.TurnOutcome:
+    return await (await session.send(words)).outcome(timeout=SOON)
+
+
+# ---- odd models ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        ModelReply((Text("x"),), "stop", Usage(input=-5), "m"),
+        ModelReply((Text("x"),), "stop", Usage(input=5, output=-9), "m"),
+        ModelReply((Text("x"),), "stop", Usage(input=1), "m", cost=-3.0),
+    ],
+    ids=["input", "output", "cost"],
+)
+async def test_a_model_that_counts_below_zero_does_not_keep_the_turn_from_ending(said: ModelReply) -> None:
+    agent = hf.Agent("a", model=ScriptedModel([said]))
+    async with hf.open(None, agents=[agent]) as runtime:
+        assert (await answer(runtime.session("s", agent=agent))).text == "x"
+        assert await check(runtime.store) == []
+
+
+@pytest.mark.parametrize("cost", [float("nan"), float("inf"), -1.0])
+def test_any_cost_can_be_counted(cost: float) -> None:
+    assert 0 <= spent_on(Usage(), cost).cost_micros <= 2**40
+
+
+def _fraction(message: Message) -> float:
+    return len(str(message)) / 4.1
+
+
+class _Counter:
+    def __init__(self, said: Any) -> None:
+        self._said = said
+
+    def tokens(self, message: Message) -> Any:
+        if isinstance(self._said, Exception):
+            raise self._said
+        return self._said(message) if callable(self._said) else self._said
+
+
+@pytest.mark.parametrize(
+    "said",
+    [_fraction, ValueError("no vocabulary"), None, float("inf"), "9"],
+    ids=["fractions", "raises", "nothing", "without end", "text"],
+)
+async def test_a_counter_of_the_host_never_fails_a_turn(said: Any) -> None:
+    compaction = hf.Compaction(window=WINDOW, counter=_Counter(said))
+    assert (await hf.run(agent_of(Writer(25), compaction=compaction), "go")).text == "done"
+
+
+# ---- how it is set ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("given", "error"),
+    [
+        ({"reserve": "much"}, InvalidNumber),
+        ({"window": 4_000, "reserve": 4_000}, InvalidNumber),
+        ({"model": 5}, InvalidArgument),
+        ({"counter": 5}, InvalidArgument),
+    ],
+    ids=["reserve", "no room", "model", "counter"],
+)
+def test_what_can_not_be_meant_is_refused_by_name(given: dict[str, Any], error: type[Exception]) -> None:
+    with pytest.raises(error):
+        hf.Compaction(**given)
+
+
+async def test_who_writes_summaries_may_be_given_by_name() -> None:
+    agent = agent_of(Writer(20), compaction=hf.Compaction(window=WINDOW, model="nobody:knows"))
+    async with hf.open(None, agents=[agent]) as runtime:
+        await answer(runtime.session("s", agent=agent))
+        failures = [made.failure for made in await compactions(runtime.store)]
+        assert failures
+        assert all("nobody" in failure for failure in failures)  # it was looked up, and nobody has that name
+
+
+# ---- an answer in parts ----------------------------------------------------------------------------------------------
+
+PARTS = ("first " * 800, "second " * 800, "end")
+
+
+def _in_parts(asked: ModelRequest) -> Any:
+    part = (asked.position or 0) - 5
+    if part < 0:
+        return None
+    finish = "stop" if part == len(PARTS) - 1 else "output_limit"
+    return reply(text(PARTS[part]), finish=finish, usage=Usage(output=1))
+
+
+async def test_an_answer_that_is_continued_is_whole_though_room_was_made_meanwhile() -> None:
+    model = Writer(say=_in_parts)
+    agent = agent_of(model)
+    async with hf.open(None, agents=[agent]) as runtime:
+        outcome = await answer(runtime.session("s", agent=agent))
+        assert marks(model.asked[-1].messages) == ["summary"]
+        assert outcome.text == "".join(PARTS)
+
+
+# ---- a reply that says that there was no room ------------------------------------------------------------------------
+
+
+def _refused_once(at: int, refusal: Any) -> Callable[[ModelRequest], Any]:
+    left = [refusal]
+
+    def say(asked: ModelRequest) -> Any:
+        return left.pop() if asked.position == at and left else None
+
+    return say
+
+
+async def test_a_reply_that_ran_out_of_room_is_paid_for() -> None:
+    refusal = reply(text("half a"), finish="context_overflow", usage=Usage(input=777))
+    model = Writer(12, say=_refused_once(10, refusal), summary=reply(text(SUMMARY), usage=Usage(input=1)))
+    agent = agent_of(model, compaction=hf.Compaction(window=1_000_000))
+    async with hf.open(None, agents=[agent], prices=PRICES) as runtime:
+        outcome = await answer(runtime.session("s", agent=agent))
+        assert (outcome.usage.input, outcome.cost) == (778, 778 + 13 * 5)
+        assert (await runtime.store.spent("a")).input_tokens == 778
+        assert await check(runtime.store) == []
+
+
+async def test_whoever_watches_is_told_that_its_words_do_not_count() -> None:
+    refusal = reply(text("half a"), finish="context_overflow", usage=Usage(input=7))
+    model = Writer(12, say=_refused_once(12, refusal))
+    agent = agent_of(model, compaction=hf.Compaction(window=1_000_000))
+    shown: list[str] = []
+    async with hf.open(None, agents=[agent]) as runtime:
+        turn = await runtime.session("s", agent=agent).send("go")
+        async for event in turn.events():
+            if isinstance(event, hf.AttemptReset):
+                shown.clear()
+            elif isinstance(event, hf.TextDelta):
+                shown.append(event.text)
+    assert "".join(shown) == "done"
+
+
+# ---- files -----------------------------------------------------------------------------------------------------------
+
+
+async def test_files_that_left_the_context_are_not_held_in_memory() -> None:
+    @hf.tool(read_only=True)
+    async def see(at: int) -> list[Any]:
+        return [f"picture {at}", hf.File(b"\x89PNG\r\n\x1a\n" + str(at).encode(), "image/png")]
+
+    held: list[tuple[int, int]] = []
+
+    def say(asked: ModelRequest) -> Any:
+        at = asked.position or 0
+        results = [result for said in asked.messages if isinstance(said, ToolMessage) for result in said.results]
+        wanted = {digest for result in results for digest in result.files}
+        held.append((len(wanted), len(wanted & set(asked.files))))
+        assert len(asked.files) < 10
+        return reply(call(see, at=at) if at < 30 else text("done"), usage=Usage(output=1))
+
+    agent = agent_of(Writer(say=say), tools=[see], compaction=hf.Compaction(window=16_000))
+    assert (await hf.run(agent, "go")).text == "done"
+    assert all(wanted == there for wanted, there in held)
+
+
+# ---- hooks -----------------------------------------------------------------------------------------------------------
+
+
+async def test_what_a_hook_says_in_place_of_the_model_costs_nothing() -> None:
+    class Says(hf.Hooks):
+        async def before_model(self, asked: HookRequest) -> Answer | None:
+            return asked.answer("from here")
+
+    agent = hf.Agent("a", model=ScriptedModel([]), hooks=[Says()], limits=hf.Limits(cost_usd=1.0))
+    outcome = await hf.run(agent, "go")
+    assert (outcome.text, outcome.cost) == ("from here", 0.0)
+
+
+async def test_a_hook_after_the_model_is_not_told_a_secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TEST_CANARY", CANARY)
+    seen: list[str] = []
+
+    class Sees(hf.Hooks):
+        async def after_model(self, asked: HookRequest, reply: ModelReply) -> None:
+            seen.append(f"{asked!r} {reply!r}")
+
+    agent = hf.Agent("a", model=ScriptedModel([text(f"it is {CANARY}")]), hooks=[Sees()])
+    async with hf.open(None, agents=[agent], secrets={"CANARY": "env:TEST_CANARY"}) as runtime:
+        await answer(runtime.session("s", agent=agent))
+    assert "[secret CANARY]" in seen[0]
+    assert CANARY not in seen[0]

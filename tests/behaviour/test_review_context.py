@@ -13,13 +13,14 @@ from holdfast.errors import InvalidArgument, InvalidNumber
 from holdfast.messages import ModelReply, Text, ToolMessage, Usage
 from holdfast.models.prices import Price
 from holdfast.runtime.spending import spent_on
-from holdfast.testing import ScriptedModel, call, check, reply, text
+from holdfast.testing import ScriptedModel, call, check, error, reply, text
+from holdfast.turns.compacting import Estimator
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from holdfast.messages import Message, ModelRequest
-    from holdfast.policy.hooks import Answer, HookRequest
+    from holdfast.policy.hooks import Answer, Deny, HookRequest
     from holdfast.runtime.session import Session
 
 CANARY = "CaNaRy7xQ4eC39HqLyjWDrjtT1zdp7dc"
@@ -103,6 +104,47 @@ async def test_who_writes_summaries_may_be_given_by_name() -> None:
         failures = [made.failure for made in await compactions(runtime.store)]
         assert failures
         assert all("nobody" in failure for failure in failures)  # it was looked up, and nobody has that name
+
+
+# ---- no room to be had ----------------------------------------------------------------------------------------------
+
+
+class _Tally(Estimator):
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def tokens(self, message: Message, /) -> int:
+        self.calls += 1
+        return super().tokens(message)
+
+
+class _Never(hf.Hooks):
+    async def before_compaction(self, turn: hf.HookTurn, messages: int, tokens: int) -> Deny | None:  # noqa: ARG002
+        return turn.deny("no")
+
+
+async def test_looking_for_room_in_vain_costs_each_step_the_same() -> None:
+    counted: list[int] = []
+    for steps in (60, 120):
+        tally = _Tally()
+        compaction = hf.Compaction(window=WINDOW, counter=tally)
+        await hf.run(agent_of(Writer(steps), compaction=compaction, hooks=[_Never()]), "go")
+        counted.append(tally.calls)
+    assert counted[1] < 3 * counted[0]
+
+
+async def test_what_may_go_goes_when_the_provider_says_so_though_the_estimate_says_that_it_is_too_little() -> None:
+    question = "word " * 4_000  # estimated to be larger than the window; the provider knows better
+
+    def say(asked: ModelRequest) -> Any:
+        if len(asked.messages) > 8:
+            return error("the prompt is too long", kind="context_overflow")
+        return None
+
+    model = Writer(12, say=say)
+    outcome = await hf.run(agent_of(model), question)
+    assert outcome.text == "done"
+    assert any(isinstance(said, hf.UserMessage) and said.text == question for said in model.asked[-1].messages)
 
 
 # ---- an answer in parts ----------------------------------------------------------------------------------------------

@@ -78,6 +78,8 @@ class Compacting:
         given = agent.compaction.counter
         self._counter: Counter = Estimator() if given is None else Careful(given)
         self._gauge: Gauge | None = None
+        self._again = 0
+        """Where no room could be made, it is not tried again before there are so many tokens."""
         self._here: dict[str, int] = {}
         """Compactions that were made here, by the call that needed them."""
         self.usage = Usage()
@@ -116,9 +118,12 @@ class Compacting:
             return thread
         gauge = self._gauge or Gauge(self._counter, room.fixed)
         self._gauge = gauge.read(thread)
-        if not self._gauge.needs(room):
+        tokens = self._gauge.tokens
+        if not self._gauge.needs(room) or tokens < self._again:
             return thread
-        return await self._compacted(key, thread, room, "full") or thread
+        made = await self._compacted(key, thread, room, "full")
+        self._again = 0 if made is not None else _again(tokens, room)
+        return made or thread
 
     async def overflown(self, key: str, thread: Thread, refused: ModelReply | None = None) -> Thread | None:
         """The context after the provider has refused it as too long; None where no room can be made.
@@ -227,6 +232,12 @@ class Compacting:
                 raise ModelError(found.detail, kind=found.reason)
             prior = found
         summary.text = prior
+
+
+def _again(tokens: int, room: Room) -> int:
+    """A tenth more, so that looking in vain costs the same for each message; and once when it does not fit any more."""
+    more = tokens * 11 // 10
+    return min(more, room.room + 1) if tokens <= room.room else more
 
 
 class _Summary:

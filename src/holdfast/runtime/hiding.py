@@ -34,6 +34,12 @@ def lender_of(store: Store, given: SecretsGiven) -> Lender:
     return lender
 
 
+def hide(store: Store, name: str, value: str) -> None:
+    """Hide a value that did not come by way of the host's secrets: that of a webhook, say."""
+    store.redactor.reserve(_words())
+    store.redactor.register(name, value)
+
+
 @cache
 def _words() -> frozenset[str]:
     """The words that what we write is made of, wherever it is written as JSON of our own."""

@@ -27,6 +27,7 @@ from holdfast.errors import (
 from holdfast.errors.triggers import TriggerConflict, TriggerDisabled, TriggerInvalid, TriggersFull, TriggerUnknown
 from holdfast.names import check_id, check_text
 from holdfast.profiles.references import parse
+from holdfast.runtime.hiding import hide
 from holdfast.runtime.lookout import Lookout
 from holdfast.runtime.targets import Targets
 from holdfast.runtime.triggering import TriggerDrive, read_books, read_definition
@@ -391,7 +392,7 @@ class Triggers:
         reference = parse(source.secret)
         label = reference.name if reference.place == "env" else "WEBHOOK_SECRET"
         value = secrets_of({label: source.secret}).fetch(label)
-        self._store.redactor.register(label, value)
+        hide(self._store, label, value)
         return value
 
     # ---- events ----

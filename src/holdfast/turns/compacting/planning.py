@@ -61,6 +61,8 @@ def plan(  # noqa: PLR0913  each is a thing that the decision depends on
     if found is None and held.steered:
         # Whatever else was said into the turn goes as well, if it must; the last of it stays.
         found = _Scene(messages, measure, budget, reader, why, held.strictly()).spanning()
+    if found is None and why == "overflow":
+        found = scene.most()
     if found is None:
         if why != "overflow" and measure.total <= budget.room:
             return None
@@ -246,6 +248,10 @@ class _Scene:
                 if found is not None:
                     return found
         return None
+
+    def most(self) -> Plan | None:
+        """All goes that may: by the estimate it is not enough, but the estimate is a guess, and the provider counts."""
+        return self._span(len(self._units), None, self._total - 1) if self._anchored else None
 
     def _ways(self) -> Iterator[tuple[int, int | None]]:
         """Where what stays begins, and how many characters of its results stay: what loses least comes first."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 from tests.behaviour.talk import SOON
@@ -10,14 +10,14 @@ from tests.behaviour.window import SUMMARY, WINDOW, Writer, agent_of, compaction
 
 import holdfast as hf
 from holdfast.errors import InvalidArgument, InvalidNumber
-from holdfast.messages import ModelReply, Text, ToolMessage, Usage
+from holdfast.messages import ModelReply, StreamEnd, Text, ToolMessage, Usage
 from holdfast.models.prices import Price
 from holdfast.runtime.spending import spent_on
 from holdfast.testing import ScriptedModel, call, check, error, reply, text
 from holdfast.turns.compacting import Estimator
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import AsyncIterator, Callable
 
     from holdfast.messages import Message, ModelRequest
     from holdfast.policy.hooks import Answer, Deny, HookRequest
@@ -77,6 +77,51 @@ class _Counter:
 async def test_a_counter_of_the_host_never_fails_a_turn(said: Any) -> None:
     compaction = hf.Compaction(window=WINDOW, counter=_Counter(said))
     assert (await hf.run(agent_of(Writer(25), compaction=compaction), "go")).text == "done"
+
+
+class _Odd:
+    """A model of somebody's own, that answers with whatever it was given."""
+
+    name = "odd:model"
+
+    def __init__(self, said: Any) -> None:
+        self._said = said
+
+    async def stream(self, request: ModelRequest) -> AsyncIterator[StreamEnd]:  # noqa: ARG002
+        if isinstance(self._said, Exception):
+            raise self._said
+        yield StreamEnd(self._said)
+
+
+def _summary(words: str = SUMMARY, usage: Any = Usage(), model: str = "m") -> ModelReply:  # noqa: B008  frozen
+    return ModelReply((Text(words),), "stop", usage, model)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        _summary(SUMMARY.replace("7", "\ud800")),
+        _summary(model="\ud800"),
+        _summary(model="m" * 5_000_000),
+        _summary(usage=Usage(input=cast("int", 1.5))),
+    ],
+    ids=["words", "name", "long name", "usage"],
+)
+async def test_whatever_a_summariser_says_the_turn_comes_to_its_end(said: Any) -> None:
+    agent = agent_of(Writer(20), compaction=hf.Compaction(window=WINDOW, model=_Odd(said)))
+    async with hf.open(None, agents=[agent]) as runtime:
+        assert (await answer(runtime.session("s", agent=agent))).text == "done"
+        assert await compactions(runtime.store)
+        assert await check(runtime.store) == []
+
+
+async def test_a_secret_in_what_a_summariser_raised_is_not_cut_in_two(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TEST_CANARY", CANARY)
+    failing = _Odd(hf.ModelError("x" * (490 - len("ModelError: ")) + CANARY))
+    agent = agent_of(Writer(20), compaction=hf.Compaction(window=WINDOW, model=failing))
+    async with hf.open(None, agents=[agent], secrets={"CANARY": "env:TEST_CANARY"}) as runtime:
+        await answer(runtime.session("s", agent=agent))
+        assert await check(runtime.store, canaries=[CANARY[:8].encode()]) == []
 
 
 # ---- how it is set ---------------------------------------------------------------------------------------------------

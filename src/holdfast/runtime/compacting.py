@@ -16,8 +16,9 @@ from msgspec.structs import replace
 from holdfast import events
 from holdfast.crashpoints import crash_point
 from holdfast.effects.canonical import digest_of_bytes
+from holdfast.effects.performer import printable
 from holdfast.errors import ModelError
-from holdfast.messages import ModelRequest, Settings, Text, Usage, UserMessage
+from holdfast.messages import ModelRequest, Settings, Text, Usage, UserMessage, decode_reply, encode
 from holdfast.models import model as named
 from holdfast.models import prices, respond
 from holdfast.records import Ask, Done
@@ -54,6 +55,8 @@ if TYPE_CHECKING:
 
 PIECES: Final = 4
 """How many questions one summary may take."""
+_NAME: Final = 200
+"""Most characters of the name of a model."""
 
 
 class Compacting:
@@ -202,7 +205,7 @@ class Compacting:
         except BaseException as error:
             if passes(error):
                 raise
-            summary.failure = said_by(error)
+            summary.failure = said_by(error, self._performer.redactor.text)  # before it is cut
         if summary.failure:
             self._breaker = self._breaker.failed(now)
             if self._breaker.opened_at is not None:
@@ -218,7 +221,7 @@ class Compacting:
         prior = prior_of(thread, made)
         for piece in chunks(thread, made, max(made.after, 2_000), most=PIECES):
             question = summary_request(piece, prior, made.cap)
-            reply = await respond(
+            said = await respond(
                 model,
                 ModelRequest(
                     messages=(UserMessage("summary", (Text(question.prompt),), "holdfast"),),
@@ -226,6 +229,7 @@ class Compacting:
                     settings=Settings(max_output_tokens=question.max_output_tokens),
                 ),
             )
+            reply = decode_reply(encode(said))  # a model of somebody's own may have put anything into it
             summary.count(reply, self._around.price(reply, model.name), model.name)
             found = accept_summary(reply.text, reply.finish, made.cap, self._counter)
             if isinstance(found, Refused):
@@ -252,12 +256,12 @@ class _Summary:
         self._cost: float | None = 0.0
 
     def count(self, reply: ModelReply, price: float | None, model: str) -> None:
-        self._model = reply.model or model
+        self._model = printable((reply.model or model)[:_NAME])
         self._calls += 1
         self._usage += reply.usage
         self._cost = added(self._cost, reply.cost if reply.cost is not None else price)
 
     def compaction(self, made: Plan, text: str | None) -> Compaction:
-        failure = self.failure if text is None else ""
-        told = Compaction(plan=made, summary=text, failure=failure[:500], model=self._model, calls=self._calls)
+        failure = "" if text is not None else printable(self.failure[:500])
+        told = Compaction(plan=made, summary=text, failure=failure, model=self._model, calls=self._calls)
         return replace(told, usage=self._usage, cost=self._cost)

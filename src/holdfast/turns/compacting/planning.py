@@ -49,7 +49,7 @@ def plan(  # noqa: PLR0913  each is a thing that the decision depends on
 
     `first_of_turn` is the id of the input being answered, empty if no turn runs. `pinned` are ids of messages of the
     user that stay. `reader` is the tool that reads a clipped result, if the agent has one. `why` is ``overflow`` when
-    the provider has refused the request as it stands.
+    the provider has refused the request as it stands: then all goes that may, also where that seems too little.
     """
     messages = thread.messages
     measure = measured(messages, budget, counter, known, overflown=why == "overflow")

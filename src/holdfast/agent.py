@@ -20,7 +20,7 @@ from holdfast.policy.deciding import Policy, check_agent, decide
 from holdfast.policy.hooks import Hooks, checked_hooks
 from holdfast.policy.limits import Budget, Limits
 from holdfast.policy.spans import milliseconds
-from holdfast.policy.subject import Subject
+from holdfast.policy.subject import CLEAN, Subject
 from holdfast.tools.toolset import Toolset, flattened
 from holdfast.turns.compacting import text_tokens
 from holdfast.turns.machine import Rules
@@ -180,6 +180,14 @@ class Agent:
     def decide(self, subject: Subject, taint: Taint) -> Decision:
         """What its policy says about a call, in a turn with this taint."""
         return decide(self.policy, subject, taint)
+
+    def taint_of(self, heard: Iterable[str]) -> Taint:
+        """What a conversation has taken in, by the tools whose results are in it."""
+        taint = CLEAN
+        for name in heard:
+            touched = self._touched.get(name)
+            taint = taint if touched is None else taint.after(touched)
+        return taint
 
     def taint_after(self, taint: Taint, results: Iterable[ToolResult]) -> Taint:
         """What a turn has taken in, with these results of calls too."""

@@ -294,6 +294,8 @@ class LeasedJournal:
             consume=consume,
             spend=spend,
         )
+        if future.done() and (refusal := future.exception()) is not None:
+            raise refusal  # it was not even queued: nothing may be put behind it
         # Looked at by whoever waits for a later append: if this one failed, that one fails too.
         future.add_done_callback(self._appended)
         self._head += len(added)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.behaviour.approving import CALL, Shop, asked_once, ended, parked, sent, told
 from tests.behaviour.background import BUDGET, SESSION, ended_task, the_task
-from tests.behaviour.talk import pairs_are_whole, until
+from tests.behaviour.talk import SOON, pairs_are_whole, until
 
 import holdfast as hf
 from holdfast.errors.policy import PolicyMissing
@@ -401,3 +401,12 @@ async def test_an_untrusted_result_that_comes_as_a_notification_taints_the_turn_
         await until(goes_on)
         assert mailbox.done == []
         assert await parked(runtime)
+
+
+async def test_what_was_read_in_an_earlier_turn_still_taints(mailbox: Mailbox) -> None:
+    agent = mailbox.agent([PAGE, MAIL], text("read"), CALL, policy=OPEN)
+    async with hf.open(None, agents=[agent]) as runtime:
+        await (await sent(runtime, agent)).outcome(timeout=SOON)
+        await sent(runtime, agent, "go on")
+        await parked(runtime)
+        assert mailbox.done == []

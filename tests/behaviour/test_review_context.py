@@ -151,6 +151,13 @@ async def test_who_writes_summaries_may_be_given_by_name() -> None:
         assert all("nobody" in failure for failure in failures)  # it was looked up, and nobody has that name
 
 
+async def test_of_models_that_stand_in_for_one_another_the_smallest_window_counts() -> None:
+    models = [Writer(60, name="anthropic:claude-sonnet-4-5"), Writer(60, name="openai:gpt-4")]
+    await hf.run(agent_of(hf.model(models), compaction=hf.Compaction()), "go")
+    assert max(len(request.messages) for request in models[0].asked) < 100
+    assert models[0].summarised
+
+
 # ---- no room to be had ----------------------------------------------------------------------------------------------
 
 

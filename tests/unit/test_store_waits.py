@@ -64,8 +64,13 @@ def test_an_answer_that_may_not_come_early_needs_a_wait() -> None:
         decisions.decide_settle(ROW, None, answer(early=False), NOW)
 
 
+def test_a_token_alone_answers_no_question() -> None:
+    with pytest.raises(ApprovalMismatch):
+        decisions.decide_settle(ROW, ASKED, answer(), NOW)
+
+
 def test_an_expired_wait_is_not_resolved() -> None:
-    settled = decisions.decide_settle(ROW, replace(ASKED, deadline=NOW.wall), answer(), NOW)
+    settled = decisions.decide_settle(ROW, replace(ASKED, deadline=NOW.wall), answer(early=False), NOW)
     assert (settled.won, settled.wait.state, settled.wait.payload) == (False, "expired", None)
 
 

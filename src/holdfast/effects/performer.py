@@ -188,6 +188,7 @@ class Performer:
 
     def envelope(self, key: str, kind: EffectKind, name: str, target: str, body: object) -> Envelope:
         """The envelope of an effect of this run."""
+        self.redactor.check("name of an effect", key)
         command = Command(target, self.redactor.value(plain(body)))  # the same after a secret was changed
         return Envelope(Scope(self._ledger.journal, self.run), Subject(name, kind), key, command)
 

@@ -80,9 +80,11 @@ class Unfinished(NamedTuple):
 class _Overflow(Exception):
     """The provider says that the request is longer than the model's window. A `reply` that says so was paid for."""
 
-    def __init__(self, reply: ModelReply | None = None) -> None:
+    def __init__(self, reply: ModelReply | None = None, error: ModelError | None = None, begun: float = 0.0) -> None:
         super().__init__()
         self.reply = reply
+        self.error = error
+        self.begun = begun
 
 
 class Asking:
@@ -137,11 +139,19 @@ class Asking:
         except _Overflow as overflow:
             self._begin_anew()
             shorter = await compacting.overflown(key, thread, overflow.reply)
-            thread = thread if shorter is None else shorter
-            response = await self._asked(effect, thread, key, self._question(thread), again=False)
+            if shorter is None and overflow.error is not None:
+                response = await self._told(self._failed(key, ask, overflow.error, overflow.begun))
+            else:
+                thread = thread if shorter is None else shorter
+                response = await self._asked(effect, thread, key, self._question(thread), again=False)
         if isinstance(response, Replied):
             compacting.reported(thread, response.reply)
         return self._seen(response, effect.thread, thread)
+
+    @property
+    def room(self) -> Usage:
+        """What making room took for the call under way, as far as nobody has counted it."""
+        return self._compacting.usage
 
     def _question(self, thread: Thread) -> Ask:
         """What is asked, in one digest."""
@@ -152,7 +162,7 @@ class Asking:
         """What came of it, with what the model saw, where that was less than all, and what making room took."""
         if seen is whole:
             return response
-        usage, cost = self._compacting.usage, self._compacting.cost
+        usage, cost = self._compacting.handed_over()
         if isinstance(response, ModelFailed):
             return ModelFailed(response.code, response.message, usage, cost)
         return Replied(response.reply, seen, usage, cost)
@@ -181,7 +191,7 @@ class Asking:
         except ModelError as error:
             if again and error.kind == "context_overflow":
                 self._unfinished = None
-                raise _Overflow from error
+                raise _Overflow(error=error, begun=begun) from error
             failed = self._failed(key, ask, error, begun)
         except _Overflow:
             raise
@@ -197,10 +207,14 @@ class Asking:
                 self._recorder.submit([outcome], patient=True, spend=spent_on(reply.usage, reply.cost))
                 return Replied(reply)
             failed = outcome
+        return await self._told(failed)
+
+    async def _told(self, failed: Failed) -> ModelFailed:
+        """Record that the model could not answer."""
         self._unfinished = None
         self._recorder.submit([failed])
         if self._hooked.has("on_error"):
-            await self._hooked.on_error(EffectFailed(key, failed.error.kind, failed.error.message))
+            await self._hooked.on_error(EffectFailed(failed.key, failed.error.kind, failed.error.message))
         return ModelFailed(failed.error.kind, failed.error.message)
 
     async def _replied(self, unfinished: Unfinished, request: ModelRequest) -> ModelReply:

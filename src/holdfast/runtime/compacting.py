@@ -102,6 +102,12 @@ class Compacting:
                 self._count(made)
         return thread
 
+    def handed_over(self) -> tuple[Usage, float | None]:
+        """What making room took; it is counted by whoever asks."""
+        taken = self.usage, self.cost
+        self.usage, self.cost = Usage(), 0.0
+        return taken
+
     def _count(self, made: Compaction) -> None:
         self.usage += made.usage
         self.cost = added(self.cost, made.cost)
@@ -141,7 +147,7 @@ class Compacting:
         asked = self._agent.compaction
         if not asked.enabled:
             return None
-        window = asked.window or prices.window(self._agent.model.name)
+        window = asked.window or _window(self._agent.model.name)
         return None if window is None else asked.room(window, self._fixed)
 
     def _guessed(self, thread: Thread) -> Room:
@@ -236,6 +242,12 @@ class Compacting:
                 raise ModelError(found.detail, kind=found.reason)
             prior = found
         summary.text = prior
+
+
+def _window(name: str) -> int | None:
+    """The window of a model; of several, where one stands in for another, the smallest that is known."""
+    found = map(prices.window, name.split(" | "))
+    return min((window for window in found if window is not None), default=None)
 
 
 def _again(tokens: int, room: Room) -> int:

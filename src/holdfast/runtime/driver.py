@@ -470,6 +470,8 @@ class SessionDrive:
             self._taken.add(found.input.input)
         admitted = [await self._admit(found, turn.run) for found in entering]
         turn.inputs.update({record.input: message for record, message in admitted})
+        pinned = {found.input.input for found in entering if isinstance(found.said, Said) and found.said.pin}
+        turn.pinned |= {message.id for record, message in admitted if record.input in pinned}
         return admitted
 
     async def boundary(self) -> None:

@@ -15,6 +15,7 @@ from holdfast.effects.divergence import diverge
 from holdfast.effects.performer import Performer, bounded
 from holdfast.effects.replay import Answer, Repeat, fold
 from holdfast.errors import InvariantBroken, ReplayMismatch
+from holdfast.messages import Usage
 from holdfast.policy.limits import ASKING, Used, exceeded, running
 from holdfast.policy.subject import CLEAN, Taint
 from holdfast.records import Ask, Done, Ended, Parked
@@ -126,6 +127,11 @@ class TurnRun:
         denied = await self._begun(turn)
         if denied is not None:
             return denied
+        # What was read in earlier turns is still in the conversation, or in a summary of it.
+        if self._agent is not None and self._agent.guarded:
+            self._taint = self._agent.taint_of(turn.heard)
+        if turn.noticed:
+            self._taint = Taint(untrusted_input=True, private_data=True)
         self._entering(turn.said)
         state = start(turn.run, asking.rules, turn.before, turn.said, turn.position, self._last)
         while True:
@@ -203,9 +209,9 @@ class TurnRun:
         return reason
 
     def _entering(self, messages: Iterable[UserMessage]) -> None:
-        """What background work tells may have been written by strangers."""
+        """What background work tells may have been written by strangers, and may not be meant for them."""
         if any(message.origin == "holdfast" for message in messages):
-            self._taint = Taint(untrusted_input=True, private_data=self._taint.private_data)
+            self._taint = Taint(untrusted_input=True, private_data=True)
 
     async def _entered(self, messages: Iterable[UserMessage]) -> None:
         if self._hooked.has("on_notification"):
@@ -255,11 +261,13 @@ class TurnRun:
     def so_far(self) -> dict[str, Any]:
         """How many steps the turn took, what it used, and the last words of an answer that was broken off."""
         counted = self._state or self._turn
+        room = Usage() if self._agent is None else self._asking.room
         unfinished = None if self._agent is None else self._asking.unfinished
+        usage = counted.usage + room if self._state is not None else counted.usage
         if unfinished is None:
-            return {"steps": counted.steps, "usage": counted.usage, "cost": counted.cost}
+            return {"steps": counted.steps, "usage": usage, "cost": counted.cost}
         # What a reply cost that was broken off nobody says.
-        return {"steps": counted.steps + 1, "usage": counted.usage, "cost": None, "answer": unfinished.answer}
+        return {"steps": counted.steps + 1, "usage": usage, "cost": None, "answer": unfinished.answer}
 
     def park(self, waits: tuple[str, ...]) -> Parked:
         """Record that the turn waits."""

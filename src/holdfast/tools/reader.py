@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Protocol
+from typing import TYPE_CHECKING, Annotated, Final, Protocol
 
 from pydantic import Field
 
 from holdfast.tools.context import Context  # noqa: TC001  read from the signature
 from holdfast.tools.decorator import tool
 from holdfast.tools.paging import MAX_LINES, READER, page, shown
+from holdfast.tools.reach import Reach
 from holdfast.tools.signals import ToolRetry
 
 if TYPE_CHECKING:
     from holdfast.tools.definition import AnyTool
+
+_REACH: Final = Reach(family="tasks", private=True, external=False)
+"""It gives what other tools gave, whatever that was."""
 
 
 class Kept(Protocol):
@@ -26,7 +30,7 @@ class Kept(Protocol):
 def reader(kept: Kept) -> AnyTool:
     """The tool with which a model reads what was too long to be shown to it at once."""
 
-    @tool(READER, read_only=True, background=False, untrusted=True)
+    @tool(READER, read_only=True, background=False, untrusted=True, reach=_REACH)
     async def read_result(
         ctx: Context,
         id: str,

@@ -126,6 +126,10 @@ class OpenTurn:
     """Whether summaries may be tried."""
     used: Used = Used()  # noqa: RUF009  frozen
     """What the session had used before this turn."""
+    heard: frozenset[str] = frozenset()
+    """The tools whose results were told before this turn."""
+    noticed: bool = False
+    """Whether a notification was told before this turn."""
 
 
 class Conversation:
@@ -157,6 +161,8 @@ class Conversation:
         """What the model sees of the conversation, if that is not all of it."""
         self._pinned: set[str] = set()
         self._breaker = Breaker()
+        self._heard: set[str] = set()
+        self._noticed = False
 
     def add(self, seq: int, record: Record) -> None:
         """Take the next record into account."""
@@ -201,6 +207,8 @@ class Conversation:
             pinned=frozenset(self._pinned),
             breaker=self._breaker,
             used=self.used,
+            heard=frozenset(self._heard),
+            noticed=self._noticed,
         )
 
     @property
@@ -232,6 +240,7 @@ class Conversation:
         if turn is None or record.run != turn.run or isinstance(said, Stop):
             return
         message = UserMessage(f"{turn.run}.i{record.input}", said.parts, said.origin)
+        self._noticed = self._noticed or said.origin == "holdfast"
         if said.pin:
             self._pinned.add(message.id)
             turn.pinned |= {message.id}
@@ -321,6 +330,7 @@ class Conversation:
 
     def _answer_all(self, turn: OpenTurn) -> None:
         results = tuple(turn.results[number] for number in range(1, len(turn.batch) + 1))
+        self._heard.update(result.name for result in results if result.state != "skipped")
         self.thread = self.thread.add(ToolMessage(f"{turn.run}.{turn.batch_id}", results))
         turn.batch, turn.results = (), {}
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 MOST: Final = 50
 """How many tasks one call lists."""
-_REACH: Final = Reach(family="tasks", external=False)
+_REACH: Final = Reach(family="tasks", private=True, external=False)
 _REASON: Final = 500
 
 

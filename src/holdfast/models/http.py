@@ -387,10 +387,11 @@ async def _entered(place: Gate, total: float | None) -> None:
 
 def _events_of_reply(reply: ModelReply, name: str) -> list[StreamEvent]:
     """A reply that came at once, as if it had been streamed."""
-    return [StreamStart(reply.model or name), *_events_of(reply.parts), StreamUsage(reply.usage)]
+    return [StreamStart(reply.model or name), *_events_of(reply.parts, grows=False), StreamUsage(reply.usage)]
 
 
-def _events_of(parts: Iterable[Part]) -> list[StreamEvent]:
+def _events_of(parts: Iterable[Part], *, grows: bool = True) -> list[StreamEvent]:
+    """Parts as they would have come. Arguments that did not grow come with the end of their call."""
     events: list[StreamEvent] = []
     for part in parts:
         match part:
@@ -398,6 +399,8 @@ def _events_of(parts: Iterable[Part]) -> list[StreamEvent]:
                 events.append(TextChunk(part.text))
             case Reasoning() if part.text:
                 events.append(ReasoningChunk(part.text))
+            case ToolCall() if not grows:
+                events += [CallStart(part.id, part.name), CallEnd(part)]
             case ToolCall():
                 sent = encode(part.arguments).decode() if part.arguments is not None else part.malformed or ""
                 events += [CallStart(part.id, part.name), CallChunk(part.id, sent), CallEnd(part)]

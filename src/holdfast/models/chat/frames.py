@@ -23,7 +23,7 @@ class Function(msgspec.Struct, gc=False):
 class Fragment(msgspec.Struct, gc=False):
     """A piece of a call, and which call it belongs to."""
 
-    index: int
+    index: int | None = None
     id: str | None = None
     function: Function | None = None
     custom: Any = None
@@ -53,6 +53,29 @@ class Choice(msgspec.Struct, gc=False):
     error: Any = None
 
 
+class Answer(msgspec.Struct, gc=False):
+    """The one answer of a reply that came at once."""
+
+    message: Delta
+    index: int = 0
+    finish_reason: str | None = None
+    delta: Any = None
+    usage: Any = None
+    error: Any = None
+
+
+class Body(msgspec.Struct, gc=False):
+    """A reply that came at once."""
+
+    choices: list[Answer]
+    id: str | None = None
+    model: str | None = None
+    created: Any = None
+    usage: dict[str, Any] | None = None
+    x_groq: Any = None
+    error: Any = None
+
+
 class Chunk(msgspec.Struct, gc=False):
     """A frame."""
 
@@ -66,6 +89,24 @@ class Chunk(msgspec.Struct, gc=False):
 
 
 _decode: Final = msgspec.json.Decoder(Chunk).decode
+_decode_body: Final = msgspec.json.Decoder(Body).decode
+
+
+def usual_body(data: bytes) -> Chunk | None:
+    """A whole reply as if it were one frame, if it has nothing but what is usual."""
+    try:
+        body = _decode_body(data)
+    except UNREADABLE:
+        return None
+    if body.error or body.x_groq or len(body.choices) != 1:
+        return None
+    answer = body.choices[0]
+    said = Choice(answer.message, answer.index, answer.finish_reason, None, answer.usage, answer.error)
+    for number, piece in enumerate(answer.message.tool_calls or ()):
+        piece.index = number
+    if answer.delta is not None or not answer.finish_reason or not _is_usual(said):
+        return None
+    return Chunk([said], body.id, body.model, body.created, body.usage)
 
 
 def usual(data: bytes) -> Chunk | None:
@@ -87,5 +128,5 @@ def _is_usual(choice: Choice) -> bool:
     if delta.refusal or delta.reasoning_details or delta.function_call is not None:
         return False
     return delta.tool_calls is None or all(
-        piece.custom is None and piece.extra_content is None for piece in delta.tool_calls
+        piece.index is not None and piece.custom is None and piece.extra_content is None for piece in delta.tool_calls
     )

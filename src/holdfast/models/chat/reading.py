@@ -24,7 +24,7 @@ from holdfast.messages import (
 from holdfast.models.chat.calls import OpenCalls
 from holdfast.models.chat.details import Details, size_of, summary_of
 from holdfast.models.chat.errors import in_stream
-from holdfast.models.chat.frames import usual
+from holdfast.models.chat.frames import usual, usual_body
 from holdfast.models.reading import Halves, counted, listed, mapping, read, worded
 
 if TYPE_CHECKING:
@@ -107,6 +107,10 @@ class ChatFold:
 
         Words need no reason why they end. Calls do: without one, nobody says that their arguments are all there.
         """
+        known = usual_body(body)
+        if known is not None:
+            self._usual(known)
+            return self.finish()
         said = read(body)
         if isinstance(said, list) and len(cast("list[Any]", said)) == 1:
             said = cast("list[Any]", said)[0]

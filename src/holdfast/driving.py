@@ -266,6 +266,9 @@ class LeasedJournal:
         self._lease = lease
         self._on_durable = on_durable
         self._head = lease.head
+        self._pending: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        """Done when all that was appended is durable."""
+        self._pending.set_result(lease.head)
 
     @property
     def head(self) -> int:
@@ -284,6 +287,8 @@ class LeasedJournal:
         consume: Sequence[str] = (),
         spend: Spend | None = None,
     ) -> tuple[int, asyncio.Future[int]]:
+        if not added:
+            return self._head, self._pending
         future = self._store.append(
             self._lease,
             added,
@@ -299,6 +304,7 @@ class LeasedJournal:
         # Looked at by whoever waits for a later append: if this one failed, that one fails too.
         future.add_done_callback(self._appended)
         self._head += len(added)
+        self._pending = future
         return self._head, future
 
     def _appended(self, future: asyncio.Future[int]) -> None:

@@ -131,7 +131,7 @@ class TurnRun:
         if self._agent is not None and self._agent.guarded:
             self._taint = self._agent.taint_of(turn.heard)
         if turn.noticed:
-            self._taint = Taint(untrusted_input=True, private_data=True)
+            self._noticed()
         self._entering(turn.said)
         state = start(turn.run, asking.rules, turn.before, turn.said, turn.position, self._last)
         while True:
@@ -211,7 +211,16 @@ class TurnRun:
     def _entering(self, messages: Iterable[UserMessage]) -> None:
         """What background work tells may have been written by strangers, and may not be meant for them."""
         if any(message.origin == "holdfast" for message in messages):
-            self._taint = Taint(untrusted_input=True, private_data=True)
+            self._noticed()
+
+    def _noticed(self) -> None:
+        """A notification may tell what any of the agent's tools gave."""
+        if self._agent is not None and self._agent.guarded:
+            may = self._agent.taint_of(self._agent.tools)
+            self._taint = Taint(
+                untrusted_input=self._taint.untrusted_input or may.untrusted_input,
+                private_data=self._taint.private_data or may.private_data,
+            )
 
     async def _entered(self, messages: Iterable[UserMessage]) -> None:
         if self._hooked.has("on_notification"):

@@ -86,6 +86,7 @@ if TYPE_CHECKING:
     from holdfast.events import ReasoningDelta as ReasoningDelta
     from holdfast.events import RunResumed as RunResumed
     from holdfast.events import RunStarted as RunStarted
+    from holdfast.events import SubAgentStarted as SubAgentStarted
     from holdfast.events import TaskEnded as TaskEnded
     from holdfast.events import TaskProgressed as TaskProgressed
     from holdfast.events import TaskStarted as TaskStarted
@@ -103,6 +104,9 @@ if TYPE_CHECKING:
     from holdfast.events import TurnLimit as TurnLimit
     from holdfast.events import TurnWaiting as TurnWaiting
     from holdfast.events import UsageRecorded as UsageRecorded
+    from holdfast.hands.agents.errors import SubAgentFailed as SubAgentFailed
+    from holdfast.hands.agents.errors import SubAgentRefused as SubAgentRefused
+    from holdfast.hands.agents.family import agent_tool as agent_tool
     from holdfast.messages import AssistantMessage as AssistantMessage
     from holdfast.messages import Attachment as Attachment
     from holdfast.messages import CallChunk as CallChunk
@@ -305,6 +309,10 @@ _HOMES = {
     "RunFailed": "holdfast.errors",
     "RunResumed": "holdfast.events",
     "RunStarted": "holdfast.events",
+    "SubAgentFailed": "holdfast.hands.agents.errors",
+    "SubAgentRefused": "holdfast.hands.agents.errors",
+    "SubAgentStarted": "holdfast.events",
+    "agent_tool": "holdfast.hands.agents.family",
     "Runtime": "holdfast.runtime",
     "RuntimeStopped": "holdfast.errors",
     "Sandbox": "holdfast.sandbox",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import copy
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
@@ -10,6 +11,7 @@ import msgspec
 from holdfast.effects.canonical import check as check_json
 from holdfast.effects.canonical import digest
 from holdfast.errors import AgentInvalid, InvalidArgument
+from holdfast.hands.agents import sub_agents
 from holdfast.messages import ModelRequest, Settings
 from holdfast.models import Model, model
 from holdfast.names import check_id
@@ -144,6 +146,20 @@ class Agent:
         return f"{self.instructions}\n\n{note}" if self.instructions else note
 
     # ---- what it may do ----
+
+    def narrowed(self, *, policy: Policy | None = None, limits: Limits | None = None) -> Agent:
+        """The same agent with another policy or other limits: as it works on behalf of another one."""
+        made = copy(self)
+        made.policy = self.policy if policy is None else policy
+        made.limits = self.limits if limits is None else limits
+        for name in ("guarded", "rules"):  # what follows from them
+            vars(made).pop(name, None)
+        return made
+
+    @cached_property
+    def delegates(self) -> bool:
+        """Whether it has sub-agents."""
+        return any(True for _ in sub_agents(self.tools))
 
     def subject(self, tool: str, arguments: dict[str, Any] | None = None) -> Subject:
         """A call of one of its tools, as a policy sees it; without arguments, the tool alone."""

@@ -50,6 +50,7 @@ from holdfast.turns.ending import Blame  # noqa: TC001  msgspec reads the annota
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from holdfast.policy.mandates import Mandate
     from holdfast.turns.keys import EffectKey
 
 
@@ -73,6 +74,16 @@ class InputAccepted(_Event, frozen=True, tag="input_accepted"):
     input: int
     key: str
     text: str
+
+
+class SubAgentStarted(_Event, frozen=True, tag="sub_agent_started"):
+    """A session begins to work for another one: `parent`, whose turn `parent_turn` has made the call `call`."""
+
+    parent: str
+    parent_turn: str
+    call: str
+    above: tuple[str, ...]
+    """The agents above, the first one of all first."""
 
 
 class RunStarted(_Event, frozen=True, tag="run_started"):
@@ -346,6 +357,7 @@ LiveEvent: TypeAlias = (
 )
 RecordEvent: TypeAlias = (
     InputAccepted
+    | SubAgentStarted
     | RunStarted
     | RunResumed
     | TaskStarted
@@ -475,6 +487,14 @@ def _admitted(record: Admitted) -> Iterator[_Seen]:
     message = UserMessage(f"{record.run}.i{record.input}", said.parts, said.origin)
     yield InputAccepted, record.run, {"input": record.input, "key": record.key, "text": message.text}
     yield MessageCommitted, record.run, {"message": message}
+    if said.mandate is not None:
+        yield SubAgentStarted, record.run, _ordered(said.mandate)
+
+
+def _ordered(mandate: Mandate) -> dict[str, Any]:
+    key = keys.parse(mandate.key)
+    call = mandate.key if key is None else call_name(key)
+    return {"parent": mandate.session, "parent_turn": mandate.turn, "call": call, "above": mandate.above}
 
 
 def _outcome(record: Outcome) -> Iterator[_Seen]:

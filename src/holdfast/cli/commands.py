@@ -133,6 +133,7 @@ def chat(
 def ps(
     *,
     every: Annotated[bool, typer.Option("--all", "-a", help="All sessions, also those with nothing to do.")] = False,
+    tree: Annotated[bool, typer.Option("--tree", help="Sub-agents below the sessions that they work for.")] = False,
     as_json: JsonOption = False,
     store: StoreOption = DEFAULT_STORE,
 ) -> None:
@@ -142,7 +143,7 @@ def ps(
     """
     from holdfast.cli import listing  # noqa: PLC0415
 
-    _finish(listing.ps(store, every=every, as_json=as_json))
+    _finish(listing.ps(store, every=every, as_json=as_json, tree=tree))
 
 
 def show(

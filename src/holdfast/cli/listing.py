@@ -8,6 +8,8 @@ import msgspec
 
 from holdfast.cli.sessions import all_sessions, looking, wait_told
 from holdfast.cli.terminal import duration, one_line, stdout, table
+from holdfast.cli.tree import Placed, arranged
+from holdfast.policy.mandates import ROLE
 from holdfast.turns.conversation import deadline_wait
 
 if TYPE_CHECKING:
@@ -37,10 +39,12 @@ class Line(msgspec.Struct, frozen=True):
     waits: tuple[str, ...] = ()
     queued: int = 0
     """Inputs that wait for their turn."""
+    parent: str | None = None
+    """The session that it works for, where it is that of a sub-agent."""
 
 
-async def ps(path: Path, *, every: bool, as_json: bool) -> int:
-    """List the sessions of a store, those that changed last first."""
+async def ps(path: Path, *, every: bool, as_json: bool, tree: bool = False) -> int:
+    """List the sessions of a store, those that changed last first; as a tree, sub-agents below their parents."""
     async with looking(path) as runtime:
         lines = await read_lines(runtime.store, every=every)
         now = runtime.store.clock.read().wall
@@ -48,7 +52,8 @@ async def ps(path: Path, *, every: bool, as_json: bool) -> int:
     if as_json:
         out.line(msgspec.json.encode(lines).decode())
     elif lines:
-        out.write("".join(f"{line}\n" for line in _rows(out, lines, now)))
+        placed = arranged(lines) if tree else [Placed("", line) for line in lines]
+        out.write("".join(f"{line}\n" for line in _rows(out, placed, now)))
     else:
         out.line("no sessions" if every else "nothing runs or waits ('holdfast ps -a' lists all sessions)")
     return 0
@@ -98,6 +103,7 @@ async def _line(store: Store, line: Journal, work: Work | None) -> Line:
             if wait.state == "open" and wait.name != deadline_wait(wait.name.partition("/")[0])
         ),
         queued=queued,
+        parent=line.session if line.role == ROLE else None,
     )
 
 
@@ -112,13 +118,13 @@ def standing(line: Journal, *, held: bool, queued: int) -> str:
     return "running" if held else "queued"
 
 
-def _rows(out: Terminal, lines: list[Line], now: int) -> list[str]:
-    short = _short_ids([line.id for line in lines]) if out.live else {}
+def _rows(out: Terminal, lines: list[Placed], now: int) -> list[str]:
+    short = _short_ids([line.id for _, line in lines]) if out.live else {}
     rows = [_HEADINGS]
     painted = [[out.paint(word, "bold") for word in _HEADINGS]]
-    for line in lines:
+    for drawn, line in lines:
         row = [
-            short.get(line.id, line.id),
+            drawn + short.get(line.id, line.id),
             one_line(line.agent or "-", 24),
             line.status,
             f"{line.records:,}",

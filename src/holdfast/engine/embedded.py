@@ -177,6 +177,11 @@ class Embedded:
         """How many sessions are being driven."""
         return len(self._active)
 
+    @property
+    def crowded(self) -> bool:
+        """Whether sessions wait for room here."""
+        return self._room() <= 0
+
     # ---- looking ----
 
     async def _listen(self) -> None:

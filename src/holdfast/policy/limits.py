@@ -17,13 +17,14 @@ from holdfast.bounds import check_int
 from holdfast.errors import InvalidArgument, InvalidNumber
 from holdfast.policy.spans import milliseconds
 
-Scope = Literal["turn", "session", "daily", "total"]
-"""Over what a budget runs: one turn, one session, one day (UTC) of an agent, or all that an agent ever did."""
+Scope = Literal["turn", "family", "session", "daily", "total"]
+"""Over what a budget runs: one turn, with its sub-agents, one session, one day (UTC) or all of an agent."""
 Unpriced = Literal["stop", "free"]
 Counted = Literal["steps", "tokens", "cost_usd", "tool_calls", "background"]
 
 _WHOSE: Final[dict[Scope, str]] = {
     "turn": "the turn",
+    "family": "the turn, with its sub-agents,",
     "session": "the session",
     "daily": "the agent, today,",
     "total": "the agent, in all,",
@@ -206,8 +207,8 @@ def unknown_price(scope: Scope, allowed: float, used: float) -> OutOf:
 
 
 def beyond_turn(code: str) -> bool:
-    """Whether `code` names a budget of a session or an agent: such a turn does not end so by its own records."""
-    return code.startswith(("session_", "daily_", "total_"))
+    """Whether `code` names a budget that is not of the turn alone: such a turn does not end so by its own records."""
+    return code.startswith(("family_", "session_", "daily_", "total_"))
 
 
 _UNITS: Final[dict[Counted, str]] = {

@@ -86,7 +86,8 @@ class Authorising:
         if decision.verdict == "deny":
             call.refused = ErrorInfo(DENIED, f"{call.call.name} is not allowed here: {decision.why} ({decision.rule})")
             return
-        each = why is not None or decision.tainted
+        # What a person stored for a sub-agent does not answer what its parent wants to be asked.
+        each = why is not None or decision.tainted or decision.rule.startswith("parent: ")
         decision = _with(decision, why)
         question = self._questions.about(call, subject, decision, each=each)
         if isinstance(known.answer, Approved) and known.answer.digest == question.digest:

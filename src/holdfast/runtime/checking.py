@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from holdfast.events import LiveEvent
     from holdfast.messages import ModelReply, UserMessage
     from holdfast.policy.hooks import Hooks
+    from holdfast.policy.limits import Used
     from holdfast.policy.subject import Subject
     from holdfast.records import Admitted
     from holdfast.runtime.invoking import Call, Work
@@ -184,6 +185,10 @@ class _Nobody:
 
     def token(self, name: str) -> str:
         message = f"a check must not give out the token of {name!r}"
+        raise InvariantBroken(message)
+
+    async def below(self, run: str) -> Used:
+        message = f"a check must not ask what sub-agents of {run!r} have used"
         raise InvariantBroken(message)
 
     async def spilled(self, key: str) -> str | None:  # noqa: ARG002

@@ -24,6 +24,7 @@ from holdfast.models.prices import cost
 from holdfast.policy.always import answered
 from holdfast.records import Admitted, Ended, Record, Resumed, Started
 from holdfast.runtime.awaiting import JournalWaits
+from holdfast.runtime.children import agent_under
 from holdfast.runtime.delivering import AT_ONCE, deliver
 from holdfast.runtime.inbox import Interruption, Over, Waiting, interruption, next_due, over
 from holdfast.runtime.live import Ring
@@ -40,6 +41,8 @@ if TYPE_CHECKING:
     from holdfast.agent import Agent
     from holdfast.events import LiveEvent
     from holdfast.messages import ModelReply
+    from holdfast.policy.limits import Used
+    from holdfast.policy.mandates import Mandate
     from holdfast.policy.subject import Subject
     from holdfast.runtime.invoking import Call, Work
     from holdfast.runtime.surroundings import Surround
@@ -74,6 +77,7 @@ class SessionDrive:
         self._around = around
         self._stops_only = stops_only
         self._agent: Agent | None = None
+        self._mandate: Mandate | None = None
         self._stopping = False
         self._finished = False
         # What came from outside.
@@ -152,7 +156,7 @@ class SessionDrive:
             conversation, pending, ready = await read_session(self._store, self.session, lease.head)
             if conversation.seq != lease.head:
                 raise HeadConflict(self.session, lease.head, conversation.seq)
-            self._agent = self._around.agents.get(conversation.agent or "")
+            self._agent = self._agent_of(conversation, pending)
             await self._serve(conversation, pending, ready, seen)
         finally:
             if self._alarm is not None:
@@ -198,6 +202,8 @@ class SessionDrive:
 
     async def _rest(self) -> None:
         """Nothing more to do for now. Inputs that are left wait behind a parked turn; their deadlines still count."""
+        if self._mandate is not None and self._open is None:
+            await self._around.children.ended(self._mandate)
         if self._stopping:
             return
         for found in self._inbox:
@@ -205,6 +211,15 @@ class SessionDrive:
             if due is not None:
                 await self._store.open_wait(self.session, deadline_wait(found.run), deadline=due)
         self._finished = not self._news
+
+    def _agent_of(self, conversation: Conversation, pending: list[Input]) -> Agent | None:
+        """The agent, as far as those for whom it works may act themselves."""
+        mandate = conversation.mandate
+        if mandate is None and not conversation.position and pending:
+            said = input_of(pending[0].body)
+            mandate = said.mandate if isinstance(said, Said) else None
+        self._mandate = mandate
+        return agent_under(self._around.agents.get(conversation.agent or ""), mandate, self._around.agents)
 
     # ---- which turn ----
 
@@ -230,6 +245,8 @@ class SessionDrive:
         )
         turn = conversation.opening(started)
         turn.said = (message,)
+        if isinstance(waiting.said, Said):
+            turn.mandate = turn.mandate or waiting.said.mandate
         turn.inputs[waiting.input.input] = message
         return turn, [started, admitted]
 
@@ -427,6 +444,8 @@ class SessionDrive:
     async def _break_off(self, run: TurnRun, interruption: Interruption) -> None:
         """End the turn where it is. What was done stays done; what was under way is told as it is."""
         asked: list[Record] = [] if interruption.stop is None else [self._stop_record(interruption.stop)]
+        if self._agent is None or self._agent.delegates:
+            await self._around.children.stop_turn(self.session, run.run, interruption.ending.message)
         left = list(run.left_over())
         ending = msgspec.structs.replace(interruption.ending, **run.so_far())
         await run.seal(ending, [*asked, *left])
@@ -486,6 +505,9 @@ class SessionDrive:
 
     async def spent(self, agent: str, day: int | None) -> Spend:
         return await self._store.spent(agent, day)
+
+    async def below(self, run: str) -> Used:
+        return (await self._around.children.below(self.session, run)).used
 
     async def always(self, agent: str, subject: Subject) -> bool:
         try:

@@ -47,6 +47,10 @@ class TurnOutcome(msgspec.Struct, frozen=True, kw_only=True):
     """The value of the limit that was reached, where one was."""
     used: float | None = None
     """How much of it was used."""
+    children: Usage = Usage()
+    """What sub-agents of the turn used, besides; those that go on in the background as far as they were."""
+    children_cost: float | None = 0.0
+    """In US dollars; None where a price is not known."""
 
     @property
     def ok(self) -> bool:

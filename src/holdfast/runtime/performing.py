@@ -16,8 +16,9 @@ from holdfast.effects.performer import Performer, bounded
 from holdfast.effects.replay import Answer, Repeat, fold
 from holdfast.errors import InvariantBroken, ReplayMismatch
 from holdfast.messages import Usage
-from holdfast.policy.limits import ASKING, Used, exceeded, running
-from holdfast.policy.subject import CLEAN, Taint
+from holdfast.policy.limits import ASKING, Budget, Used, exceeded, over, running
+from holdfast.policy.mandates import joined, limited, taint_under
+from holdfast.policy.subject import Taint
 from holdfast.records import Ask, Done, Ended, Parked
 from holdfast.runtime.asking import Asking
 from holdfast.runtime.authorising import Authorising
@@ -70,6 +71,8 @@ class TurnRun:
     def __init__(
         self, around: Surroundings, agent: Agent | None, turn: OpenTurn, ledger: Ledger, *, strict: bool = False
     ) -> None:
+        if agent is not None and turn.mandate is not None:
+            agent = agent.narrowed(limits=limited(agent.limits, turn.mandate))
         self.session = around.session
         self.host = around.host
         self.run = turn.run
@@ -91,7 +94,7 @@ class TurnRun:
         budget = around.inline_budget if agent is None or agent.inline_budget is None else agent.inline_budget
         hooks = () if agent is None else (*around.hooks, *agent.hooks)
         self._hooked = Hooked(hooks, around, "" if agent is None else agent.name, turn.run)
-        self._taint: Taint = CLEAN
+        self._taint: Taint = taint_under(turn.mandate)
         self._calling = Calling(
             around,
             self,
@@ -129,7 +132,7 @@ class TurnRun:
             return denied
         # What was read in earlier turns is still in the conversation, or in a summary of it.
         if self._agent is not None and self._agent.guarded:
-            self._taint = self._agent.taint_of(turn.heard)
+            self._taint = joined(self._taint, self._agent.taint_of(turn.heard))
         if turn.noticed:
             self._noticed()
         self._entering(turn.said)
@@ -161,7 +164,10 @@ class TurnRun:
 
     async def _out_of(self, state: TurnState, effect: Effect) -> OutOf | None:
         """The budget of the session or the agent that leaves no room for an effect that is new."""
-        if self._agent is None or effect.id <= self._last or self._strict or not self._agent.limits.beyond_turn:
+        agent = self._agent
+        if agent is None or effect.id <= self._last or self._strict:
+            return None
+        if not (agent.limits.beyond_turn or agent.delegates):
             return None
         if isinstance(effect, CallModel):
             ahead = ASKING
@@ -169,13 +175,19 @@ class TurnRun:
             ahead = running(len(effect.calls))
         else:
             return None
-        limits, name = self._agent.limits, self._agent.name
+        limits, name = agent.limits, agent.name
+        below = await self._around.below(self.run) if agent.delegates else Used()
+        if below != Used():
+            budget = Budget(tokens=limits.tokens, cost_usd=limits.cost_usd)
+            out = over(budget, state.used + below, ahead, "family")
+            if out is not None:
+                return out
         if limits.daily is not None or limits.total is not None:
             await self._recorder.settle()  # what this turn has used is counted with its records
         today = day_of(self.performer.now())
         day = Used() if limits.daily is None else used_of(await self._around.spent(name, today))
         total = Used() if limits.total is None else used_of(await self._around.spent(name, None))
-        session = self._turn.used + state.used
+        session = self._turn.used + state.used + below
         return exceeded(limits, turn=state.used, session=session, day=day, total=total, ahead=ahead)
 
     def _spills(self) -> bool:

@@ -8,7 +8,7 @@ import secrets
 import signal
 from contextlib import ExitStack, asynccontextmanager
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self, cast
 
 import msgspec
 
@@ -24,13 +24,16 @@ from holdfast.errors import (
     KeyConflict,
     RuntimeStopped,
 )
+from holdfast.hands.agents import sub_agents
 from holdfast.models import prices
 from holdfast.names import check_id
 from holdfast.policy.admission import misshapen
 from holdfast.policy.hooks import checked_hooks
+from holdfast.policy.mandates import ROLE
 from holdfast.processes import is_process_journal
 from holdfast.processes.definition import Procedure
 from holdfast.runtime.approving import Approvals
+from holdfast.runtime.children import Children
 from holdfast.runtime.collecting import rare_collections
 from holdfast.runtime.completing import Question, complete_once
 from holdfast.runtime.delivering import checked_gate, checked_session
@@ -160,6 +163,8 @@ class Runtime:
         self.tasks = Desk(self._around)
         """Background work: tool calls that go on after the model has had an answer."""
         self._around.desk = self.tasks
+        self.children = self._around.children = Children(self, self._around)
+        """Sub-agents: sessions that work for others."""
         self.processes = Processes(self, self._around, processes)
         """Durable functions: those that run here, and what was started of them."""
         self._engine = Embedded(store, self._drive_of, self.watch.ended, concurrency, _in_background) if drive else None
@@ -196,6 +201,7 @@ class Runtime:
         if self._engine is not None:
             await self._engine.stop(grace)
         await self.processes.close()
+        await self.children.close()
         for subscription in list(self._subscriptions):
             await subscription.stop()
         await self._around.mirroring.stop()
@@ -241,6 +247,8 @@ class Runtime:
                 self._engine.wake()  # what was left alone until now can go on
         elif known is not agent:
             raise AgentInvalid(agent.name, "another agent has this name here; give one of them another name")
+        for below in sub_agents(agent.tools) if known is None else ():
+            self.register(cast("Agent", below))
         return agent
 
     def _agent_name(self, agent: Agent | str) -> str:
@@ -305,6 +313,8 @@ class Runtime:
             key=key,
             refs=refs_of(said),
             patient=early,
+            role=None if said.mandate is None else ROLE,
+            session=None if said.mandate is None else said.mandate.session,
             admission=self._admission(session, agent, said),
         )
         # The drive of a session that rests begins at once: its lease is claimed in the same commit.
@@ -591,7 +601,7 @@ class Runtime:
             known = isinstance(work, str) or work.agent in self.agents
             wanted = self._only is None or (not isinstance(work, str) and work.session == self._only)
             return TaskDrive(self._around, session) if known and wanted else None
-        if self._only is not None and session != self._only:
+        if self._only is not None and session != self._only and session not in self.children.mine:
             return None
         known = isinstance(work, str) or work.agent in self.agents
         return SessionDrive(self._around, session, stops_only=stops_only) if known else None
@@ -599,6 +609,11 @@ class Runtime:
     def stuck(self, session: str) -> HoldfastError | None:
         """Why a session is not driven here, if it can't be."""
         return None if self._engine is None else self._engine.stuck(session)
+
+    @property
+    def crowded(self) -> bool:
+        """Whether others wait for the room that somebody takes who only waits: then nobody should, in memory."""
+        return self._closed or (self._engine is not None and self._engine.crowded)
 
     @property
     def active(self) -> int:

@@ -33,6 +33,8 @@ class Services:
         self.store = around.store
         self.session = session
         self._desk = around.desk
+        self.children = around.children
+        """Sub-agents."""
         self.secrets = around.lender
         """What is lent to a call as ``ctx.secrets``."""
         self._mirroring = around.mirroring

@@ -141,12 +141,18 @@ class Session:
         return list((await read_conversation(self._runtime.store, self.id)).context.messages)
 
     async def usage(self) -> list[UsageLine]:
-        """What was used, by model and by what it was asked for."""
+        """What was used, by model and by what it was asked for; "child" is what sub-agents used, all together."""
         found = await read_conversation(self._runtime.store, self.id)
-        return [
+        below = await self._runtime.children.below(self.id)
+        lines = [
             UsageLine(model, source, found.calls[model, source], usage, found.costs[model, source])
-            for (model, source), usage in sorted(found.usage.items(), key=lambda item: item[0])
+            for (model, source), usage in found.usage.items()
         ]
+        lines += [
+            UsageLine(model, "child", below.calls[model], usage, below.costs[model])
+            for model, usage in below.usage.items()
+        ]
+        return sorted(lines, key=lambda line: (line.model, line.source))
 
     async def events(self, after: int | str = 0) -> AsyncGenerator[Event]:
         """What happens in this session, from its beginning or from a cursor, without an end."""

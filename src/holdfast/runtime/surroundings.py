@@ -15,8 +15,10 @@ if TYPE_CHECKING:
     from holdfast.messages import ModelReply, UserMessage
     from holdfast.models.prices import Price
     from holdfast.policy.hooks import Hooks
+    from holdfast.policy.limits import Used
     from holdfast.policy.subject import Subject
     from holdfast.records import Admitted
+    from holdfast.runtime.children import Children
     from holdfast.runtime.desk import Desk
     from holdfast.runtime.following import Rings
     from holdfast.runtime.invoking import Call, Work
@@ -52,6 +54,7 @@ class Surround:
     inline_budget: float | None = None
     """Seconds that a model waits for a call, where neither tool nor agent says; None: without end."""
     desk: Desk = field(init=False)
+    children: Children = field(init=False)
 
 
 class Surroundings(Protocol):
@@ -91,6 +94,10 @@ class Surroundings(Protocol):
 
     async def spent(self, agent: str, day: int | None) -> Spend:
         """What an agent has used on a day, or in all."""
+        ...
+
+    async def below(self, run: str) -> Used:
+        """What the sub-agents of a turn have used."""
         ...
 
     async def spilled(self, key: str) -> str | None:

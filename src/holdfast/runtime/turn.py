@@ -5,12 +5,16 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Literal
 
+import msgspec
+
 from holdfast.events import TERMINAL, InputAccepted
+from holdfast.messages import Usage
 from holdfast.names import check_text
 from holdfast.runtime.following import Cursor, follow_session, session_cursor
 from holdfast.runtime.outcome import TurnReader
 from holdfast.tools.crowding import step_aside
 from holdfast.turns import keys
+from holdfast.turns.machine import added
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -67,7 +71,19 @@ class Turn:
         step_aside()  # a tool that waits for another turn must not keep the calls of that turn out
         reader = self._reader()
         ending = await reader.wait(self._runtime.watch, self._runtime.stuck, expected)
-        return reader.outcome(ending, await self._runtime.agent_of(self.session) if ending.typed else None)
+        agent = await self._runtime.agent_of(self.session) if ending.typed else None
+        outcome = reader.outcome(ending, agent)
+        known = self._runtime.agents.values()
+        return await self._with_children(outcome) if any(each.delegates for each in known) else outcome
+
+    async def _with_children(self, outcome: TurnOutcome) -> TurnOutcome:
+        below = await self._runtime.children.below(self.session, outcome.turn)
+        if not below.usage:
+            return outcome
+        cost: float | None = 0.0
+        for each in below.costs.values():
+            cost = added(cost, each)
+        return msgspec.structs.replace(outcome, children=sum(below.usage.values(), Usage()), children_cost=cost)
 
     async def status(self) -> TurnStatus:
         """How it stands."""

@@ -291,6 +291,8 @@ class _TaskRun:
     async def end(self, outcome: Outcome, cancelled: str | None = None) -> None:
         """Record how the task ended and notify its session, in one commit."""
         self._flush()
+        if cancelled is not None:
+            await self._around.children.stop_call(self.session, self._call.idempotency, cancelled)
         status, error = _ending(outcome, cancelled)
         ended = Ended(at=self.performer.now(), run=RUN, status=status, error=error)
         state = TaskState(self._state.id, call=self._call)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from holdfast.secrets.redactor import Redactor
 
 LOGGERS: Final = (
-    *("asyncio", "holdfast", "holdfast.driver", "holdfast.engine", "holdfast.hooks", "holdfast.on"),
+    *("asyncio", "holdfast", "holdfast.agents", "holdfast.driver", "holdfast.engine", "holdfast.hooks", "holdfast.on"),
     *("holdfast.processes", "holdfast.secrets", "holdfast.shell", "holdfast.tasks", "holdfast.tools"),
     "holdfast.triggers",
 )

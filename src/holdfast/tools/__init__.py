@@ -1,7 +1,7 @@
 """Tools: functions that a model may call, and what it reads about how a call ended.
 
 The families that come with Holdfast are here as well, and loaded when one is first used: ``files``, ``shell``, ``web``,
-``memory``, ``tasks``, ``timers``, ``skills`` and ``project``.
+``memory``, ``tasks``, ``timers``, ``skills``, ``project`` and ``plan``.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from holdfast.tools.toolset import Toolset, toolset
 if TYPE_CHECKING:
     from holdfast.hands.files import files
     from holdfast.hands.memory import memory
+    from holdfast.hands.planning import plan
     from holdfast.hands.project import project
     from holdfast.hands.shell import shell
     from holdfast.hands.skills import skills
@@ -39,6 +40,7 @@ __all__ = [
     "abandoned",
     "files",
     "memory",
+    "plan",
     "project",
     "shell",
     "skills",
@@ -49,7 +51,7 @@ __all__ = [
     "web",
 ]
 
-FAMILIES: Final = ("files", "memory", "project", "shell", "skills", "tasks", "timers", "web")
+FAMILIES: Final = ("files", "memory", "plan", "project", "shell", "skills", "tasks", "timers", "web")
 """Functions that give the tools of one kind; each is at home in a package of its own."""
 
 
@@ -59,7 +61,8 @@ if not TYPE_CHECKING:  # type checkers see the imports above, and nothing else
         if name not in FAMILIES:
             message = f"module 'holdfast.tools' has no attribute {name!r}"
             raise AttributeError(message)
-        value = getattr(import_module(f"holdfast.hands.{name}"), name)
+        home = "planning" if name == "plan" else name
+        value = getattr(import_module(f"holdfast.hands.{home}"), name)
         globals()[name] = value
         return value
 

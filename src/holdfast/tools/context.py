@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Protocol
 
 from holdfast.effects.boundary import Boundary, EffectContext
+from holdfast.effects.envelope import segment
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -140,6 +141,11 @@ class Context(EffectContext):
         await self._here()
         occurrence = self._waits[name] = self._waits.get(name, 0) + 1
         return await self._caller.wait(self._scope, name, occurrence, timeout)
+
+    def waited(self, name: str) -> bool:
+        """Whether this call was left at the next wait called `name` before: then it has to come there again."""
+        below = f"{self._scope}/{segment(name, self._waits.get(name, 0) + 1)}"
+        return self._caller.performer.recorded(below) is not None
 
     def wait_token(self, name: str) -> str:
         """What `runtime.resolve(token, value)` needs to answer the next wait called `name`, before it begins."""

@@ -25,6 +25,7 @@ from holdfast.messages import (
     decode_reply,
 )
 from holdfast.policy.limits import Used
+from holdfast.policy.mandates import Mandate  # noqa: TC001  msgspec reads the annotations
 from holdfast.records import (
     Admitted,
     Blob,
@@ -55,7 +56,7 @@ if TYPE_CHECKING:
 
 _parts: Final[Callable[[Any], tuple[InputPart, ...]]] = msgspec.json.Decoder(tuple[Text | Attachment, ...]).decode
 
-Source = Literal["turn", "direct"]
+Source = Literal["turn", "direct", "child"]
 
 
 class Said(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -69,6 +70,8 @@ class Said(msgspec.Struct, frozen=True, omit_defaults=True):
     """How long the turn may take, from the moment of acceptance."""
     metadata: dict[str, Any] | None = None
     origin: Origin = "user"
+    mandate: Mandate | None = None
+    """On whose behalf the session works; only the first input of one has it."""
 
 
 class Stop(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -126,6 +129,8 @@ class OpenTurn:
     """Whether summaries may be tried."""
     used: Used = Used()  # noqa: RUF009  frozen
     """What the session had used before this turn."""
+    mandate: Mandate | None = None
+    """On whose behalf the session works, where it is that of a sub-agent."""
     heard: frozenset[str] = frozenset()
     """The tools whose results were told before this turn."""
     noticed: bool = False
@@ -151,6 +156,8 @@ class Conversation:
         self.turn: OpenTurn | None = None
         """The turn under way."""
         self.agent: str | None = None
+        self.mandate: Mandate | None = None
+        """On whose behalf the session works; the first one holds for all of it."""
         self.endings: dict[str, Ending] = {}
         self.usage: dict[tuple[str, Source], Usage] = {}
         self.calls: dict[tuple[str, Source], int] = {}
@@ -207,9 +214,20 @@ class Conversation:
             pinned=frozenset(self._pinned),
             breaker=self._breaker,
             used=self.used,
-            heard=frozenset(self._heard),
+            mandate=self.mandate,
+            heard=self.heard,
             noticed=self._noticed,
         )
+
+    @property
+    def heard(self) -> frozenset[str]:
+        """The tools whose results are in the conversation."""
+        return frozenset(self._heard)
+
+    @property
+    def noticed(self) -> bool:
+        """Whether it was told of background work."""
+        return self._noticed
 
     @property
     def used(self) -> Used:
@@ -237,8 +255,11 @@ class Conversation:
     def _admit(self, record: Admitted) -> None:
         turn = self.turn
         said = input_of(bytes(record.body))
+        if isinstance(said, Said) and self.mandate is None:
+            self.mandate = said.mandate
         if turn is None or record.run != turn.run or isinstance(said, Stop):
             return
+        turn.mandate = self.mandate
         message = UserMessage(f"{turn.run}.i{record.input}", said.parts, said.origin)
         self._noticed = self._noticed or said.origin == "holdfast"
         if said.pin:

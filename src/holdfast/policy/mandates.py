@@ -1,0 +1,149 @@
+"""What a sub-agent may do on behalf of its parent: how deep, how much, and under whose policies. Pure.
+
+A mandate is part of the input with which the session of a sub-agent begins, and holds for all of that session. It names
+the agents above, so that their policies of today decide; it never makes anything wider than it would be without.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Final, TypeVar
+
+import msgspec
+from msgspec.structs import replace
+
+from holdfast.policy.deciding import NO_RULES, narrow
+from holdfast.policy.limits import Budget, Limits, OutOf, Scope, Used, out_of
+from holdfast.policy.subject import CLEAN, Taint
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from holdfast.policy.deciding import Policy
+
+ROLE: Final = "agent"
+"""The role of the session of a sub-agent; the session that it works for is that of its parent."""
+
+T = TypeVar("T", int, float)
+
+
+class Mandate(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """On whose behalf the session of a sub-agent works."""
+
+    session: str
+    """The session of the parent."""
+    turn: str
+    key: str
+    """The call of the parent, in the journal in which it was begun."""
+    call: str
+    """The same, recognisable wherever the call goes on: its idempotency key."""
+    above: tuple[str, ...]
+    """The agents above, the first one of all first; the last one is the parent."""
+    depth: int = 0
+    """How many levels of sub-agents may follow below."""
+    budget: Budget = Budget()
+    """What the session may use, with all sub-agents below it."""
+    untrusted: bool = False
+    """The parent had read what strangers wrote."""
+    private: bool = False
+    """The parent had read what is not meant for everybody."""
+
+
+class Account(msgspec.Struct, frozen=True):
+    """A budget, over what it runs, and what was used and promised of it."""
+
+    budget: Budget
+    used: Used
+    scope: Scope
+
+
+def limited(limits: Limits, mandate: Mandate) -> Limits:
+    """The limits of a sub-agent: its own, and no more than its share."""
+    budget = mandate.budget
+    own = Budget() if limits.session is None else limits.session
+    return replace(
+        limits,
+        steps=_least(limits.steps, budget.steps),
+        depth=min(limits.depth, mandate.depth),
+        session=tightest(own, budget),
+    )
+
+
+def tightest(one: Budget, other: Budget) -> Budget:
+    """A budget within both."""
+    return Budget(
+        steps=_least(one.steps, other.steps),
+        tokens=_least(one.tokens, other.tokens),
+        cost_usd=_least(one.cost_usd, other.cost_usd),
+        tool_calls=_least(one.tool_calls, other.tool_calls),
+    )
+
+
+def _least(one: T | None, other: T | None) -> T | None:
+    return other if one is None else one if other is None else min(one, other)
+
+
+def narrowed(above: Sequence[Policy | None], own: Policy | None) -> Policy:
+    """The policy of a sub-agent below agents with these policies, the first one of all first."""
+    decided = NO_RULES
+    for number, policy in enumerate((*above, own)):
+        rules = NO_RULES if policy is None else policy  # without one, an agent may read; also below one that may more
+        decided = narrow(decided, rules) if number else rules
+    return decided
+
+
+def taint_under(mandate: Mandate | None) -> Taint:
+    """What a session under this mandate has taken in before it begins."""
+    return CLEAN if mandate is None else Taint(mandate.untrusted, mandate.private)
+
+
+def joined(one: Taint, other: Taint) -> Taint:
+    """What was taken in by both."""
+    return Taint(one.untrusted_input or other.untrusted_input, one.private_data or other.private_data)
+
+
+# ---- shares ----------------------------------------------------------------------------------------------------------
+
+
+def promised(budget: Budget, used: Used) -> Used:
+    """What a sub-agent that still works may have used when it has ended."""
+    return Used(
+        max(used.steps, budget.steps or 0),
+        max(used.tokens, budget.tokens or 0),
+        max(used.cost_usd, budget.cost_usd or 0.0),
+        max(used.tool_calls, budget.tool_calls or 0),
+        used.background,
+        used.unpriced,
+    )
+
+
+def share(fraction: float, accounts: Iterable[Account]) -> Budget | OutOf:
+    """So much of what is left in all accounts; `OutOf` where nothing is."""
+    given = Budget()
+    for account in accounts:
+        part = _part(fraction, account)
+        if isinstance(part, OutOf):
+            return part
+        given = tightest(given, part)
+    return given
+
+
+def _part(fraction: float, account: Account) -> Budget | OutOf:
+    budget, used, scope = account.budget, account.used, account.scope
+    steps = _whole(fraction, budget.steps, used.steps)
+    tokens = _whole(fraction, budget.tokens, used.tokens)
+    cost = None if budget.cost_usd is None else (budget.cost_usd - used.cost_usd) * fraction
+    calls = _whole(fraction, budget.tool_calls, used.tool_calls)
+    if steps is not None and steps < 1:
+        return out_of(scope, "steps", budget.steps or 0, used.steps)
+    if tokens is not None and tokens < 1:
+        return out_of(scope, "tokens", budget.tokens or 0, used.tokens)
+    if cost is not None and cost <= 0:
+        return out_of(scope, "cost_usd", budget.cost_usd or 0.0, used.cost_usd)
+    if calls is not None and calls < 0:
+        return out_of(scope, "tool_calls", budget.tool_calls or 0, used.tool_calls)
+    return Budget(steps=steps, tokens=tokens, cost_usd=cost, tool_calls=calls)
+
+
+def _whole(fraction: float, allowed: int | None, used: int) -> int | None:
+    return None if allowed is None else math.floor((allowed - used) * fraction)

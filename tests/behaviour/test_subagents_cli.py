@@ -1,0 +1,38 @@
+"""Sub-agents from the shell: `holdfast ps --tree`."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import holdfast as hf
+from holdfast.cli.listing import ps
+from holdfast.testing import ScriptedModel, call, text
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import pytest
+
+
+async def _made(path: Path) -> None:
+    low = hf.Agent("low", model=ScriptedModel([text("done")]))
+    script = [call("low", prompt="Go."), text("x")]
+    high = hf.Agent("high", model=ScriptedModel(script), tools=[hf.agent_tool(low)])
+    async with hf.open(path, agents=[high]) as runtime:
+        await runtime.run("high", "Go.", session="top")
+
+
+async def test_the_tree_shows_a_sub_agent_below_its_parent(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    await _made(tmp_path / "s.db")
+    assert await ps(tmp_path / "s.db", every=True, as_json=False, tree=True) == 0
+    _, first, second = capsys.readouterr().out.splitlines()
+    assert first.startswith("top ")
+    assert second.startswith("`- top~low~")
+
+
+async def test_the_list_names_the_parent_for_programs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    await _made(tmp_path / "s.db")
+    await ps(tmp_path / "s.db", every=True, as_json=True)
+    found = {line["agent"]: line["parent"] for line in json.loads(capsys.readouterr().out)}
+    assert found == {"high": None, "low": "top"}

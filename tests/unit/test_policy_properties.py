@@ -45,11 +45,11 @@ CONDITIONS: list[dict[str, Any]] = [
     {"when": _raises},
     {"when": {"cents": {"above": 5}}},
     {"when": {"cents": {"below": 5}}},
-    {"when": {"path": {"within": "/work"}}},
+    {"when": {"path": {"within": "/shop"}}},
     {"argv": ["git"]},
     {"domains": ["example.com"]},
 ]
-FOLDERS = ["/work", "/work/sub", "/else"]
+FOLDERS = ["/shop", "/shop/sub", "/else"]
 
 
 def _lexical(path: str, base: str | None) -> str:
@@ -87,7 +87,7 @@ subjects = st.builds(
         {},
         optional={
             "cents": st.sampled_from([1, 9, "9"]),
-            "path": st.sampled_from(["a", "/work/a", "/else/a", 7]),
+            "path": st.sampled_from(["a", "/shop/a", "/else/a", 7]),
             "command": st.sampled_from([["git"], ["rm"], "git"]),
             "url": st.sampled_from(["https://example.com", "https://evil.com", "?"]),
         },
@@ -98,7 +98,7 @@ subjects = st.builds(
     paths=st.sampled_from([(), ("path",)]),
     command=st.sampled_from([None, "command"]),
     url=st.sampled_from([None, "url"]),
-    base=st.just("/work"),
+    base=st.just("/shop"),
 )
 taints = st.builds(Taint, st.booleans(), st.booleans())
 

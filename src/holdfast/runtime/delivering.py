@@ -7,12 +7,13 @@ end, or they are queued again. All of that is in the store, so a crash at any pl
 from __future__ import annotations
 
 import inspect
+from datetime import datetime
 from typing import TYPE_CHECKING, Final, cast
 
 import msgspec
 
 from holdfast.effects.canonical import canonical
-from holdfast.errors import InboxFull
+from holdfast.errors import InboxFull, InvalidArgument
 from holdfast.errors.delivering import GateInvalid, NotASession
 from holdfast.messages import Text
 from holdfast.store.contract import Input
@@ -84,3 +85,12 @@ async def deliver(
     if receipt is None:
         return None
     return Input(receipt.input, receipt.key, canonical(content), receipt.at), said
+
+
+def wall_of(at: datetime | None) -> int | None:
+    """A time as it is stored: in wall milliseconds."""
+    if at is None:
+        return None
+    if not isinstance(at, datetime):  # pyright: ignore[reportUnnecessaryIsInstance]  # callers may be untyped
+        raise InvalidArgument("time", at, "a datetime")
+    return round(at.timestamp() * 1000)

@@ -1,4 +1,4 @@
-"""Opening a store with its agents: recovers what was interrupted, drives what has work, lets others watch."""
+"""One open store with its agents: recovers what was interrupted, drives what has work, lets others watch."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ import asyncio
 import os
 import secrets
 import signal
-from contextlib import ExitStack, asynccontextmanager
-from datetime import datetime
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Final, Self, cast
 
 import msgspec
@@ -27,16 +26,15 @@ from holdfast.errors import (
 from holdfast.hands.agents import sub_agents
 from holdfast.models import prices
 from holdfast.names import check_id
-from holdfast.policy.admission import misshapen
 from holdfast.policy.hooks import checked_hooks
 from holdfast.policy.mandates import ROLE
 from holdfast.processes import is_process_journal
 from holdfast.processes.definition import Procedure
+from holdfast.runtime.admitting import admission_of, deadline_of
 from holdfast.runtime.approving import Approvals
 from holdfast.runtime.children import Children
-from holdfast.runtime.collecting import rare_collections
 from holdfast.runtime.completing import Question, complete_once
-from holdfast.runtime.delivering import checked_gate, checked_session
+from holdfast.runtime.delivering import checked_gate, checked_session, wall_of
 from holdfast.runtime.desk import Desk
 from holdfast.runtime.driver import SessionDrive
 from holdfast.runtime.following import Cursor, Rings, follow_store, store_cursor
@@ -53,23 +51,18 @@ from holdfast.runtime.watch import Watch
 from holdfast.runtime.working import TaskDrive
 from holdfast.secrets.logs import hidden_in_logs
 from holdfast.spawning import spawn
-from holdfast.store import open_store
-from holdfast.store.admission import Admission as StoreAdmission
 from holdfast.store.store import LEASE_MS, MIN_LEASE_MS, Store
 from holdfast.tasks import is_task_id
-from holdfast.tools.crowding import MAX_CALLS, at_most
-from holdfast.tools.watchdog import watching
 from holdfast.triggers.definition import is_trigger_id
 from holdfast.turns.conversation import Stop, deadline_wait, refs_of
 from holdfast.turns.keys import run_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
-    from datetime import timedelta
+    from datetime import datetime, timedelta
     from pathlib import Path
     from types import TracebackType
 
-    from holdfast.clock import Clock
     from holdfast.errors import HoldfastError
     from holdfast.events import Event
     from holdfast.memory import Memory
@@ -89,7 +82,7 @@ if TYPE_CHECKING:
     from holdfast.runtime.turn import CancelStatus
     from holdfast.secrets.sources import SecretsGiven
     from holdfast.store import Notification
-    from holdfast.store.contract import Durability, Journal, Receipt, Settlement, StoreLimits, Wait, Work
+    from holdfast.store.contract import Journal, Receipt, Settlement, Wait, Work
     from holdfast.triggers.definition import TriggerOptions
     from holdfast.triggers.sources import Source
     from holdfast.turns.conversation import Said
@@ -303,7 +296,8 @@ class Runtime:
         if key is not None and check_id("key", key).startswith(RESERVED):
             raise InvalidId("key", key, f"keys that begin with {RESERVED!r} are Holdfast's own")
         body = msgspec.to_builtins(said)
-        due = self._deadline_of(agent, said)
+        known = self.agents.get(agent)
+        due = deadline_of(known, said)
         early = due is None and self._engine is not None
         accepting = self.store.accept_into(
             session,
@@ -315,7 +309,7 @@ class Runtime:
             patient=early,
             role=None if said.mandate is None else ROLE,
             session=None if said.mandate is None else said.mandate.session,
-            admission=self._admission(session, agent, said),
+            admission=admission_of(known, session, said),
         )
         # The drive of a session that rests begins at once: its lease is claimed in the same commit.
         begun = early and self._engine is not None and self._engine.begin_early(session)
@@ -326,31 +320,6 @@ class Runtime:
         if self._engine is not None and not begun:
             self._engine.poke(session)
         return receipt
-
-    def _admission(self, session: str, agent: str, said: Said) -> StoreAdmission | None:
-        """What a session takes in; raises what is wrong with an input by itself."""
-        known = self.agents.get(agent)
-        admission = None if known is None else known.admission
-        if admission is None:
-            return None
-        wrong = misshapen(admission, session, said.parts)
-        if wrong is not None:
-            raise wrong
-        if not admission.looks_back_ms:
-            return None
-        return StoreAdmission(
-            admission.per_window,
-            milliseconds(admission.window),
-            admission.duplicates,
-            milliseconds(admission.duplicate_window),
-        )
-
-    def _deadline_of(self, agent: str, said: Said) -> int | None:
-        known = self.agents.get(agent)
-        span = said.deadline_ms
-        if span is None and known is not None and known.limits.deadline is not None:
-            span = milliseconds(known.limits.deadline)
-        return span
 
     # ---- processes ----
 
@@ -551,8 +520,8 @@ class Runtime:
             body=body,
             key=key,
             priority=priority,
-            due=_wall(at),
-            expires=_wall(expires),
+            due=wall_of(at),
+            expires=wall_of(expires),
         )
         if fresh and self._engine is not None and (at is None or found.due <= self.store.clock.read().wall):
             self._engine.poke(session)
@@ -623,68 +592,3 @@ class Runtime:
 
 def _in_background(journal: str) -> bool:
     return is_task_id(journal) or is_process_journal(journal) or is_trigger_id(journal)
-
-
-def _wall(at: datetime | None) -> int | None:
-    if at is None:
-        return None
-    if not isinstance(at, datetime):  # pyright: ignore[reportUnnecessaryIsInstance]  # callers may be untyped
-        raise InvalidArgument("time", at, "a datetime")
-    return round(at.timestamp() * 1000)
-
-
-@asynccontextmanager
-async def open(  # noqa: PLR0913
-    path: Path | str | None,
-    *,
-    agents: Sequence[Agent] = (),
-    durability: Durability = "power",
-    lease_ms: int = LEASE_MS,
-    concurrency: int = CONCURRENCY,
-    max_calls: int = MAX_CALLS,
-    drive: bool = True,
-    prices: Mapping[str, Price] | None = None,
-    can_deliver: Callable[[str], bool] | None = None,
-    mirror: bool = True,
-    secrets: SecretsGiven = None,
-    hooks: Sequence[Hooks] = (),
-    inline_budget: timedelta | float | None = None,
-    limits: StoreLimits | None = None,
-    clock: Clock | None = None,
-    processes: Sequence[AnyProcedure] = (),
-) -> AsyncGenerator[Runtime]:
-    """Open the store at `path` (None: in memory) with the agents that may run on it, as an async context manager.
-
-    Whatever was interrupted goes on at once. `drive=False` only looks and accepts: another process does the work.
-    `can_deliver` is asked before notifications enter a session; call `runtime.gate_changed` when it may say otherwise.
-    Memory is mirrored as files beside the store unless `mirror` is False. `hooks` see and decide what happens around
-    all agents; they run before those of an agent. `inline_budget` is how long models wait for a call where neither the
-    tool nor the agent says; `hf.LIVE` (0.3 s) suits a person who waits for each answer.
-    `max_calls` tool calls run at once in this process, of all tools together; of several runtimes, the lowest counts.
-    `prices` go before the known ones: ``{"provider:model": hf.Price(input=3, output=15)}``, dollars a million tokens.
-    """
-    with rare_collections(), watching(), at_most(max_calls):
-        async with (
-            open_store(path, durability=durability, limits=limits, clock=clock) as store,
-            Runtime(
-                store,
-                agents,
-                lease_ms=lease_ms,
-                concurrency=concurrency,
-                drive=drive,
-                own_prices=prices,
-                can_deliver=can_deliver,
-                mirror=path if mirror and drive else None,
-                secrets=secrets,
-                hooks=hooks,
-                inline_budget=inline_budget,
-                processes=processes,
-            ) as runtime,
-        ):
-            yield runtime
-
-
-async def run(agent: Agent, prompt: str, *, deadline: timedelta | float | None = None) -> TurnOutcome:
-    """Ask an agent once, on a store in memory: the same path as everywhere, and nothing stays."""
-    async with open(None, agents=[agent]) as runtime:
-        return await runtime.run(agent, prompt, deadline=deadline)

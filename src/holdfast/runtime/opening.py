@@ -1,0 +1,86 @@
+"""Opening a runtime, and asking an agent once."""
+
+from __future__ import annotations
+
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+from holdfast.runtime.collecting import rare_collections
+from holdfast.runtime.runtime import CONCURRENCY, Runtime
+from holdfast.store import open_store
+from holdfast.store.store import LEASE_MS
+from holdfast.tools.crowding import MAX_CALLS, at_most
+from holdfast.tools.watchdog import watching
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+    from datetime import timedelta
+    from pathlib import Path
+
+    from holdfast.agent import Agent
+    from holdfast.clock import Clock
+    from holdfast.models.prices import Price
+    from holdfast.policy.hooks import Hooks
+    from holdfast.processes.definition import AnyProcedure
+    from holdfast.runtime.outcome import TurnOutcome
+    from holdfast.secrets.sources import SecretsGiven
+    from holdfast.store.contract import Durability, StoreLimits
+
+
+@asynccontextmanager
+async def open(  # noqa: PLR0913
+    path: Path | str | None,
+    *,
+    agents: Sequence[Agent] = (),
+    durability: Durability = "power",
+    lease_ms: int = LEASE_MS,
+    concurrency: int = CONCURRENCY,
+    max_calls: int = MAX_CALLS,
+    drive: bool = True,
+    prices: Mapping[str, Price] | None = None,
+    can_deliver: Callable[[str], bool] | None = None,
+    mirror: bool = True,
+    secrets: SecretsGiven = None,
+    hooks: Sequence[Hooks] = (),
+    inline_budget: timedelta | float | None = None,
+    limits: StoreLimits | None = None,
+    clock: Clock | None = None,
+    processes: Sequence[AnyProcedure] = (),
+) -> AsyncGenerator[Runtime]:
+    """Open the store at `path` (None: in memory) with the agents that may run on it, as an async context manager.
+
+    Whatever was interrupted goes on at once. `drive=False` only looks and accepts: another process does the work.
+    `can_deliver` is asked before notifications enter a session; call `runtime.gate_changed` when it may say otherwise.
+    Memory is mirrored as files beside the store unless `mirror` is False. `hooks` see and decide what happens around
+    all agents; they run before those of an agent. `inline_budget` is how long models wait for a call where neither the
+    tool nor the agent says; `hf.LIVE` (0.3 s) suits a person who waits for each answer.
+    `max_calls` tool calls run at once in this process, of all tools together; of several runtimes, the lowest counts.
+    `secrets` are lent to tools as ``ctx.secrets["NAME"]`` and hidden wherever something is written; `processes` are the
+    durable functions that may run.
+    `prices` go before the known ones: ``{"provider:model": hf.Price(input=3, output=15)}``, dollars a million tokens.
+    """
+    with rare_collections(), watching(), at_most(max_calls):
+        async with (
+            open_store(path, durability=durability, limits=limits, clock=clock) as store,
+            Runtime(
+                store,
+                agents,
+                lease_ms=lease_ms,
+                concurrency=concurrency,
+                drive=drive,
+                own_prices=prices,
+                can_deliver=can_deliver,
+                mirror=path if mirror and drive else None,
+                secrets=secrets,
+                hooks=hooks,
+                inline_budget=inline_budget,
+                processes=processes,
+            ) as runtime,
+        ):
+            yield runtime
+
+
+async def run(agent: Agent, prompt: str, *, deadline: timedelta | float | None = None) -> TurnOutcome:
+    """Ask an agent once, on a store in memory: the same path as everywhere, and nothing stays."""
+    async with open(None, agents=[agent]) as runtime:
+        return await runtime.run(agent, prompt, deadline=deadline)

@@ -11,6 +11,7 @@ import os
 import subprocess
 import sys
 import traceback
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -82,3 +83,13 @@ def error_in(folder: Path) -> str:
     """What a child that failed has left behind."""
     path = folder / "error.txt"
     return path.read_text() if path.exists() else "no error was written"
+
+
+def reached_in(trace: Path) -> list[str]:
+    """Every crash point that a traced run has reached, in order, each with how often it was reached until then."""
+    reached: Counter[str] = Counter()
+    found: list[str] = []
+    for name in trace.read_text().splitlines():
+        reached[name] += 1
+        found.append(f"{name}:{reached[name]}")
+    return found

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 import approval_scenario as scenario
 import pytest
-from forking import Forks, error_in
+from forking import Forks, error_in, reached_in
 from turn_scenario import notes
 
 import holdfast as hf
@@ -63,10 +63,7 @@ def _trace(workers: Forks, story: str, folder: Path) -> Iterator[Kill]:
         trace = folder / f"trace-{act}"
         status = workers.run(folder, story=story, act=act, HOLDFAST_CRASH_TRACE=str(trace))
         assert status == 0, f"the run of {story} without a kill\n{error_in(folder)}"
-        reached: Counter[str] = Counter()
-        for point in trace.read_text().splitlines():
-            reached[point] += 1
-            yield Kill(act, f"{point}:{reached[point]}")
+        yield from (Kill(act, point) for point in reached_in(trace))
 
 
 # ---- what came of it -------------------------------------------------------------------------------------------------

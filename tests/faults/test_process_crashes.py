@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 import process_scenario as scenario
 import pytest
-from forking import Forks, error_in
+from forking import Forks, error_in, reached_in
 
 import holdfast as hf
 from holdfast.records import Ended
@@ -36,12 +36,7 @@ def points(workers: Forks, tmp_path_factory: pytest.TempPathFactory) -> list[str
     """Every crash point that the scenario reaches, each with how often it was reached until then."""
     folder = tmp_path_factory.mktemp("count")
     assert workers.run(folder, HOLDFAST_CRASH_TRACE=str(folder / "trace.txt")) == 0, error_in(folder)
-    reached: Counter[str] = Counter()
-    found: list[str] = []
-    for name in (folder / "trace.txt").read_text().splitlines():
-        reached[name] += 1
-        found.append(f"{name}:{reached[name]}")
-    return found
+    return reached_in(folder / "trace.txt")
 
 
 async def _wrong(folder: Path) -> list[str]:

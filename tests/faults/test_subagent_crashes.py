@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
-from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 import subagent_scenario as scenario
-from forking import Forks, error_in
+from forking import Forks, error_in, reached_in
 
 import holdfast as hf
 from holdfast.messages import AssistantMessage, ToolMessage
@@ -41,12 +40,7 @@ def points(workers: Forks, tmp_path_factory: pytest.TempPathFactory) -> list[str
     """Every crash point that the scenario reaches, each with how often it was reached until then."""
     folder = tmp_path_factory.mktemp("count")
     assert workers.run(folder, HOLDFAST_CRASH_TRACE=str(folder / "trace.txt")) == 0, error_in(folder)
-    reached: Counter[str] = Counter()
-    found: list[str] = []
-    for name in (folder / "trace.txt").read_text().splitlines():
-        reached[name] += 1
-        found.append(f"{name}:{reached[name]}")
-    return found
+    return reached_in(folder / "trace.txt")
 
 
 @dataclass(frozen=True, slots=True)

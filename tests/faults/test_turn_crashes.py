@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final, Self
 import pytest
 import turn_laws
 import turn_scenario as scenario
-from forking import Forks, error_in
+from forking import Forks, error_in, reached_in
 
 import holdfast.runtime
 
@@ -84,11 +84,8 @@ def _trace(workers: Forks, name: str, folder: Path) -> Iterator[Kill]:
         trace = folder / f"trace-{act}"
         status = workers.run(folder, story=name, act=str(act), HOLDFAST_CRASH_TRACE=str(trace))
         assert status == 0, f"the golden run of {name}\n{error_in(folder)}"
-        reached: Counter[str] = Counter()
-        for point in trace.read_text().splitlines():
-            reached[point] += 1
-            if scenario.STORIES[name].acts[act] is not scenario.settle:
-                yield Kill(act, f"{point}:{reached[point]}")
+        if scenario.STORIES[name].acts[act] is not scenario.settle:
+            yield from (Kill(act, point) for point in reached_in(trace))
 
 
 @dataclass(frozen=True, slots=True)

@@ -126,13 +126,23 @@ class Worker:
         finally:
             with self._lock:
                 self.closed = True
-                if self._pidfd is not None:
-                    os.close(self._pidfd)
-                    self._pidfd = None
+                pidfd, self._pidfd = self._pidfd, None
+            if pidfd is not None:
+                _reap(pidfd)
+            with self._lock:
                 self._ended = True
                 waiters, self._waiters = self._waiters, []
             for loop, gone in waiters:
                 _settle(loop, gone, None, None)
+
+
+def _reap(pidfd: int) -> None:
+    """Wait until the process is gone, and let the kernel forget it: who started it does not."""
+    with suppress(ProcessLookupError):
+        signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+    with suppress(ChildProcessError):
+        os.waitid(os.P_PIDFD, pidfd, os.WEXITED)
+    os.close(pidfd)
 
 
 def _do(job: Callable[[], Any], loop: asyncio.AbstractEventLoop, done: asyncio.Future[Any]) -> None:

@@ -249,6 +249,8 @@ encode = _encoder.encode
 def encode_readable(record: Record) -> bytes:
     """The bytes of a record that we have made: nothing that can't be read may ever be stored."""
     body = encode(record)
+    if type(record) is Done and record.at >= 0 and record.ms >= 0:
+        return body  # its value is JSON that we have just written or read ourselves
     try:
         _decoder.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:

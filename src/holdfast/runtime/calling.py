@@ -182,10 +182,15 @@ class Calling:
 
     async def _together(self, todo: list[Call]) -> None:
         first, *others = todo
-        tasks = [asyncio.ensure_future(self._perform(call)) for call in others]
+        tasks = [self._loop.create_task(self._perform(call)) for call in others]
         try:
             await self._perform(first)  # needs no task of its own
-            await asyncio.gather(*tasks)
+            await asyncio.sleep(0)  # those that wait for nothing are done after one round
+            for task in tasks:
+                if task.done():
+                    task.result()
+            if left := [task for task in tasks if not task.done()]:
+                await asyncio.gather(*left)
         finally:
             left = [task for task in tasks if not task.done()]
             for task in left:

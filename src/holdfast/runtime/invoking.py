@@ -297,9 +297,9 @@ class TimedOut(Exception):
 
 async def _attempt(tool: AnyTool, bound: Bound, context: Context, place: Place) -> object:
     async with crowding.place(tool):  # outside of the time that it may take: it has not begun
-        if tool.timeout is None:
-            return await _call(tool, bound, context, place)
-        return await _timed(tool, bound, context, place, tool.timeout)
+        if tool.timeout is not None:
+            return await _timed(tool, bound, context, place, tool.timeout)
+        return await _call(tool, bound, context, place)
 
 
 async def _call(tool: AnyTool, bound: Bound, context: Context, place: Place) -> object:
@@ -336,13 +336,21 @@ def _ready(prepared: Call) -> tuple[AnyTool, Bound]:
     return prepared.tool, prepared.bound
 
 
+_NO_FILES: Final = frozenset((str, int, float, bool, bytes, type(None)))
+
+
 def _holds_file(value: Any, depth: int = 0) -> bool:  # noqa: ANN401  whatever a tool gave
+    if type(value) in _NO_FILES:
+        return False
     if isinstance(value, File):
         return True
     if depth == FILES_DEPTH:
         return False
+    items: Iterable[object]
     if isinstance(value, list | tuple):
-        return any(_holds_file(item, depth + 1) for item in cast("list[object]", value))
-    return type(value) is dict and any(
-        _holds_file(item, depth + 1) for item in cast("dict[object, object]", value).values()
-    )
+        items = cast("list[object]", value)
+    elif type(value) is dict:
+        items = cast("dict[object, object]", value).values()
+    else:
+        return False
+    return any(_holds_file(item, depth + 1) for item in items if type(item) not in _NO_FILES)

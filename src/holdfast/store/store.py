@@ -176,32 +176,38 @@ class Store(InboxCalls, WaitCalls, NotificationCalls, MemoryCalls, RuleCalls, Sp
         is used by these records, once: `WaitConsumed` when one was used before, or is not resolved.
         """
         try:
-            append = self._append(lease, added, head, checked=checked, patient=patient)
-            if notify:
-                notices = tuple(checked_notice(notice, self._backend.limits) for notice in _notices(notify))
-                append = msgspec.structs.replace(append, notify=notices)
-            if spend is not None:
-                append = msgspec.structs.replace(append, spend=checked_spend(spend, append.records))
-            if consume:
-                append = msgspec.structs.replace(append, consume=_wait_names(consume))
-            return self._submit(append)
+            _lease(lease)
+            check_int("head", head)
+            kept = _as_tuple(added)
+            return self._submit(
+                Append(
+                    lease.journal,
+                    lease.epoch,
+                    head,
+                    kept,
+                    self._bodies(kept, checked=checked),
+                    all(map(is_plain, kept)),
+                    patient,
+                    tuple(checked_notice(each, self._backend.limits) for each in _notices(notify)) if notify else (),
+                    () if spend is None else checked_spend(spend, kept),
+                    _wait_names(consume) if consume else (),
+                )
+            )
         except HoldfastError as refusal:
             return refused(refusal)
 
-    def _append(self, lease: Lease, added: Sequence[Record], head: int, *, checked: bool, patient: bool) -> Append:
-        _lease(lease)
-        check_int("head", head)
-        kept = _as_tuple(added)
+    def _bodies(self, kept: tuple[Record, ...], *, checked: bool) -> list[bytes]:
         limit = self._backend.limits.record_bytes
+        encode = records.encode_checked if checked else records.encode_readable
         bodies: list[bytes] = []
         for record in kept:
             if type(record) is Opened:
                 raise InvalidValue("$", "a journal is opened once, by open_journal")
-            body = records.encode_checked(record) if checked else records.encode_readable(record)
+            body = encode(record)
             if len(body) > limit:
                 raise PayloadTooLarge("a record", len(body), limit)
             bodies.append(body)
-        return Append(lease.journal, lease.epoch, head, kept, bodies, all(map(is_plain, kept)), patient)
+        return bodies
 
     async def journal(self, journal: str) -> Journal:
         """One line of the lists; `JournalMissing` when there is none."""

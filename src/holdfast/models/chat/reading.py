@@ -25,6 +25,7 @@ from holdfast.models.chat.calls import OpenCalls
 from holdfast.models.chat.details import Details, size_of, summary_of
 from holdfast.models.chat.errors import in_stream
 from holdfast.models.chat.frames import usual, usual_body
+from holdfast.models.chat.plain import plain_reply
 from holdfast.models.reading import Halves, counted, listed, mapping, read, worded
 
 if TYPE_CHECKING:
@@ -109,6 +110,9 @@ class ChatFold:
         """
         known = usual_body(body)
         if known is not None:
+            plain = plain_reply(known, self._model, _usage)
+            if plain is not None:
+                return plain
             self._usual(known)
             return self.finish()
         said = read(body)
@@ -165,7 +169,7 @@ class ChatFold:
         events: list[StreamEvent] = []
         if self._id is None:
             self._begin(chunk.id, chunk.model, chunk.created, events)
-        if chunk.usage is not None:
+        if chunk.usage:
             self._raw_usage = chunk.usage
         for choice in chunk.choices:
             delta = choice.delta
@@ -182,7 +186,7 @@ class ChatFold:
                     self._grow(call, more, events)
             if choice.finish_reason:
                 self._close(choice.finish_reason, events)
-        if chunk.usage is not None:
+        if chunk.usage:
             self._count(chunk.usage, events)
         return events
 

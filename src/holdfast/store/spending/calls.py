@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, cast
+
+from msgspec.structs import astuple
 
 from holdfast.bounds import check_int
 from holdfast.errors import InvalidArgument
@@ -17,8 +19,6 @@ if TYPE_CHECKING:
 
     from holdfast.records import Record
     from holdfast.store.spending.contract import SpendOf
-
-_FIELDS: Final = tuple((name, f"spend: {name}") for name in Spend.__struct_fields__)
 
 
 class SpendingCalls(Calls):
@@ -66,6 +66,8 @@ def _checked_row(agent: str | None, day: int, spend: Spend) -> tuple[str | None,
 
 def checked_spend(given: Spend | Mapping[int, Spend], added: Sequence[Record]) -> tuple[tuple[int, Spend], ...]:
     """What an append counts, by day. Without a day it is that of the last record."""
+    if type(given) is Spend:
+        return () if given == NOTHING else ((day_of(added[-1].at), _checked(given, MAX_SPEND)),)
     days = cast("object", given if isinstance(given, Mapping) else {day_of(added[-1].at): given})
     checked = [
         (check_int("day", day), _checked(spend, MAX_SPEND)) for day, spend in cast("Mapping[int, Spend]", days).items()
@@ -76,6 +78,8 @@ def checked_spend(given: Spend | Mapping[int, Spend], added: Sequence[Record]) -
 def _checked(spend: Spend, most: int) -> Spend:
     if type(spend) is not Spend:
         raise InvalidArgument("spend", spend, "a Spend, or one for each day")
-    for name, what in _FIELDS:
-        check_int(what, getattr(spend, name), most=most)
+    counts = astuple(spend)
+    if any(type(count) is not int or not 0 <= count <= most for count in counts):
+        for name, count in zip(Spend.__struct_fields__, counts, strict=True):
+            check_int(f"spend: {name}", count, most=most)
     return spend

@@ -1245,34 +1245,39 @@ def test_words_that_nobody_knows_are_refused(field: str) -> None:
 
 # ---- a reply that came at once ---------------------------------------------------------------------------------------
 
+
+def _shaped(
+    required: dict[str, st.SearchStrategy[Any]], optional: dict[str, st.SearchStrategy[Any]] | None = None
+) -> st.SearchStrategy[dict[str, Any]]:
+    return st.fixed_dictionaries(required, optional=optional or {})
+
+
 _words = st.text(max_size=8)
 _counts = st.one_of(st.none(), st.integers(-2, 40), st.floats(0, 5), st.booleans())
-_calls = st.fixed_dictionaries(
+_calls = _shaped(
     {
         "id": st.text(min_size=1, max_size=3),
         "type": st.just("function"),
-        "function": st.fixed_dictionaries(
+        "function": _shaped(
             {"name": st.text(min_size=1, max_size=8)},
-            optional={"arguments": st.sampled_from(["", "{}", '{"a":1}', "[", "7"])},
+            {"arguments": st.sampled_from(["", "{}", '{"a":1}', "[", "7"])},
         ),
     },
 )
-_messages = st.fixed_dictionaries(
+_messages = _shaped(
     {"role": st.just("assistant"), "content": st.one_of(st.none(), _words)},
-    optional={
+    {
         "tool_calls": st.one_of(st.none(), st.lists(_calls, max_size=3, unique_by=lambda call: str(call["id"]))),
         "reasoning_content": _words,
     },
 )
-_bodies = st.fixed_dictionaries(
+_bodies = _shaped(
     {},
-    optional={
+    {
         "id": st.one_of(st.none(), _words),
         "model": st.one_of(st.none(), _words),
         "created": _counts,
-        "usage": st.fixed_dictionaries(
-            {}, optional={"prompt_tokens": _counts, "completion_tokens": _counts, "total_tokens": _counts}
-        ),
+        "usage": _shaped({}, {"prompt_tokens": _counts, "completion_tokens": _counts, "total_tokens": _counts}),
     },
 )
 

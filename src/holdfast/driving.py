@@ -265,15 +265,11 @@ class LeasedJournal:
         self._store = store
         self._lease = lease
         self._on_durable = on_durable
-        self._head = lease.head
+        self.head = lease.head
+        """Where the journal ends, with what was submitted and is not durable yet."""
         self._pending: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         """Done when all that was appended is durable."""
         self._pending.set_result(lease.head)
-
-    @property
-    def head(self) -> int:
-        """Where the journal ends, with what was submitted and is not durable yet."""
-        return self._head
 
     def now(self) -> int:
         return self._store.clock.read().wall
@@ -288,11 +284,11 @@ class LeasedJournal:
         spend: Spend | None = None,
     ) -> tuple[int, asyncio.Future[int]]:
         if not added:
-            return self._head, self._pending
+            return self.head, self._pending
         future = self._store.append(
             self._lease,
             added,
-            head=self._head,
+            head=self.head,
             checked=False,
             patient=patient,
             notify=notify,
@@ -303,9 +299,9 @@ class LeasedJournal:
             raise refusal  # it was not even queued: nothing may be put behind it
         # Looked at by whoever waits for a later append: if this one failed, that one fails too.
         future.add_done_callback(self._appended)
-        self._head += len(added)
+        self.head += len(added)
         self._pending = future
-        return self._head, future
+        return self.head, future
 
     def _appended(self, future: asyncio.Future[int]) -> None:
         if not future.cancelled():
@@ -322,8 +318,8 @@ class LeasedJournal:
     async def past(self) -> Past:
         """What is recorded: read while nobody else can write."""
         past = await _past(self._store, self.journal)
-        if past.records != self._head:
-            raise HeadConflict(self.journal, self._head, past.records)
+        if past.records != self.head:
+            raise HeadConflict(self.journal, self.head, past.records)
         return past
 
 

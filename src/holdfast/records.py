@@ -307,6 +307,8 @@ def touches_lists(record: Record) -> bool:
 
 def is_plain(record: Record) -> bool:
     """Whether `record` concerns nothing but its own journal: no list, no inbox, no wait, no blob."""
+    if type(record) is Done:  # as most are
+        return record.blob is None and not record.refs and not record.kept
     if type(record) in (Admitted, Ended) or blobs_of(record):
         return False
     return not touches_lists(record)

@@ -291,8 +291,10 @@ class _Try:
         if self.response is None:
             return None
         headers = self.response.headers
-        found = next((headers[name] for name in _REQUEST_IDS if name in headers), None)
-        return None if found is None else without(bounded(found, 200), self.key)
+        for name in _REQUEST_IDS:
+            if (found := headers.get(name)) is not None:
+                return without(bounded(found, 200), self.key)
+        return None
 
 
 class _Call:

@@ -59,9 +59,9 @@ class Call:
     begun: bool = False
     idempotency: str | None = None
     """What makes it recognisable to the outside world, where its key does not say."""
-    before: list[Record] = field(default_factory=list["Record"])
+    before: list[Record] = field(default_factory=list)
     """What was decided about it, to be recorded together with its intent."""
-    consumes: list[str] = field(default_factory=list[str])
+    consumes: list[str] = field(default_factory=list)
     """Approvals that are used up with it."""
     given: bytes | None = None
     """What comes of it, where somebody decided that it is not to be made."""

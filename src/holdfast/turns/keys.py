@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Literal, NamedTuple
 
 EffectName = Literal["model", "tools", "checkpoint"]
@@ -38,8 +39,12 @@ def effect_key(run: str, number: int, name: EffectName) -> str:
 
 def call_key(run: str, number: int, call: int, tool: str) -> str:
     """The key of one call of a batch; calls count from 1. A name that no tool can have is left out."""
-    shown = tool if tool.replace("_", "").replace("-", "").isalnum() and tool.isascii() and len(tool) <= 64 else "tool"
-    return f"{run}/{number}.tools/{call}.{shown}"
+    return f"{run}/{number}.tools/{call}.{_shown(tool)}"
+
+
+@lru_cache(maxsize=1_024)
+def _shown(tool: str) -> str:
+    return tool if tool.replace("_", "").replace("-", "").isalnum() and tool.isascii() and len(tool) <= 64 else "tool"
 
 
 def parse(key: str) -> EffectKey | None:

@@ -453,7 +453,10 @@ def _usage(usage: dict[str, Any]) -> Usage:
 
 
 def _first(*values: Any) -> int:  # noqa: ANN401  whatever came
-    return next((number for number in map(counted, values) if number), 0)
+    for value in values:
+        if value and (number := counted(value)):
+            return number
+    return 0
 
 
 def _bad(message: str) -> ModelError:

@@ -39,7 +39,7 @@ from holdfast.models.contract import flattened, respond
 from holdfast.models.credentials import Credentials, scrub, scrubbed, without
 from holdfast.models.flags import NO_STREAM
 from holdfast.models.limits import CallLimits, Gate, gate
-from holdfast.models.receiving import Reading, refusal_body, whole_body
+from holdfast.models.receiving import Reading, refusal_body, reply_in, whole_body
 from holdfast.models.retry import Retry, attempt, blame, pause
 from holdfast.models.transport import Timeouts, shared
 from holdfast.models.waiting import asked_in_headers, should_retry
@@ -174,11 +174,12 @@ class HttpModel:
         if "html" in kind:
             raise ModelError(f"{self.name} answered with a web page", kind="bad_frame", retryable=True)
         fold = self.dialect.fold(self.endpoint, self.model)
-        if "json" in kind:
-            ask.whole = ask.reply = fold.whole(await whole_body(response))
+        arrays = self.dialect.arrays
+        if "json" in kind and not arrays:
+            ask.whole = ask.reply = reply_in(fold, await whole_body(response))
             ask.paused = fold.paused
         else:
-            ask.reading = Reading(fold, response, self.timeouts.rest)
+            ask.reading = Reading(fold, response, self.timeouts.rest, arrays=arrays)
 
     async def _refused(self, response: Response, ask: _Try) -> ModelError:
         said = scrubbed(await refusal_body(response, self.timeouts.rest), ask.key)
@@ -274,6 +275,8 @@ class _Try:
         if self.reading is not None:
             self.reply = self.reading.reply()
             self.paused = self.reading.fold.paused
+            if self.reading.at_once:
+                self.whole = self.reply
 
     def close(self) -> None:
         """Let go of the connection, and of the place among the calls at once."""

@@ -65,6 +65,7 @@ class Chat:
     """How Chat Completions is spoken."""
 
     name = "chat"
+    arrays = False
 
     def encode(self, endpoint: Endpoint, model: str, request: ModelRequest) -> WireRequest:
         """The request for a stream."""

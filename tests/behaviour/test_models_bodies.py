@@ -1,0 +1,158 @@
+"""What a body is, its first bytes say: events, one JSON value, or an array whose elements are a stream."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from holdfast.errors import ContextOverflow, ModelError, StreamCut
+from holdfast.messages import ModelRequest, StreamEnd, Text, TextChunk, Usage, UserMessage
+from holdfast.models import HttpModel, Retry, Timeouts
+from holdfast.models.names import dialect
+from holdfast.models.wire import Endpoint
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterable, Mapping
+
+REQUEST = ModelRequest(messages=(UserMessage("u1", (Text("Hello"),)),))
+
+
+class Answer:
+    """A response in the pieces it is given, and as many as `more` brings."""
+
+    def __init__(self, pieces: Iterable[bytes], kind: str, more: asyncio.Queue[bytes] | None) -> None:
+        self.status = 200
+        self.headers = {"content-type": kind} if kind else {}
+        self._pieces = pieces
+        self._more = more
+
+    async def chunks(self) -> AsyncIterator[bytes]:
+        for piece in self._pieces:
+            yield piece
+        while self._more is not None:
+            yield await self._more.get()
+
+    def close(self) -> None:
+        pass
+
+
+class Carrier:
+    """A transport whose every answer is the same."""
+
+    def __init__(
+        self, *pieces: bytes, kind: str = "application/json", more: asyncio.Queue[bytes] | None = None
+    ) -> None:
+        self._answer = (pieces, kind, more)
+
+    async def open(self, url: str, headers: Mapping[str, str], body: bytes, timeouts: Timeouts) -> Answer:  # noqa: ARG002
+        return Answer(*self._answer)
+
+
+def model(spoken: str, carrier: Carrier) -> HttpModel:
+    at = Endpoint(provider="here", dialect=spoken, base_url="https://here.test/v1", auth="none")
+    return HttpModel(at, "m1", dialect(spoken), transport=carrier, retry=Retry(attempts=1))
+
+
+async def reply_of(spoken: str, *pieces: bytes, kind: str = "application/json") -> Any:
+    return await model(spoken, Carrier(*pieces, kind=kind)).respond(REQUEST)
+
+
+def element(text: str, **more: Any) -> dict[str, Any]:
+    return {"candidates": [{"content": {"role": "model", "parts": [{"text": text}]}, **more}], "modelVersion": "m1"}
+
+
+ELEMENTS = [
+    element("The \u00e4pfel "),
+    element('say "[{]}" '),
+    {**element("and end.", finishReason="STOP"), "usageMetadata": {"promptTokenCount": 5, "candidatesTokenCount": 7}},
+]
+ARRAY = json.dumps(ELEMENTS, indent=2, ensure_ascii=False).encode()
+SAID = 'The \u00e4pfel say "[{]}" and end.'
+
+
+# ---- arrays ----------------------------------------------------------------------------------------------------------
+
+
+async def test_the_elements_of_an_array_are_shown_as_they_arrive() -> None:
+    more: asyncio.Queue[bytes] = asyncio.Queue()
+    asked = model("google", Carrier(b"[" + json.dumps(ELEMENTS[0]).encode(), more=more))
+    async with aclosing(asked.stream(REQUEST)) as stream:
+        first = [await anext(stream) for _ in range(2)][1]
+    assert first == TextChunk("The \u00e4pfel ")
+
+
+async def test_an_array_cut_anywhere_in_two_gives_the_same() -> None:
+    for at in range(len(ARRAY) + 1):
+        reply = await reply_of("google", ARRAY[:at], ARRAY[at:])
+        assert (reply.text, reply.finish, reply.usage) == (SAID, "stop", Usage(input=5, output=7)), at
+
+
+async def test_an_array_in_single_bytes_gives_the_same() -> None:
+    assert (await reply_of("google", *(ARRAY[at : at + 1] for at in range(len(ARRAY))))).text == SAID
+
+
+async def test_an_array_that_ends_before_its_last_element_is_cut() -> None:
+    with pytest.raises(StreamCut):
+        await reply_of("google", json.dumps(ELEMENTS[:2]).encode())
+
+
+async def test_an_array_whose_bracket_is_missing_is_whole_if_its_last_element_is() -> None:
+    assert (await reply_of("google", ARRAY.rstrip().removesuffix(b"]"))).text == SAID
+
+
+async def test_an_error_in_the_middle_of_an_array_has_its_own_class() -> None:
+    failed = {"error": {"code": 503, "status": "UNAVAILABLE", "message": "The model is overloaded."}}
+    with pytest.raises(ModelError) as caught:
+        await reply_of("google", json.dumps([ELEMENTS[0], failed]).encode())
+    assert caught.value.kind == "overloaded"
+
+
+async def test_an_answer_of_one_object_is_read_like_an_array_of_one() -> None:
+    assert (await reply_of("google", json.dumps(element("All.", finishReason="STOP")).encode())).text == "All."
+
+
+# ---- bodies under another name ---------------------------------------------------------------------------------------
+
+CHUNKS: list[dict[str, Any]] = [
+    {"id": "c1", "choices": [{"index": 0, "delta": {"content": "Hel"}}]},
+    {"id": "c1", "choices": [{"index": 0, "delta": {"content": "lo"}, "finish_reason": "stop"}]},
+]
+EVENTS = b"".join(b"data: " + json.dumps(chunk).encode() + b"\n\n" for chunk in CHUNKS) + b"data: [DONE]\n\n"
+BODY = json.dumps({"id": "c1", "choices": [{"message": {"content": "Hello"}, "finish_reason": "stop"}]}).encode()
+TOO_LONG = json.dumps({"error": {"message": "too long", "code": "context_length_exceeded"}}).encode()
+
+
+@pytest.mark.parametrize("kind", ["application/json", "text/plain", "", "text/event-stream; charset=utf-8"])
+@pytest.mark.parametrize("body", [EVENTS, b"\xef\xbb\xbf" + EVENTS, b": hi\n\n" + EVENTS, BODY, b"\n " + BODY])
+async def test_events_and_json_are_told_apart_whatever_they_are_called(body: bytes, kind: str) -> None:
+    assert (await reply_of("chat", body, kind=kind)).text == "Hello"
+
+
+@pytest.mark.parametrize("kind", ["application/json", "text/event-stream"])
+async def test_what_a_body_is_is_known_also_when_it_comes_in_single_bytes(kind: str) -> None:
+    for body in (b"\xef\xbb\xbf" + EVENTS, b"\xef\xbb\xbf \n" + BODY):
+        pieces = [body[at : at + 1] for at in range(len(body))]
+        assert (await reply_of("chat", *pieces, kind=kind)).text == "Hello"
+
+
+async def test_json_that_is_called_a_stream_is_shown_like_one() -> None:
+    asked = model("chat", Carrier(BODY, kind="text/event-stream"))
+    events = [event async for event in asked.stream(REQUEST)]
+    assert TextChunk("Hello") in events
+    assert isinstance(events[-1], StreamEnd)
+
+
+@pytest.mark.parametrize("spoken", ["chat", "responses"])
+async def test_an_error_that_is_called_a_stream_has_its_own_class(spoken: str) -> None:
+    with pytest.raises(ContextOverflow):
+        await reply_of(spoken, TOO_LONG, kind="text/event-stream")
+
+
+async def test_json_that_is_called_a_stream_and_breaks_off_is_no_reply() -> None:
+    with pytest.raises(ModelError) as caught:
+        await reply_of("chat", BODY[:-5], kind="text/event-stream")
+    assert caught.value.retryable

@@ -243,6 +243,7 @@ class Agent:
             settings=self.settings,
             files=files,
             wire=thread,
+            ledger=[],
         )
 
 

@@ -202,6 +202,8 @@ class ModelRequest(msgspec.Struct, frozen=True, kw_only=True):
     """The bytes of attachments, by digest."""
     wire: Any = None
     """Where encoded messages are kept with the conversation; None encodes them anew."""
+    ledger: list[Attempt] | None = None
+    """Where each try is noted as soon as it is over, for a call that is cancelled and has no reply to tell them."""
 
 
 class Attempt(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):

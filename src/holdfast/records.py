@@ -201,6 +201,8 @@ class Cancelled(_Record, frozen=True, gc=False, tag="cancelled"):
 
     key: str
     ask: Ask | None = None
+    detail: msgspec.Raw = ABSENT
+    """What else is known about it: the tries of a model call, say."""
 
 
 class Progressed(_Record, frozen=True, gc=False, tag="progressed"):

@@ -181,7 +181,8 @@ class _Teller:
         else:
             text = f"{record.error.kind}: {record.error.message}" if isinstance(record, Failed) else ""
             ms = record.ms if isinstance(record, Failed) else 0
-            step = Step(seq=seq, at=record.at, kind="model", state="failed", ms=ms, text=text, by=self._by)
+            state = "cancelled" if isinstance(record, Cancelled) else "failed"
+            step = Step(seq=seq, at=record.at, kind="model", state=state, ms=ms, text=text, by=self._by)
         self._step(key.run, step)
 
     def _tool(self, seq: int, run: str, record: Outcome) -> None:

@@ -35,7 +35,7 @@ from holdfast.messages import (
 )
 from holdfast.models.contract import batches
 from holdfast.policy.hooks import Answer, Deny, HookRequest
-from holdfast.records import ABSENT, Ask, Blob, Done, ErrorInfo, Failed
+from holdfast.records import ABSENT, Ask, Blob, Cancelled, Done, ErrorInfo, Failed
 from holdfast.runtime.spending import spent_on
 from holdfast.runtime.surroundings import passes
 from holdfast.turns import ModelFailed, Replied
@@ -45,8 +45,8 @@ if TYPE_CHECKING:
 
     from holdfast.agent import Agent
     from holdfast.effects.performer import Performer
-    from holdfast.messages import Message, ModelRequest, StreamEvent
-    from holdfast.records import Outcome
+    from holdfast.messages import Attempt, Message, ModelRequest, StreamEvent
+    from holdfast.records import Outcome, Record
     from holdfast.runtime.compacting import Compacting
     from holdfast.runtime.hooking import Hooked
     from holdfast.runtime.recording import Recorder
@@ -64,16 +64,20 @@ class Unfinished(NamedTuple):
     said: list[str]
     used: list[Usage]
     """What the provider has counted so far; the last one counts."""
+    tried: list[Attempt] | None
+    """The tries that are over."""
 
     @property
     def answer(self) -> str:
         """The id of the message that these words become if the turn is broken off now."""
         return self.key.replace("/", ".").removesuffix(".model")
 
-    def outcome(self, model: str, now: int) -> Done:
-        """The words so far as the recorded reply."""
+    def outcome(self, model: str, now: int) -> Done | Cancelled:
+        """The words so far as the recorded reply, with every try; the tries alone where nothing was said."""
+        if not any(self.said):
+            return Cancelled(at=now, key=self.key, ask=self.ask, detail=msgspec.Raw(encode(self.tried or ())))
         usage = self.used[-1] if self.used else Usage()
-        reply = ModelReply((Text("".join(self.said)),), "cancelled", usage, model)
+        reply = ModelReply((Text("".join(self.said)),), "cancelled", usage, model, attempts=tuple(self.tried or ()))
         return Done(at=now, key=self.key, ask=self.ask, value=msgspec.Raw(encode(reply)))
 
 
@@ -120,6 +124,12 @@ class Asking:
         """The reply that is under way, if it has said anything yet."""
         found = self._unfinished
         return found if found is not None and any(found.said) else None
+
+    def left_over(self, now: int) -> Iterator[Record]:
+        """What is recorded of a reply that is under way when the turn is stopped."""
+        found = self._unfinished
+        if found is not None and (any(found.said) or found.tried):
+            yield found.outcome(self._agent.model.name, now)
 
     async def respond(self, effect: CallModel, key: str) -> Replied | ModelFailed:
         """What the model says to the conversation."""
@@ -184,7 +194,7 @@ class Asking:
         begun = self._loop.time()
         crash_point("model.before_call")
         try:
-            said = encode(await self._replied(Unfinished(key, ask, [], []), request))
+            said = encode(await self._replied(Unfinished(key, ask, [], [], request.ledger), request))
             body = self._redactor.bytes(said, numbers=False)
             reply = decode_reply(body)  # a model of somebody's own may have put anything into it
             _check_fits(reply, again=again)

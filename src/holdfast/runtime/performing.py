@@ -315,8 +315,8 @@ class TurnRun:
     def left_over(self) -> Iterator[Record]:
         """Outcomes for what was under way when the turn was stopped: the words so far, and calls that were begun."""
         now = self.performer.now()
-        if self._agent is not None and self._asking.unfinished is not None:
-            yield self._asking.unfinished.outcome(self._agent.model.name, now)
+        if self._agent is not None:
+            yield from self._asking.left_over(now)
         yield from self._calling.left_over(self._turn, now, resumed=self._state is not None)
 
     # ---- what tools may use ----

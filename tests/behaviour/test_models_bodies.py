@@ -24,8 +24,8 @@ REQUEST = ModelRequest(messages=(UserMessage("u1", (Text("Hello"),)),))
 class Answer:
     """A response in the pieces it is given, and as many as `more` brings."""
 
-    def __init__(self, pieces: Iterable[bytes], kind: str, more: asyncio.Queue[bytes] | None) -> None:
-        self.status = 200
+    def __init__(self, pieces: Iterable[bytes], kind: str, more: asyncio.Queue[bytes] | None, status: int) -> None:
+        self.status = status
         self.headers = {"content-type": kind} if kind else {}
         self._pieces = pieces
         self._more = more
@@ -44,17 +44,22 @@ class Carrier:
     """A transport whose every answer is the same."""
 
     def __init__(
-        self, *pieces: bytes, kind: str = "application/json", more: asyncio.Queue[bytes] | None = None
+        self,
+        *pieces: bytes,
+        kind: str = "application/json",
+        more: asyncio.Queue[bytes] | None = None,
+        status: int = 200,
     ) -> None:
-        self._answer = (pieces, kind, more)
+        self._answer = (pieces, kind, more, status)
 
     async def open(self, url: str, headers: Mapping[str, str], body: bytes, timeouts: Timeouts) -> Answer:  # noqa: ARG002
         return Answer(*self._answer)
 
 
-def model(spoken: str, carrier: Carrier) -> HttpModel:
+def model(spoken: str, carrier: Carrier, rest: float = 2.0) -> HttpModel:
     at = Endpoint(provider="here", dialect=spoken, base_url="https://here.test/v1", auth="none")
-    return HttpModel(at, "m1", dialect(spoken), transport=carrier, retry=Retry(attempts=1))
+    times = Timeouts(rest=rest)
+    return HttpModel(at, "m1", dialect(spoken), transport=carrier, retry=Retry(attempts=1), timeouts=times)
 
 
 async def reply_of(spoken: str, *pieces: bytes, kind: str = "application/json") -> Any:
@@ -156,3 +161,53 @@ async def test_json_that_is_called_a_stream_and_breaks_off_is_no_reply() -> None
     with pytest.raises(ModelError) as caught:
         await reply_of("chat", BODY[:-5], kind="text/event-stream")
     assert caught.value.retryable
+
+
+# ---- a last word that was not the last -------------------------------------------------------------------------------
+
+SHORT = 0.05
+"""How long these models wait for what may follow the provider's last word, in seconds."""
+
+
+async def said_slowly(spoken: str, *bodies: bytes) -> str:
+    """The text of a reply whose third piece comes later than anybody waits for after a last word."""
+    more: asyncio.Queue[bytes] = asyncio.Queue()
+    asked = model(spoken, Carrier(*bodies[:2], kind="text/event-stream", more=more), rest=SHORT)
+    told: list[str] = []
+    async with aclosing(asked.stream(REQUEST)) as stream:
+        async for event in stream:
+            if isinstance(event, TextChunk):
+                told.append(event.text)
+                if len(told) == 2:
+                    asyncio.get_running_loop().call_later(4 * SHORT, more.put_nowait, bodies[2])
+            if len(told) == 3:
+                break
+    return "".join(told)
+
+
+async def test_who_says_with_each_frame_that_it_was_the_last_is_heard_to_the_end_google() -> None:
+    frames = [b"data: " + json.dumps(element(text, finishReason="STOP")).encode() + b"\n\n" for text in "abc"]
+    assert await said_slowly("google", *frames) == "abc"
+
+
+async def test_who_says_with_each_frame_that_it_was_the_last_is_heard_to_the_end_chat() -> None:
+    chunks = [{"id": "c", "choices": [{"delta": {"content": text}, "finish_reason": "stop"}]} for text in "abc"]
+    frames = [b"data: " + json.dumps(chunk).encode() + b"\n\n" for chunk in chunks]
+    assert await said_slowly("chat", *frames) == "abc"
+
+
+async def test_a_stream_that_stays_open_after_its_last_word_holds_nobody_up() -> None:
+    more: asyncio.Queue[bytes] = asyncio.Queue()
+    asked = model("chat", Carrier(EVENTS, kind="text/event-stream", more=more), rest=SHORT)
+    assert (await asyncio.wait_for(asked.respond(REQUEST), 5)).text == "Hello"
+
+
+# ---- refusals --------------------------------------------------------------------------------------------------------
+
+
+async def test_a_refusal_in_the_form_of_a_stream_is_read() -> None:
+    said = json.dumps({"error": {"message": "no", "code": "insufficient_quota"}}).encode()
+    refused = Carrier(b"event: error\ndata: " + said + b"\n\n", kind="text/event-stream", status=429)
+    with pytest.raises(ModelError) as caught:
+        await model("chat", refused).respond(REQUEST)
+    assert caught.value.kind == "billing"

@@ -6,6 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Final
 
 from holdfast.errors import ModelError, StreamCut
+from holdfast.messages import CallStart, ReasoningChunk, TextChunk
 from holdfast.models.arrays import ArraySplitter
 from holdfast.models.credentials import say
 from holdfast.models.sse import SseDecoder
@@ -23,6 +24,7 @@ MAX_ERROR: Final = 64 * 1024
 _BOM: Final = b"\xef\xbb\xbf"
 _HEAD: Final = 64
 """So many blanks at the beginning of a body leave no doubt what it is not."""
+_SAID: Final = frozenset((TextChunk, ReasoningChunk, CallStart))
 _EVENTS: Final = (b"data:", b"event:", b"id:", b"retry:", b":")
 """What server-sent events may begin with, and JSON never does."""
 
@@ -34,7 +36,19 @@ class Reading:
     where each element of an array is a frame (`arrays`), and is read at its end otherwise.
     """
 
-    __slots__ = ("_arrays", "_chunks", "_decoder", "_failure", "_head", "_received", "_rest", "_until", "fold", "open")
+    __slots__ = (
+        "_arrays",
+        "_chunks",
+        "_decoder",
+        "_failure",
+        "_head",
+        "_received",
+        "_rest",
+        "_unsure",
+        "_until",
+        "fold",
+        "open",
+    )
 
     def __init__(self, fold: Fold, response: Response, rest: float, *, arrays: bool = False) -> None:
         self.fold = fold
@@ -45,6 +59,9 @@ class Reading:
         self._chunks = response.chunks()
         self._rest = rest
         self._until: float | None = None
+        """When nobody waits any more for what may follow the provider's last word."""
+        self._unsure = False
+        """More of the reply came after what was taken for its last word: only the end of the body is its end."""
         self._decoder: SseDecoder | ArraySplitter | _Whole = SseDecoder()
         self._received = 0
         self._failure: ModelError | None = None
@@ -60,6 +77,8 @@ class Reading:
             for frame in frames:
                 if frame.data:
                     events += self.fold.feed(frame)
+            if self._until is not None and not self._unsure:
+                self._unsure = any(type(event) in _SAID for event in events)
         except ModelError as error:
             # Half a frame at the end is nothing but a sign that the stream was cut; `reply` will say so. And what can't
             # be read after the provider's last word takes nothing away from the reply.
@@ -83,7 +102,7 @@ class Reading:
     async def _next(self) -> bytes | None:
         """The next piece, or None at the end."""
         try:
-            if self.fold.complete:
+            if self.fold.complete and not self._unsure:
                 # One span for all that still comes: whoever only says that he is there does not hold up the reply.
                 loop = asyncio.get_running_loop()
                 self._until = self._until or loop.time() + self._rest
@@ -182,7 +201,11 @@ async def refusal_body(response: Response, rest: float) -> bytes:
                     break
     except (ModelError, TimeoutError):
         pass  # the status says enough
-    return bytes(body[:MAX_ERROR])
+    said = bytes(body[:MAX_ERROR])
+    if not said[:_HEAD].removeprefix(_BOM).lstrip().startswith(_EVENTS):
+        return said
+    decoder = SseDecoder()  # a stream was asked for, and some refuse in the form of one
+    return next((frame.data for frame in (*decoder.feed(said), *decoder.close()) if frame.data), said)
 
 
 def _too_long(limit: int) -> ModelError:

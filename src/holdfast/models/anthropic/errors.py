@@ -69,7 +69,9 @@ def told(event: dict[str, Any]) -> ModelError:
     detail = event.get("error")
     error = mapping(detail)
     words = worded(error.get("message")) or worded(detail) or "the provider reports an error"
-    failure = _failure(_KINDS.get(worded(error.get("type")), "server_error"), words)
+    code = error.get("code")
+    kind = kind_of_status(code) if type(code) is int and 400 <= code < 600 else "server_error"
+    failure = _failure(_KINDS.get(worded(error.get("type")), kind), words)
     failure.request_id = worded(event.get("request_id")) or None
     return failure
 

@@ -79,7 +79,7 @@ _STATUSES: Final[Mapping[int, tuple[str, bool]]] = {
 """What a status means when the words say nothing more, and whether the same request may succeed later."""
 
 _WORDS: Final = (
-    (re.compile(r"rate.?limit|too many requests"), ("rate_limited", True)),
+    (re.compile(r"rate.?limit|too.many.requests"), ("rate_limited", True)),
     (re.compile(r"overloaded|unavailable|capacity"), ("overloaded", True)),
     (re.compile(r"timeout|timed.out"), ("timeout", True)),
     (re.compile(r"model_not_found|not_found"), ("not_found", False)),
@@ -87,6 +87,14 @@ _WORDS: Final = (
     (re.compile(r"invalid_request|bad_request|validation"), ("bad_request", False)),
 )
 """The same for errors without a status."""
+
+
+def is_complaint(frame: dict[str, Any]) -> bool:
+    """Whether a frame without an answer tells of an error, though it does not say so in the usual field."""
+    kinds = (worded(frame.get("object")).lower(), worded(frame.get("type")).lower())
+    if "error" in kinds or frame.get("detail"):
+        return True
+    return bool(frame.get("message")) and any(frame.get(name) for name in ("code", "status", "status_code", "type"))
 
 
 def http_error(status: int, headers: Mapping[str, str], body: bytes) -> ModelError:
@@ -180,14 +188,18 @@ def _complaint(said: Any) -> _Complaint:  # noqa: ANN401  whatever came
     words = " ".join([code.lower() for code in (*codes, *reasons) if isinstance(code, str)])
     if metadata.get("flagged_input") is not None:
         words += " flagged_input"
-    status = next((code for code in (error.get("status_code"), *codes) if _is_status(code)), None)
+    codes += [error.get("status_code"), *(top.get(name) for name in ("status_code", "status", "code"))]
+    status = next((found for code in codes if (found := _status(code)) is not None), None)
     asked = delay_in(details)
     limits = {name.lower(): worded(value) for name, value in mapping(metadata.get("headers")).items()}
     return _Complaint(message, words, status, asked_in_words(message) if asked is None else asked, limits)
 
 
-def _is_status(code: Any) -> bool:  # noqa: ANN401  whatever came
-    return type(code) is int and 400 <= code < 600
+def _status(code: Any) -> int | None:  # noqa: ANN401  whatever came
+    """A status of HTTP, as a number or as its digits."""
+    if isinstance(code, str) and len(code) == 3 and code.isascii() and code.isdecimal():
+        code = int(code)
+    return code if type(code) is int and 400 <= code < 600 else None
 
 
 def _words_of(error: dict[str, Any]) -> str:

@@ -22,8 +22,8 @@ from holdfast.messages import (
     Usage,
 )
 from holdfast.models.chat.calls import OpenCalls
-from holdfast.models.chat.details import Details, size_of, summary_of
-from holdfast.models.chat.errors import in_stream
+from holdfast.models.chat.details import Details, size_of, summary_of, thought_in, words_of
+from holdfast.models.chat.errors import in_stream, is_complaint
 from holdfast.models.chat.frames import usual, usual_body
 from holdfast.models.chat.plain import plain_reply
 from holdfast.models.reading import Halves, counted, listed, mapping, read, worded
@@ -122,7 +122,7 @@ class ChatFold:
             raise _bad("the body is no JSON object")
         chunk = cast("dict[str, Any]", said)
         choices = listed(chunk.get("choices"))
-        if not choices and not chunk.get("error"):
+        if not choices and not chunk.get("error") and not is_complaint(chunk):
             raise _bad("the body has no choices")
         self._chunk(chunk, failed=False)
         if self._finish is None and not self._calls.all:
@@ -153,6 +153,8 @@ class ChatFold:
         choices = chunk.get("choices")
         usage = chunk.get("usage") or mapping(chunk.get("x_groq")).get("usage")
         if not isinstance(choices, list) and not usage:
+            if is_complaint(chunk):
+                raise in_stream(self._halves.kept(chunk))
             self.ignored += 1
             return []
         events: list[StreamEvent] = []
@@ -221,15 +223,19 @@ class ChatFold:
 
     def _take(self, said: dict[str, Any], events: list[StreamEvent]) -> None:
         details = said.get("reasoning_details")
-        thought = said.get("reasoning_content") or said.get("reasoning")
+        thought = thought_in(said)
         if details:
             self._keep_details(listed(details))
             thought = thought or summary_of(listed(details))
-        if thought and isinstance(thought, str):
+        if thought:
             self._say(self._thoughts, "thoughts", thought, ReasoningChunk, events)
         content = said.get("content")
         if content:
             self._content(content, events)
+        audio = mapping(said.get("audio"))
+        if audio:
+            self._say(self._text, "text", worded(audio.get("transcript")), TextChunk, events)
+        self.ignored += bool(audio.get("data")) + len(listed(said.get("images")))  # what is heard and seen of it
         refusal = said.get("refusal")
         if refusal and isinstance(refusal, str):
             self._say(self._refusal, "refusal", refusal, TextChunk, events)
@@ -245,13 +251,13 @@ class ChatFold:
         if isinstance(content, str):
             self._say(self._text, "text", content, TextChunk, events)
             return
-        for item in listed(content):
-            part = mapping(item)
+        for item in listed(content) or [content]:
+            part = {"type": "text", "text": item} if isinstance(item, str) else mapping(item)
             match part.get("type"):
                 case "text":
                     self._say(self._text, "text", worded(part.get("text")), TextChunk, events)
                 case "thinking":
-                    self._say(self._thoughts, "thoughts", _thinking(part.get("thinking")), ReasoningChunk, events)
+                    self._say(self._thoughts, "thoughts", words_of(part.get("thinking")), ReasoningChunk, events)
                 case _:
                     self.ignored += 1
 
@@ -334,7 +340,7 @@ class ChatFold:
             return None
         call = self._calls.addressed(index, id, name, came)
         call.theirs = call.theirs or id
-        call.name = call.name or name
+        call.name = name if not call.name or name == call.name else call.name + name
         if not call.id:
             self._hold(len(id) + len(name))
         return call
@@ -426,18 +432,12 @@ _FAILURES: Final[Mapping[str, str]] = {
 
 
 def _finished(reason: str, *, calls: bool, refused: bool) -> FinishReason:
-    finish = _FINISHES.get(reason, "stop")
+    finish = _FINISHES.get(reason.lower().partition(":")[0], "stop")
     if finish not in {"stop", "tool_calls"}:
         return finish
     if calls:
         return "tool_calls"  # many say "stop" here
     return "refusal" if refused else "stop"
-
-
-def _thinking(thinking: Any) -> str:  # noqa: ANN401  whatever came
-    if isinstance(thinking, str):
-        return thinking
-    return "".join([worded(mapping(part).get("text")) for part in listed(thinking)])
 
 
 def _usage(usage: dict[str, Any]) -> Usage:

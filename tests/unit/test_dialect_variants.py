@@ -534,6 +534,24 @@ def test_google_a_prompt_that_is_blocked_is_a_reply() -> None:
     assert (found.finish, found.usage) == ("content_filter", Usage(input=4))
 
 
+# ---- errors inside a good response -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("spoken", "frame"),
+    [
+        ("chat", {"error": {"message": "no", "code": 503}}),
+        ("anthropic", {"type": "error", "error": {"type": "overloaded_error", "message": "no"}}),
+        ("responses", {"type": "error", "code": "server_is_overloaded", "message": "no"}),
+        ("google", {"error": {"code": 503, "status": "UNAVAILABLE", "message": "no"}}),
+    ],
+)
+def test_a_stream_with_an_error_in_it_is_cut_and_says_why(spoken: str, frame: dict[str, Any]) -> None:
+    error = failure(spoken, frame)
+    assert isinstance(error, StreamCut)
+    assert (error.kind, error.retryable, error.message) == ("overloaded", True, "no")
+
+
 # ---- how long to wait ------------------------------------------------------------------------------------------------
 
 

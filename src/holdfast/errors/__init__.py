@@ -69,6 +69,7 @@ from holdfast.errors.models import (
     RecordingEnded,
     RecordingInvalid,
     StreamCut,
+    StreamFailed,
 )
 from holdfast.errors.notifications import NotificationsFull, NotificationUnknown
 from holdfast.errors.policy import PolicyInvalid, PolicyMissing, PolicyUnsafe, PolicyUnwritable
@@ -244,6 +245,7 @@ __all__ = [
     "StoreTooNew",
     "StoreUnsafe",
     "StreamCut",
+    "StreamFailed",
     "StubsInvalid",
     "Suspended",
     "TaskUnknown",

@@ -241,9 +241,9 @@ class AnthropicFold:
     def _grown(self, event: dict[str, Any]) -> list[StreamEvent]:
         delta, index = mapping(event.get("delta")), event.get("index")
         kind = delta.get("type")
-        if type(index) is int and index not in self._seen and (begun := _BEGUN_BY.get(worded(kind))):
-            if delta.get(begun):  # some never announce a block
-                self._on_block({"index": index, "content_block": {"type": begun}})
+        begun = _BEGUN_BY.get(worded(kind), "")
+        if delta.get(begun) and type(index) is int and index not in self._seen:  # some never announce a block
+            self._on_block({"index": index, "content_block": {"type": begun}})
         block = self._open.get(index) if type(index) is int else None
         if block is None:
             self.ignored += 1

@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
-from holdfast.errors import ContextOverflow, ModelError
+from holdfast.errors import ContextOverflow, ModelError, StreamFailed
 from holdfast.models.reading import listed, mapping, read, request_id_in, worded, written
 from holdfast.models.waiting import asked_by_limits, asked_in_headers, asked_in_words, delay_in, should_retry
 from holdfast.models.wire import bounded
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
 _MAX_MESSAGE: Final = 990
 
@@ -118,17 +118,20 @@ def http_error(status: int, headers: Mapping[str, str], body: bytes) -> ModelErr
 def in_stream(said: Any) -> ModelError:  # noqa: ANN401  whatever came
     """An error inside a response that had begun well."""
     complaint = _complaint(said)
-    error = _mapped(complaint, complaint.status, complaint.message or "the provider ended the reply with an error")
+    message = complaint.message or "the provider ended the reply with an error"
+    error = _mapped(complaint, complaint.status, message, StreamFailed)
     error.retry_after = complaint.retry_after
     return error
 
 
-def _mapped(complaint: _Complaint, status: int | None, message: str) -> ModelError:
+def _mapped(
+    complaint: _Complaint, status: int | None, message: str, made: Callable[..., ModelError] = ModelError
+) -> ModelError:
     message = bounded(_SECRET.sub("***", message), _MAX_MESSAGE)
     kind, retryable = _kind(status, complaint)
     if kind == "context_overflow":
         return ContextOverflow(message)
-    return ModelError(message, kind=kind, retryable=retryable)
+    return made(message, kind=kind, retryable=retryable)
 
 
 def _kind(status: int | None, complaint: _Complaint) -> tuple[str, bool]:

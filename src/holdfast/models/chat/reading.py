@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 import msgspec
 
-from holdfast.errors import ModelError, StreamCut
+from holdfast.errors import ModelError, StreamCut, StreamFailed
 from holdfast.messages import (
     CallChunk,
     CallEnd,
@@ -374,7 +374,7 @@ class ChatFold:
             return
         failure = _FAILURES.get(reason)
         if failure is not None:
-            raise ModelError(f"the provider ended the reply with {reason!r}", kind=failure, retryable=True)
+            raise StreamFailed(f"the provider ended the reply with {reason!r}", kind=failure, retryable=True)
         self._finish = reason
         self._end_texts(events)
         self.ignored += self._calls.settle()

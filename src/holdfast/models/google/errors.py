@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, Final
 
-from holdfast.errors import ContextOverflow, ModelError
+from holdfast.errors import ContextOverflow, ModelError, StreamFailed
 from holdfast.models.reading import listed, mapping, read, worded
 from holdfast.models.retry import PASSING_KINDS
 from holdfast.models.statuses import kind_of_status
@@ -73,8 +73,11 @@ def failure(status: int, headers: Mapping[str, str], error: dict[str, Any], body
     words = _SECRET.sub("[key]", words) or f"HTTP {code}"
     kind = _kind(code, worded(error.get("status")), words, details)
     message = bounded(words, _MOST_WORDS)
-    failed = ContextOverflow(message) if kind == "context_overflow" else ModelError(message, kind=kind)
-    failed.retryable = kind in PASSING_KINDS
+    if kind == "context_overflow":
+        failed: ModelError = ContextOverflow(message)
+    else:
+        made = StreamFailed if status < 300 else ModelError
+        failed = made(message, kind=kind, retryable=kind in PASSING_KINDS)
     failed.status = status
     failed.request_id = _request_id(named, details)
     failed.retry_after = _retry_after(named, details, words)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from holdfast.errors import ContextOverflow, ModelError
+from holdfast.errors import ContextOverflow, ModelError, StreamFailed
 from holdfast.models.reading import mapping, read, request_id_in, written
 from holdfast.models.waiting import asked_by_limits, asked_in_headers, asked_in_words, should_retry
 from holdfast.models.wire import bounded
@@ -92,6 +92,7 @@ def http_error(status: int, headers: Mapping[str, str], body: bytes) -> ModelErr
 def failure(found: Any, status: int | None, headers: Mapping[str, str]) -> ModelError:  # noqa: ANN401  what a provider said
     """The error that a provider told, by its words first and by the status of the response otherwise."""
     codes, said = _reasons(found)
+    made = StreamFailed if status is None else ModelError
     if status is None:
         status = next((int(code) for code in codes if code.isdecimal() and len(code) == 3), None)
     message = bounded(_SECRET.sub("[key]", said)) if said else f"HTTP {status}" if status else "no reason was given"
@@ -99,7 +100,7 @@ def failure(found: Any, status: int | None, headers: Mapping[str, str]) -> Model
     error = (
         ContextOverflow(message)
         if kind == "context_overflow"
-        else ModelError(message, kind=kind, retryable=kind in _RETRYABLE)
+        else made(message, kind=kind, retryable=kind in _RETRYABLE)
     )
     error.status = status
     error.request_id = request_id_in(headers)

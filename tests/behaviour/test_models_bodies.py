@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import json
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from holdfast.errors import ContextOverflow, ModelError, StreamCut
-from holdfast.messages import ModelRequest, StreamEnd, Text, TextChunk, Usage, UserMessage
+from holdfast.messages import ModelRequest, StreamEnd, Text, TextChunk, ToolCall, Usage, UserMessage
 from holdfast.models import HttpModel, Retry, Timeouts
 from holdfast.models.names import dialect
 from holdfast.models.wire import Endpoint
@@ -211,3 +213,124 @@ async def test_a_refusal_in_the_form_of_a_stream_is_read() -> None:
     with pytest.raises(ModelError) as caught:
         await model("chat", refused).respond(REQUEST)
     assert caught.value.kind == "billing"
+
+
+# ---- whatever comes --------------------------------------------------------------------------------------------------
+
+STREAMS: dict[str, list[dict[str, Any]]] = {
+    "chat": [
+        {"id": "c1", "created": 1, "choices": [{"index": 0, "delta": {"reasoning_content": "Hm \U0001f914."}}]},
+        {"id": "c1", "choices": [{"index": 0, "delta": {"content": "\u00dcber "}}]},
+        {
+            "id": "c1",
+            "choices": [{"index": 0, "delta": {"tool_calls": [{"index": 0, "id": "a", "function": {"name": "f"}}]}}],
+        },
+        {
+            "id": "c1",
+            "choices": [{"index": 0, "delta": {"tool_calls": [{"index": 0, "function": {"arguments": '{"x":'}}]}}],
+        },
+        {
+            "id": "c1",
+            "choices": [{"index": 0, "delta": {"tool_calls": [{"index": 0, "function": {"arguments": "1}"}}]}}],
+        },
+        {"id": "c1", "choices": [{"index": 0, "delta": {}, "finish_reason": "tool_calls"}]},
+        {"id": "c1", "choices": [], "usage": {"prompt_tokens": 5, "completion_tokens": 7}},
+    ],
+    "anthropic": [
+        {"type": "message_start", "message": {"id": "m1", "model": "m", "usage": {"input_tokens": 5}}},
+        {"type": "content_block_start", "index": 0, "content_block": {"type": "thinking", "thinking": ""}},
+        {"type": "content_block_delta", "index": 0, "delta": {"type": "thinking_delta", "thinking": "Hm \U0001f914."}},
+        {"type": "content_block_delta", "index": 0, "delta": {"type": "signature_delta", "signature": "s1"}},
+        {"type": "content_block_stop", "index": 0},
+        {"type": "content_block_start", "index": 1, "content_block": {"type": "tool_use", "id": "a", "name": "f"}},
+        {"type": "content_block_delta", "index": 1, "delta": {"type": "input_json_delta", "partial_json": '{"x":'}},
+        {"type": "content_block_delta", "index": 1, "delta": {"type": "input_json_delta", "partial_json": "1}"}},
+        {"type": "content_block_stop", "index": 1},
+        {"type": "message_delta", "delta": {"stop_reason": "tool_use"}, "usage": {"output_tokens": 7}},
+        {"type": "message_stop"},
+    ],
+    "responses": [
+        {"type": "response.created", "response": {"id": "r1", "created_at": 1, "status": "in_progress"}},
+        {"type": "response.output_text.delta", "output_index": 0, "content_index": 0, "delta": "\u00dcber "},
+        {"type": "response.output_text.delta", "output_index": 0, "content_index": 0, "delta": "\U0001f914"},
+        {
+            "type": "response.output_item.done",
+            "output_index": 1,
+            "item": {"type": "reasoning", "id": "q", "summary": []},
+        },
+        {
+            "type": "response.completed",
+            "response": {"id": "r1", "status": "completed", "usage": {"input_tokens": 5, "output_tokens": 7}},
+        },
+    ],
+    "google": [
+        element("Hm \U0001f914."),
+        {"candidates": [{"content": {"parts": [{"functionCall": {"name": "f", "args": {"x": 1}}}]}}]},
+        {**element("Ende.", finishReason="STOP"), "usageMetadata": {"promptTokenCount": 5, "candidatesTokenCount": 7}},
+    ],
+}
+
+
+@st.composite
+def written(draw: st.DrawFn, spoken: str) -> list[bytes]:
+    """The stream of a dialect in some form that the rules for events allow, in some pieces."""
+    end = draw(st.sampled_from(["\n", "\r\n", "\r"]))
+    text = draw(st.sampled_from(["", "\ufeff"]))
+    for frame in STREAMS[spoken]:
+        text += draw(
+            st.sampled_from(["", f": ping{end}", f":{end}{end}", f"id: 7{end}", f"retry: 1{end}", f"data{end}{end}"])
+        )
+        lines = json.dumps(frame, ensure_ascii=draw(st.booleans()), indent=draw(st.sampled_from([None, 1]))).split("\n")
+        name = frame.get("type", "") if draw(st.booleans()) else ""
+        text += f"event: {name}{end}" if name else ""
+        text += "".join(f"data:{draw(st.sampled_from(['', ' ']))}{line}{end}" for line in lines)
+        text += end
+    data = text.encode()
+    cuts = sorted(draw(st.sets(st.integers(0, len(data)), max_size=12)))
+    return [data[start:stop] for start, stop in zip([0, *cuts], [*cuts, len(data)], strict=True)]
+
+
+@pytest.mark.parametrize("spoken", STREAMS)
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(data=st.data())
+def test_a_stream_means_the_same_in_every_form(spoken: str, data: st.DataObject) -> None:
+    pieces = data.draw(written(spoken))
+    plain = [b"data: " + json.dumps(frame).encode() + b"\n\n" for frame in STREAMS[spoken]]
+    expected, found = (asyncio.run(reply_of(spoken, *some, kind="text/event-stream")) for some in (plain, pieces))
+    nameless = [part for part in found.parts if not isinstance(part, ToolCall)]
+    assert nameless == [part for part in expected.parts if not isinstance(part, ToolCall)]
+    assert [(call.name, call.arguments) for call in found.calls] == [("f", {"x": 1}) for _ in expected.calls]
+    assert (found.finish, found.usage) == (expected.finish, Usage(input=5, output=7))
+
+
+_FRAMES = [json.dumps(frame).encode() for frames in STREAMS.values() for frame in frames]
+_ODD = st.sampled_from(
+    [
+        b"data: ",
+        b"\n\n",
+        b"\r",
+        b"[",
+        b"]",
+        b",",
+        b"{",
+        b"}",
+        b'"',
+        b"\\",
+        b":",
+        b"null",
+        b"[DONE]",
+        b"\xef\xbb\xbf",
+        b"\xff",
+    ]
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    spoken=st.sampled_from(sorted(STREAMS)),
+    kind=st.sampled_from(["text/event-stream", "application/json", "text/plain", ""]),
+    pieces=st.lists(st.sampled_from(_FRAMES) | _ODD | st.binary(max_size=8), max_size=12),
+)
+def test_whatever_comes_there_is_a_reply_or_a_model_error(spoken: str, kind: str, pieces: list[bytes]) -> None:
+    with suppress(ModelError):
+        asyncio.run(reply_of(spoken, *pieces, kind=kind))

@@ -1188,7 +1188,7 @@ def test_every_endpoint_has_a_dialect_flags_and_an_address_that_are_known(name: 
 
 def test_every_flag_is_used_by_an_endpoint_or_is_for_models_that_need_it() -> None:
     used = {flag for known in ENDPOINTS.values() for flag in known.endpoint.flags}
-    assert set(FLAGS) - used == {"developer", "instructions_as_user"}
+    assert set(FLAGS) - used == {"developer", "done_ends", "instructions_as_user"}
 
 
 def test_an_endpoint_takes_what_is_given_instead_of_what_is_known() -> None:

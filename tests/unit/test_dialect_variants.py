@@ -221,6 +221,27 @@ def test_chat_a_reason_to_end_is_understood_in_each_case(reason: str, finish: st
     assert reply("chat", chunk(content="Yes."), chunk(reason)).finish == finish
 
 
+@pytest.mark.parametrize("flags", [frozenset[str](), frozenset({"done_ends"})], ids=["usual", "done_ends"])
+def test_chat_done_without_a_reason_is_an_end_only_where_that_is_declared(flags: frozenset[str]) -> None:
+    place = Endpoint(provider="here", dialect="chat", base_url="https://here", flags=flags)
+    fold = dialect("chat").fold(place, "m")
+    for data in (json.dumps(chunk(content="Yes.")).encode(), b"[DONE]"):
+        fold.feed(Frame("", data))
+    if flags:
+        assert (fold.finish().text, fold.complete) == ("Yes.", True)
+    else:
+        with pytest.raises(StreamCut):
+            fold.finish()
+
+
+def test_chat_done_alone_is_no_reply_anywhere() -> None:
+    place = Endpoint(provider="here", dialect="chat", base_url="https://here", flags=frozenset({"done_ends"}))
+    fold = dialect("chat").fold(place, "m")
+    fold.feed(Frame("", b"[DONE]"))
+    with pytest.raises(StreamCut):
+        fold.finish()
+
+
 USED = {"prompt_tokens": 9, "completion_tokens": 3}
 
 

@@ -91,7 +91,10 @@ class ChatFold:
                 return []
             if data == b"[DONE]":
                 self._done = True
-                return []
+                events: list[StreamEvent] = []
+                if self._started and "done_ends" in self._flags:
+                    self._close("stop", events)
+                return events
         if self._done:
             self.ignored += 1
             return []

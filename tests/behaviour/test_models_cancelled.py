@@ -17,6 +17,7 @@ from holdfast.messages import Attempt, ModelRequest, StreamNote, Text, TextChunk
 from holdfast.models import CallLimits
 from holdfast.models.contract import batches, flattened
 from holdfast.records import Cancelled, Done, Failed
+from holdfast.runtime.checking import check_turns
 from holdfast.testing import CutStream, FakeProvider, HttpError, Stall, check, stream, text
 
 if TYPE_CHECKING:
@@ -187,6 +188,17 @@ async def test_a_turn_past_its_deadline_has_its_tries_in_its_journal() -> None:
             assert (await turn.outcome(timeout=SOON)).code == "deadline"
             (left,) = [record for record in await records(runtime, "s") if isinstance(record, Cancelled)]
             assert [line.outcome for line in tries(left)] == ["server_error"]
+
+
+async def test_a_turn_that_was_cancelled_between_two_tries_replays_as_it_was() -> None:
+    async with FakeProvider([text("never")], faults=[HttpError(500)]) as provider:
+        agent = hf.Agent("agent", model=asks(provider, SLOW))
+        async with hf.open(None, agents=[agent]) as runtime:
+            turn = await runtime.session("s", agent=agent).send("go")
+            async for event in turn.events():
+                if isinstance(event, hf.ModelNote):
+                    await turn.cancel("hung up")
+            assert [found.verdict for found in await check_turns(runtime.store, "s", agent)] == ["ok"]
 
 
 async def test_a_conversation_goes_on_after_a_call_that_was_cancelled_in_vain() -> None:

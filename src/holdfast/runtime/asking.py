@@ -89,6 +89,7 @@ class _Overflow(Exception):
         self.reply = reply
         self.error = error
         self.begun = begun
+        self.tries: tuple[Attempt, ...] = () if (told := reply or error) is None else told.attempts
 
 
 class Asking:
@@ -117,6 +118,8 @@ class Asking:
         self._files: dict[str, bytes] = {}
         self._searched = 0
         self._unfinished: Unfinished | None = None
+        self._before: tuple[Attempt, ...] = ()
+        """The tries that the question took before room was made for it."""
         self.rules = agent.rules
 
     @property
@@ -134,6 +137,7 @@ class Asking:
     async def respond(self, effect: CallModel, key: str) -> Replied | ModelFailed:
         """What the model says to the conversation."""
         compacting = self._compacting
+        self._before = ()
         thread = compacting.recorded(key, effect.thread)
         known = self._performer.recorded(key)
         if known is None or known.outcome is None:
@@ -153,6 +157,7 @@ class Asking:
                 response = await self._told(self._failed(key, ask, overflow.error, overflow.begun))
             else:
                 thread = thread if shorter is None else shorter
+                self._before = overflow.tries
                 response = await self._asked(effect, thread, key, self._question(thread), again=False)
         if isinstance(response, Replied):
             compacting.reported(thread, response.reply)
@@ -182,6 +187,8 @@ class Asking:
     ) -> Replied | ModelFailed:
         files = await self._attached(thread, anew=thread is not effect.thread)
         request = self._agent.request(thread, effect.position, files)
+        if request.ledger is not None:
+            request.ledger.extend(self._before)
         instructions = self._redactor.text(request.instructions)
         if instructions is not request.instructions:
             request = msgspec.structs.replace(request, instructions=instructions)
@@ -194,7 +201,10 @@ class Asking:
         begun = self._loop.time()
         crash_point("model.before_call")
         try:
-            said = encode(await self._replied(Unfinished(key, ask, [], [], request.ledger), request))
+            answer = await self._replied(Unfinished(key, ask, [], [], request.ledger), request)
+            if self._before:
+                answer = msgspec.structs.replace(answer, attempts=(*self._before, *answer.attempts))
+            said = encode(answer)
             body = self._redactor.bytes(said, numbers=False)
             reply = decode_reply(body)  # a model of somebody's own may have put anything into it
             _check_fits(reply, again=again)
@@ -256,7 +266,8 @@ class Asking:
     def _failed(self, key: str, ask: Ask, error: ModelError, begun: float) -> Failed:
         info = ErrorInfo(printable(error.kind[:100]), bounded(self._redactor.text(error.message)))
         ms = round((self._loop.time() - begun) * 1000)
-        detail = msgspec.Raw(encode(error.attempts)) if error.attempts else ABSENT
+        tries = (*self._before, *error.attempts)
+        detail = msgspec.Raw(encode(tries)) if tries else ABSENT
         return Failed(at=self._performer.now(), key=key, ask=ask, error=info, ms=ms, detail=detail)
 
     def _priced(self, reply: ModelReply) -> ModelReply:

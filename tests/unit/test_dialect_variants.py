@@ -593,9 +593,37 @@ def test_a_pause_is_asked_for_in_headers(headers: dict[str, str], seconds: float
     assert asked_in_headers(headers) == seconds
 
 
-@pytest.mark.parametrize("spoken", ["chat", "responses", "anthropic"])
-def test_a_conversation_that_is_too_long_is_known_by_its_words(spoken: str) -> None:
-    body = json.dumps(
-        {"error": {"message": "prompt is too long: 9 tokens > 8 maximum", "type": "invalid_request_error"}}
-    )
+TOO_LONG = [
+    "This model's maximum context length is 8192 tokens. However, your messages resulted in 9000 tokens.",
+    "Your input exceeds the context window of this model. Please adjust your input and try again.",
+    "prompt is too long: 210000 tokens > 200000 maximum",
+    "input length and `max_tokens` exceed context limit: 190000 + 20000 > 200000",
+    "Input is too long for requested model.",
+    "The input token count (1200000) exceeds the maximum number of tokens allowed (1048576).",
+    "Please reduce the length of the messages or completion.",
+    "Prompt contains 40000 tokens, too large for model with 32768 maximum context length",
+    "This model's maximum prompt length is 131072 but the request contains 200000 tokens.",
+    "Input validation error: `inputs` tokens + `max_new_tokens` must be <= 8193.",
+    "`inputs` must have less than 4095 tokens. Given: 5000",
+    "The decoder prompt (length 5000) is longer than the maximum model length of 4096.",
+    "the request exceeds the available context size",
+    "Invalid request: Your request exceeded model token limit: 8192",
+    "Prompt exceeds max length",
+    "Range of input length should be [1, 129024]",
+    "Input length 9000 exceeds maximum allowed token size 8192",
+    "prompt token count of 135662 exceeds the limit of 128000",
+    "too many tokens: the prompt can't exceed 4081",
+]
+
+
+@pytest.mark.parametrize("said", TOO_LONG)
+@pytest.mark.parametrize("spoken", ["chat", "responses", "anthropic", "google"])
+def test_a_conversation_that_is_too_long_is_known_by_the_words_of_each_provider(spoken: str, said: str) -> None:
+    body = json.dumps({"error": {"message": said, "type": "invalid_request_error", "status": "INVALID_ARGUMENT"}})
     assert isinstance(dialect(spoken).error(400, {}, body.encode()), ContextOverflow)
+
+
+@pytest.mark.parametrize("spoken", ["chat", "responses", "anthropic", "google"])
+def test_too_many_tokens_in_a_minute_are_no_conversation_that_is_too_long(spoken: str) -> None:
+    body = json.dumps({"error": {"message": "Rate limit reached: too many tokens per minute. Try again in 2s."}})
+    assert dialect(spoken).error(429, {}, body.encode()).kind == "rate_limited"

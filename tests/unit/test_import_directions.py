@@ -39,7 +39,7 @@ PURE = [
     *("store/notifications/moving.py", "store/notifications/audit.py", "store/memories/contract.py"),
     *("store/memories/decisions.py", "store/memories/changing.py", "store/memories/audit.py"),
     *(f"models/{name}.py" for name in ("wire", "waiting", "retry", "sse", "arrays", "reading", "writing", "statuses")),
-    *("models/flags.py", "models/recorded/redaction.py", "models/recorded/comparing.py"),
+    *("models/flags.py", "models/overflow.py", "models/recorded/redaction.py", "models/recorded/comparing.py"),
     *(
         str(path.relative_to(PACKAGE))
         for name in ("anthropic", "responses", "chat", "google")

@@ -8,6 +8,7 @@ from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from holdfast.errors import ContextOverflow, ModelError, StreamFailed
+from holdfast.models.overflow import too_long
 from holdfast.models.reading import mapping, read, worded
 from holdfast.models.retry import PASSING_KINDS
 from holdfast.models.statuses import kind_of_status
@@ -32,10 +33,6 @@ _KINDS: Final = {
 }
 _FINAL: Final = frozenset((400, 401, 402, 403, 404, 413, 422))
 _SAYINGS: Final = (
-    (
-        re.compile("prompt is too long|context[ _](?:limit|window|length|size)|too many tokens", re.IGNORECASE),
-        "context_overflow",
-    ),
     (re.compile("content filtering policy", re.IGNORECASE), "content_filter"),
     (re.compile("credit balance", re.IGNORECASE), "billing"),
 )
@@ -79,7 +76,8 @@ def told(event: dict[str, Any]) -> ModelError:
 def _failure(kind: str, words: str, made: Callable[..., ModelError] = ModelError) -> ModelError:
     words = bounded(_SECRET.sub("sk-...", words))
     if kind in {"bad_request", "server_error"}:
-        kind = next((better for saying, better in _SAYINGS if saying.search(words)), kind)
+        found = next((better for saying, better in _SAYINGS if saying.search(words)), kind)
+        kind = "context_overflow" if too_long(words) else found
     if kind == "context_overflow":
         return ContextOverflow(words)
     return made(words, kind=kind, retryable=kind in PASSING_KINDS)

@@ -6,6 +6,7 @@ import re
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 from holdfast.errors import ContextOverflow, ModelError, StreamFailed
+from holdfast.models.overflow import too_long
 from holdfast.models.reading import listed, mapping, read, request_id_in, worded, written
 from holdfast.models.waiting import asked_by_limits, asked_in_headers, asked_in_words, delay_in, should_retry
 from holdfast.models.wire import bounded
@@ -28,11 +29,6 @@ class _Complaint(NamedTuple):
     """The headers of whoever stands behind the provider, where it repeats them."""
 
 
-_OVERFLOW: Final = re.compile(
-    r"context_length_exceeded|exceed_context_size|maximum context length|context length|context window|context size"
-    r"|too many tokens|prompt is too long|input is too long|input length exceed|reduce the length"
-    r"|reduce your message size|request too large for model",
-)
 _FILTERED: Final = re.compile(r"content_filter|content_policy|responsibleaipolicy|moderation|flagged_input")
 _UNPAID_CODES: Final = re.compile(
     r"insufficient_quota|billing|insufficient.(?:balance|credit|funds)|payment_required|usage_limit_reached"
@@ -147,7 +143,7 @@ def _kind(status: int | None, complaint: _Complaint) -> tuple[str, bool]:
             return kind
     if not _RATED.search(words) and _is_unpaid(complaint, message):
         return "billing", False
-    if status != 429 and (status is None or status < 500 or "exceed_context" in words) and _OVERFLOW.search(everything):
+    if status != 429 and (status is None or status < 500 or "exceed_context" in words) and too_long(everything):
         return "context_overflow", False
     if status is not None:
         return _STATUSES.get(status) or (("server_error", True) if status >= 500 else ("bad_request", False))

@@ -6,6 +6,7 @@ import re
 from typing import TYPE_CHECKING, Any, Final
 
 from holdfast.errors import ContextOverflow, ModelError, StreamFailed
+from holdfast.models.overflow import too_long
 from holdfast.models.reading import listed, mapping, read, worded
 from holdfast.models.retry import PASSING_KINDS
 from holdfast.models.statuses import kind_of_status
@@ -38,9 +39,6 @@ _REASONS: Final = {
     "ACCESS_TOKEN_EXPIRED": "authentication",
     "BILLING_DISABLED": "billing",
 }
-_OVERFLOW: Final = re.compile(
-    r"token count.{0,80}exceeds|exceeds the maximum number of tokens|context (?:window|length)"
-)
 _UNPAID: Final = re.compile(r"enable billing|billing account|credits are depleted|spending cap")
 _SECRET: Final = re.compile(r"AIza[\w-]{10,}|ya29\.[\w.-]{10,}|\bAQ\.[\w-]{20,}")
 _MOST_WORDS: Final = 990
@@ -90,7 +88,7 @@ def _kind(code: int, status: str, words: str, details: list[dict[str, Any]]) -> 
         return reasons[0]
     kind = _KINDS.get(status) or kind_of_status(code)
     lowered = words.lower()
-    if kind == "bad_request" and _OVERFLOW.search(lowered):
+    if kind == "bad_request" and too_long(lowered):
         return "context_overflow"
     if kind == "bad_request" and "api key not valid" in lowered:
         return "authentication"

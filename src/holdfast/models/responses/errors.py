@@ -6,6 +6,7 @@ import re
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from holdfast.errors import ContextOverflow, ModelError, StreamFailed
+from holdfast.models.overflow import too_long
 from holdfast.models.reading import mapping, read, request_id_in, written
 from holdfast.models.waiting import asked_by_limits, asked_in_headers, asked_in_words, should_retry
 from holdfast.models.wire import bounded
@@ -69,11 +70,6 @@ _STATUSES: Final[Mapping[int, str]] = {
     529: "overloaded",
 }
 _RETRYABLE: Final = frozenset(("rate_limited", "overloaded", "server_error", "timeout"))
-_OVERFLOW: Final = re.compile(
-    r"context (?:window|length|size)|context_(?:length|size)|maximum context|prompt is too long"
-    r"|too many (?:input )?tokens|input (?:length|tokens?) exceeds?|exceeds? the (?:maximum|model).{0,40}tokens",
-    re.IGNORECASE,
-)
 # To its end: of a key that is replaced in part, nobody would find the rest.
 _SECRET: Final = re.compile(
     r"\b(?:sk|xai|gsk|rk|pk|key)-[\w*.\-]{4}[^\s\"'`<>()\[\]{},;]*|\bBearer\s+\S+", re.IGNORECASE
@@ -133,7 +129,7 @@ def _kind(codes: list[str], message: str, status: int | None) -> str:
     named = next((_CODES[code] for code in codes if code in _CODES), None)
     if named is not None and named != "bad_request":
         return named
-    if status in {None, 400, 413, 422} and _OVERFLOW.search(message):
+    if status in {None, 400, 413, 422} and too_long(message):
         return "context_overflow"
     if status is None:
         return named or "server_error"

@@ -175,6 +175,22 @@ def test_chat_a_tail_with_an_id_belongs_to_the_call_with_that_id() -> None:
     assert found == [("a", "f", {"x": 1}), ("b", "g", {})]
 
 
+def test_chat_a_call_after_words_that_said_they_were_the_last_is_read() -> None:
+    found = reply("chat", chunk("stop", content="Well. "), chunk("stop", tool_calls=[call(0, "a", "f", '{"x":1}')]))
+    assert ([made.arguments for made in found.calls], found.finish, found.text) == ([{"x": 1}], "tool_calls", "Well. ")
+
+
+def test_chat_a_call_that_begins_after_the_end_needs_an_end_of_its_own() -> None:
+    error = failure("chat", chunk("stop", content="Well. "), chunk(tool_calls=[call(0, "a", "f", '{"x":1}')]))
+    assert error.kind == "stream_cut"
+
+
+def test_chat_nothing_is_added_to_calls_that_are_over() -> None:
+    late = chunk(tool_calls=[call(1, "b", "g", "{}")])
+    found = reply("chat", chunk("tool_calls", tool_calls=[call(0, "a", "f", "{}")]), late)
+    assert [made.name for made in found.calls] == ["f"]
+
+
 @pytest.mark.parametrize(
     ("frame", "kind"),
     [

@@ -337,10 +337,12 @@ class ChatFold:
         self._grow(call, more, events)
 
     def _addressed(self, index: int | None, id: str, name: str, came: object) -> OpenCall | None:
-        """The call that a fragment belongs to, with its id and its name; None after the end of the reply."""
+        """The call that a fragment belongs to, with its id and its name; None after the end of the calls."""
         if self._finish is not None:
-            self.ignored += 1
-            return None
+            if not name or self._calls.all or _FINISHES.get(self._finish, "stop") != "stop":
+                self.ignored += 1
+                return None
+            self._finish = None  # some end each piece: a call that begins now waits for an end of its own
         call = self._calls.addressed(index, id, name, came)
         call.theirs = call.theirs or id
         call.name = name if not call.name or name == call.name else call.name + name

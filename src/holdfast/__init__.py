@@ -73,6 +73,7 @@ if TYPE_CHECKING:
     from holdfast.events import ContextCompacted as ContextCompacted
     from holdfast.events import Event as Event
     from holdfast.events import Gap as Gap
+    from holdfast.events import HandedOver as HandedOver
     from holdfast.events import HookFailed as HookFailed
     from holdfast.events import InputAccepted as InputAccepted
     from holdfast.events import LoopDetected as LoopDetected
@@ -107,6 +108,7 @@ if TYPE_CHECKING:
     from holdfast.hands.agents.errors import SubAgentFailed as SubAgentFailed
     from holdfast.hands.agents.errors import SubAgentRefused as SubAgentRefused
     from holdfast.hands.agents.family import agent_tool as agent_tool
+    from holdfast.hands.agents.handing import handoff as handoff
     from holdfast.messages import AssistantMessage as AssistantMessage
     from holdfast.messages import Attachment as Attachment
     from holdfast.messages import CallChunk as CallChunk
@@ -248,6 +250,7 @@ _HOMES = {
     "ForkPointMissing": "holdfast.errors",
     "FunctionUnknown": "holdfast.errors.processes",
     "Gap": "holdfast.events",
+    "HandedOver": "holdfast.events",
     "GateInvalid": "holdfast.errors",
     "HoldfastError": "holdfast.errors",
     "HookCall": "holdfast.policy.hooks",
@@ -386,6 +389,7 @@ _HOMES = {
     "deny": "holdfast.policy.making",
     "drive": "holdfast.driving",
     "event": "holdfast.triggers",
+    "handoff": "holdfast.hands.agents.handing",
     "interval": "holdfast.triggers",
     "model": "holdfast.models",
     "open": "holdfast.runtime",

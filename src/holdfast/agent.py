@@ -11,7 +11,7 @@ import msgspec
 from holdfast.effects.canonical import check as check_json
 from holdfast.effects.canonical import digest
 from holdfast.errors import AgentInvalid, InvalidArgument
-from holdfast.hands.agents import sub_agents
+from holdfast.hands.agents import handoffs, sub_agents
 from holdfast.messages import ModelRequest, Settings
 from holdfast.models import Model, model
 from holdfast.names import check_id
@@ -94,6 +94,8 @@ class Agent:
             raise InvalidArgument("settings", settings, "Settings")
         self.output = None if output is None else Output(output)
         self.tools: dict[str, AnyTool] = _by_name(name, tools)
+        if any(found.to == name for found in handoffs(self.tools)):
+            raise AgentInvalid(name, "it hands over to itself; name another agent")
         self.policy = Policy.of(policy)
         check_agent(name, [self.subject(tool) for tool in self.tools], self.policy)
         self.hooks: tuple[Hooks, ...] = checked_hooks(hooks)
@@ -160,6 +162,11 @@ class Agent:
     def delegates(self) -> bool:
         """Whether it has sub-agents."""
         return any(True for _ in sub_agents(self.tools))
+
+    @cached_property
+    def hands_over(self) -> bool:
+        """Whether it can hand its sessions over."""
+        return any(True for _ in handoffs(self.tools))
 
     def subject(self, tool: str, arguments: dict[str, Any] | None = None) -> Subject:
         """A call of one of its tools, as a policy sees it; without arguments, the tool alone."""

@@ -213,6 +213,23 @@ class Progressed(_Record, frozen=True, gc=False, tag="progressed"):
     fraction: float | None = None
 
 
+class Handed(_Record, frozen=True, gc=False, tag="handed"):
+    """Another agent has the session from here on, and goes on with the run. It is the last record of its commit."""
+
+    run: str
+    key: str
+    """The call that asked for it; its outcome is in the same commit."""
+    agent: str
+    """Who has the session now."""
+    by: str
+    """Who had it before."""
+    reason: str = ""
+    untrusted: bool = False
+    """What strangers wrote had been read by then; the next agent may not know the tools that gave it."""
+    private: bool = False
+    """The same, of what is not meant for everybody."""
+
+
 class Grouped(_Record, frozen=True, gc=False, tag="grouped"):
     """Several effects at once. The order in which they settled is the order of their outcomes in the journal."""
 
@@ -236,10 +253,11 @@ Record: TypeAlias = (
     | Cancelled
     | Grouped
     | Progressed
+    | Handed
 )
 
 KINDS: Final[frozenset[type]] = frozenset(get_args(Record))
-_LIFECYCLE: Final = frozenset((Opened, Started, Resumed, Parked, Ended))
+_LIFECYCLE: Final = frozenset((Opened, Started, Resumed, Parked, Ended, Handed))
 
 _encoder: Final = msgspec.json.Encoder()
 _decoder: Final = msgspec.json.Decoder(Record)
@@ -273,6 +291,9 @@ def encode_checked(record: object) -> bytes:
         raise InvalidValue("$", "the record reads back as another one")
     return body
 
+
+HANDED: Final = b'{"t":"handed",'
+"""How the bytes of a handoff begin, and those of no other record."""
 
 decode_later = _decoder.decode
 """The record in bytes that are not the first of their journal: without a look at the format."""

@@ -62,6 +62,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """Calls that go on in the background."""
     depth: int = 4
     """How deep sub-agents may start sub-agents; 0: not at all."""
+    handoffs: int = 5
+    """How often the turn may have been handed over when the agent hands it over; 0: the agent never does."""
     repeats: int | None = 3
     """How often the same calls with the same results are a loop; None: repetition is never looked for."""
     no_progress: int = 12
@@ -85,6 +87,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
         check_budget("limit", self.steps, self.tokens, self.cost_usd, self.tool_calls)
         _check_count("limit background", self.background)
         check_int("limit depth", self.depth)
+        check_int("limit handoffs", self.handoffs)
         if self.repeats is not None:
             check_int("limit repeats", self.repeats, least=2, most=100)
         check_int("limit no_progress", self.no_progress, least=1)

@@ -18,6 +18,7 @@ from holdfast.effects.replay import Again, Answer, Begin, Repeat, SettleUnknown
 from holdfast.errors import Suspended
 from holdfast.policy.approvals import MARK
 from holdfast.records import Ask, Cancelled, Done, Unknown
+from holdfast.runtime.handing import TAKEN, hands_over
 from holdfast.runtime.interrupted import has_outcome, left_by_itself, only_waits
 from holdfast.runtime.invoking import Call, Invoker
 from holdfast.spawning import spawn
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from holdfast.policy.subject import Taint
     from holdfast.records import Outcome, Record
     from holdfast.runtime.authorising import Authorising
+    from holdfast.runtime.handing import Handing
     from holdfast.runtime.invoking import Work
     from holdfast.runtime.recording import Recorder
     from holdfast.runtime.surroundings import Surroundings
@@ -62,6 +64,7 @@ class Calling:
         recorder: Recorder,
         *,
         authorising: Authorising | None = None,
+        handing: Handing | None = None,
         budget: float | None = None,
         spills: Callable[[], bool] = lambda: True,
         resumed: bool = False,
@@ -71,6 +74,9 @@ class Calling:
         self.spilled = 0
         """How many calls of the batch under way do."""
         self._authorising = authorising
+        self._handing = handing
+        self.handed = False
+        """The session was handed over: nothing more is done here."""
         self._budget = budget
         """How many seconds a model waits for a call, where the tool says nothing; then it goes on in the background."""
         self._resumed = resumed
@@ -98,7 +104,8 @@ class Calling:
             await self._authorise(calls, taint)
         # Those about which a person is asked do not hold up the others.
         asked = tuple(call.wait for call in calls if call.wait is not None)
-        for group in _groups([call for call in calls if call.wait is None]):
+        handoffs = [call for call in calls if hands_over(call)]
+        for group in _groups([call for call in calls if call.wait is None and not hands_over(call)]):
             todo = [call for call in group if call.result is None]
             if not todo:
                 continue
@@ -116,6 +123,7 @@ class Calling:
                 raise Park((*waits, *asked))
         if asked:
             raise Park(asked)
+        await self._hand_over(handoffs, calls, taint)
         return tuple(call.result for call in calls if call.result is not None)
 
     # ---- before ----
@@ -178,6 +186,36 @@ class Calling:
             await self._recorder.settle()
             crash_point("tool.after_intent")
 
+    # ---- handing over ----
+
+    async def _hand_over(self, handoffs: list[Call], calls: list[Call], taint: Taint) -> None:
+        """Let the first one take the session over that may, when all else is done; then no other one does."""
+        for call in handoffs:
+            if call.result is not None or self._handing is None:
+                continue
+            if self._caller.stopped:
+                raise asyncio.CancelledError
+            await self._around.boundary()
+            call.refused = call.refused or self._handing.refusal(call)
+            await self._intend([call])
+            if call.refused is not None or call.given is not None:
+                await self._perform(call)
+                continue
+            outcome = await self._told(call)
+            if not isinstance(outcome, Done):
+                await self._record(call, outcome)
+                continue
+            for other in handoffs:
+                if other.result is None and other is not call:
+                    other.refused = other.refused or TAKEN
+                    await self._intend([other])
+                    await self._perform(other)
+            self._recorder.flush()
+            results = [found.result for found in calls if found.result is not None]
+            crash_point("handoff.before")
+            await self._record(call, outcome, self._handing.record(call, taint, results))
+            self.handed = True
+
     # ---- performing ----
 
     async def _together(self, todo: list[Call]) -> None:
@@ -201,14 +239,23 @@ class Calling:
     async def _perform(self, prepared: Call) -> None:
         """One call, to its outcome; or to the wait at which it was left."""
         try:
-            outcome = await self._outcome(prepared)
+            outcome = await self._told(prepared)
         except Suspended as suspended:
             prepared.wait = suspended.wait
             return
-        if self._authorising is not None:
-            outcome = await self._authorising.told(prepared, outcome)
+        await self._record(prepared, outcome)
+
+    async def _told(self, prepared: Call) -> Outcome:
+        """The outcome of a call, as hooks let it be."""
+        outcome = await self._outcome(prepared)
+        return outcome if self._authorising is None else await self._authorising.told(prepared, outcome)
+
+    async def _record(self, prepared: Call, outcome: Outcome, handed: Record | None = None) -> None:
+        """Record the outcome of a call; `handed` in the same commit."""
         crash_point("tool.before_outcome")
         self._recorder.gather(outcome)
+        if handed is not None:
+            self._recorder.submit([handed])
         self._open.pop(prepared.key, None)
         self._settled.add(prepared.key)
         if isinstance(outcome, Done) and outcome.blob is not None:

@@ -161,6 +161,10 @@ class _Nobody:
     async def steering(self) -> list[tuple[Admitted, UserMessage]]:
         return []
 
+    def knows(self, agent: str) -> bool:  # noqa: ARG002
+        """Nobody hands anything over."""
+        return False
+
     async def boundary(self) -> None:
         """It may always go on: nothing is performed."""
 

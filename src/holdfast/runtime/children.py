@@ -150,7 +150,7 @@ class Children:
             raise SubAgentRefused(order.agent, f"it works on this itself already ({' > '.join(above)})")
         if limits.depth < 1:
             raise SubAgentRefused(order.agent, f"{parent.name!r} may start no sub-agents here (Limits.depth)")
-        taint = joined(taint_under(over), parent.taint_of(conversation.heard))
+        taint = joined(joined(taint_under(over), conversation.taint), parent.taint_of(conversation.heard))
         if conversation.noticed:  # as for the parent itself
             taint = Taint(untrusted_input=True, private_data=True)
         accounts = [

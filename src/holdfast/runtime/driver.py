@@ -28,7 +28,7 @@ from holdfast.runtime.children import agent_under
 from holdfast.runtime.delivering import AT_ONCE, deliver
 from holdfast.runtime.inbox import Interruption, Over, Waiting, interruption, next_due, over
 from holdfast.runtime.live import Ring
-from holdfast.runtime.performing import Park, TurnRun
+from holdfast.runtime.performing import HandedOver, Park, TurnRun
 from holdfast.runtime.reading import read_on, read_session
 from holdfast.runtime.services import Services
 from holdfast.runtime.watch import TurnEnded
@@ -80,6 +80,8 @@ class SessionDrive:
         self._mandate: Mandate | None = None
         self._stopping = False
         self._finished = False
+        self._handed = False
+        """Another agent has the session since: it goes on with the turn."""
         # What came from outside.
         self._news = True
         self._wakes = 0
@@ -183,13 +185,15 @@ class SessionDrive:
                 return
             await read_on(self._store, self.session, conversation)
             self._open = conversation.turn
+            if self._handed:
+                self._agent = self._agent_of(conversation, [])
             await self._look()
 
     async def _goes_on(self, turn: OpenTurn | None) -> bool:
         """Whether there is anything more to do, after `turn` has ended or was parked, or with none to go on with."""
         if self._looking is not None:
             await asyncio.gather(self._looking, return_exceptions=True)
-        if self._news or self._interruption is not None:
+        if self._news or self._interruption is not None or self._handed:
             return True
         if self._held_back and (turn is None or turn.parked is None):
             self._held_back = False
@@ -228,8 +232,11 @@ class SessionDrive:
         turn = conversation.turn
         if turn is None:
             return await self._next(conversation)
+        handed, self._handed = self._handed, False
         if not await self._may_resume(turn):
             return None, []
+        if handed:
+            return turn, []  # the same process goes on with it
         return turn, [Resumed(at=self._ledger.now(), run=turn.run, by=self._around.me)]
 
     async def _next(self, conversation: Conversation) -> tuple[OpenTurn | None, list[Record]]:
@@ -404,7 +411,7 @@ class SessionDrive:
         finally:
             await run.performer.close("ended")
             self._turn = None
-        if turn.parked is None:
+        if turn.parked is None and not self._handed:
             self._open, self._interruption = None, None
             self._interrupted = asyncio.get_running_loop().create_future()
         return None if ending is None else TurnEnded(turn.run, turn.inputs.keys(), ending, run.answer(ending))
@@ -429,6 +436,11 @@ class SessionDrive:
             ending = _ending(run, work)
         except Park as park:
             await self._park(run, park.waits)
+            return None
+        except HandedOver:
+            await run.settle()
+            crash_point("handoff.after")
+            self._handed = True
             return None
         except asyncio.CancelledError:
             # The drive itself is cancelled: nothing is recorded, and whoever drives next goes on.
@@ -493,6 +505,9 @@ class SessionDrive:
         turn.pinned |= {message.id for record, message in admitted if record.input in pinned}
         return admitted
 
+    def knows(self, agent: str) -> bool:
+        return agent_under(self._around.agents.get(agent), self._mandate, self._around.agents) is not None
+
     async def boundary(self) -> None:
         if self._stopping:
             raise Stopping
@@ -554,7 +569,7 @@ def _ending(run: TurnRun, work: asyncio.Task[Ending]) -> Ending:
     """How the turn ended; a bug of ours or of a model fails the turn, and the session goes on."""
     try:
         return work.result()
-    except (HoldfastError, Stopping, Park):
+    except (HoldfastError, Stopping, Park, HandedOver):
         raise
     except (Exception, GeneratorExit) as error:  # noqa: BLE001  whatever it was, the turn gets an ending
         run.performer.check_halted()

@@ -25,6 +25,7 @@ from holdfast.runtime.authorising import Authorising
 from holdfast.runtime.awaiting import Awaiting
 from holdfast.runtime.calling import Calling, Park
 from holdfast.runtime.compacting import Compacting
+from holdfast.runtime.handing import HandedOver, Handing
 from holdfast.runtime.hooking import Hooked
 from holdfast.runtime.recording import Recorder
 from holdfast.runtime.spending import spent_by, used_of
@@ -44,7 +45,7 @@ from holdfast.turns import (
     start,
 )
 from holdfast.turns.conversation import Entered, checkpoint_of
-from holdfast.turns.machine import answer_of
+from holdfast.turns.machine import answer_of, go_on
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -56,9 +57,9 @@ if TYPE_CHECKING:
     from holdfast.policy.limits import OutOf
     from holdfast.records import Record
     from holdfast.runtime.surroundings import Surroundings
-    from holdfast.turns.machine import Effect, Response, TurnState
+    from holdfast.turns.machine import Effect, Response, Rules, TurnState
 
-__all__ = ["Park", "TurnRun"]
+__all__ = ["HandedOver", "Park", "TurnRun"]
 
 BEGUN: Final = "/%begun"
 """What is put to the name of a turn to name what hooks decided before it began."""
@@ -66,10 +67,20 @@ _reasons: Final = msgspec.json.Decoder(str | None)
 
 
 class TurnRun:
-    """One turn, driven from its beginning or from where its records end."""
+    """One turn, driven from its beginning or from where its records end, as long as one agent has it.
 
-    def __init__(
-        self, around: Surroundings, agent: Agent | None, turn: OpenTurn, ledger: Ledger, *, strict: bool = False
+    `until` is the effect after which the agent is known to have handed it over.
+    """
+
+    def __init__(  # noqa: PLR0913
+        self,
+        around: Surroundings,
+        agent: Agent | None,
+        turn: OpenTurn,
+        ledger: Ledger,
+        *,
+        strict: bool = False,
+        until: int = 0,
     ) -> None:
         if agent is not None and turn.mandate is not None:
             agent = agent.narrowed(limits=limited(agent.limits, turn.mandate))
@@ -85,6 +96,7 @@ class TurnRun:
         self._turn = turn
         self._state: TurnState | None = None
         self._strict = strict
+        self._until = until
         self._recorded = _numbers(turn)
         self._last = max(self._recorded, default=0)
         self._loop = asyncio.get_running_loop()
@@ -94,7 +106,9 @@ class TurnRun:
         budget = around.inline_budget if agent is None or agent.inline_budget is None else agent.inline_budget
         hooks = () if agent is None else (*around.hooks, *agent.hooks)
         self._hooked = Hooked(hooks, around, "" if agent is None else agent.name, turn.run)
-        self._taint: Taint = taint_under(turn.mandate)
+        self._taint: Taint = joined(taint_under(turn.mandate), turn.taint)
+        self._tainted = agent is not None and (agent.guarded or agent.hands_over)
+        """Whether anybody wants to know what is taken in."""
         self._calling = Calling(
             around,
             self,
@@ -102,6 +116,7 @@ class TurnRun:
             self.performer,
             self._recorder,
             authorising=self._authoriser(around, agent),
+            handing=None if agent is None else Handing(agent, turn, self.performer, around.knows),
             budget=budget,
             spills=self._spills,
             resumed=bool(turn.records),
@@ -125,18 +140,21 @@ class TurnRun:
         return Asking(around, self.run, agent, performer, self._recorder, self._hooked, compacting)
 
     async def finish(self) -> Ending:
-        """Drive the turn to its end; answers how it ended. Raises `Park` when it has to wait for somebody."""
+        """Drive the turn to its end; answers how it ended.
+
+        Raises `Park` when it has to wait for somebody, `HandedOver` when another agent is to go on with it.
+        """
         turn, asking = self._turn, self._asking
         denied = await self._begun(turn)
         if denied is not None:
             return denied
         # What was read in earlier turns is still in the conversation, or in a summary of it.
-        if self._agent is not None and self._agent.guarded:
+        if self._agent is not None and self._tainted:
             self._taint = joined(self._taint, self._agent.taint_of(turn.heard))
         if turn.noticed:
             self._noticed()
         self._entering(turn.said)
-        state = start(turn.run, asking.rules, turn.before, turn.said, turn.position, self._last)
+        state = self._opening(turn, asking.rules)
         while True:
             if self.stopped:  # a tool may have swallowed the cancellation; the turn goes no further
                 raise asyncio.CancelledError
@@ -148,19 +166,34 @@ class TurnRun:
             match effect:
                 case Finish(ending=ending):
                     self.performer.check_complete()
-                    return ending
+                    return msgspec.structs.replace(ending, **self._who())
                 case CallModel():
                     response: Response = await asking.respond(effect, self._expect(effect.id, "model"))
                 case RunTools():
-                    self._expect(effect.id, "tools")
-                    results = await self._calling.perform(effect, self._taint)
-                    if self._agent is not None and self._agent.guarded:
-                        self._taint = self._agent.taint_after(self._taint, results)
-                    response = Results(results)
+                    response = await self._results(effect)
                 case Checkpoint():
                     inputs = response = await self._checkpoint(effect)
                     self._entering(inputs.messages)
             state = self._state = respond(state, effect.id, response)
+
+    async def _results(self, effect: RunTools) -> Results:
+        self._expect(effect.id, "tools")
+        results = await self._calling.perform(effect, self._taint)
+        if effect.id == self._until:
+            self.performer.check_complete()
+        if self._calling.handed or effect.id == self._until:
+            raise HandedOver
+        if self._agent is not None and self._tainted:
+            self._taint = self._agent.taint_after(self._taint, results)
+        return Results(results)
+
+    def _opening(self, turn: OpenTurn, rules: Rules) -> TurnState:
+        """Where the turn begins, or where another agent has taken it over."""
+        if not turn.goes_on:
+            return start(turn.run, rules, turn.before, turn.said, turn.position, self._last)
+        state = start(turn.run, rules, turn.before, (), turn.position, self._last)
+        spent = {"steps": turn.steps, "usage": turn.usage, "cost": turn.cost, "used": turn.spent}
+        return go_on(msgspec.structs.replace(state, **spent), turn.goes_on)
 
     async def _out_of(self, state: TurnState, effect: Effect) -> OutOf | None:
         """The budget of the session or the agent that leaves no room for an effect that is new."""
@@ -204,20 +237,26 @@ class TurnRun:
         else:
             done = known[0].outcome if known else None
             denied = _reasons.decode(bytes(done.value)) if isinstance(done, Done) else None
-        return None if denied is None else Ending("failed", "denied", denied, "caller")
+        used = self.so_far() if turn.goes_on else self._who()
+        return None if denied is None else Ending("failed", "denied", denied, "caller", **used)
 
     async def _asked_before(self, turn: OpenTurn) -> str | None:
         """Ask the hooks whether the turn may begin; what they say is recorded."""
         reason: str | None = None
-        if self._hooked.has("before_turn"):
-            decision = await self._hooked.before_turn()
+        # Those of the runtime have seen the turn begin; those of an agent that takes it over have not.
+        own = () if self._agent is None else self._agent.hooks
+        hooked = Hooked(own, self._around, self._hooked.turn.agent, turn.run) if turn.goes_on else self._hooked
+        if hooked.has("before_turn"):
+            decision = await hooked.before_turn()
             reason = None if decision is None else bounded(decision.reason)
             ask = Ask("sample", "hook", digest_of_bytes("hook", turn.run.encode()))
             value = msgspec.Raw(msgspec.json.encode(reason))
-            done = Done(at=self.performer.now(), key=f"{turn.run}{BEGUN}", ask=ask, value=value)
+            key = f"{turn.run}{BEGUN}.{turn.handoffs}" if turn.handoffs else f"{turn.run}{BEGUN}"
+            done = Done(at=self.performer.now(), key=key, ask=ask, value=value)
             self._recorder.submit([done])
             await self._recorder.settle()
-        await self._entered(turn.said)
+        if not turn.goes_on:
+            await self._entered(turn.said)
         return reason
 
     def _entering(self, messages: Iterable[UserMessage]) -> None:
@@ -227,7 +266,7 @@ class TurnRun:
 
     def _noticed(self) -> None:
         """A notification may tell what any of the agent's tools gave."""
-        if self._agent is not None and self._agent.guarded:
+        if self._agent is not None and self._tainted:
             may = self._agent.taint_of(self._agent.tools)
             self._taint = Taint(
                 untrusted_input=self._taint.untrusted_input or may.untrusted_input,
@@ -286,9 +325,13 @@ class TurnRun:
         unfinished = None if self._agent is None else self._asking.unfinished
         usage = counted.usage + room if self._state is not None else counted.usage
         if unfinished is None:
-            return {"steps": counted.steps, "usage": usage, "cost": counted.cost}
+            return {"steps": counted.steps, "usage": usage, "cost": counted.cost, **self._who()}
         # What a reply cost that was broken off nobody says.
-        return {"steps": counted.steps + 1, "usage": usage, "cost": None, "answer": unfinished.answer}
+        return {"steps": counted.steps + 1, "usage": usage, "cost": None, "answer": unfinished.answer, **self._who()}
+
+    def _who(self) -> dict[str, Any]:
+        """Who has the turn, and how often it was handed over."""
+        return {"agent": None if self._agent is None else self._agent.name, "handoffs": self._turn.handoffs}
 
     def park(self, waits: tuple[str, ...]) -> Parked:
         """Record that the turn waits."""

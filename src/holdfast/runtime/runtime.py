@@ -23,7 +23,7 @@ from holdfast.errors import (
     KeyConflict,
     RuntimeStopped,
 )
-from holdfast.hands.agents import sub_agents
+from holdfast.hands.agents import handoffs, sub_agents
 from holdfast.models import prices
 from holdfast.names import check_id
 from holdfast.policy.hooks import checked_hooks
@@ -240,8 +240,11 @@ class Runtime:
                 self._engine.wake()  # what was left alone until now can go on
         elif known is not agent:
             raise AgentInvalid(agent.name, "another agent has this name here; give one of them another name")
-        for below in sub_agents(agent.tools) if known is None else ():
-            self.register(cast("Agent", below))
+        if known is None:
+            others = [*sub_agents(agent.tools), *(found.agent for found in handoffs(agent.tools))]
+            for other in others:
+                if other is not None:
+                    self.register(cast("Agent", other))
         return agent
 
     def _agent_name(self, agent: Agent | str) -> str:

@@ -22,6 +22,7 @@ from holdfast.tasks import is_task_id
 from holdfast.triggers.definition import is_trigger_id
 from holdfast.turns import keys
 from holdfast.turns.conversation import Said, input_of
+from holdfast.turns.machine import added
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
@@ -42,6 +43,15 @@ class UsageLine(msgspec.Struct, frozen=True):
     calls: int
     usage: Usage
     cost: float | None = None
+    """In US dollars; None where a price is not known."""
+
+
+class UsageTotal(msgspec.Struct, frozen=True):
+    """What was used in a session in all, with its sub-agents on all levels."""
+
+    calls: int = 0
+    usage: Usage = Usage()
+    cost: float | None = 0.0
     """In US dollars; None where a price is not known."""
 
 
@@ -101,12 +111,7 @@ class Session:
         return tuple(parts)
 
     async def _named_agent(self) -> str:
-        if self._agent is not None:
-            return self._agent
-        line = await self._runtime.store.journal(self.id)
-        if line.agent is None:
-            raise InvalidArgument("session", self.id, "the id of a session with an agent")
-        return line.agent
+        return self._agent if self._agent is not None else await self.agent()
 
     def turn(self, id: str) -> Turn:
         """The turn with this id, whoever began it."""
@@ -114,6 +119,13 @@ class Session:
         if number is None:
             raise TurnUnknown(self.id, str(id))
         return Turn(self._runtime, self.id, number)
+
+    async def agent(self) -> str:
+        """Who has the session: the agent it was opened with, or the one that has taken it over since."""
+        line = await self._runtime.store.journal(self.id)
+        if line.agent is None:
+            raise InvalidArgument("session", self.id, "the id of a session with an agent")
+        return line.agent
 
     async def status(self) -> Status:
         """How the session stands: idle, running, waiting, or how its last turn ended."""
@@ -154,6 +166,13 @@ class Session:
         ]
         return sorted(lines, key=lambda line: (line.model, line.source))
 
+    async def total_usage(self) -> UsageTotal:
+        """The sum of `usage`: all models, with sub-agents on all levels."""
+        total = UsageTotal()
+        for line in await self.usage():
+            total = UsageTotal(total.calls + line.calls, total.usage + line.usage, added(total.cost, line.cost))
+        return total
+
     async def events(self, after: int | str = 0) -> AsyncGenerator[Event]:
         """What happens in this session, from its beginning or from a cursor, without an end."""
         cursor = session_cursor(after, self.id)
@@ -168,8 +187,8 @@ class Session:
         """
         line = await self._runtime.store.journal(self.id)
         name = f"{self.id[:240]}~{secrets.token_hex(4)}" if id is None else check_id("session", id)
-        await self._runtime.store.fork(name, self.id, line.head if at is None else at)
-        return Session(self._runtime, name, line.agent)
+        fork = await self._runtime.store.fork(name, self.id, line.head if at is None else at)
+        return Session(self._runtime, name, fork.agent)
 
 
 def _parts(content: object) -> list[Text | File]:

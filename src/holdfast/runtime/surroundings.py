@@ -74,6 +74,10 @@ class Surroundings(Protocol):
         """Inputs that want to enter the running turn now."""
         ...
 
+    def knows(self, agent: str) -> bool:
+        """Whether an agent could have the session here."""
+        ...
+
     async def boundary(self) -> None:
         """A place between two effects: others may go first, and the drive may be stopped here."""
         ...

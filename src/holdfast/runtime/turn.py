@@ -71,10 +71,14 @@ class Turn:
         step_aside()  # a tool that waits for another turn must not keep the calls of that turn out
         reader = self._reader()
         ending = await reader.wait(self._runtime.watch, self._runtime.stuck, expected)
-        agent = await self._runtime.agent_of(self.session) if ending.typed else None
+        agents = self._runtime.agents
+        agent = None
+        if ending.typed:
+            agent = agents.get(ending.agent) if ending.agent else await self._runtime.agent_of(self.session)
         outcome = reader.outcome(ending, agent)
-        known = self._runtime.agents.values()
-        return await self._with_children(outcome) if any(each.delegates for each in known) else outcome
+        # An agent that is known here and has no sub-agents has asked none.
+        alone = ending.agent in agents and not ending.handoffs and not any(each.delegates for each in agents.values())
+        return outcome if alone else await self._with_children(outcome)
 
     async def _with_children(self, outcome: TurnOutcome) -> TurnOutcome:
         below = await self._runtime.children.below(self.session, outcome.turn)

@@ -113,6 +113,10 @@ class MemoryDisk:
             self._feed.append(_Stored(row.no, seq, epoch, checksum(salt, seq, epoch, body), body))
             self._positions[row.no].append(len(self._feed))
 
+    def first_record(self, row: JournalRow) -> bytes | None:
+        found = self._feed[self._positions[row.no][0] - 1]
+        return found.body if checksum(salt_of(row.id), found.seq, found.epoch, found.body) == found.crc else None
+
     def input_by_key(self, row: JournalRow, key: str) -> InputRow | None:
         found = next((found for found in self._inputs[row.no].values() if found.key == key), None)
         return found or self._inputs[row.no].get(self._aliases.get((row.no, key), 0))
@@ -213,6 +217,11 @@ class MemoryDisk:
 
     def tail(self, journal: str, limit: int) -> list[Entry]:
         return self.records(journal, max(self._known(journal).head - limit, 0), limit)
+
+    def handed_at(self, journal: str, upto: int) -> int:
+        positions = self._positions[self._known(journal).no][: max(upto, 0)]
+        found = (self._feed[pos - 1] for pos in reversed(positions))
+        return next((entry.seq for entry in found if entry.body.startswith(records.HANDED)), 0)
 
     def feed(self, after: int, limit: int) -> list[FeedEntry]:
         names = {row.no: row.id for row in self._journals.values()}

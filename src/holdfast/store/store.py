@@ -16,7 +16,7 @@ from holdfast.errors import (
     PayloadTooLarge,
 )
 from holdfast.names import check_choice, check_id, check_text
-from holdfast.records import JOURNAL_KINDS, STATUSES, Opened, is_plain
+from holdfast.records import JOURNAL_KINDS, STATUSES, Handed, Opened, is_plain
 from holdfast.store.calls import refused
 from holdfast.store.contract import (
     Append,
@@ -136,7 +136,7 @@ class Store(InboxCalls, WaitCalls, NotificationCalls, MemoryCalls, RuleCalls, Sp
         return await self._submit(opening(journal, kind, agent, role, session))
 
     async def fork(self, journal: str, parent: str, at: int) -> Journal:
-        """Create a journal that goes on after record `at` of `parent`, with the kind and the agent of that one.
+        """Create a journal that goes on after record `at` of `parent`, with the kind of that one, and who had it there.
 
         Nothing is copied. The same fork again finds it as it is; anything else under its id is a `JournalConflict`, and
         a record that the parent does not have is a `ForkPointMissing`.
@@ -144,7 +144,8 @@ class Store(InboxCalls, WaitCalls, NotificationCalls, MemoryCalls, RuleCalls, Sp
         check_id("journal id", journal)
         check_id("journal id", parent)
         check_int("fork point", at, least=-MAX_INT)  # which records there are is known to the store
-        return await self._submit(Fork(journal, parent, at))
+        agent = await self._guarded(parent, lambda reader: _agent_at(reader, parent, at))
+        return await self._submit(Fork(journal, parent, at, agent))
 
     def append(  # noqa: PLR0913
         self,
@@ -203,6 +204,8 @@ class Store(InboxCalls, WaitCalls, NotificationCalls, MemoryCalls, RuleCalls, Sp
         for record in kept:
             if type(record) is Opened:
                 raise InvalidValue("$", "a journal is opened once, by open_journal")
+            if type(record) is Handed and (not check_id("agent", record.agent) or len(bodies) + 1 < len(kept)):
+                raise InvalidValue("$", "a handoff is the last record of its commit")
             body = encode(record)
             if len(body) > limit:
                 raise PayloadTooLarge("a record", len(body), limit)
@@ -405,6 +408,13 @@ def _wait_names(given: Sequence[str]) -> tuple[str, ...]:
     if not names or len(set(names)) != len(names):
         raise InvalidArgument("consume", given, "a list of names of waits, none of them twice,")
     return names
+
+
+def _agent_at(reader: Reader, journal: str, seq: int) -> str | None:
+    """Who had a journal at one of its records."""
+    found = reader.records(journal, max(reader.handed_at(journal, seq) - 1, 0), 1)
+    record = found[0].record if found else None
+    return record.agent if isinstance(record, Handed | Opened) else None
 
 
 def _names(journals: Sequence[str]) -> list[str]:

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from holdfast import records
 from holdfast.effects.envelope import segment
 from holdfast.errors import BlobMissing, HoldfastError, InputTaken, InvariantBroken, StoreBusy
-from holdfast.records import Admitted, Blob, Ended, Opened, Parked, blobs_of, next_status, touches_lists
+from holdfast.records import Admitted, Blob, Ended, Handed, Opened, Parked, blobs_of, next_status, touches_lists
 from holdfast.store import admission, decisions
 from holdfast.store.contract import (
     Accept,
@@ -84,15 +84,23 @@ class Transaction:
         row = self._rows.journal(asked.journal)
         if row is None:
             return self._add_journal(asked)
+        if asked.agent != row.agent and asked.agent == self._first_agent(row):
+            asked = replace(asked, agent=row.agent)  # it was handed over since
         decisions.check_opening(row, asked)
         return row
+
+    def _first_agent(self, row: JournalRow) -> str | None:
+        """The agent with which a journal was opened."""
+        body = self._rows.first_record(row)
+        first = None if body is None else records.decode_later(body)
+        return first.agent if isinstance(first, Opened) else None
 
     def fork(self, asked: Fork) -> Journal:
         parent = self._row(asked.parent)
         row = self._rows.journal(asked.journal)
         decisions.check_fork(parent, row, asked)
         if row is None:
-            opening = OpenJournal(asked.journal, parent.kind, parent.agent, parent.role, parent.session)
+            opening = OpenJournal(asked.journal, parent.kind, asked.agent, parent.role, parent.session)
             row = self._add_journal(opening, parent, asked.at)
         return as_journal(row)
 
@@ -157,7 +165,7 @@ class Transaction:
         row = self._row(asked.journal)
         first = row.head + 1
         head = decisions.plan_append(row, asked)
-        woken = False
+        woken, agent = False, row.agent
         if not asked.plain:
             self._check_references(row, asked.records)
             woken = any(self._is_answered(row, record) for record in asked.records)
@@ -173,7 +181,7 @@ class Transaction:
         for wait in used:
             self._rows.save_wait(row, wait)
         for day, spend in asked.spend:
-            self._rows.spending.add(row.agent, day, spend)
+            self._rows.spending.add(agent, day, spend)  # who has handed the session over with this has spent it
         for notice in asked.notify:
             self.notices.send(notice)
         return head
@@ -206,6 +214,8 @@ class Transaction:
                 self._rows.admit_input(row, record.input)
                 if row.notices:
                     self.notices.admitted(row, record)
+            if type(record) is Handed:
+                row.agent = record.agent
             if type(record) is Ended:
                 self._end_waits(row, record.run)
                 if row.notices:

@@ -6,7 +6,7 @@ call of a turn that has ended has a result: calls that were never begun get one 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import msgspec
@@ -25,7 +25,8 @@ from holdfast.messages import (
     decode_reply,
 )
 from holdfast.policy.limits import Used
-from holdfast.policy.mandates import Mandate  # noqa: TC001  msgspec reads the annotations
+from holdfast.policy.mandates import Mandate, joined
+from holdfast.policy.subject import CLEAN, Taint
 from holdfast.records import (
     Admitted,
     Blob,
@@ -34,6 +35,7 @@ from holdfast.records import (
     Ended,
     EndStatus,
     Failed,
+    Handed,
     Intended,
     Opened,
     Outcome,
@@ -45,6 +47,7 @@ from holdfast.records import (
 )
 from holdfast.turns import keys
 from holdfast.turns.answers import forked, result_of, said_in, skipped, unknown
+from holdfast.turns.background import started
 from holdfast.turns.compacting import Breaker, View
 from holdfast.turns.compactions import decode_compaction, is_compaction
 from holdfast.turns.ending import Ending, decode_ending
@@ -135,6 +138,14 @@ class OpenTurn:
     """The tools whose results were told before this turn."""
     noticed: bool = False
     """Whether a notification was told before this turn."""
+    spent: Used = Used()  # noqa: RUF009  frozen
+    """What the turn itself has used."""
+    goes_on: int = 0
+    """The effect with which the agent goes on that has taken the turn over; 0: nobody has."""
+    handoffs: int = 0
+    """How often the turn was handed over. What is recorded here comes after the last time."""
+    taint: Taint = CLEAN
+    """What agents had taken in that have handed the session over."""
 
 
 class Conversation:
@@ -156,6 +167,11 @@ class Conversation:
         self.turn: OpenTurn | None = None
         """The turn under way."""
         self.agent: str | None = None
+        """Who has the session."""
+        self.handoffs = 0
+        """How often it was handed over."""
+        self.taint = CLEAN
+        """What agents had taken in that have handed it over."""
         self.mandate: Mandate | None = None
         """On whose behalf the session works; the first one holds for all of it."""
         self.endings: dict[str, Ending] = {}
@@ -196,6 +212,8 @@ class Conversation:
                 self._outcome(record)
             case Intended():
                 self._intent(record)
+            case Handed():
+                self._hand(record)
             case _:
                 if self.turn is not None:
                     self.turn.records.append(record)
@@ -217,6 +235,7 @@ class Conversation:
             mandate=self.mandate,
             heard=self.heard,
             noticed=self._noticed,
+            taint=self.taint,
         )
 
     @property
@@ -270,6 +289,33 @@ class Conversation:
         turn.inputs[record.input] = message
         self.thread = self.thread.add(message)
 
+    # ---- who has it ----
+
+    def _hand(self, record: Handed) -> None:
+        """Another agent has the session. It goes on with the turn after the step, and looks at nothing before that."""
+        self.agent = record.agent
+        self.handoffs += 1
+        self.taint = joined(self.taint, Taint(record.untrusted, record.private))
+        turn = self.turn
+        if turn is None or record.run != turn.run:
+            return
+        key = keys.parse(record.key)
+        if key is None or turn.batch:
+            message = f"{record.run!r} is handed over, but not after a step"
+            raise RecordUnreadable(message)
+        self.turn = replace(
+            turn,
+            before=self.context,
+            position=self.position,
+            records=[],
+            breaker=self._breaker,
+            heard=self.heard,
+            noticed=self._noticed,
+            goes_on=key.number + 1,
+            handoffs=turn.handoffs + 1,
+            taint=self.taint,
+        )
+
     # ---- what came of it ----
 
     def _outcome(self, record: Outcome) -> None:
@@ -312,6 +358,7 @@ class Conversation:
         turn.steps += 1
         turn.usage += reply.usage
         turn.cost = added(turn.cost, reply.cost)
+        turn.spent += Used(1, reply.usage.total, reply.cost or 0.0, unpriced=reply.cost is None)
         self._count((reply.model, "turn"), 1, reply.usage, reply.cost)
         message = said_in(reply, f"{turn.run}.{number}")
         if not message.parts:
@@ -332,6 +379,7 @@ class Conversation:
             self._count((made.model, "direct"), made.calls, made.usage, made.cost)
             turn.usage += made.usage
             turn.cost = added(turn.cost, made.cost)
+            turn.spent += Used(0, made.usage.total, made.cost or 0.0, unpriced=made.cost is None)
         self._breaker = made.judged(self._breaker, record.at)
         if self._whole:
             self._seen = View(made.applied(self.context), len(self.thread))
@@ -352,6 +400,7 @@ class Conversation:
     def _answer_all(self, turn: OpenTurn) -> None:
         results = tuple(turn.results[number] for number in range(1, len(turn.batch) + 1))
         self._heard.update(result.name for result in results if result.state != "skipped")
+        turn.spent += Used(tool_calls=len(results), background=sum(map(started, results)))
         self.thread = self.thread.add(ToolMessage(f"{turn.run}.{turn.batch_id}", results))
         turn.batch, turn.results = (), {}
 

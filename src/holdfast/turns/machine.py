@@ -72,6 +72,7 @@ __all__ = [
     "TurnState",
     "added",
     "answer_of",
+    "go_on",
     "poll",
     "respond",
     "start",
@@ -91,6 +92,14 @@ def start(  # noqa: PLR0913, PLR0917
     """A turn that begins with what was said, after all that was said before, and is recorded up to an effect."""
     thread = history.add(*said)
     return TurnState(run, rules, thread, CallModel(1, thread, position), position, recorded=recorded)
+
+
+def go_on(state: TurnState, effect: int) -> TurnState:
+    """A turn that another agent has taken over after a step: `state` says what was used, under whose rules it goes on.
+
+    What was done is not looked at again. The limits of the turn go on counting.
+    """
+    return _stopped(state, effect) or replace(state, awaited=Checkpoint(effect, "after_work", advice=advice(state)))
 
 
 def poll(state: TurnState) -> Effect:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from holdfast import records
 from holdfast.errors import BlobCorrupt, JournalCorrupt, RecordUnreadable
+from holdfast.records import Handed, Opened
 from holdfast.store.spending.contract import NOTHING, Spend, Spent, day_of
 
 if TYPE_CHECKING:
@@ -38,12 +39,20 @@ def rebuild(spends: Iterable[tuple[str | None, int, Spend]]) -> tuple[Spent, ...
 def fold(reader: Reader, spend_of: SpendOf) -> tuple[Spent, ...]:
     """What all records of the store say was spent. One that can't be trusted is a `JournalCorrupt`."""
     return rebuild(
-        (row.agent, day, spend)
+        (agent, day, spend)
         for row in reader.raw_journals()
-        for day, spend in by_day(
-            _trusted(row.id, reader.raw_records(row.id)), spend_of, lambda blob: reader.blob(blob.digest)
-        ).items()
+        for agent, record in with_agents(_trusted(row.id, reader.raw_records(row.id)))
+        for day, spend in by_day((record,), spend_of, lambda blob: reader.blob(blob.digest)).items()
     )
+
+
+def with_agents(journal: Iterable[Record]) -> Iterator[tuple[str | None, Record]]:
+    """The records of a journal, each with the agent that had it then: who hands it over has it until then."""
+    agent: str | None = None
+    for record in journal:
+        agent = record.agent if isinstance(record, Opened) else agent
+        yield agent, record
+        agent = record.agent if isinstance(record, Handed) else agent
 
 
 def _trusted(journal: str, raw: Iterator[RawRecord]) -> Iterator[Record]:

@@ -108,6 +108,14 @@ class SqliteReader:
     def tail(self, journal: str, limit: int) -> list[Entry]:
         return self.records(journal, max(self._known(journal)[1] - limit, 0), limit)
 
+    def handed_at(self, journal: str, upto: int) -> int:
+        found = self._one(
+            "SELECT seq FROM records WHERE journal = ? AND seq <= ? AND substr(body, 1, ?) = ?"
+            " ORDER BY seq DESC LIMIT 1",
+            (self._known(journal)[0], upto, len(records.HANDED), records.HANDED),
+        )
+        return found or 0
+
     def feed(self, after: int, limit: int) -> list[FeedEntry]:
         rows = self._page(
             "SELECT r.pos, j.id, r.seq, r.epoch, r.crc, r.body FROM records r JOIN journals j ON j.no = r.journal"

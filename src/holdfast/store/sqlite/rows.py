@@ -180,11 +180,11 @@ class SqliteRows:
 
     def _write_journal(self, row: JournalRow) -> None:
         self._db.execute(
-            "UPDATE journals SET status = ?, head = ?, updated = ?, epoch = ?, owner = ?, expires = ?,"
+            "UPDATE journals SET agent = ?, status = ?, head = ?, updated = ?, epoch = ?, owner = ?, expires = ?,"
             " mono_expires = ?, term = ?, seen = ?, quarantine = ?, revoked = ?, wakes = ?, inputs = ?, notices = ?"
             " WHERE no = ?",
             (
-                *(row.status, row.head, row.updated, *_lease_columns(row)),
+                *(row.agent, row.status, row.head, row.updated, *_lease_columns(row)),
                 *(row.quarantine, int(row.revoked), row.wakes, row.inputs, row.notices, row.no),
             ),
         )
@@ -193,6 +193,13 @@ class SqliteRows:
         salt, no = self._salts[row.no], row.no
         for seq, body in enumerate(bodies, first):
             self._records.append((no, seq, epoch, checksum(salt, seq, epoch, body), body))
+
+    def first_record(self, row: JournalRow) -> bytes | None:
+        found = self._db.execute("SELECT epoch, crc, body FROM records WHERE journal = ? AND seq = 1", (row.no,)).get
+        if found is None:
+            return next((body for no, seq, _, _, body in self._records if (no, seq) == (row.no, 1)), None)
+        epoch, crc, body = found
+        return body if checksum(self._salts[row.no], 1, epoch, body) == crc else None
 
     # ---- inputs ----
 

@@ -168,6 +168,12 @@ class Agent:
         """Whether it can hand its sessions over."""
         return any(True for _ in handoffs(self.tools))
 
+    @property
+    def others(self) -> list[Agent]:
+        """The agents that it asks, and those that it hands over to."""
+        named = [*sub_agents(self.tools), *(found.agent for found in handoffs(self.tools))]
+        return [found for found in named if isinstance(found, Agent)]
+
     def subject(self, tool: str, arguments: dict[str, Any] | None = None) -> Subject:
         """A call of one of its tools, as a policy sees it; without arguments, the tool alone."""
         made = self.tools[tool]
@@ -252,6 +258,18 @@ class Agent:
             wire=thread,
             ledger=[],
         )
+
+
+def team_of(agent: Agent) -> dict[str, Agent]:
+    """An agent with those that are known with it: its sub-agents, those it hands over to, and theirs."""
+    found = {agent.name: agent}
+    left = [agent]
+    while left:
+        for other in left.pop().others:
+            if other.name not in found:
+                found[other.name] = other
+                left.append(other)
+    return found
 
 
 def _by_name(agent: str, tools: Sequence[GivenTools] | Toolset) -> dict[str, AnyTool]:

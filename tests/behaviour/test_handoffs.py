@@ -12,7 +12,6 @@ from tests.behaviour.stage import SOON, Stage
 import holdfast as hf
 from holdfast.errors import AgentInvalid, InvalidArgument, JournalConflict
 from holdfast.messages import ToolMessage
-from holdfast.policy.hooks import Answer, Deny
 from holdfast.records import Handed
 from holdfast.runtime.spending import spend_of
 from holdfast.store.audit import audit
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from holdfast.messages import ModelRequest, ToolResult
+    from holdfast.policy.hooks import Answer, Deny
     from holdfast.runtime.runtime import Runtime
     from holdfast.testing.scripted import ScriptItem
 

@@ -15,7 +15,9 @@ from holdfast.records import (
     Done,
     Ended,
     Failed,
+    Handed,
     Intended,
+    Opened,
     Outcome,
     Parked,
     Record,
@@ -30,7 +32,7 @@ from holdfast.turns.conversation import Stop, checkpoint_of, ending_of, input_of
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-StepKind: TypeAlias = Literal["input", "cancel", "model", "tool", "note", "wait", "parked", "resumed"]
+StepKind: TypeAlias = Literal["input", "cancel", "model", "tool", "note", "wait", "parked", "resumed", "handoff"]
 
 _answers: Final = msgspec.json.Decoder(Answer)
 
@@ -51,6 +53,8 @@ class Step(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     usage: Usage | None = None
     by: str | None = None
     """The process that did it."""
+    agent: str | None = None
+    """Who spoke, or called the tool; of a handoff, who has the session then."""
 
 
 class TurnStory(msgspec.Struct, kw_only=True):
@@ -65,6 +69,11 @@ class TurnStory(msgspec.Struct, kw_only=True):
     model_calls: int = 0
     usage: Usage = Usage()
     answer: str = ""
+    agents: list[str] = msgspec.field(default_factory=list[str])
+    """Who had it, one after the other."""
+    children: Usage = Usage()
+    """What its sub-agents used, besides."""
+    children_cost: float | None = 0.0
     steps: list[Step] = msgspec.field(default_factory=list[Step])
 
 
@@ -80,10 +89,15 @@ class _Teller:
     def __init__(self) -> None:
         self.turns: dict[str, TurnStory] = {}
         self._by: str | None = None
+        self._agent: str | None = None
         self._replies: dict[str, str] = {}
 
     def add(self, seq: int, record: Record) -> None:
         match record:
+            case Opened():
+                self._agent = record.agent
+            case Handed():
+                self._handed(seq, record)
             case Started():
                 self._by = record.by
                 self._turn(record.run, record.at)
@@ -107,11 +121,20 @@ class _Teller:
     def _turn(self, run: str, at: int) -> TurnStory:
         found = self.turns.get(run)
         if found is None:
-            found = self.turns[run] = TurnStory(turn=run, begun=at)
+            agents = [] if self._agent is None else [self._agent]
+            found = self.turns[run] = TurnStory(turn=run, begun=at, agents=agents)
         return found
 
     def _step(self, run: str, step: Step) -> None:
         self._turn(run, step.at).steps.append(step)
+
+    def _handed(self, seq: int, record: Handed) -> None:
+        self._agent = record.agent
+        self._turn(record.run, record.at).agents.append(record.agent)
+        step = Step(
+            seq=seq, at=record.at, kind="handoff", text=record.reason, state="ok", by=self._by, agent=record.agent
+        )
+        self._step(record.run, step)
 
     def _admitted(self, seq: int, record: Admitted) -> None:
         said = input_of(bytes(record.body))
@@ -177,12 +200,15 @@ class _Teller:
                 calls=tuple(call.name for call in reply.calls),
                 usage=reply.usage,
                 by=self._by,
+                agent=self._agent,
             )
         else:
             text = f"{record.error.kind}: {record.error.message}" if isinstance(record, Failed) else ""
             ms = record.ms if isinstance(record, Failed) else 0
             state = "cancelled" if isinstance(record, Cancelled) else "failed"
-            step = Step(seq=seq, at=record.at, kind="model", state=state, ms=ms, text=text, by=self._by)
+            step = Step(
+                seq=seq, at=record.at, kind="model", state=state, ms=ms, text=text, by=self._by, agent=self._agent
+            )
         self._step(key.run, step)
 
     def _tool(self, seq: int, run: str, record: Outcome) -> None:
@@ -190,7 +216,17 @@ class _Teller:
         result = result_of(ToolCall("", name, {}), record)
         text = result.content if isinstance(result.content, str) else msgspec.json.encode(result.content).decode()
         ms = record.ms if isinstance(record, Done | Failed) else 0
-        step = Step(seq=seq, at=record.at, kind="tool", name=name, state=result.state, ms=ms, text=text, by=self._by)
+        step = Step(
+            seq=seq,
+            at=record.at,
+            kind="tool",
+            name=name,
+            state=result.state,
+            ms=ms,
+            text=text,
+            by=self._by,
+            agent=self._agent,
+        )
         self._step(run, step)
 
     def _ended(self, record: Ended) -> None:

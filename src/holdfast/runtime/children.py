@@ -63,6 +63,19 @@ class Below(NamedTuple):
     calls: dict[str, int] = {}  # noqa: RUF012
     costs: dict[str, float | None] = {}  # noqa: RUF012
 
+    @property
+    def total(self) -> Usage:
+        """Of all models together."""
+        return sum(self.usage.values(), Usage())
+
+    @property
+    def cost(self) -> float | None:
+        """In US dollars; None where a price is not known."""
+        cost: float | None = 0.0
+        for each in self.costs.values():
+            cost = added(cost, each)
+        return cost
+
 
 def agent_under(agent: Agent | None, mandate: Mandate | None, agents: Mapping[str, Agent]) -> Agent | None:
     """The agent as it may work under a mandate; None when it, or one of those above it, is not known here."""
@@ -261,12 +274,16 @@ class Children:
 
     # ---- counting ----
 
+    async def any_of(self, session: str) -> bool:
+        """Whether a session has sub-agents."""
+        return bool(await self._store.journals(kind="session", role=ROLE, session=session, limit=1))
+
     async def below(self, session: str, turn: str | None = None) -> Below:
         """What the sub-agents of a session have used so far, and those below them; of one turn, or of all."""
         found = Below()
         async for line, mandate in self._of(session):
             if turn is None or mandate.turn == turn:
-                found = _together(found, await self._whole(line))
+                found = _together(found, await self.whole(line))
         return found
 
     async def _promised(self, session: str, turn: str | None) -> Used:
@@ -274,12 +291,12 @@ class Children:
         total = Used()
         async for line, mandate in self._of(session):
             if turn is None or mandate.turn == turn:
-                used = (await self._whole(line)).used
+                used = (await self.whole(line)).used
                 total += promised(mandate.budget, used) if line.status in _ACTIVE else used
         return total
 
-    async def _whole(self, line: Journal) -> Below:
-        """What one sub-agent has used, with those below it."""
+    async def whole(self, line: Journal) -> Below:
+        """What one session has used, with the sub-agents below it."""
         known = self._ended.get(f"{line.id}@{line.head}")
         if known is not None:
             return known

@@ -7,7 +7,7 @@ import os
 import secrets
 import signal
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any, Final, Self, cast
+from typing import TYPE_CHECKING, Any, Final, Self
 
 import msgspec
 
@@ -23,7 +23,6 @@ from holdfast.errors import (
     KeyConflict,
     RuntimeStopped,
 )
-from holdfast.hands.agents import handoffs, sub_agents
 from holdfast.models import prices
 from holdfast.names import check_id
 from holdfast.policy.hooks import checked_hooks
@@ -240,11 +239,8 @@ class Runtime:
                 self._engine.wake()  # what was left alone until now can go on
         elif known is not agent:
             raise AgentInvalid(agent.name, "another agent has this name here; give one of them another name")
-        if known is None:
-            others = [*sub_agents(agent.tools), *(found.agent for found in handoffs(agent.tools))]
-            for other in others:
-                if other is not None:
-                    self.register(cast("Agent", other))
+        for other in agent.others if known is None else ():
+            self.register(other)
         return agent
 
     def _agent_name(self, agent: Agent | str) -> str:

@@ -8,13 +8,11 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 from holdfast.events import TERMINAL, InputAccepted
-from holdfast.messages import Usage
 from holdfast.names import check_text
 from holdfast.runtime.following import Cursor, follow_session, session_cursor
 from holdfast.runtime.outcome import TurnReader
 from holdfast.tools.crowding import step_aside
 from holdfast.turns import keys
-from holdfast.turns.machine import added
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -84,10 +82,7 @@ class Turn:
         below = await self._runtime.children.below(self.session, outcome.turn)
         if not below.usage:
             return outcome
-        cost: float | None = 0.0
-        for each in below.costs.values():
-            cost = added(cost, each)
-        return msgspec.structs.replace(outcome, children=sum(below.usage.values(), Usage()), children_cost=cost)
+        return msgspec.structs.replace(outcome, children=below.total, children_cost=below.cost)
 
     async def status(self) -> TurnStatus:
         """How it stands."""

@@ -5,7 +5,7 @@ A turn that was cancelled or ran into its deadline ends where its records end, a
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
@@ -30,7 +30,7 @@ from holdfast.turns.conversation import ending_of
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from holdfast.agent import Agent
     from holdfast.events import LiveEvent
@@ -47,7 +47,6 @@ if TYPE_CHECKING:
     from holdfast.turns import OpenTurn
 
 Verdict = Literal["ok", "drift", "divergence"]
-_WORST_FIRST: Final[tuple[Verdict, ...]] = ("divergence", "drift", "ok")
 
 
 class Finding(msgspec.Struct, frozen=True):
@@ -70,14 +69,14 @@ class TurnCheck(msgspec.Struct, frozen=True):
     findings: tuple[Finding, ...] = ()
 
 
-async def check_turns(store: Store, session: str, agent: Agent) -> list[TurnCheck]:
+async def check_turns(store: Store, session: str, agent: Agent, others: Sequence[Agent] = ()) -> list[TurnCheck]:
     """Drive all turns of a session again, from their records alone. Nothing is performed and nothing is written.
 
     Where the session was handed over, each agent is checked in what it did. Those that `agent` asks and hands over to
-    are known with it; one that is not known is an `AgentUnknown`.
+    are known with it, and `others` are known too; one that is not is an `AgentUnknown`.
     """
     line = await store.journal(session)
-    team = team_of(agent)
+    team = {name: found for each in (*others, agent) for name, found in team_of(each).items()}
     if line.agent not in team:
         raise JournalConflict(session, f"a session of agent {line.agent!r}", f"one of {agent.name!r}")
     conversation = await _before(store, line.parent, line.parent_seq)
@@ -127,7 +126,7 @@ class _Check:
         """A turn has ended, or is under way."""
         last = await self._part(agent, turn, recorded, 0)
         parts, self._before = [*self._before, last], []
-        worst = next(verdict for verdict in _WORST_FIRST if any(part.verdict == verdict for part in parts))
+        worst = _worst([part.verdict for part in parts])
         findings = tuple(finding for part in parts if part.verdict == worst for finding in part.findings)
         self.found.append(TurnCheck(turn.run, worst, last.status, findings))
 
@@ -150,6 +149,12 @@ class _Check:
             return TurnCheck(turn.run, "divergence", status, (finding,))
         drifts = tuple(Finding(drift.key, drift.divergence) for drift in run.performer.drifts)
         return TurnCheck(turn.run, "drift" if drifts else "ok", status, drifts)
+
+
+def _worst(verdicts: list[Verdict]) -> Verdict:
+    if "divergence" in verdicts:
+        return "divergence"
+    return "drift" if "drift" in verdicts else "ok"
 
 
 async def _finish(run: TurnRun) -> Ending | None:

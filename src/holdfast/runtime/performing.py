@@ -192,8 +192,7 @@ class TurnRun:
         if not turn.goes_on:
             return start(turn.run, rules, turn.before, turn.said, turn.position, self._last)
         state = start(turn.run, rules, turn.before, (), turn.position, self._last)
-        spent = {"steps": turn.steps, "usage": turn.usage, "cost": turn.cost, "used": turn.spent}
-        return go_on(msgspec.structs.replace(state, **spent), turn.goes_on)
+        return go_on(msgspec.structs.replace(state, **msgspec.structs.asdict(turn.carried)), turn.goes_on)
 
     async def _out_of(self, state: TurnState, effect: Effect) -> OutOf | None:
         """The budget of the session or the agent that leaves no room for an effect that is new."""

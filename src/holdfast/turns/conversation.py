@@ -103,6 +103,15 @@ def input_of(body: bytes) -> Said | Stop:
     return _stop(body) if body.startswith(b'{"cancel"') else _said(body)
 
 
+class Carried(msgspec.Struct, frozen=True):
+    """What a turn had used when it was handed over: with this the next agent goes on."""
+
+    steps: int = 0
+    usage: Usage = Usage()
+    cost: float | None = 0.0
+    used: Used = Used()
+
+
 @dataclass(slots=True)
 class OpenTurn:
     """A turn that has begun and not ended."""
@@ -142,6 +151,8 @@ class OpenTurn:
     """What the turn itself has used."""
     goes_on: int = 0
     """The effect with which the agent goes on that has taken the turn over; 0: nobody has."""
+    carried: Carried = Carried()  # noqa: RUF009  frozen
+    """What it had used by then."""
     handoffs: int = 0
     """How often the turn was handed over. What is recorded here comes after the last time."""
     taint: Taint = CLEAN
@@ -312,6 +323,7 @@ class Conversation:
             heard=self.heard,
             noticed=self._noticed,
             goes_on=key.number + 1,
+            carried=Carried(turn.steps, turn.usage, turn.cost, turn.spent),
             handoffs=turn.handoffs + 1,
             taint=self.taint,
         )

@@ -25,6 +25,7 @@ from holdfast.testing.conformance import (
     changes,
     forgetting,
     forks,
+    handoffs,
     inbox,
     journals,
     leases,
@@ -43,7 +44,7 @@ from holdfast.testing.conformance.suite import Case, Contents, Stores, cases, co
 __all__ = ["PARTS", "Case", "Contents", "Stores", "cases", "contents", "refusal"]
 
 PARTS = (
-    *(journals, forks, leases, inbox, admission, waits, asking, using, work, roles, blobs, lists, changes),
+    *(journals, forks, handoffs, leases, inbox, admission, waits, asking, using, work, roles, blobs, lists, changes),
     *(notifications, carrying, forgetting, memories, rules, spending),
 )
 """The modules that hold the cases, one a noun; importing one adds its cases to the suite."""

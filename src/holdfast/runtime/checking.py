@@ -244,7 +244,7 @@ class _Nobody:
         message = f"a check must not give out the token of {name!r}"
         raise InvariantBroken(message)
 
-    async def below(self, run: str) -> Used:
+    async def below(self, run: str | None) -> Used:
         message = f"a check must not ask what sub-agents of {run!r} have used"
         raise InvariantBroken(message)
 

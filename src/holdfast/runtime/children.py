@@ -100,7 +100,9 @@ class Children:
         self.mine: set[str] = set()
         """Sessions of sub-agents for which somebody waits here."""
         self._ended: dict[str, Below] = {}
-        """What sessions of sub-agents have used that have come to their end."""
+        """What sessions have used themselves that have come to their end."""
+        self._mandates: dict[str, Mandate | None] = {}
+        """Those of sub-agents: they never change."""
         self._begun: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._telling: dict[str, asyncio.Task[None]] = {}
 
@@ -155,7 +157,7 @@ class Children:
 
     async def _mandate(self, order: Order) -> Mandate:
         conversation = await read_conversation(self._store, order.session)
-        parent = self._agent(conversation.agent or "")
+        parent = self._agent(order.by or conversation.agent or "")  # who may have handed the session over since
         over = conversation.mandate
         limits = parent.limits if over is None else limited(parent.limits, over)
         above = (*(() if over is None else over.above), parent.name)
@@ -296,7 +298,10 @@ class Children:
         return total
 
     async def whole(self, line: Journal) -> Below:
-        """What one session has used, with the sub-agents below it."""
+        """What one session has used, with the sub-agents below it: those may go on when it has ended."""
+        return _together(await self._own(line), await self.below(line.id))
+
+    async def _own(self, line: Journal) -> Below:
         known = self._ended.get(f"{line.id}@{line.head}")
         if known is not None:
             return known
@@ -308,21 +313,47 @@ class Children:
             usage[model] = usage.get(model, Usage()) + used
             calls[model] = calls.get(model, 0) + conversation.calls[model, source]
             costs[model] = added(costs.get(model, 0.0), conversation.costs[model, source])
-        found = _together(Below(conversation.used, usage, calls, costs), await self.below(line.id))
+        found = Below(conversation.used, usage, calls, costs)
         if line.status not in _ACTIVE and len(self._ended) < _KEPT:
             self._ended[f"{line.id}@{line.head}"] = found
         return found
 
     async def _of(self, session: str) -> AsyncIterator[tuple[Journal, Mandate]]:
         """The sub-agents of a session, with their mandates."""
-        last: Journal | None = None
-        while page := await self._store.journals(kind="session", role=ROLE, session=session, before=last):
-            for line in page:
-                begun = await self._store.input(line.id, FIRST) if line.parent is None else None
-                said = None if begun is None else input_of(begun.body)
-                if isinstance(said, Said) and said.mandate is not None:
-                    yield line, said.mandate
-            last = page[-1]
+        for line in await self._lines(session):
+            mandate = await self._mandate_of(line)
+            if mandate is not None:
+                yield line, mandate
+
+    async def _lines(self, session: str) -> list[Journal]:
+        """All sessions that work for a session. One that changes while they are listed is not missed."""
+        found: dict[str, Journal] = {}
+        most = self._store.limits.page
+        while True:
+            before = len(found)
+            page = await self._store.journals(kind="session", role=ROLE, session=session, limit=most)
+            found |= {line.id: line for line in page}
+            if len(page) < most:
+                return list(found.values())
+            while page:
+                page = await self._store.journals(
+                    kind="session", role=ROLE, session=session, before=page[-1], limit=most
+                )
+                found |= {line.id: line for line in page}
+            if len(found) == before:  # whatever moved to the front meanwhile was seen there
+                return list(found.values())
+
+    async def _mandate_of(self, line: Journal) -> Mandate | None:
+        """On whose behalf a session works; nobody's, where it is a fork."""
+        if line.parent is not None:
+            return None
+        if line.id not in self._mandates:
+            begun = await self._store.input(line.id, FIRST)
+            said = None if begun is None else input_of(begun.body)
+            if len(self._mandates) >= _KEPT:
+                self._mandates.clear()
+            self._mandates[line.id] = said.mandate if isinstance(said, Said) else None
+        return self._mandates[line.id]
 
 
 def _together(one: Below, other: Below) -> Below:

@@ -223,6 +223,8 @@ class SessionDrive:
             said = input_of(pending[0].body)
             mandate = said.mandate if isinstance(said, Said) else None
         self._mandate = mandate
+        if self.host is not None:
+            self.host.agent = conversation.agent
         return agent_under(self._around.agents.get(conversation.agent or ""), mandate, self._around.agents)
 
     # ---- which turn ----
@@ -521,7 +523,7 @@ class SessionDrive:
     async def spent(self, agent: str, day: int | None) -> Spend:
         return await self._store.spent(agent, day)
 
-    async def below(self, run: str) -> Used:
+    async def below(self, run: str | None) -> Used:
         return (await self._around.children.below(self.session, run)).used
 
     async def always(self, agent: str, subject: Subject) -> bool:

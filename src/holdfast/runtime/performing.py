@@ -199,7 +199,8 @@ class TurnRun:
         agent = self._agent
         if agent is None or effect.id <= self._last or self._strict:
             return None
-        if not (agent.limits.beyond_turn or agent.delegates):
+        delegates = agent.delegates or self._turn.handoffs > 0  # who had the turn before may have had sub-agents
+        if not (agent.limits.beyond_turn or delegates):
             return None
         if isinstance(effect, CallModel):
             ahead = ASKING
@@ -208,7 +209,7 @@ class TurnRun:
         else:
             return None
         limits, name = agent.limits, agent.name
-        below = await self._around.below(self.run) if agent.delegates else Used()
+        below = await self._around.below(self.run) if delegates else Used()
         if below != Used():
             budget = Budget(tokens=limits.tokens, cost_usd=limits.cost_usd)
             out = over(budget, state.used + below, ahead, "family")
@@ -219,7 +220,9 @@ class TurnRun:
         today = day_of(self.performer.now())
         day = Used() if limits.daily is None else used_of(await self._around.spent(name, today))
         total = Used() if limits.total is None else used_of(await self._around.spent(name, None))
-        session = self._turn.used + state.used + below
+        session = self._turn.used + state.used
+        if limits.session is not None:
+            session += await self._around.below(None)  # also what those of earlier turns have used, or still use
         return exceeded(limits, turn=state.used, session=session, day=day, total=total, ahead=ahead)
 
     def _spills(self) -> bool:

@@ -29,9 +29,11 @@ if TYPE_CHECKING:
 class Services:
     """The runtime as the tools of one session see it."""
 
-    def __init__(self, around: Surround, session: str) -> None:
+    def __init__(self, around: Surround, session: str, agent: str | None = None) -> None:
         self.store = around.store
         self.session = session
+        self.agent = agent
+        """Who calls."""
         self._desk = around.desk
         self.children = around.children
         """Sub-agents."""

@@ -100,8 +100,8 @@ class Surroundings(Protocol):
         """What an agent has used on a day, or in all."""
         ...
 
-    async def below(self, run: str) -> Used:
-        """What the sub-agents of a turn have used."""
+    async def below(self, run: str | None) -> Used:
+        """What the sub-agents of a turn have used, or of all turns."""
         ...
 
     async def spilled(self, key: str) -> str | None:

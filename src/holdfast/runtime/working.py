@@ -229,7 +229,7 @@ class _TaskRun:
 
     def __init__(self, around: Surround, state: TaskState, call: TaskCall, ledger: LeasedJournal) -> None:
         self.session = state.session or state.id
-        self.host = Services(around, self.session)
+        self.host = Services(around, self.session, state.agent)
         self.run = call.turn
         self.deadline: int | None = None
         self.stopped = False

@@ -1,0 +1,226 @@
+"""What a family of agents uses together: counted on all levels, over turns, restarts and handoffs."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.behaviour.stage import SOON, Stage
+
+import holdfast as hf
+from holdfast.messages import Usage
+from holdfast.policy.mandates import ROLE
+from holdfast.store.contract import StoreLimits
+from holdfast.testing import ScriptedModel, call, reply, text
+from holdfast.turns.conversation import Said, input_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from holdfast.policy.mandates import Mandate
+    from holdfast.runtime.runtime import Runtime
+    from holdfast.store import Journal
+
+ALL = [hf.allow("*")]
+
+
+def agent(name: str, script: Any, *, tools: Any = (), policy: Any = ALL, **options: Any) -> hf.Agent:
+    return hf.Agent(name, model=ScriptedModel(script), tools=tools, policy=policy, **options)
+
+
+def costs(part: Any, tokens: int) -> Any:
+    """A reply that takes so many tokens."""
+    return reply(part, usage=Usage(tokens - 1, 1))
+
+
+async def kids(runtime: Runtime, session: str) -> list[Journal]:
+    return await runtime.store.journals(role=ROLE, session=session)
+
+
+async def mandate_of(runtime: Runtime, child: str) -> Mandate:
+    found = await runtime.store.input(child, 1)
+    assert found is not None
+    said = input_of(found.body)
+    assert isinstance(said, Said)
+    assert said.mandate is not None
+    return said.mandate
+
+
+async def until(runtime: Runtime, condition: Any) -> None:
+    async with asyncio.timeout(SOON):
+        while not await condition():
+            await runtime.store.changed(runtime.store.version, 0.05)
+
+
+# ---- rolled up -------------------------------------------------------------------------------------------------------
+
+
+async def test_the_outcome_has_its_own_usage_and_that_of_the_whole_family() -> None:
+    low = agent("low", [costs(text("done"), 100)])
+    high = agent("high", [costs(call("low", prompt="Go."), 10), costs(text("x"), 20)], tools=[hf.agent_tool(low)])
+    async with hf.open(None, agents=[high]) as runtime:
+        outcome = await runtime.run("high", "Go.", session="s")
+    assert (outcome.usage.total, outcome.children.total, outcome.total_usage.total) == (30, 100, 130)
+
+
+async def test_the_cost_of_the_family_is_unknown_where_one_price_is() -> None:
+    low = agent("low", [costs(text("done"), 1_000_000)])
+    high = agent("high", [costs(call("low", prompt="Go."), 10), costs(text("x"), 20)], tools=[hf.agent_tool(low)])
+    price = hf.Price(input=1, output=1)
+    async with hf.open(None, agents=[high], prices={"scripted:model": price}) as runtime:
+        outcome = await runtime.run("high", "Go.", session="s")
+    assert outcome.cost is not None
+    assert outcome.total_cost == pytest.approx(outcome.cost + 1.0)
+    async with hf.open(None, agents=[high]) as runtime:
+        outcome = await runtime.run("high", "Go.", session="s")
+    assert outcome.total_cost is None
+
+
+async def test_a_session_tells_what_it_used_in_all() -> None:
+    low = agent("low", [costs(text("done"), 100)])
+    high = agent("high", [costs(call("low", prompt="Go."), 10), costs(text("x"), 20)], tools=[hf.agent_tool(low)])
+    async with hf.open(None, agents=[high]) as runtime:
+        await runtime.run("high", "Go.", session="s")
+        total = await runtime.session("s").total_usage()
+    assert (total.calls, total.usage.total) == (3, 130)
+
+
+async def test_a_process_that_knows_none_of_the_agents_counts_the_family_too(tmp_path: Path) -> None:
+    low = agent("low", [costs(text("done"), 100)])
+    high = agent("high", [call("low", prompt="Go."), text("x")], tools=[hf.agent_tool(low)])
+    async with hf.open(tmp_path / "s.db", agents=[high]) as runtime:
+        await runtime.run("high", "Go.", session="s")
+    async with hf.open(tmp_path / "s.db", drive=False) as runtime:
+        outcome = await runtime.session("s").turn("t1").outcome()
+    assert outcome.children.total == 100
+
+
+async def test_all_sub_agents_are_counted_however_many_there_are() -> None:
+    low = agent("low", [costs(text("done"), 100)])
+    asked = [call("low", prompt=f"Go {n}.") for n in range(7)]
+    high = agent("high", [asked, text("x")], tools=[hf.agent_tool(low)])
+    async with hf.open(None, agents=[high], limits=StoreLimits(page=2)) as runtime:
+        outcome = await runtime.run("high", "Go.", session="s")
+    assert outcome.children.total == 700
+
+
+async def test_what_goes_on_below_one_that_has_ended_is_still_counted(stage: Stage) -> None:
+    ground = agent("ground", [costs(call("reads"), 100), costs(text("done"), 1_000)], tools=stage.tools())
+    middle = agent("middle", [call("ground", prompt="Go."), text("on its way"), text("Heard.")])
+    middle.tools["ground"] = hf.agent_tool(ground, background=True)
+    top = agent("top", [call("middle", prompt="Go."), text("x")], tools=[hf.agent_tool(middle)])
+    async with hf.open(None, agents=[top, ground], can_deliver=lambda _: False) as runtime:
+        await runtime.run("top", "Go.", session="s")
+        await asyncio.wait_for(stage.reached.wait(), SOON)
+        before = (await runtime.children.below("s")).total.total
+        stage.go_on.set()
+        (child,) = await kids(runtime, "s")
+
+        async def ended() -> bool:
+            return [line.status for line in await kids(runtime, child.id)] == ["completed"]
+
+        await until(runtime, ended)
+        after = (await runtime.children.below("s")).total.total
+    assert after - before == 1_000
+
+
+# ---- budgets ---------------------------------------------------------------------------------------------------------
+
+
+async def test_what_sub_agents_used_in_earlier_turns_counts_against_the_session() -> None:
+    low = agent("low", [costs(text("done"), 900)])
+    script = [costs(call("low", prompt="Go."), 10), costs(text("x"), 10), costs(text("y"), 10)]
+    limits = hf.Limits(session=hf.Budget(tokens=915))
+    high = agent("high", script, tools=[hf.agent_tool(low, budget=1.0)], limits=limits)
+    async with hf.open(None, agents=[high]) as runtime:
+        first = await runtime.run("high", "Go.", session="s")
+        outcome = await runtime.run("high", "Go on.", session="s")
+    assert first.ok
+    assert (outcome.status, outcome.code, outcome.used) == ("limit", "session_tokens", 920)
+
+
+async def test_what_was_promised_before_a_restart_is_not_there_after_it(tmp_path: Path, stage: Stage) -> None:
+    low = agent("low", [call("reads"), text("done")], tools=stage.tools())
+    script = [
+        call("low", prompt="one"),
+        text("x"),
+        call("low", prompt="two"),
+        text("x"),
+        text("Heard."),
+        text("Heard."),
+    ]
+
+    def high() -> hf.Agent:
+        tools = [hf.agent_tool(low, background=True, budget=0.5)]
+        return agent("high", script, tools=tools, limits=hf.Limits(session=hf.Budget(tokens=100_000)))
+
+    async with hf.open(tmp_path / "s.db", agents=[high()]) as runtime:
+        await runtime.run("high", "Go.", session="s")
+        await asyncio.wait_for(stage.reached.wait(), SOON)
+        await runtime.close(grace=0)
+    async with hf.open(tmp_path / "s.db", agents=[high()]) as runtime:
+        await runtime.run("high", "Go on.", session="s")
+
+        async def both() -> bool:
+            return len(await kids(runtime, "s")) == 2
+
+        await until(runtime, both)
+        shares = [(await mandate_of(runtime, line.id)).budget.tokens or 0 for line in await kids(runtime, "s")]
+        await runtime.close(grace=0)
+    assert sum(shares) < 76_000
+
+
+# ---- handed over -----------------------------------------------------------------------------------------------------
+
+
+async def test_a_sub_agent_works_for_who_asked_for_it_also_when_the_session_is_handed_over(stage: Stage) -> None:
+    low = agent("low", [text("done")])
+    other = agent("other", [text("?"), text("I have it.")])
+    step = [call("low", prompt="Go."), call("transfer_to_other", reason="Yours.")]
+    first = agent("first", [step], tools=[hf.agent_tool(low, background=True), hf.handoff(other)])
+    async with hf.open(None, agents=[first]) as runtime:
+        await runtime.run("first", "Go.", session="s")
+
+        async def begun() -> bool:
+            return len(await kids(runtime, "s")) == 1
+
+        await until(runtime, begun)
+        (line,) = await kids(runtime, "s")
+        assert (await mandate_of(runtime, line.id)).above == ("first",)
+    stage.go_on.set()
+
+
+async def test_what_sub_agents_used_before_a_handoff_counts_against_the_limit_of_the_turn() -> None:
+    low = agent("low", [costs(text("done"), 900)])
+    other = agent("other", [text("?"), text("?"), text("I have it.")], limits=hf.Limits(tokens=500))
+    script = [costs(call("low", prompt="Go."), 10), costs(call("transfer_to_other", reason="Yours."), 10)]
+    first = agent("first", script, tools=[hf.agent_tool(low), hf.handoff(other)])
+    async with hf.open(None, agents=[first]) as runtime:
+        outcome = await runtime.run("first", "Go.", session="s")
+    assert (outcome.status, outcome.code, outcome.used) == ("limit", "family_tokens", 920)
+
+
+# ---- stopped while it begins -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rounds", range(0, 60, 3))
+async def test_wherever_a_parent_is_cancelled_no_sub_agent_goes_on(rounds: int) -> None:
+    @hf.tool(read_only=True)
+    async def hangs() -> str:
+        await asyncio.Event().wait()
+        return "never"
+
+    low = agent("low", [call("hangs"), text("done")], tools=[hangs])
+    high = agent("high", [call("low", prompt="Go."), text("x")], tools=[hf.agent_tool(low)])
+    async with hf.open(None, agents=[high]) as runtime:
+        turn = await runtime.session("s", agent="high").send("Go.")
+        for _ in range(rounds):
+            await asyncio.sleep(0)
+        await turn.cancel("enough")
+        assert (await turn.outcome(timeout=SOON)).status == "cancelled"
+
+        async def stopped() -> bool:
+            return all(line.status == "cancelled" for line in await kids(runtime, "s"))
+
+        await until(runtime, stopped)

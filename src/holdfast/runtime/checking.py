@@ -138,7 +138,10 @@ class _Check:
         run = TurnRun(_Nobody(self._session), agent, turn, ledger, strict=True, until=until)
         status = None if recorded is None else recorded.status
         try:
-            finding = _compare(turn.run, recorded, await _finish(run))
+            ending = await _finish(run)
+            finding = _compare(turn.run, recorded, ending)
+            if until:
+                finding = Finding(turn.run, diverge({"handed over": True}, {"handed over": False}))
         except Halted as halted:
             finding = _halted(halted.reason, recorded, handed=bool(until))
         except HandedOver:

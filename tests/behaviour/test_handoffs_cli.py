@@ -136,6 +136,16 @@ async def test_a_list_shows_who_has_it(tmp_path: Path, agents: str, capsys: pyte
     assert [line["agent"] for line in json.loads(capsys.readouterr().out)] == ["billing"]
 
 
+async def test_a_session_whose_agent_nobody_here_knows_is_listed_as_interrupted(
+    tmp_path: Path, agents: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    await waiting(tmp_path / "s.db", agents)
+    async with hf.open(tmp_path / "s.db", agents=[hf.Agent("desk", model=ScriptedModel([text("hi")]))]):
+        pass
+    await ps(tmp_path / "s.db", every=False, as_json=True)
+    assert [(line["agent"], line["status"]) for line in json.loads(capsys.readouterr().out)] == [("billing", "waiting")]
+
+
 def test_the_log_has_a_line_for_it() -> None:
     event = hf.HandedOver(
         session="s", turn="t1", at=0, seq=7, cursor="7", agent="billing", by="desk", call="t1.2.1", reason="Money."

@@ -413,7 +413,7 @@ class SessionDrive:
         finally:
             await run.performer.close("ended")
             self._turn = None
-        if turn.parked is None and not self._handed:
+        if turn.parked is None and not self._handed:  # else a request to stop it must still find it
             self._open, self._interruption = None, None
             self._interrupted = asyncio.get_running_loop().create_future()
         return None if ending is None else TurnEnded(turn.run, turn.inputs.keys(), ending, run.answer(ending))

@@ -300,6 +300,32 @@ async def test_a_person_can_be_asked_about_a_handoff() -> None:
         assert await sound(runtime)
 
 
+async def test_an_approval_that_is_open_at_a_handoff_is_good_for_its_own_call_alone() -> None:
+    published: list[str] = []
+
+    @hf.tool
+    async def publish(what: str) -> str:
+        published.append(what)
+        return "published"
+
+    rules = [hf.ask("publish"), hf.allow("*")]
+    low = speaking("low", call("publish", what="low"), text("Done."), tools=[publish], policy=rules)
+    script = [call("publish", what="billing"), text("Done."), text("Heard."), text("Heard.")]
+    other = billing(*script, tools=[publish], policy=rules)
+    one = desk(other, call("low", prompt="Go."), TO_BILLING, tools=[hf.agent_tool(low, background=True)], policy=rules)
+    async with hf.open(None, agents=[one]) as runtime:
+        await runtime.session("s", agent="desk").send("Publish it.")
+        async with asyncio.timeout(SOON):
+            while len(await runtime.approvals()) < 2:
+                await runtime.store.changed(runtime.store.version, 0.05)
+            (mine,) = [found for found in await runtime.approvals() if found.agent == "low"]
+            await runtime.approve(mine.id, by="ops")
+            while not published:
+                await runtime.store.changed(runtime.store.version, 0.05)
+        (left,) = await runtime.approvals()
+    assert (published, left.agent, left.session) == (["low"], "billing", "s")
+
+
 async def test_a_hook_can_keep_a_session_where_it_is() -> None:
     class Guard(hf.Hooks):
         async def before_tool(self, call: hf.HookCall) -> Deny | None:

@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 from tests.unit.test_conversation import ASK, Pen, Script, scripts
 
 from holdfast.errors import RecordUnreadable
-from holdfast.messages import ModelReply, ToolCall, Usage, encode
+from holdfast.messages import ModelReply, Text, ToolCall, Usage, encode
 from holdfast.policy.subject import Taint
-from holdfast.records import Done, Handed, Opened, Started
+from holdfast.records import Admitted, Done, Handed, Opened, Started
 from holdfast.turns import Conversation, Rules, RunTools, TurnState, keys, poll, respond, start
+from holdfast.turns.conversation import Said
 from holdfast.turns.machine import CallModel, Checkpoint, Finish, go_on
 
 if TYPE_CHECKING:
@@ -76,9 +77,8 @@ def _opening(turn: OpenTurn, rules: Rules) -> TurnState:
 
 
 def _said(number: int) -> Record:
-    from tests.unit.test_conversation import _admitted  # noqa: PLC0415
-
-    return _admitted(number, RUN)
+    body = msgspec.Raw(msgspec.json.encode(Said((Text("go"),))))
+    return Admitted(at=0, input=number, key=f"k{number}", body=body, run=RUN)
 
 
 def _patient(script: Script) -> Script:

@@ -78,9 +78,8 @@ GOLDEN: list[tuple[Record, str]] = [
         '{"t":"handed","run":"t1","key":"t1/2.tools/1.give","agent":"cook","by":"clerk","at":1}',
     ),
     (
-        Handed(at=1, run="t1", key="k", agent="cook", by="clerk", reason="food", untrusted=True, private=True),
-        '{"t":"handed","run":"t1","key":"k","agent":"cook","by":"clerk","reason":"food","untrusted":true,'
-        '"private":true,"at":1}',
+        Handed(at=1, run="t1", key="k", agent="b", by="a", reason="r", untrusted=True, private=True),
+        '{"t":"handed","run":"t1","key":"k","agent":"b","by":"a","reason":"r","untrusted":true,"private":true,"at":1}',
     ),
     (Parked(at=1, run="main"), '{"t":"parked","run":"main","at":1}'),
     (Parked(at=1, run="main", waits=("a", "b")), '{"t":"parked","run":"main","waits":["a","b"],"at":1}'),

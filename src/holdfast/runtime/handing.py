@@ -1,4 +1,4 @@
-"""Handing a session over to another agent: whether the one that has it may, and the record that says so. Pure."""
+"""Handing a session over to another agent: whether the one that has it may, and the record that says so."""
 
 from __future__ import annotations
 

@@ -171,6 +171,74 @@ async def test_what_was_promised_before_a_restart_is_not_there_after_it(tmp_path
     assert sum(shares) < 76_000
 
 
+async def test_what_is_promised_to_one_that_has_ended_is_held_as_long_as_those_below_it_work(stage: Stage) -> None:
+    ground = agent("ground", [call("reads"), text("done")], tools=stage.tools())
+    middle = agent("middle", [call("ground", prompt="Go."), text("on its way"), text("Heard.")])
+    middle.tools["ground"] = hf.agent_tool(ground, background=True, budget=1.0)
+    script = [call("middle", prompt="Go."), call("low", prompt="Go."), text("x")]
+    tools = [hf.agent_tool(middle, budget=0.5), hf.agent_tool(agent("low", [text("done")]), budget=1.0)]
+    top = agent("top", script, tools=tools, limits=hf.Limits(session=hf.Budget(tokens=100_000)))
+
+    class Late(hf.Hooks):
+        async def before_tool(self, call: hf.HookCall) -> None:
+            if call.tool == "low":  # the one below the first is at work by then
+                await asyncio.wait_for(stage.reached.wait(), SOON)
+
+    async with hf.open(None, agents=[top, ground], hooks=[Late()]) as runtime:
+        await runtime.run("top", "Go.", session="s")
+        (line,) = [line for line in await kids(runtime, "s") if line.agent == "low"]
+        share = (await mandate_of(runtime, line.id)).budget.tokens or 0
+        stage.go_on.set()
+    assert 40_000 < share < 51_000
+
+
+# ---- one that is damaged ---------------------------------------------------------------------------------------------
+
+
+async def test_a_sub_agent_that_is_damaged_does_not_keep_its_parent_from_going_on() -> None:
+    low = agent("low", [costs(text("done"), 100)])
+    script = [costs(call("low", prompt="Go."), 10), costs(text("x"), 10), costs(text("y"), 10)]
+    limits = hf.Limits(session=hf.Budget(tokens=1_000_000))
+    high = agent("high", script, tools=[hf.agent_tool(low)], limits=limits)
+    async with hf.open(None, agents=[high], prices={"scripted:model": hf.Price(input=1, output=1)}) as runtime:
+        first = await runtime.run("high", "Go.", session="s")
+        (child,) = await kids(runtime, "s")
+        await runtime.store.quarantine(child.id, "a test")
+        again = await runtime.session("s").turn("t1").outcome(timeout=SOON)
+        outcome = await (await runtime.session("s").send("Go on.")).outcome(timeout=SOON)
+        total = await runtime.session("s").total_usage()
+    assert first.total_cost is not None
+    assert (total.usage.total, total.cost) == (30, None)
+    assert (again.text, again.total_cost) == ("x", None)  # what it used nobody can say
+    assert outcome.text == "y"
+
+
+async def test_what_a_damaged_sub_agent_might_have_used_counts_as_used() -> None:
+    low = agent("low", [costs(text("done"), 100)])
+    script = [costs(call("low", prompt="Go."), 10), costs(text("x"), 10), costs(text("y"), 10)]
+    limits = hf.Limits(session=hf.Budget(tokens=1_000))
+    high = agent("high", script, tools=[hf.agent_tool(low, budget=1.0)], limits=limits)
+    async with hf.open(None, agents=[high]) as runtime:
+        await runtime.run("high", "Go.", session="s")
+        (child,) = await kids(runtime, "s")
+        await runtime.store.quarantine(child.id, "a test")
+        outcome = await (await runtime.session("s").send("Go on.")).outcome(timeout=SOON)
+    assert (outcome.status, outcome.code) == ("limit", "session_tokens")
+
+
+async def test_a_parent_is_cancelled_also_when_a_sub_agent_is_damaged(stage: Stage) -> None:
+    low = agent("low", [call("reads"), text("done")], tools=stage.tools())
+    high = agent("high", [call("low", prompt="Go."), text("x")], tools=[hf.agent_tool(low)])
+    async with hf.open(None, agents=[high]) as runtime:
+        turn = await runtime.session("s", agent="high").send("Go.")
+        await asyncio.wait_for(stage.reached.wait(), SOON)
+        (child,) = await kids(runtime, "s")
+        await runtime.store.quarantine(child.id, "a test")
+        await turn.cancel("enough")
+        assert (await turn.outcome(timeout=SOON)).status == "cancelled"
+        stage.go_on.set()
+
+
 # ---- handed over -----------------------------------------------------------------------------------------------------
 
 

@@ -14,7 +14,18 @@ from weakref import WeakValueDictionary
 
 import msgspec
 
-from holdfast.errors import AgentUnknown, HoldfastError, JournalMissing, KeyConflict, RuntimeStopped
+from holdfast.errors import (
+    AgentUnknown,
+    BlobCorrupt,
+    BlobMissing,
+    HoldfastError,
+    JournalCorrupt,
+    JournalMissing,
+    JournalQuarantined,
+    KeyConflict,
+    RecordUnreadable,
+    RuntimeStopped,
+)
 from holdfast.hands.agents import WAIT, Child, SubAgentRefused
 from holdfast.messages import Text, Usage
 from holdfast.policy.limits import Budget, OutOf, Used
@@ -52,6 +63,8 @@ LOOK: Final = 0.25
 _KEPT: Final = 10_000
 """Of how many sub-agents that have ended is remembered what they used."""
 _ACTIVE: Final = frozenset(("idle", "running", "waiting"))
+_DAMAGE: Final = (JournalCorrupt, JournalQuarantined, RecordUnreadable, BlobCorrupt, BlobMissing)
+"""What is wrong with one session, and must not hold up another."""
 
 
 class Below(NamedTuple):
@@ -272,7 +285,10 @@ class Children:
 
     async def _stop(self, child: str, reason: str) -> None:
         said = f"what asked for it was stopped: {reason}" if reason else "what asked for it was stopped"
-        await self._runtime.request_stop(child, keys.run_of(FIRST), said[:1_000])
+        try:
+            await self._runtime.request_stop(child, keys.run_of(FIRST), said[:1_000])
+        except _DAMAGE as error:  # then it does not go on either
+            _log.warning("%r can't be stopped: %s", child, error)
 
     # ---- counting ----
 
@@ -285,23 +301,41 @@ class Children:
         found = Below()
         async for line, mandate in self._of(session):
             if turn is None or mandate.turn == turn:
-                found = _together(found, await self.whole(line))
+                found = _together(found, await self._counted(line, mandate))
         return found
+
+    async def _counted(self, line: Journal, mandate: Mandate) -> Below:
+        """What one sub-agent has used, with those below it; all that it may use where nobody can say."""
+        try:
+            return await self.whole(line)
+        except _DAMAGE:
+            return Below(promised(mandate.budget, Used()), costs={"": None})
 
     async def _promised(self, session: str, turn: str | None) -> Used:
         """What the sub-agents have used, and what those that still work may use."""
         total = Used()
         async for line, mandate in self._of(session):
             if turn is None or mandate.turn == turn:
-                used = (await self.whole(line)).used
-                total += promised(mandate.budget, used) if line.status in _ACTIVE else used
+                used = (await self._counted(line, mandate)).used
+                total += promised(mandate.budget, used) if await self._works(line) else used
         return total
+
+    async def _works(self, line: Journal) -> bool:
+        """Whether a sub-agent, or one below it, still works: then what was promised to it may be used."""
+        if line.status in _ACTIVE:
+            return True
+        async for below, _ in self._of(line.id):
+            if await self._works(below):
+                return True
+        return False
 
     async def whole(self, line: Journal) -> Below:
         """What one session has used, with the sub-agents below it: those may go on when it has ended."""
         return _together(await self._own(line), await self.below(line.id))
 
     async def _own(self, line: Journal) -> Below:
+        if line.quarantine is not None:
+            raise JournalQuarantined(line.id, line.quarantine)
         known = self._ended.get(f"{line.id}@{line.head}")
         if known is not None:
             return known
@@ -348,7 +382,10 @@ class Children:
         if line.parent is not None:
             return None
         if line.id not in self._mandates:
-            begun = await self._store.input(line.id, FIRST)
+            try:
+                begun = await self._store.input(line.id, FIRST)
+            except _DAMAGE:
+                return None
             said = None if begun is None else input_of(begun.body)
             if len(self._mandates) >= _KEPT:
                 self._mandates.clear()
@@ -362,7 +399,7 @@ def _together(one: Below, other: Below) -> Below:
         one.used + other.used,
         {name: one.usage.get(name, Usage()) + other.usage.get(name, Usage()) for name in models},
         {name: one.calls.get(name, 0) + other.calls.get(name, 0) for name in models},
-        {name: added(one.costs.get(name, 0.0), other.costs.get(name, 0.0)) for name in models},
+        {name: added(one.costs.get(name, 0.0), other.costs.get(name, 0.0)) for name in {**one.costs, **other.costs}},
     )
 
 

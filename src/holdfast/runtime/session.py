@@ -153,7 +153,10 @@ class Session:
         return list((await read_conversation(self._runtime.store, self.id)).context.messages)
 
     async def usage(self) -> list[UsageLine]:
-        """What was used, by model and by what it was asked for; "child" is what sub-agents used, all together."""
+        """What was used, by model and by what it was asked for; "child" is what sub-agents used, all together.
+
+        A line without a model is for sub-agents of which nobody can say it: their journals are damaged.
+        """
         found = await read_conversation(self._runtime.store, self.id)
         below = await self._runtime.children.below(self.id)
         lines = [
@@ -161,8 +164,8 @@ class Session:
             for (model, source), usage in found.usage.items()
         ]
         lines += [
-            UsageLine(model, "child", below.calls[model], usage, below.costs[model])
-            for model, usage in below.usage.items()
+            UsageLine(model, "child", below.calls.get(model, 0), below.usage.get(model, Usage()), cost)
+            for model, cost in below.costs.items()
         ]
         return sorted(lines, key=lambda line: (line.model, line.source))
 

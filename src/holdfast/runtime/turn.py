@@ -80,7 +80,7 @@ class Turn:
 
     async def _with_children(self, outcome: TurnOutcome) -> TurnOutcome:
         below = await self._runtime.children.below(self.session, outcome.turn)
-        if not below.usage:
+        if not below.costs:
             return outcome
         return msgspec.structs.replace(outcome, children=below.total, children_cost=below.cost)
 

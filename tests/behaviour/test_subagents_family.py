@@ -11,7 +11,10 @@ from tests.behaviour.stage import SOON, Stage
 import holdfast as hf
 from holdfast.messages import Usage
 from holdfast.policy.mandates import ROLE
+from holdfast.records import Resumed
+from holdfast.store import Store
 from holdfast.store.contract import StoreLimits
+from holdfast.store.memory import MemoryBackend
 from holdfast.testing import ScriptedModel, call, reply, text
 from holdfast.turns.conversation import Said, input_of
 
@@ -103,6 +106,35 @@ async def test_all_sub_agents_are_counted_however_many_there_are() -> None:
     async with hf.open(None, agents=[high], limits=StoreLimits(page=2)) as runtime:
         outcome = await runtime.run("high", "Go.", session="s")
     assert outcome.children.total == 700
+
+
+class Moving(Store):
+    """A store in which a journal changes while it is being listed."""
+
+    moves: str | None = None
+
+    async def journals(self, **where: Any) -> list[Journal]:
+        page = await super().journals(**where)
+        if self.moves is not None and page and where.get("role") == ROLE:
+            moved, self.moves = self.moves, None
+            lease = await self.claim(moved)
+            await self.append(lease, [Resumed(at=2**42, run="t1", by="somebody")], head=lease.head)
+        return page
+
+
+async def test_one_that_changes_while_they_are_listed_is_counted() -> None:
+    low = agent("low", [costs(text("done"), 100)])
+    asked = [call("low", prompt=f"Go {n}.") for n in range(3)]
+    high = agent("high", [asked, text("x")], tools=[hf.agent_tool(low)])
+    store = Moving(MemoryBackend(limits=StoreLimits(page=2)))
+    async with store, hf.Runtime(store, [high]) as runtime:
+        await runtime.run("high", "Go.", session="s")
+        first, second = await store.journals(role=ROLE, session="s", limit=2)
+        (last,) = await store.journals(role=ROLE, session="s", limit=2, before=second)
+        await runtime.close()
+        store.moves = last.id
+        assert last not in (first, second)
+        assert (await runtime.children.below("s")).total.total == 300
 
 
 async def test_what_goes_on_below_one_that_has_ended_is_still_counted(stage: Stage) -> None:
@@ -290,5 +322,71 @@ async def test_wherever_a_parent_is_cancelled_no_sub_agent_goes_on(rounds: int) 
 
         async def stopped() -> bool:
             return all(line.status == "cancelled" for line in await kids(runtime, "s"))
+
+        await until(runtime, stopped)
+
+
+async def test_a_parent_that_is_too_late_takes_its_sub_agent_with_it(stage: Stage) -> None:
+    low = agent("low", [call("reads"), text("done")], tools=stage.tools())
+    high = agent("high", [call("low", prompt="Go."), text("x")], tools=[hf.agent_tool(low)])
+    async with hf.open(None, agents=[high]) as runtime:
+        turn = await runtime.session("s", agent="high").send("Go.", deadline=0.3)
+        await asyncio.wait_for(stage.reached.wait(), SOON)
+        outcome = await turn.outcome(timeout=SOON)
+        assert (outcome.status, outcome.code) == ("limit", "deadline")
+
+        async def ended() -> bool:
+            return [line.status for line in await kids(runtime, "s")] in (["limit"], ["cancelled"])
+
+        await until(runtime, ended)
+
+
+async def test_what_a_sub_agent_asked_a_person_is_withdrawn_when_its_parent_is_cancelled() -> None:
+    @hf.tool
+    async def publish() -> str:
+        return "published"
+
+    rules = [hf.ask("publish"), hf.allow("*")]
+    low = agent("low", [call("publish"), text("done")], tools=[publish], policy=rules)
+    high = agent("high", [call("low", prompt="Go."), text("x")], tools=[hf.agent_tool(low)])
+    async with hf.open(None, agents=[high]) as runtime:
+        turn = await runtime.session("s", agent="high").send("Go.")
+        await until(runtime, runtime.approvals)
+        (asked,) = await runtime.approvals()
+        await turn.cancel("enough")
+        assert (await turn.outcome(timeout=SOON)).status == "cancelled"
+
+        async def withdrawn() -> bool:
+            return await runtime.approvals() == []
+
+        await until(runtime, withdrawn)
+        with pytest.raises(hf.ApprovalUnknown):
+            await runtime.approve(asked.id)
+
+
+async def test_all_sub_agents_are_stopped_however_many_there_are_and_whatever_they_do_meanwhile() -> None:
+    begun: set[str] = set()
+    all_begun = asyncio.Event()
+
+    @hf.tool(read_only=True)
+    async def hangs(ctx: hf.Context) -> str:
+        begun.add(ctx.session)
+        if len(begun) == 9:
+            all_begun.set()
+        await asyncio.Event().wait()
+        return "never"
+
+    low = agent("low", [call("hangs"), text("done")], tools=[hangs])
+    asked = [call("low", prompt=f"Go {n}.") for n in range(9)]
+    high = agent("high", [asked, text("x")], tools=[hf.agent_tool(low, budget=0.1)])
+    async with hf.open(None, agents=[high], limits=StoreLimits(page=2)) as runtime:
+        turn = await runtime.session("s", agent="high").send("Go.")
+        await asyncio.wait_for(all_begun.wait(), SOON)
+        await turn.cancel("enough")
+        assert (await turn.outcome(timeout=SOON)).status == "cancelled"
+
+        async def stopped() -> bool:
+            found = [await runtime.store.journal(id) for id in begun]
+            return all(line.status == "cancelled" for line in found)
 
         await until(runtime, stopped)

@@ -36,6 +36,7 @@ from holdfast.names import check_id
 from holdfast.records import Blob, Ended, Record, Started
 from holdfast.secrets.raising import safe_cause
 from holdfast.store.digests import blob_digest
+from holdfast.store.spending.worked import with_time
 from holdfast.store.store import LEASE_MS, MIN_LEASE_MS
 
 if TYPE_CHECKING:
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
     from holdfast.store.contract import Lease
     from holdfast.store.spending.contract import Spend
     from holdfast.store.store import Store
+    from holdfast.turns.stopwatch import Stopwatch
 
 T = TypeVar("T")
 
@@ -269,6 +271,8 @@ class LeasedJournal:
         self._pending: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         """Done when all that was appended is durable."""
         self._pending.set_result(lease.head)
+        self.watch: Stopwatch | None = None
+        """Counts the time of a session, if that is one: up to what was appended."""
 
     @property
     def head(self) -> int:
@@ -297,7 +301,7 @@ class LeasedJournal:
             patient=patient,
             notify=notify,
             consume=consume,
-            spend=spend,
+            spend=spend if self.watch is None else with_time(self.watch, added, spend),
         )
         if future.done() and (refusal := future.exception()) is not None:
             raise refusal  # it was not even queued: nothing may be put behind it

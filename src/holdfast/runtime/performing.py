@@ -16,19 +16,18 @@ from holdfast.effects.performer import Performer, bounded
 from holdfast.effects.replay import Answer, Repeat, fold
 from holdfast.errors import InvariantBroken, ReplayMismatch
 from holdfast.messages import Usage
-from holdfast.policy.limits import ASKING, Budget, Used, exceeded, over, running
 from holdfast.policy.mandates import joined, limited, taint_under
 from holdfast.policy.subject import Taint
 from holdfast.records import Ask, Done, Ended, Parked
 from holdfast.runtime.asking import Asking
 from holdfast.runtime.authorising import Authorising
 from holdfast.runtime.awaiting import Awaiting
+from holdfast.runtime.budgeting import Budgeting
 from holdfast.runtime.calling import Calling, Park
 from holdfast.runtime.compacting import Compacting
 from holdfast.runtime.hooking import Hooked
 from holdfast.runtime.recording import Recorder
-from holdfast.runtime.spending import spent_by, used_of
-from holdfast.store.spending.contract import day_of
+from holdfast.runtime.spending import spent_by
 from holdfast.turns import (
     CallModel,
     Checkpoint,
@@ -90,6 +89,9 @@ class TurnRun:
         self._loop = asyncio.get_running_loop()
         self._recorder = Recorder(self.performer)
         self._waits = Awaiting(around, self.performer, self._recorder)
+        self._budgeting: Budgeting | None = None
+        if agent is not None and not strict:
+            self._budgeting = Budgeting(around, agent, turn, self.performer.now)
         tools = {} if agent is None else agent.tools
         budget = around.inline_budget if agent is None or agent.inline_budget is None else agent.inline_budget
         hooks = () if agent is None else (*around.hooks, *agent.hooks)
@@ -164,37 +166,22 @@ class TurnRun:
 
     async def _out_of(self, state: TurnState, effect: Effect) -> OutOf | None:
         """The budget of the session or the agent that leaves no room for an effect that is new."""
-        agent = self._agent
-        if agent is None or effect.id <= self._last or self._strict:
+        if self._budgeting is None:
             return None
-        if not (agent.limits.beyond_turn or agent.delegates):
-            return None
-        if isinstance(effect, CallModel):
-            ahead = ASKING
-        elif isinstance(effect, RunTools):
-            ahead = running(len(effect.calls))
-        else:
-            return None
-        limits, name = agent.limits, agent.name
-        below = await self._around.below(self.run) if agent.delegates else Used()
-        if below != Used():
-            budget = Budget(tokens=limits.tokens, cost_usd=limits.cost_usd)
-            out = over(budget, state.used + below, ahead, "family")
-            if out is not None:
-                return out
-        if limits.daily is not None or limits.total is not None:
-            await self._recorder.settle()  # what this turn has used is counted with its records
-        today = day_of(self.performer.now())
-        day = Used() if limits.daily is None else used_of(await self._around.spent(name, today))
-        total = Used() if limits.total is None else used_of(await self._around.spent(name, None))
-        session = self._turn.used + state.used + below
-        return exceeded(limits, turn=state.used, session=session, day=day, total=total, ahead=ahead)
+        return await self._budgeting.out_of(state, effect, self._last, self._recorder.settle)
+
+    async def out_of_time(self) -> OutOf | None:
+        """The budget of time that is used up, whatever is under way."""
+        return None if self._budgeting is None else await self._budgeting.out_of_time()
 
     def _spills(self) -> bool:
         """Whether one more call may go on in the background."""
         most = None if self._agent is None else self._agent.limits.background
         used = 0 if self._state is None else self._state.used.background
-        return most is None or used + self._calling.spilled < most
+        if most is not None and used + self._calling.spilled >= most:
+            return False
+        shared = None if self._budgeting is None else self._budgeting.tasks
+        return shared is None or self._calling.spilled < shared
 
     async def _begun(self, turn: OpenTurn) -> Ending | None:
         """Let hooks see that the turn begins; how it ends if one of them does not want it."""

@@ -34,6 +34,7 @@ from holdfast.runtime.admitting import admission_of, deadline_of
 from holdfast.runtime.approving import Approvals
 from holdfast.runtime.children import Children
 from holdfast.runtime.completing import Question, complete_once
+from holdfast.runtime.counting import count_older
 from holdfast.runtime.delivering import checked_gate, checked_session, wall_of
 from holdfast.runtime.desk import Desk
 from holdfast.runtime.driver import SessionDrive
@@ -176,6 +177,7 @@ class Runtime:
         self._reading_prices = spawn(asyncio.to_thread(prices.load)) if self._buys() else None
         await self._around.mirroring.begin()
         if self._engine is not None:
+            await count_older(self.store)
             self._engine.start()
         await self.processes.begin()
         return self

@@ -151,6 +151,8 @@ class _JournalAudit:
         self._opened: Opened | None = None
 
     def run(self, raw: Iterator[RawRecord]) -> list[Violation]:
+        if self._tally is not None:
+            self._tally.begin(self._row)
         for entry in raw:
             self._place(entry)
             if not entry.sound:
@@ -160,7 +162,7 @@ class _JournalAudit:
                 record = records.decode(entry.body)
                 self._content(entry.seq, record)
                 if self._tally is not None:
-                    self._tally.add(self._row.agent, entry.pos, record)
+                    self._tally.add(entry.pos, record)
             except RecordUnreadable as error:
                 self._report("unreadable", entry.seq, error.reason)
         self._summary()

@@ -45,10 +45,12 @@ from holdfast.records import (
 )
 from holdfast.turns import keys
 from holdfast.turns.answers import forked, result_of, said_in, skipped, unknown
+from holdfast.turns.background import started
 from holdfast.turns.compacting import Breaker, View
 from holdfast.turns.compactions import decode_compaction, is_compaction
 from holdfast.turns.ending import Ending, decode_ending
 from holdfast.turns.machine import added
+from holdfast.turns.stopwatch import Stopwatch
 from holdfast.turns.thread import Thread
 
 if TYPE_CHECKING:
@@ -163,7 +165,10 @@ class Conversation:
         self.calls: dict[tuple[str, Source], int] = {}
         self.costs: dict[tuple[str, Source], float | None] = {}
         self.tool_calls = 0
+        self.background = 0
         self.unpriced = 0
+        self.watch = Stopwatch()
+        """How long its turns were worked on."""
         self._seen: View | None = None
         """What the model sees of the conversation, if that is not all of it."""
         self._pinned: set[str] = set()
@@ -180,6 +185,7 @@ class Conversation:
             raise RecordUnreadable(f"what record {seq} says can't be understood: {error}") from error
 
     def _take(self, record: Record) -> None:
+        self.watch.take(record)
         match record:
             case Opened():
                 self.agent = record.agent
@@ -234,7 +240,7 @@ class Conversation:
         """What the session has used so far."""
         tokens = sum(usage.total for usage in self.usage.values())
         cost = sum(cost or 0.0 for cost in self.costs.values())
-        return Used(self.steps, tokens, cost, self.tool_calls, unpriced=self.unpriced)
+        return Used(self.steps, tokens, cost, self.tool_calls, self.background, self.unpriced, self.watch.total)
 
     @property
     def context(self) -> Thread:
@@ -249,6 +255,7 @@ class Conversation:
         if self.turn is not None:
             self._close(self.turn, None)
             self.turn = None
+        self.watch.stop()
 
     # ---- what came in ----
 
@@ -344,8 +351,9 @@ class Conversation:
     def _result(self, turn: OpenTurn, call: int, record: Outcome) -> None:
         if not 1 <= call <= len(turn.batch) or (isinstance(record, Cancelled) and call in turn.results):
             return
-        turn.results[call] = result_of(turn.batch[call - 1], record)
+        result = turn.results[call] = result_of(turn.batch[call - 1], record)
         self.tool_calls += 1
+        self.background += started(result)
         if len(turn.results) == len(turn.batch):
             self._answer_all(turn)
 

@@ -45,6 +45,10 @@ class Worker:
         return await (await runtime.session(session, agent=self.agent).send("go")).outcome(timeout=SOON)
 
 
+def limits_of(**limits: Any) -> hf.Limits:
+    return hf.Limits(**limits)
+
+
 def minutes(number: float) -> hf.Budget:
     return hf.Budget(wall_time=timedelta(minutes=number))
 
@@ -250,7 +254,7 @@ async def test_a_call_for_the_background_is_not_begun_beyond_a_budget(scope: str
         model=ScriptedModel(lambda request: call(slow) if request.position in {0, 1} else text("done")),
         tools=[slow],
         policy=[hf.allow("*")],
-        limits=hf.Limits(**{scope: hf.Budget(background=1)}),
+        limits=limits_of(**{scope: hf.Budget(background=1)}),
     )
     async with hf.open(None, agents=[agent]) as runtime:
         turn = await runtime.session("s", agent=agent).send("go")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -16,6 +16,7 @@ from holdfast.effects.performer import Performer, bounded
 from holdfast.effects.replay import Answer, Repeat, fold
 from holdfast.errors import InvariantBroken, ReplayMismatch
 from holdfast.messages import Usage
+from holdfast.policy.limits import ASKING
 from holdfast.policy.mandates import joined, limited, taint_under
 from holdfast.policy.subject import Taint
 from holdfast.records import Ask, Done, Ended, Parked
@@ -42,8 +43,9 @@ from holdfast.turns import (
     respond,
     start,
 )
+from holdfast.turns.bounding import used_up
 from holdfast.turns.conversation import Entered, checkpoint_of
-from holdfast.turns.machine import answer_of
+from holdfast.turns.machine import answer_of, paid
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -152,7 +154,8 @@ class TurnRun:
                     self.performer.check_complete()
                     return ending
                 case CallModel():
-                    response: Response = await asking.respond(effect, self._expect(effect.id, "model"))
+                    judge = partial(self._after_room, state, effect)
+                    response: Response = await asking.respond(effect, self._expect(effect.id, "model"), judge)
                 case RunTools():
                     self._expect(effect.id, "tools")
                     results = await self._calling.perform(effect, self._taint)
@@ -169,6 +172,14 @@ class TurnRun:
         if self._budgeting is None:
             return None
         return await self._budgeting.out_of(state, effect, self._last, self._recorder.settle)
+
+    async def _after_room(self, state: TurnState, effect: CallModel, usage: Usage, cost: float | None) -> OutOf | None:
+        """The budget that leaves no room for a model call after what making room for it took."""
+        state = paid(state, usage, cost)
+        out = used_up(state, ASKING)
+        if out is not None or self._budgeting is None:
+            return out
+        return await self._budgeting.out_of(state, effect, effect.id - 1, self._recorder.settle)
 
     async def out_of_time(self) -> OutOf | None:
         """The budget of time that is used up, whatever is under way."""

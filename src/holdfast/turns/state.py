@@ -121,6 +121,15 @@ class ModelFailed:
 
 
 @dataclass(frozen=True, slots=True)
+class UsedUp:
+    """Making room for the question used up a budget; the model was not asked. `usage` and `cost` are those of that."""
+
+    out: OutOf
+    usage: Usage = NOTHING
+    cost: float | None = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class Results:
     """What the calls came to, in their order."""
 
@@ -136,7 +145,7 @@ class Inputs:
 
 
 # `OutOf`: a budget beyond the turn leaves no room for the effect; it was not begun.
-Response: TypeAlias = Replied | ModelFailed | Results | Inputs | OutOf
+Response: TypeAlias = Replied | ModelFailed | UsedUp | Results | Inputs | OutOf
 
 
 # ---- where a turn is -------------------------------------------------------------------------------------------------

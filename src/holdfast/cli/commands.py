@@ -233,6 +233,9 @@ def replay(
 
 def inbox(
     *,
+    refused: Annotated[
+        bool, typer.Option("--refused", help="List the last inputs that were not taken in, and why, instead.")
+    ] = False,
     as_json: JsonOption = False,
     store: StoreOption = DEFAULT_STORE,
 ) -> None:
@@ -241,6 +244,10 @@ def inbox(
     These are calls that want an approval, the waits of sessions, calls of which nobody knows how they ended, and
     notifications that were given up.
     """
+    if refused:
+        from holdfast.cli import refused as turned_away  # noqa: PLC0415
+
+        _finish(turned_away.refused(store, as_json=as_json))
     from holdfast.cli import inbox as shown  # noqa: PLC0415
 
     _finish(shown.inbox(store, as_json=as_json))

@@ -268,6 +268,7 @@ class LeasedJournal:
         self._lease = lease
         self._on_durable = on_durable
         self._head = lease.head
+        self._durable = lease.head
         self._pending: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         """Done when all that was appended is durable."""
         self._pending.set_result(lease.head)
@@ -278,6 +279,11 @@ class LeasedJournal:
     def head(self) -> int:
         """Where the journal ends, with what was submitted and is not durable yet."""
         return self._head
+
+    @property
+    def behind(self) -> int:
+        """How many records were submitted and are not durable yet."""
+        return self._head - self._durable
 
     def now(self) -> int:
         return self._store.clock.read().wall
@@ -312,8 +318,8 @@ class LeasedJournal:
         return self._head, future
 
     def _appended(self, future: asyncio.Future[int]) -> None:
-        if not future.cancelled():
-            future.exception()
+        if not future.cancelled() and future.exception() is None:
+            self._durable = max(self._durable, future.result())
         if self._on_durable is not None:
             self._on_durable(self.journal)
 
@@ -341,6 +347,7 @@ class RecordedJournal:
         self.redactor = store.redactor
         self._store = store
         self._kept: dict[str, bytes] = {}
+        self.behind = 0
 
     def now(self) -> int:
         return self._store.clock.read().wall

@@ -144,6 +144,7 @@ class TurnRun:
         while True:
             if self.stopped:  # a tool may have swallowed the cancellation; the turn goes no further
                 raise asyncio.CancelledError
+            await self._recorder.keep_up()
             effect = poll(state)
             out = await self._out_of(state, effect)
             if out is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -57,6 +58,7 @@ if TYPE_CHECKING:
     from holdfast.policy.limits import OutOf
     from holdfast.records import Record
     from holdfast.runtime.surroundings import Surroundings
+    from holdfast.turns import Rules
     from holdfast.turns.machine import Effect, Response, TurnState
 
 __all__ = ["Park", "TurnRun"]
@@ -140,7 +142,7 @@ class TurnRun:
         if turn.noticed:
             self._noticed()
         self._entering(turn.said)
-        state = start(turn.run, asking.rules, turn.before, turn.said, turn.position, self._last)
+        state = start(turn.run, self._rules(asking.rules), turn.before, turn.said, turn.position, self._last)
         while True:
             if self.stopped:  # a tool may have swallowed the cancellation; the turn goes no further
                 raise asyncio.CancelledError
@@ -167,6 +169,13 @@ class TurnRun:
                     inputs = response = await self._checkpoint(effect)
                     self._entering(inputs.messages)
             state = self._state = respond(state, effect.id, response)
+
+    def _rules(self, rules: Rules) -> Rules:
+        """What bounds the turn, with what the session leaves it."""
+        session = None if self._agent is None else self._agent.limits.session
+        if session is None or session.steps is None:
+            return rules
+        return replace(rules, session_steps=session.steps - self._turn.used.steps)
 
     async def _out_of(self, state: TurnState, effect: Effect) -> OutOf | None:
         """The budget of the session or the agent that leaves no room for an effect that is new."""

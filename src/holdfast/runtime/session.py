@@ -23,6 +23,7 @@ from holdfast.tasks import is_task_id
 from holdfast.triggers.definition import is_trigger_id
 from holdfast.turns import keys
 from holdfast.turns.conversation import Said, input_of
+from holdfast.turns.telling import speaks_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
@@ -145,6 +146,10 @@ class Session:
     async def context(self) -> list[Message]:
         """What the model sees of the conversation: after compaction that is less than `history`."""
         return list((await read_conversation(self._runtime.store, self.id)).context.messages)
+
+    async def search(self, words: str) -> list[Message]:
+        """The messages of `history` with these words in them, oldest first: also those that were compacted."""
+        return [message for message in await self.history() if speaks_of(message, check_text("words", words))]
 
     async def usage(self) -> list[UsageLine]:
         """What was used, by model and by what it was asked for; "child" is what sub-agents used, all together."""

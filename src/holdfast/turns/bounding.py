@@ -53,8 +53,9 @@ def advice(state: TurnState) -> str | None:
 
 
 def last_step(state: TurnState) -> str | None:
-    """What the model is told before the last step of the turn."""
-    return LAST_STEP if state.rules.steps is not None and state.steps == state.rules.steps - 1 else None
+    """What the model is told before the last step of the turn, or of the session."""
+    left = (state.rules.steps, state.rules.session_steps)
+    return LAST_STEP if any(most is not None and state.steps == most - 1 for most in left) else None
 
 
 def heard(state: TurnState) -> Trace:

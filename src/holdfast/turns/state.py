@@ -36,6 +36,8 @@ class Rules:
     """Calls that may go on in the background."""
     tasks: frozenset[str] = frozenset()
     """Tools whose calls always do."""
+    session_steps: int | None = None
+    """Steps that the budget of the session left for the turn when it began: the last one is announced."""
     repeats: int | None = 3
     """How often the same step is a loop."""
     polling: frozenset[str] = frozenset()

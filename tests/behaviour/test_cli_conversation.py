@@ -57,7 +57,7 @@ def test_words_that_nobody_said_are_not_found(store: Path) -> None:
 
 
 def test_people_read_who_said_what(store: Path) -> None:
-    lines = show(store, "--history").stdout.splitlines()
+    lines = show(store, "--history")[1].splitlines()
     assert lines[:4] == [
         "user  t1.i1",
         "  | Look at every place.",

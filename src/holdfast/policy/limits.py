@@ -115,11 +115,6 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
         return self.session is not None or self.daily is not None or self.total is not None
 
     @property
-    def timed(self) -> bool:
-        """Whether one of them is about time."""
-        return any(budget is not None and budget.wall_time is not None for budget in self.budgets)
-
-    @property
     def budgets(self) -> tuple[Budget | None, Budget | None, Budget | None]:
         """Those that are not the turn's own: of the session, the day, and all."""
         return self.session, self.daily, self.total

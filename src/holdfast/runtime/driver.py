@@ -402,7 +402,8 @@ class SessionDrive:
         if self._alarm is not None:
             self._alarm.cancel()
             self._alarm = None
-        dues = (next_due(self._inbox, self._open, self._agent), self._look_at)
+        look = None if self._interruption is not None else self._look_at
+        dues = (next_due(self._inbox, self._open, self._agent), look)
         due = min((due for due in dues if due is not None), default=None)
         if due is not None:
             delay = max(0.0, (due - self._ledger.now()) / 1000)
@@ -534,6 +535,8 @@ class SessionDrive:
         return (0, now) if watch is None else (watch.total, watch.last(now))
 
     def let_run(self, ms: int | None) -> None:
+        if ms is None and self._look_at is None:
+            return
         # Others may use it up sooner.
         self._look_at = None if ms is None else self._ledger.now() + min(ms, LOOK_AT_TIME)
         self._set_alarm()

@@ -9,7 +9,7 @@ import logging
 from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Final
 
-from holdfast.errors import HoldfastError
+from holdfast.errors import HoldfastError, StoreError
 from holdfast.policy.admission import read, written
 from holdfast.runtime.admitting import REFUSALS
 
@@ -51,9 +51,13 @@ class Gate:
 
     async def _show(self, agent: str) -> None:
         body = written(self._agents[agent].admission)
-        if body != self._written[agent]:
+        if body == self._written[agent]:
+            return
+        try:
             await self._store.set_terms(agent, body)
-            self._written[agent] = body
+        except StoreError as error:  # here it holds all the same
+            _log.warning("what agent %r takes in can't be told to other processes: %s", agent, error)
+        self._written[agent] = body
 
     async def refused(self, session: str, agent: str | None, key: str | None, error: HoldfastError) -> None:
         """Keep that an input was refused. That it can't be kept changes nothing about the refusal."""

@@ -149,7 +149,8 @@ class Session:
 
     async def search(self, words: str) -> list[Message]:
         """The messages of `history` with these words in them, oldest first: also those that were compacted."""
-        return [message for message in await self.history() if speaks_of(message, check_text("words", words))]
+        wanted = check_text("words", words)
+        return [message for message in await self.history() if speaks_of(message, wanted)]
 
     async def usage(self) -> list[UsageLine]:
         """What was used, by model and by what it was asked for; "child" is what sub-agents used, all together."""

@@ -28,7 +28,7 @@ class GateTable:
         self._refused.append(made)
         if len(same) >= PER_JOURNAL:
             self._refused.remove(same[0])
-        del self._refused[:-IN_ALL]
+        self._refused = [found for found in self._refused if found.id > self._last - IN_ALL]
         return made
 
     def set_terms(self, agent: str, body: str | None, at: int) -> None:  # noqa: ARG002  part of the protocol

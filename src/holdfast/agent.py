@@ -99,8 +99,8 @@ class Agent:
         self.policy = Policy.of(policy)
         check_agent(name, [self.subject(tool) for tool in self.tools], self.policy)
         self.hooks: tuple[Hooks, ...] = checked_hooks(hooks)
-        self.admission = admission
-        if admission is not None and not isinstance(admission, Admission):  # pyright: ignore[reportUnnecessaryIsInstance]  # callers may be untyped
+        self.admission = Admission() if admission is None else admission
+        if not isinstance(self.admission, Admission):  # pyright: ignore[reportUnnecessaryIsInstance]  # callers may be untyped
             raise InvalidArgument("admission", admission, "an Admission")
         self.compaction = Compaction() if compaction is None else compaction
         if not isinstance(self.compaction, Compaction):  # pyright: ignore[reportUnnecessaryIsInstance]  # callers may be untyped

@@ -36,6 +36,7 @@ from holdfast.names import check_id
 from holdfast.records import Blob, Ended, Record, Started
 from holdfast.secrets.raising import safe_cause
 from holdfast.store.digests import blob_digest
+from holdfast.store.spending.worked import with_time
 from holdfast.store.store import LEASE_MS, MIN_LEASE_MS
 
 if TYPE_CHECKING:
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
     from holdfast.store.contract import Lease
     from holdfast.store.spending.contract import Spend
     from holdfast.store.store import Store
+    from holdfast.turns.stopwatch import Stopwatch
 
 T = TypeVar("T")
 
@@ -267,9 +269,17 @@ class LeasedJournal:
         self._on_durable = on_durable
         self.head = lease.head
         """Where the journal ends, with what was submitted and is not durable yet."""
+        self._durable = lease.head
         self._pending: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         """Done when all that was appended is durable."""
         self._pending.set_result(lease.head)
+        self.watch: Stopwatch | None = None
+        """Counts the time of a session, if that is one: up to what was appended."""
+
+    @property
+    def behind(self) -> int:
+        """How many records were submitted and are not durable yet."""
+        return self.head - self._durable
 
     def now(self) -> int:
         return self._store.clock.read().wall
@@ -293,7 +303,7 @@ class LeasedJournal:
             patient=patient,
             notify=notify,
             consume=consume,
-            spend=spend,
+            spend=spend if self.watch is None else with_time(self.watch, added, spend),
         )
         if future.done() and (refusal := future.exception()) is not None:
             raise refusal  # it was not even queued: nothing may be put behind it
@@ -304,8 +314,8 @@ class LeasedJournal:
         return self.head, future
 
     def _appended(self, future: asyncio.Future[int]) -> None:
-        if not future.cancelled():
-            future.exception()
+        if not future.cancelled() and future.exception() is None:
+            self._durable = max(self._durable, future.result())
         if self._on_durable is not None:
             self._on_durable(self.journal)
 
@@ -333,6 +343,7 @@ class RecordedJournal:
         self.redactor = store.redactor
         self._store = store
         self._kept: dict[str, bytes] = {}
+        self.behind = 0
 
     def now(self) -> int:
         return self._store.clock.read().wall

@@ -38,14 +38,15 @@ from holdfast.policy.hooks import Answer, Deny, HookRequest
 from holdfast.records import ABSENT, Ask, Blob, Cancelled, Done, ErrorInfo, Failed
 from holdfast.runtime.spending import spent_on
 from holdfast.runtime.surroundings import passes
-from holdfast.turns import ModelFailed, Replied
+from holdfast.turns import ModelFailed, Replied, UsedUp
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Awaitable, Callable, Iterator
 
     from holdfast.agent import Agent
     from holdfast.effects.performer import Performer
     from holdfast.messages import Attempt, Message, ModelRequest, StreamEvent
+    from holdfast.policy.limits import OutOf
     from holdfast.records import Outcome, Record
     from holdfast.runtime.compacting import Compacting
     from holdfast.runtime.hooking import Hooked
@@ -54,6 +55,8 @@ if TYPE_CHECKING:
     from holdfast.secrets.streaming import RedactedStream
     from holdfast.turns import CallModel
     from holdfast.turns.thread import Thread
+
+    Judge = Callable[[Usage, float | None], Awaitable[OutOf | None]]
 
 
 class Unfinished(NamedTuple):
@@ -134,8 +137,8 @@ class Asking:
         if found is not None and (any(found.said) or found.tried):
             yield found.outcome(self._agent.model.name, now)
 
-    async def respond(self, effect: CallModel, key: str) -> Replied | ModelFailed:
-        """What the model says to the conversation."""
+    async def respond(self, effect: CallModel, key: str, judge: Judge) -> Replied | ModelFailed | UsedUp:
+        """What the model says to the conversation. `judge` tells whether what making room took leaves enough for it."""
         compacting = self._compacting
         self._before = ()
         thread = compacting.recorded(key, effect.thread)
@@ -144,6 +147,9 @@ class Asking:
             await self._around.boundary()
             if not self._performer.strict:  # there nothing is asked, a summary neither
                 thread = await compacting.fitting(key, thread)
+            out = await self._judged(judge)
+            if out is not None:
+                return out
         ask = self._question(thread)
         decision = self._performer.decide(key, ask, Repeat.FREE)
         if isinstance(decision, Recorded):
@@ -156,6 +162,9 @@ class Asking:
             if shorter is None and overflow.error is not None:
                 response = await self._told(self._failed(key, ask, overflow.error, overflow.begun))
             else:
+                out = await self._judged(judge)
+                if out is not None:
+                    return out
                 thread = thread if shorter is None else shorter
                 self._before = overflow.tries
                 response = await self._asked(effect, thread, key, self._question(thread), again=False)
@@ -167,6 +176,14 @@ class Asking:
     def room(self) -> Usage:
         """What making room took for the call under way, as far as nobody has counted it."""
         return self._compacting.usage
+
+    async def _judged(self, judge: Judge) -> UsedUp | None:
+        """How the turn ends if making room took the rest of a budget."""
+        usage, cost = self._compacting.usage, self._compacting.cost
+        if not usage.total and not cost and cost is not None:
+            return None
+        out = await judge(usage, cost)
+        return None if out is None else UsedUp(out, *self._compacting.handed_over())
 
     def _question(self, thread: Thread) -> Ask:
         """What is asked, in one digest."""

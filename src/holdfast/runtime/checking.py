@@ -247,6 +247,13 @@ class _Nobody:
         message = f"a check must not give out the token of {name!r}"
         raise InvariantBroken(message)
 
+    def worked(self) -> tuple[int, int]:
+        """Nothing is worked on."""
+        return 0, 0
+
+    def let_run(self, ms: int | None) -> None:
+        """Nothing runs."""
+
     async def below(self, run: str | None) -> Used:
         message = f"a check must not ask what sub-agents of {run!r} have used"
         raise InvariantBroken(message)

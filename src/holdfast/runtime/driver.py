@@ -26,7 +26,7 @@ from holdfast.records import Admitted, Ended, Record, Resumed, Started
 from holdfast.runtime.awaiting import JournalWaits
 from holdfast.runtime.children import agent_under
 from holdfast.runtime.delivering import AT_ONCE, deliver
-from holdfast.runtime.inbox import Interruption, Over, Waiting, interruption, next_due, over
+from holdfast.runtime.inbox import Interruption, Over, Waiting, interruption, next_due, out_of_time, over
 from holdfast.runtime.live import Ring
 from holdfast.runtime.performing import HandedOver, Park, TurnRun
 from holdfast.runtime.reading import read_on, read_session
@@ -53,6 +53,8 @@ if TYPE_CHECKING:
 
 _log: Final = logging.getLogger("holdfast.driver")
 
+LOOK_AT_TIME: Final = 30_000
+"""How often budgets of time are looked at while an effect is under way, in milliseconds."""
 LOOK_AGAIN: Final = 0.25
 """How long to wait with the next look after the store could not be read, in seconds."""
 
@@ -98,6 +100,8 @@ class SessionDrive:
         self._open: OpenTurn | None = None
         self._turn: TurnRun | None = None
         self._work: asyncio.Task[Ending] | None = None
+        self._look_at: int | None = None
+        """When budgets of time must be looked at, while an effect is under way."""
         self._interruption: Interruption | None = None
         self._interrupted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._lease: Lease
@@ -158,6 +162,7 @@ class SessionDrive:
             conversation, pending, ready = await read_session(self._store, self.session, lease.head)
             if conversation.seq != lease.head:
                 raise HeadConflict(self.session, lease.head, conversation.seq)
+            self._ledger.watch = conversation.watch.copy()
             self._agent = self._agent_of(conversation, pending)
             await self._serve(conversation, pending, ready, seen)
         finally:
@@ -298,6 +303,16 @@ class SessionDrive:
                 self._news = True  # whatever came has not been looked at
                 raise
             await self._act_on(pending, ready, seen)
+        await self._look_at_time()
+
+    async def _look_at_time(self) -> None:
+        """Stop the open turn if a budget of time is used up, also in the middle of an effect."""
+        turn, due = self._turn, self._look_at
+        if turn is None or due is None or due > self._ledger.now() or self._interruption is not None:
+            return
+        out = await turn.out_of_time()
+        if out is not None and turn is self._turn and self._work is not None:
+            self._interrupt(Interruption(out_of_time(out)))
 
     async def _pending(self) -> list[Input]:
         """All that waits: a request to stop may stand behind a thousand others."""
@@ -357,8 +372,15 @@ class SessionDrive:
         """The open turn must stop if somebody asked for it, or if its time is up. The first reason stays."""
         if self._open is None or self._interruption is not None:
             return
-        self._interruption = interruption(self._inbox, self._open, self._ledger.now())
-        if self._interruption is not None and not self._interrupted.done():
+        found = interruption(self._inbox, self._open, self._ledger.now())
+        if found is not None:
+            self._interrupt(found)
+
+    def _interrupt(self, found: Interruption) -> None:
+        """Stop the open turn. The first reason stays."""
+        if self._interruption is None:
+            self._interruption = found
+        if not self._interrupted.done():
             self._interrupted.set_result(None)
 
     def _over(self) -> list[Over]:
@@ -389,7 +411,9 @@ class SessionDrive:
         if self._alarm is not None:
             self._alarm.cancel()
             self._alarm = None
-        due = next_due(self._inbox, self._open, self._agent)
+        look = None if self._interruption is not None else self._look_at
+        dues = (next_due(self._inbox, self._open, self._agent), look)
+        due = min((due for due in dues if due is not None), default=None)
         if due is not None:
             delay = max(0.0, (due - self._ledger.now()) / 1000)
             self._alarm = asyncio.get_running_loop().call_later(min(delay, 30.0), self.notify)
@@ -412,7 +436,7 @@ class SessionDrive:
                 ending = await self._work_on(run)
         finally:
             await run.performer.close("ended")
-            self._turn = None
+            self._turn, self._look_at = None, None
         if turn.parked is None and not self._handed:  # else a request to stop it must still find it
             self._open, self._interruption = None, None
             self._interrupted = asyncio.get_running_loop().create_future()
@@ -522,6 +546,17 @@ class SessionDrive:
 
     async def spent(self, agent: str, day: int | None) -> Spend:
         return await self._store.spent(agent, day)
+
+    def worked(self) -> tuple[int, int]:
+        now, watch = self._ledger.now(), self._ledger.watch
+        return (0, now) if watch is None else (watch.total, watch.last(now))
+
+    def let_run(self, ms: int | None) -> None:
+        if ms is None and self._look_at is None:
+            return
+        # Others may use it up sooner.
+        self._look_at = None if ms is None else self._ledger.now() + min(ms, LOOK_AT_TIME)
+        self._set_alarm()
 
     async def below(self, run: str | None) -> Used:
         return (await self._around.children.below(self.session, run)).used

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from functools import cached_property
+from dataclasses import replace
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -16,20 +17,20 @@ from holdfast.effects.performer import Performer, bounded
 from holdfast.effects.replay import Answer, Repeat, fold
 from holdfast.errors import InvariantBroken, ReplayMismatch
 from holdfast.messages import Usage
-from holdfast.policy.limits import ASKING, Budget, Used, exceeded, over, running
+from holdfast.policy.limits import ASKING
 from holdfast.policy.mandates import joined, limited, taint_under
 from holdfast.policy.subject import Taint
 from holdfast.records import Ask, Done, Ended, Parked
 from holdfast.runtime.asking import Asking
 from holdfast.runtime.authorising import Authorising
 from holdfast.runtime.awaiting import Awaiting
+from holdfast.runtime.budgeting import Budgeting
 from holdfast.runtime.calling import Calling, Park
 from holdfast.runtime.compacting import Compacting
 from holdfast.runtime.handing import HandedOver, Handing
 from holdfast.runtime.hooking import Hooked
 from holdfast.runtime.recording import Recorder
-from holdfast.runtime.spending import spent_by, used_of
-from holdfast.store.spending.contract import day_of
+from holdfast.runtime.spending import spent_by
 from holdfast.turns import (
     CallModel,
     Checkpoint,
@@ -44,8 +45,9 @@ from holdfast.turns import (
     respond,
     start,
 )
+from holdfast.turns.bounding import used_up
 from holdfast.turns.conversation import Entered, checkpoint_of
-from holdfast.turns.machine import answer_of, go_on
+from holdfast.turns.machine import answer_of, go_on, paid
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -102,6 +104,9 @@ class TurnRun:
         self._loop = asyncio.get_running_loop()
         self._recorder = Recorder(self.performer)
         self._waits = Awaiting(around, self.performer, self._recorder)
+        self._budgeting: Budgeting | None = None
+        if agent is not None and not strict:
+            self._budgeting = Budgeting(around, agent, turn, self.performer.now)
         tools = {} if agent is None else agent.tools
         budget = around.inline_budget if agent is None or agent.inline_budget is None else agent.inline_budget
         hooks = () if agent is None else (*around.hooks, *agent.hooks)
@@ -154,10 +159,11 @@ class TurnRun:
         if turn.noticed:
             self._noticed()
         self._entering(turn.said)
-        state = self._opening(turn, asking.rules)
+        state = self._opening(turn, self._rules(asking.rules))
         while True:
             if self.stopped:  # a tool may have swallowed the cancellation; the turn goes no further
                 raise asyncio.CancelledError
+            await self._recorder.keep_up()
             effect = poll(state)
             out = await self._out_of(state, effect)
             if out is not None:
@@ -168,7 +174,8 @@ class TurnRun:
                     self.performer.check_complete()
                     return msgspec.structs.replace(ending, **self._who())
                 case CallModel():
-                    response: Response = await asking.respond(effect, self._expect(effect.id, "model"))
+                    judge = partial(self._after_room, state, effect)
+                    response: Response = await asking.respond(effect, self._expect(effect.id, "model"), judge)
                 case RunTools():
                     response = await self._results(effect)
                 case Checkpoint():
@@ -194,42 +201,39 @@ class TurnRun:
         state = start(turn.run, rules, turn.before, (), turn.position, self._last)
         return go_on(msgspec.structs.replace(state, **msgspec.structs.asdict(turn.carried)), turn.goes_on)
 
+    def _rules(self, rules: Rules) -> Rules:
+        """What bounds the turn, with what the session leaves it."""
+        session = None if self._agent is None else self._agent.limits.session
+        if session is None or session.steps is None:
+            return rules
+        return replace(rules, session_steps=session.steps - self._turn.used.steps)
+
     async def _out_of(self, state: TurnState, effect: Effect) -> OutOf | None:
         """The budget of the session or the agent that leaves no room for an effect that is new."""
-        agent = self._agent
-        if agent is None or effect.id <= self._last or self._strict:
+        if self._budgeting is None:
             return None
-        delegates = agent.delegates or self._turn.handoffs > 0  # who had the turn before may have had sub-agents
-        if not (agent.limits.beyond_turn or delegates):
-            return None
-        if isinstance(effect, CallModel):
-            ahead = ASKING
-        elif isinstance(effect, RunTools):
-            ahead = running(len(effect.calls))
-        else:
-            return None
-        limits, name = agent.limits, agent.name
-        below = await self._around.below(self.run) if delegates else Used()
-        if below != Used():
-            budget = Budget(tokens=limits.tokens, cost_usd=limits.cost_usd)
-            out = over(budget, state.used + below, ahead, "family")
-            if out is not None:
-                return out
-        if limits.daily is not None or limits.total is not None:
-            await self._recorder.settle()  # what this turn has used is counted with its records
-        today = day_of(self.performer.now())
-        day = Used() if limits.daily is None else used_of(await self._around.spent(name, today))
-        total = Used() if limits.total is None else used_of(await self._around.spent(name, None))
-        session = self._turn.used + state.used
-        if limits.session is not None:
-            session += await self._around.below(None)  # also what those of earlier turns have used, or still use
-        return exceeded(limits, turn=state.used, session=session, day=day, total=total, ahead=ahead)
+        return await self._budgeting.out_of(state, effect, self._last, self._recorder.settle)
+
+    async def _after_room(self, state: TurnState, effect: CallModel, usage: Usage, cost: float | None) -> OutOf | None:
+        """The budget that leaves no room for a model call after what making room for it took."""
+        state = paid(state, usage, cost)
+        out = used_up(state, ASKING)
+        if out is not None or self._budgeting is None:
+            return out
+        return await self._budgeting.out_of(state, effect, effect.id - 1, self._recorder.settle)
+
+    async def out_of_time(self) -> OutOf | None:
+        """The budget of time that is used up, whatever is under way."""
+        return None if self._budgeting is None else await self._budgeting.out_of_time()
 
     def _spills(self) -> bool:
         """Whether one more call may go on in the background."""
         most = None if self._agent is None else self._agent.limits.background
         used = 0 if self._state is None else self._state.used.background
-        return most is None or used + self._calling.spilled < most
+        if most is not None and used + self._calling.spilled >= most:
+            return False
+        shared = None if self._budgeting is None else self._budgeting.tasks
+        return shared is None or self._calling.spilled < shared
 
     async def _begun(self, turn: OpenTurn) -> Ending | None:
         """Let hooks see that the turn begins; how it ends if one of them does not want it."""

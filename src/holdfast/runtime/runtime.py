@@ -29,14 +29,16 @@ from holdfast.policy.hooks import checked_hooks
 from holdfast.policy.mandates import ROLE
 from holdfast.processes import is_process_journal
 from holdfast.processes.definition import Procedure
-from holdfast.runtime.admitting import admission_of, deadline_of
+from holdfast.runtime.admitting import admission_of, check_shape, deadline_of
 from holdfast.runtime.approving import Approvals
 from holdfast.runtime.children import Children
 from holdfast.runtime.completing import Question, complete_once
+from holdfast.runtime.counting import count_older
 from holdfast.runtime.delivering import checked_gate, checked_session, wall_of
 from holdfast.runtime.desk import Desk
 from holdfast.runtime.driver import SessionDrive
 from holdfast.runtime.following import Cursor, Rings, follow_store, store_cursor
+from holdfast.runtime.gating import Gate
 from holdfast.runtime.hiding import lender_of
 from holdfast.runtime.invocation import Emitted, Subscription, emit
 from holdfast.runtime.mirroring import Mirroring
@@ -82,6 +84,7 @@ if TYPE_CHECKING:
     from holdfast.secrets.sources import SecretsGiven
     from holdfast.store import Notification
     from holdfast.store.contract import Journal, Receipt, Settlement, Wait, Work
+    from holdfast.store.gate.contract import Refusal
     from holdfast.triggers.definition import TriggerOptions
     from holdfast.triggers.sources import Source
     from holdfast.turns.conversation import Said
@@ -152,6 +155,8 @@ class Runtime:
             None if inline_budget is None else milliseconds(inline_budget) / 1000,
         )
         self._approvals = Approvals(store, self.agents)
+        self.gate = Gate(store, self.agents)
+        """What sessions take in, and what was refused."""
         self.tasks = Desk(self._around)
         """Background work: tool calls that go on after the model has had an answer."""
         self._around.desk = self.tasks
@@ -174,7 +179,9 @@ class Runtime:
         self._hiding.enter_context(hidden_in_logs(self.redactor))
         self._reading_prices = spawn(asyncio.to_thread(prices.load)) if self._buys() else None
         await self._around.mirroring.begin()
+        await self.gate.open()
         if self._engine is not None:
+            await count_older(self.store)
             self._engine.start()
         await self.processes.begin()
         return self
@@ -271,6 +278,10 @@ class Runtime:
         """Sessions, those that changed last first."""
         return await self.store.journals(kind="session", agent=agent, status=status, before=before, limit=limit)
 
+    async def refusals(self, session: str | None = None, *, limit: int = 50) -> list[Refusal]:
+        """Inputs that were not taken in, newest first: when, why, and how many of that session there were so far."""
+        return await self.store.refusals(session, limit=limit)
+
     async def run(
         self,
         agent: Agent | str,
@@ -294,9 +305,15 @@ class Runtime:
             raise RuntimeStopped
         if key is not None and check_id("key", key).startswith(RESERVED):
             raise InvalidId("key", key, f"keys that begin with {RESERVED!r} are Holdfast's own")
+        async with self.gate.keeping(session, agent, key):
+            return await self._accept(session, agent, said, key)
+
+    async def _accept(self, session: str, agent: str, said: Said, key: str | None) -> Receipt:
         body = msgspec.to_builtins(said)
-        known = self.agents.get(agent)
-        due = deadline_of(known, said)
+        terms = await self.gate.terms(agent)
+        if said.origin == "user":
+            check_shape(terms, session, said.parts)
+        due = deadline_of(self.agents.get(agent), said)
         early = due is None and self._engine is not None
         accepting = self.store.accept_into(
             session,
@@ -308,7 +325,7 @@ class Runtime:
             patient=early,
             role=None if said.mandate is None else ROLE,
             session=None if said.mandate is None else said.mandate.session,
-            admission=admission_of(known, session, said),
+            admission=admission_of(terms),
         )
         # The drive of a session that rests begins at once: its lease is claimed in the same commit.
         begun = early and self._engine is not None and self._engine.begin_early(session)

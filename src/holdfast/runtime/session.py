@@ -11,10 +11,11 @@ from holdfast.agent import milliseconds
 from holdfast.attachments import File
 from holdfast.bounds import check_int
 from holdfast.effects.canonical import check as check_json
-from holdfast.errors import EmptyInput, InvalidArgument, InvalidId, TurnUnknown
+from holdfast.errors import InvalidArgument, InvalidId, TurnUnknown
 from holdfast.messages import Attachment, Message, Text, Usage
 from holdfast.names import check_id, check_text
 from holdfast.processes import is_process_journal
+from holdfast.runtime.admitting import check_shape
 from holdfast.runtime.following import follow_session, session_cursor
 from holdfast.runtime.reading import read_conversation
 from holdfast.runtime.turn import Turn
@@ -23,6 +24,7 @@ from holdfast.triggers.definition import is_trigger_id
 from holdfast.turns import keys
 from holdfast.turns.conversation import Said, input_of
 from holdfast.turns.machine import added
+from holdfast.turns.telling import speaks_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
@@ -88,14 +90,19 @@ class Session:
             if not isinstance(metadata, dict):  # pyright: ignore[reportUnnecessaryIsInstance]  # callers may be untyped
                 raise InvalidArgument("metadata", metadata, "a dictionary")
             check_json(metadata)
+        agent = await self._named_agent()
+        given = _parts(content)
+        async with self._runtime.gate.keeping(self.id, agent, key if isinstance(key, str) else None):
+            # Before files are put into the store.
+            check_shape(await self._runtime.gate.terms(agent), self.id, given)
         said = Said(
-            parts=await self._kept(_parts(content)),
+            parts=await self._kept(given),
             steer=bool(steer),
             pin=bool(pin),
             deadline_ms=None if deadline is None else milliseconds(deadline),
             metadata=metadata,
         )
-        receipt = await self._runtime.accept(self.id, await self._named_agent(), said, key)
+        receipt = await self._runtime.accept(self.id, agent, said, key)
         after = receipt.head if receipt.fresh and not steer else 0
         return Turn(self._runtime, self.id, receipt.input, after, begins=not steer, fresh=receipt.fresh)
 
@@ -152,6 +159,11 @@ class Session:
         """What the model sees of the conversation: after compaction that is less than `history`."""
         return list((await read_conversation(self._runtime.store, self.id)).context.messages)
 
+    async def search(self, words: str) -> list[Message]:
+        """The messages of `history` with these words in them, oldest first: also those that were compacted."""
+        wanted = check_text("words", words)
+        return [message for message in await self.history() if speaks_of(message, wanted)]
+
     async def usage(self) -> list[UsageLine]:
         """What was used, by model and by what it was asked for; "child" is what sub-agents used, all together.
 
@@ -206,6 +218,4 @@ def _parts(content: object) -> list[Text | File]:
             parts.append(part)
         else:
             raise InvalidArgument("content", part, "text")
-    if not any(isinstance(part, File) or part.text.strip() for part in parts):
-        raise EmptyInput("".join(part.text for part in parts if isinstance(part, Text)))
     return parts

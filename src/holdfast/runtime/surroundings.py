@@ -100,6 +100,14 @@ class Surroundings(Protocol):
         """What an agent has used on a day, or in all."""
         ...
 
+    def worked(self) -> tuple[int, int]:
+        """How many milliseconds the session was worked on, up to its last record of that; and when that was."""
+        ...
+
+    def let_run(self, ms: int | None) -> None:
+        """How long the turn may go on before budgets of time are looked at again; None: as long as it takes."""
+        ...
+
     async def below(self, run: str | None) -> Used:
         """What the sub-agents of a turn have used, or of all turns."""
         ...

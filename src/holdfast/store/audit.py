@@ -154,6 +154,8 @@ class _JournalAudit:
         """Who has it, by its records."""
 
     def run(self, raw: Iterator[RawRecord]) -> list[Violation]:
+        if self._tally is not None:
+            self._tally.begin(self._row)
         for entry in raw:
             self._place(entry)
             if not entry.sound:
@@ -161,9 +163,10 @@ class _JournalAudit:
                 continue
             try:
                 record = records.decode(entry.body)
+                agent = self._agent  # who hands it over with this record has it until then
                 self._content(entry.seq, record)
                 if self._tally is not None:
-                    self._tally.add(self._agent, entry.pos, record)
+                    self._tally.add(agent, entry.pos, record)
             except RecordUnreadable as error:
                 self._report("unreadable", entry.seq, error.reason)
         self._summary()

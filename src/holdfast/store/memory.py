@@ -42,6 +42,7 @@ from holdfast.store.contract import (
 )
 from holdfast.store.decisions import as_work, earliest, has_work
 from holdfast.store.digests import blob_digest, input_digest, trusted
+from holdfast.store.gate.table import GateTable
 from holdfast.store.memories.table import MemoryTable
 from holdfast.store.notifications.table import NotificationTable
 from holdfast.store.owners import this_process
@@ -88,6 +89,7 @@ class MemoryDisk:
         self.memories = MemoryTable()
         self.rules = RuleTable()
         self.spending = SpendingTable()
+        self.gate = GateTable()
 
     # ---- Rows ----
 
@@ -336,6 +338,7 @@ class MemoryDisk:
         yield from (("input", row.body) for found in self._inputs.values() for row in found.values())
         for wait, _ in self.raw_waits():
             yield from (("wait", body) for body in (wait.payload, wait.body) if body is not None)
+        yield from (("gate", text.encode()) for text in self.gate.raw_texts())
         yield from (("rule", rule.body.encode()) for rule, _ in self.rules.raw())
         for found, _ in self.notifications.raw():
             yield from (("notification", text.encode()) for text in (found.title, found.body))

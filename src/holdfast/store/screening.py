@@ -25,6 +25,7 @@ from holdfast.store.contract import (
     Renew,
 )
 from holdfast.store.digests import blob_digest, input_digest
+from holdfast.store.gate.contract import NoteRefusal, SetTerms
 from holdfast.store.memories.contract import DeleteMemory, PurgeMemory, PutMemory
 from holdfast.store.notifications.contract import Carry, Notify, PurgeNotifications, Ripen, SettleNotification
 from holdfast.store.rules.contract import AddRule, RemoveRule
@@ -42,7 +43,7 @@ _NAMES: Final = ("journal", "agent", "session", "key", "kind", "source", "scope"
 NOTHING_TOLD: Final[frozenset[type[Command[Any]]]] = frozenset(
     (
         *(Claim, CollectBlobs, DeleteMemory, Fork, Mark, OpenJournal, PurgeMemory, PurgeNotifications, Release),
-        *(RemoveRule, Renew, ReplaceSpending, RevokeWaits, Ripen, SettleNotification),
+        *(RemoveRule, Renew, ReplaceSpending, RevokeWaits, Ripen, SetTerms, SettleNotification),
     )
 )
 """Commands that have names and numbers, and nothing to clean."""
@@ -82,6 +83,10 @@ def _notify(command: Notify, redactor: Redactor) -> Notify:
     return replace(command, title=redactor.text(command.title), body=redactor.text(command.body))
 
 
+def _note_refusal(command: NoteRefusal, redactor: Redactor) -> NoteRefusal:
+    return replace(command, message=redactor.text(command.message))
+
+
 def _put_memory(command: PutMemory, redactor: Redactor) -> PutMemory:
     return replace(command, value=redactor.text(command.value))
 
@@ -117,6 +122,7 @@ CLEANED: Final[dict[type[Command[Any]], Callable[[Any, Redactor], Any]]] = {
     AddRule: _add_rule,
     Append: _append,
     Carry: _accept,
+    NoteRefusal: _note_refusal,
     Notify: _notify,
     OpenWait: _open_wait,
     PutBlob: _put_blob,

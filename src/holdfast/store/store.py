@@ -34,6 +34,7 @@ from holdfast.store.contract import (
     Renew,
 )
 from holdfast.store.digests import blob_digest
+from holdfast.store.gate.calls import GateCalls
 from holdfast.store.inbox import InboxCalls, opening
 from holdfast.store.memories.calls import MemoryCalls
 from holdfast.store.notifications.calls import NotificationCalls
@@ -73,7 +74,7 @@ MIN_LEASE_MS: Final = 50
 """The shortest lease."""
 
 
-class Store(InboxCalls, WaitCalls, NotificationCalls, MemoryCalls, RuleCalls, SpendingCalls):
+class Store(InboxCalls, WaitCalls, NotificationCalls, MemoryCalls, RuleCalls, SpendingCalls, GateCalls):
     """Journals, leases, inbox, waits, notifications, memory, rules, spending and blobs in one place.
 
     Every method that changes something returns when the change is durable. Several processes may have the same store

@@ -41,6 +41,7 @@ from holdfast.store.contract import (
     StoreLimits,
     Wait,
 )
+from holdfast.store.gate.contract import NoteRefusal, Refusal, SetTerms
 from holdfast.store.memories.changing import Memories
 from holdfast.store.memories.contract import DeleteMemory, PurgeMemory, PutMemory
 from holdfast.store.notifications.contract import Carry, Notify, PurgeNotifications, Ripen, SettleNotification
@@ -312,6 +313,12 @@ class Transaction:
             raise StoreBusy(f"{newer:,} records came after those of which the spending was counted")
         self._rows.spending.replace(asked.rows)
 
+    def note_refusal(self, asked: NoteRefusal) -> Refusal:
+        return self._rows.gate.note(asked, self._now.wall)
+
+    def set_terms(self, asked: SetTerms) -> None:
+        self._rows.gate.set_terms(asked.agent, asked.body, self._now.wall)
+
     def mark(self, _: Mark) -> int:
         return self._rows.last_position()
 
@@ -346,6 +353,8 @@ _HANDLERS: Final[dict[type[Command[Any]], Callable[[Transaction, Any], Any]]] = 
     CollectBlobs: Transaction.collect_blobs,
     Quarantine: Transaction.quarantine,
     ReplaceSpending: Transaction.replace_spending,
+    NoteRefusal: Transaction.note_refusal,
+    SetTerms: Transaction.set_terms,
     Notify: lambda transaction, asked: transaction.notices.notify(asked),
     Carry: lambda transaction, asked: transaction.notices.carry(asked),
     SettleNotification: lambda transaction, asked: transaction.notices.settle(asked),

@@ -52,6 +52,7 @@ from holdfast.turns.compacting import Breaker, View
 from holdfast.turns.compactions import decode_compaction, is_compaction
 from holdfast.turns.ending import Ending, decode_ending
 from holdfast.turns.machine import added
+from holdfast.turns.stopwatch import Stopwatch
 from holdfast.turns.thread import Thread
 
 if TYPE_CHECKING:
@@ -190,7 +191,10 @@ class Conversation:
         self.calls: dict[tuple[str, Source], int] = {}
         self.costs: dict[tuple[str, Source], float | None] = {}
         self.tool_calls = 0
+        self.background = 0
         self.unpriced = 0
+        self.watch = Stopwatch()
+        """How long its turns were worked on."""
         self._seen: View | None = None
         """What the model sees of the conversation, if that is not all of it."""
         self._pinned: set[str] = set()
@@ -207,6 +211,7 @@ class Conversation:
             raise RecordUnreadable(f"what record {seq} says can't be understood: {error}") from error
 
     def _take(self, record: Record) -> None:
+        self.watch.take(record)
         match record:
             case Opened():
                 self.agent = record.agent
@@ -264,7 +269,7 @@ class Conversation:
         """What the session has used so far."""
         tokens = sum(usage.total for usage in self.usage.values())
         cost = sum(cost or 0.0 for cost in self.costs.values())
-        return Used(self.steps, tokens, cost, self.tool_calls, unpriced=self.unpriced)
+        return Used(self.steps, tokens, cost, self.tool_calls, self.background, self.unpriced, self.watch.total)
 
     @property
     def context(self) -> Thread:
@@ -279,6 +284,7 @@ class Conversation:
         if self.turn is not None:
             self._close(self.turn, None)
             self.turn = None
+        self.watch.stop()
 
     # ---- what came in ----
 
@@ -404,8 +410,9 @@ class Conversation:
     def _result(self, turn: OpenTurn, call: int, record: Outcome) -> None:
         if not 1 <= call <= len(turn.batch) or (isinstance(record, Cancelled) and call in turn.results):
             return
-        turn.results[call] = result_of(turn.batch[call - 1], record)
+        result = turn.results[call] = result_of(turn.batch[call - 1], record)
         self.tool_calls += 1
+        self.background += started(result)
         if len(turn.results) == len(turn.batch):
             self._answer_all(turn)
 

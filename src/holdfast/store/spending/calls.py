@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Final, cast
 
 from msgspec.structs import astuple
 
 from holdfast.bounds import check_int
-from holdfast.errors import InvalidArgument
+from holdfast.errors import InvalidArgument, StoreBusy
 from holdfast.names import check_id
 from holdfast.store.calls import Calls
 from holdfast.store.spending.contract import MAX_SPEND, NOTHING, ReplaceSpending, Spend, day_of
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from holdfast.records import Record
     from holdfast.store.spending.contract import SpendOf
 
+_TRIES: Final = 5
+
 
 class SpendingCalls(Calls):
     """Spending: what each agent has used up."""
@@ -28,13 +30,34 @@ class SpendingCalls(Calls):
         """What the agent has used up on one day (since 1970-01-01, UTC), or in all; None is journals without agent.
 
         Counted in the same commit as the records. In a store that comes from an older schema, what was recorded before
-        it was brought up to date counts only after `rebuild_spending`.
+        it was brought up to date counts only after `count_older_spending`; a runtime that drives begins with that.
         """
         if agent is not None:
             check_id("agent", agent)
         if day is not None:
             check_int("day", day)
         return await self._backend.read(lambda reader: reader.spending.spent(agent, day))
+
+    async def count_older_spending(self, spend_of: SpendOf) -> bool:
+        """Count all records anew if an older schema wrote some that were never counted; whether that was so.
+
+        One commit: whoever is killed before it counts again. In a journal that can't be trusted, the records up to the
+        first bad one count. `StoreBusy` when others kept recording meanwhile.
+        """
+        for tries_left in reversed(range(_TRIES)):
+            if not await self._backend.read(lambda reader: reader.spending.since()):
+                return False
+            rows, position = await self._backend.read(
+                lambda reader: (fold(reader, spend_of, strict=False), reader.last_position())
+            )
+            try:
+                await self._submit(ReplaceSpending(rows, position))
+            except StoreBusy:
+                if not tries_left:
+                    raise
+            else:
+                return True
+        return False
 
     async def rebuild_spending(self, spend_of: SpendOf) -> None:
         """Count all records of the store anew, and put that in the place of what was counted.

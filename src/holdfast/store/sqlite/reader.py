@@ -25,6 +25,7 @@ from holdfast.store.contract import (
 from holdfast.store.decisions import as_work, earliest
 from holdfast.store.digests import blob_digest, input_digest, trusted
 from holdfast.store.sqlite.db import page
+from holdfast.store.sqlite.gate import GateQueries
 from holdfast.store.sqlite.memories import MemoryQueries
 from holdfast.store.sqlite.notifications import NotificationQueries
 from holdfast.store.sqlite.rows import (
@@ -76,6 +77,7 @@ class SqliteReader:
         self.memories = MemoryQueries(connection, page_bytes)
         self.rules = RuleQueries(connection, page_bytes)
         self.spending = SpendingQueries(connection)
+        self.gate = GateQueries(connection)
 
     def _page(self, sql: str, values: Sequence[Any], column: int, also: int | None = None) -> list[Any]:
         """Rows until the page is full, counted in bytes of one column, or of two; at least one."""
@@ -250,6 +252,7 @@ class SqliteReader:
         for table, column in (*texts, ("memory_changes", "value"), ("rules", "body")):
             for (text,) in self._db.execute(f"SELECT {column} FROM {table} WHERE {column} IS NOT NULL"):  # noqa: S608
                 yield table, text.encode()
+        yield from (("gate", text.encode()) for text in self.gate.raw_texts())
 
     def raw_inputs(self) -> Iterator[tuple[str, InputRow, bool]]:
         for journal, *found in self._db.execute(

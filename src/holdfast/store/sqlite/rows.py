@@ -15,6 +15,7 @@ import msgspec
 from holdfast.errors import JournalCorrupt
 from holdfast.store.checksum import checksum, salt_of
 from holdfast.store.contract import InputRow, JournalRow, Owner, Wait
+from holdfast.store.sqlite.gate import GateTable
 from holdfast.store.sqlite.memories import MemoryTable
 from holdfast.store.sqlite.notifications import NotificationTable
 from holdfast.store.sqlite.rules import RuleTable
@@ -64,6 +65,7 @@ class SqliteRows:
         self.memories = MemoryTable(connection, self._run)
         self.rules = RuleTable(connection, self._run)
         self.spending = SpendingTable(connection, self._run)
+        self.gate = GateTable(connection, self._run)
         self.evidence: Evidence = 0
 
     def begin(self) -> bool:

@@ -25,6 +25,7 @@ from holdfast.testing.conformance import (
     changes,
     forgetting,
     forks,
+    gate,
     handoffs,
     inbox,
     journals,
@@ -45,6 +46,6 @@ __all__ = ["PARTS", "Case", "Contents", "Stores", "cases", "contents", "refusal"
 
 PARTS = (
     *(journals, forks, handoffs, leases, inbox, admission, waits, asking, using, work, roles, blobs, lists, changes),
-    *(notifications, carrying, forgetting, memories, rules, spending),
+    *(notifications, carrying, forgetting, memories, rules, spending, gate),
 )
 """The modules that hold the cases, one a noun; importing one adds its cases to the suite."""

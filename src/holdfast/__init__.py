@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from holdfast.effects.boundary import EffectContext as EffectContext
     from holdfast.effects.replay import Repeat as Repeat
     from holdfast.errors import AgentUnknown as AgentUnknown
+    from holdfast.errors import AnswerInvalid as AnswerInvalid
     from holdfast.errors import ApprovalClosed as ApprovalClosed
     from holdfast.errors import ApprovalUnknown as ApprovalUnknown
     from holdfast.errors import ControlCancelled as ControlCancelled
@@ -57,6 +58,8 @@ if TYPE_CHECKING:
     from holdfast.errors import TurnUnknown as TurnUnknown
     from holdfast.errors import UsageError as UsageError
     from holdfast.errors import WaitExpired as WaitExpired
+    from holdfast.errors import WaitFailed as WaitFailed
+    from holdfast.errors import WaitUnknown as WaitUnknown
     from holdfast.errors import WorldError as WorldError
     from holdfast.errors.processes import AgentTurnFailed as AgentTurnFailed
     from holdfast.errors.processes import FunctionUnknown as FunctionUnknown
@@ -195,6 +198,7 @@ if TYPE_CHECKING:
     from holdfast.tools import tool as tool
     from holdfast.tools import toolset as toolset
     from holdfast.tools.context import Context as Context
+    from holdfast.tools.deferral import Deferred as Deferred
     from holdfast.tools.reach import Reach as Reach
     from holdfast.triggers import TriggerOptions as TriggerOptions
     from holdfast.triggers import cron as cron
@@ -210,6 +214,7 @@ _HOMES = {
     "Agent": "holdfast.agent",
     "AgentTurnFailed": "holdfast.errors.processes",
     "AgentUnknown": "holdfast.errors",
+    "AnswerInvalid": "holdfast.errors",
     "Approval": "holdfast.runtime.approving",
     "ApprovalClosed": "holdfast.errors",
     "ApprovalRequested": "holdfast.events",
@@ -232,6 +237,7 @@ _HOMES = {
     "ControlCancelled": "holdfast.errors",
     "CursorInvalid": "holdfast.errors",
     "Decision": "holdfast.policy.subject",
+    "Deferred": "holdfast.tools.deferral",
     "Delivery": "holdfast.runtime.triggers",
     "Effect": "holdfast.effects.boundary",
     "EffectCancelled": "holdfast.errors",
@@ -379,6 +385,8 @@ _HOMES = {
     "UsageRecorded": "holdfast.events",
     "UserMessage": "holdfast.messages",
     "WaitExpired": "holdfast.errors",
+    "WaitFailed": "holdfast.errors",
+    "WaitUnknown": "holdfast.errors",
     "WorldError": "holdfast.errors",
     "allow": "holdfast.policy.making",
     "ask": "holdfast.policy.making",

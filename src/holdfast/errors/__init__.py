@@ -138,13 +138,22 @@ from holdfast.errors.triggers import (
     TriggerUnknown,
 )
 from holdfast.errors.unoffered import NotOffered
-from holdfast.errors.waits import ApprovalMismatch, WaitConsumed, WaitEnded, WaitExpired, WaitUnknown
+from holdfast.errors.waits import (
+    AnswerInvalid,
+    ApprovalMismatch,
+    WaitConsumed,
+    WaitEnded,
+    WaitExpired,
+    WaitFailed,
+    WaitUnknown,
+)
 
 __all__ = [
     "Actor",
     "AgentInvalid",
     "AgentTurnFailed",
     "AgentUnknown",
+    "AnswerInvalid",
     "AnswerRefused",
     "ApprovalClosed",
     "ApprovalMismatch",
@@ -260,6 +269,7 @@ __all__ = [
     "WaitConsumed",
     "WaitEnded",
     "WaitExpired",
+    "WaitFailed",
     "WaitUnknown",
     "WalPinned",
     "WorkerFailed",

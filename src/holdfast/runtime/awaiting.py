@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, Protocol
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from holdfast.agent import milliseconds
 from holdfast.effects.canonical import digest_of_bytes
 from holdfast.effects.envelope import segment
 from holdfast.effects.replay import Answer, Begin, Repeat
 from holdfast.effects.values import decode_value
-from holdfast.errors import Suspended, WaitEnded, WaitExpired
+from holdfast.errors import Suspended, WaitEnded, WaitExpired, WaitFailed, WaitUnknown
 from holdfast.names import check_id
+from holdfast.policy.approvals import MARK
 from holdfast.records import Ask, Done, ErrorInfo, Failed, Intended
+from holdfast.runtime.answering import failure_in
+from holdfast.turns.keys import DEFERRAL
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -24,6 +28,9 @@ if TYPE_CHECKING:
     from holdfast.store import Store
     from holdfast.store.contract import Wait
 
+FAILED: Final = "failed"
+"""How a wait is recorded to which somebody answered that there is no answer."""
+
 
 class Waits(Protocol):
     """Where waits are kept."""
@@ -32,6 +39,10 @@ class Waits(Protocol):
         self, name: str, deadline: int | None, *, kind: str | None = None, body: bytes | None = None
     ) -> Wait:
         """The wait as it now is."""
+        ...
+
+    async def close_wait(self, name: str) -> None:
+        """Nobody can answer it any more, if nobody has."""
         ...
 
     def token(self, name: str) -> str:
@@ -54,6 +65,11 @@ class JournalWaits:
         if self._is_overdue(wait):
             wait = (await self._store.expire_wait(self._journal, name)).wait
         return wait
+
+    async def close_wait(self, name: str) -> None:
+        """Nobody can answer it any more, if nobody has."""
+        with suppress(WaitUnknown):  # it was never opened, or revoked
+            await self._store.cancel_wait(self._journal, name)
 
     def token(self, name: str) -> str:
         """The secret that resolves it."""
@@ -78,6 +94,8 @@ class Awaiting:
         self._around = around
         self._performer = performer
         self._recorder = recorder
+        self._open: set[str] = set()
+        """Waits at which calls were left here, as the store knows them."""
 
     def token(self, key: str, name: str, occurrence: int) -> str:
         """What whoever answers the wait has to show."""
@@ -93,12 +111,16 @@ class Awaiting:
         deadline = None if timeout is None else self._performer.now() + milliseconds(timeout)
         wait = await self._around.open_wait(known, deadline)
         if wait.state == "open":
+            self._open.add(known)
             self._performer.leave(key)  # what is cancelled in the call from here on was not: it runs again
             if isinstance(decision, Begin):
                 self._recorder.submit([Intended(at=self._performer.now(), key=below, ask=ask)])
             raise Suspended(known)
         asked = ask if isinstance(decision, Begin) else None
-        if wait.state == "resolved":
+        failure = failure_in(wait.payload)
+        if failure is not None:
+            outcome = Failed(at=self._performer.now(), key=below, ask=asked, error=ErrorInfo(FAILED, failure))
+        elif wait.state == "resolved":
             begun = asyncio.get_running_loop().time()
             outcome = await self._performer.succeeded(below, asked, wait.payload or b"null", begun)
         else:
@@ -109,6 +131,17 @@ class Awaiting:
         await self._recorder.settle()
         return await self._answer(name, outcome)
 
+    async def close(self) -> None:
+        """The turn ends: nobody can answer what its calls still wait for. Approvals have their own end."""
+        for key, found in self._performer.past.effects.items():
+            if found.intent is None or found.outcome is not None or found.intent.ask.kind != "await_event":
+                continue
+            if MARK not in key and not key.endswith(f"/{DEFERRAL}"):
+                self._open.add(found.intent.ask.target)
+        for known in sorted(self._open):
+            await self._around.close_wait(known)
+        self._open.clear()
+
     async def _answer(self, name: str, outcome: Outcome) -> Any:  # noqa: ANN401  whatever somebody outside answered
         if isinstance(outcome, Done):
             body = bytes(outcome.value) if outcome.blob is None else await self._performer.large(outcome.blob)
@@ -116,11 +149,17 @@ class Awaiting:
         state = outcome.error.kind if isinstance(outcome, Failed) else "cancelled"
         if state == "expired":
             raise WaitExpired(name)
+        if isinstance(outcome, Failed) and state == FAILED:
+            raise WaitFailed(name, outcome.error.message)
         raise WaitEnded(name, state)
 
 
 def _names(key: str, name: str, occurrence: int) -> tuple[str, str]:
     """The key of a wait, and the name under which the store knows it."""
     below = f"{key}/{segment(check_id('wait', name), occurrence)}"
-    known = below if len(below) <= 200 else f"{below[:150]}~{digest_of_bytes('wait', below.encode())[:40]}"
-    return below, known
+    return below, known_as(below)
+
+
+def known_as(below: str) -> str:
+    """The name under which the store knows the wait with this key."""
+    return below if len(below) <= 200 else f"{below[:150]}~{digest_of_bytes('wait', below.encode())[:40]}"

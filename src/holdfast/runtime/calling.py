@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from holdfast.policy.subject import Taint
     from holdfast.records import Outcome, Record
     from holdfast.runtime.authorising import Authorising
+    from holdfast.runtime.deferring import Deferring
     from holdfast.runtime.invoking import Work
     from holdfast.runtime.recording import Recorder
     from holdfast.runtime.surroundings import Surroundings
@@ -53,13 +54,14 @@ class Park(Exception):
 class Calling:
     """Performs the tool calls of one turn."""
 
-    def __init__(  # noqa: PLR0913
+    def __init__(  # noqa: PLR0913, PLR0917
         self,
         around: Surroundings,
         caller: Caller,
         tools: Mapping[str, AnyTool],
         performer: Performer,
         recorder: Recorder,
+        deferring: Deferring,
         *,
         authorising: Authorising | None = None,
         budget: float | None = None,
@@ -77,7 +79,8 @@ class Calling:
         """A process before this one may have begun calls, and let them go on in the background."""
         self._around = around
         self._caller = caller
-        self._invoker = Invoker(caller, performer, recorder, reads_on=READER in tools)
+        self._invoker = Invoker(caller, performer, recorder, deferring, reads_on=READER in tools)
+        self._deferring = deferring
         self._tools = tools
         self._performer = performer
         self._recorder = recorder
@@ -111,7 +114,9 @@ class Calling:
             else:
                 await self._together(todo)
             self._recorder.flush()
-            waits = tuple(call.wait for call in group if call.wait is not None)
+            # Nothing runs of a call whose result is given from outside: it does not hold up the others either.
+            asked += tuple(call.wait for call in group if call.wait is not None and call.deferred)
+            waits = tuple(call.wait for call in group if call.wait is not None and not call.deferred)
             if waits:
                 raise Park((*waits, *asked))
         if asked:
@@ -206,6 +211,7 @@ class Calling:
         self._recorder.gather(outcome)
         self._open.pop(prepared.key, None)
         self._settled.add(prepared.key)
+        await self._deferring.withdraw(prepared.key)
         if isinstance(outcome, Done) and outcome.blob is not None:
             body = await self._performer.large(outcome.blob)
             outcome = msgspec.structs.replace(outcome, value=msgspec.Raw(body), blob=None)

@@ -25,6 +25,7 @@ from holdfast.runtime.authorising import Authorising
 from holdfast.runtime.awaiting import Awaiting
 from holdfast.runtime.calling import Calling, Park
 from holdfast.runtime.compacting import Compacting
+from holdfast.runtime.deferring import Deferring
 from holdfast.runtime.hooking import Hooked
 from holdfast.runtime.recording import Recorder
 from holdfast.runtime.spending import spent_by, used_of
@@ -56,6 +57,7 @@ if TYPE_CHECKING:
     from holdfast.policy.limits import OutOf
     from holdfast.records import Record
     from holdfast.runtime.surroundings import Surroundings
+    from holdfast.tools.deferral import Deferred
     from holdfast.turns.machine import Effect, Response, TurnState
 
 __all__ = ["Park", "TurnRun"]
@@ -90,6 +92,7 @@ class TurnRun:
         self._loop = asyncio.get_running_loop()
         self._recorder = Recorder(self.performer)
         self._waits = Awaiting(around, self.performer, self._recorder)
+        self._deferring = Deferring(around, self.performer, self._recorder)
         tools = {} if agent is None else agent.tools
         budget = around.inline_budget if agent is None or agent.inline_budget is None else agent.inline_budget
         hooks = () if agent is None else (*around.hooks, *agent.hooks)
@@ -101,6 +104,7 @@ class TurnRun:
             tools,
             self.performer,
             self._recorder,
+            self._deferring,
             authorising=self._authoriser(around, agent),
             budget=budget,
             spills=self._spills,
@@ -304,6 +308,8 @@ class TurnRun:
     async def seal(self, ending: Ending, before: list[Record] | None = None) -> None:
         """Record how the turn ended; nothing is recorded in its name after that."""
         self._recorder.flush()
+        await self._waits.close()
+        await self._deferring.close()
         now = self.performer.now()
         value = msgspec.Raw(msgspec.json.encode(ending))
         crash_point("turn.before_end")
@@ -326,6 +332,9 @@ class TurnRun:
 
     async def wait(self, key: str, name: str, occurrence: int, timeout: timedelta | float | None) -> Any:  # noqa: ANN401
         return await self._waits.wait(key, name, occurrence, timeout)
+
+    async def defer(self, key: str, timeout: timedelta | float, default: object) -> Deferred[Any]:
+        return await self._deferring.defer(key, timeout, default)
 
     def progress(self, key: str, note: str | None, fraction: float | None) -> None:
         try:

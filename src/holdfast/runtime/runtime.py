@@ -31,6 +31,7 @@ from holdfast.policy.mandates import ROLE
 from holdfast.processes import is_process_journal
 from holdfast.processes.definition import Procedure
 from holdfast.runtime.admitting import admission_of, deadline_of
+from holdfast.runtime.answering import answer_of
 from holdfast.runtime.approving import Approvals
 from holdfast.runtime.children import Children
 from holdfast.runtime.completing import Question, complete_once
@@ -47,6 +48,7 @@ from holdfast.runtime.surroundings import Surround
 from holdfast.runtime.targets import process_adapter
 from holdfast.runtime.triggers import Triggers
 from holdfast.runtime.turnstile import Turnstile
+from holdfast.runtime.vetting import check_answer
 from holdfast.runtime.watch import Watch
 from holdfast.runtime.working import TaskDrive
 from holdfast.secrets.logs import hidden_in_logs
@@ -375,9 +377,17 @@ class Runtime:
         """Carry out what was asked of a session that nobody drives: stop what is to be stopped."""
         await SessionDrive(self._around, session).run()
 
-    async def resolve(self, token: str, value: object) -> Settlement:
-        """Answer a wait. The first answer counts; everybody learns the same. Approvals are for `approve` and `deny`."""
-        settlement = await self.store.resolve(token, value)
+    async def resolve(self, key: str, value: object = None, *, error: str | None = None) -> Settlement:
+        """Answer a wait, or give the result of a call that was deferred; with `error`, say that there is none, and why.
+
+        The first answer counts, everybody learns the same: see `Settlement.won`. A key that was forged is a
+        `WaitUnknown`; a value that is no result of the tool an `AnswerInvalid`, where that tool is known here.
+        Approvals are for `approve` and `deny`.
+        """
+        answer = answer_of(value, error)
+        if error is None:
+            await check_answer(self.store, self.agents, key, answer)
+        settlement = await self.store.resolve(key, answer)
         if self._engine is not None:
             self._engine.poke(settlement.wait.journal)
         return settlement

@@ -22,6 +22,7 @@ from holdfast.messages import ToolCall
 from holdfast.records import Cancelled, Done, Ended, ErrorInfo, Failed, Parked, Progressed, Resumed, Started, Unknown
 from holdfast.runtime.amending import DENIED
 from holdfast.runtime.awaiting import Awaiting, JournalWaits
+from holdfast.runtime.deferring import Deferring
 from holdfast.runtime.interrupted import left_by_itself, only_waits
 from holdfast.runtime.invoking import Call, Invoker
 from holdfast.runtime.recording import Recorder
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     from holdfast.store import Store
     from holdfast.store.contract import Lease
     from holdfast.tasks.state import TaskCall, TaskStatus
+    from holdfast.tools.deferral import Deferred
     from holdfast.tools.definition import AnyTool
 
 _log: Final = logging.getLogger("holdfast.tasks")
@@ -239,10 +241,12 @@ class _TaskRun:
         self._state = state
         self._call = call
         self._loop = asyncio.get_running_loop()
-        self._waits = Awaiting(JournalWaits(around.store, state.id), self.performer, self.recorder)
+        waits = JournalWaits(around.store, state.id)
+        self._waits = Awaiting(waits, self.performer, self.recorder)
+        self._deferring = Deferring(waits, self.performer, self.recorder)
         agent = around.agents.get(state.agent or "")
         reads_on = agent is not None and READER in agent.tools
-        self._invoker = Invoker(self, self.performer, self.recorder, reads_on=reads_on)
+        self._invoker = Invoker(self, self.performer, self.recorder, self._deferring, reads_on=reads_on)
         self._told: tuple[str | None, float | None] | None = None
         self._telling: asyncio.TimerHandle | None = None
 
@@ -293,6 +297,7 @@ class _TaskRun:
         self._flush()
         if cancelled is not None:
             await self._around.children.stop_call(self.session, self._call.idempotency, cancelled)
+            await self._close()
         status, error = _ending(outcome, cancelled)
         ended = Ended(at=self.performer.now(), run=RUN, status=status, error=error)
         state = TaskState(self._state.id, call=self._call)
@@ -302,6 +307,13 @@ class _TaskRun:
         before: list[Record] = [outcome]
         await self.performer.seal(ended, before, notify=notices)
         crash_point("task.after_end")
+        # Not before, unless it is stopped: a call that may be carried out again could still need them.
+        await self._close()
+
+    async def _close(self) -> None:
+        """Nobody can answer any more what it waited for."""
+        await self._waits.close()
+        await self._deferring.close()
 
     async def _notice(self, outcome: Outcome, status: TaskStatus) -> Notify:
         said = body(outcome, await self._text(outcome))
@@ -364,6 +376,9 @@ class _TaskRun:
 
     async def wait(self, key: str, name: str, occurrence: int, timeout: timedelta | float | None) -> Any:  # noqa: ANN401
         return await self._waits.wait(key, name, occurrence, timeout)
+
+    async def defer(self, key: str, timeout: timedelta | float, default: object) -> Deferred[Any]:
+        return await self._deferring.defer(key, timeout, default)
 
 
 def _has_outcome(carrying: asyncio.Task[Outcome]) -> bool:

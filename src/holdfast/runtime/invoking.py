@@ -216,7 +216,9 @@ class Invoker:
             return await self._replied(prepared)
 
         async def later() -> Outcome | None:
+            prepared.deferred = True
             reply = await self._deferring.reply(prepared.key)
+            prepared.deferred = False
             return await self._outcome_of(prepared, reply) if reply.given else None
 
         return await self._finder.found(prepared, later)

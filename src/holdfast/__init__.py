@@ -174,6 +174,7 @@ if TYPE_CHECKING:
     from holdfast.runtime import run as run
     from holdfast.runtime.approving import Approval as Approval
     from holdfast.runtime.process_handle import Process as Process
+    from holdfast.runtime.resolving import Resolve as Resolve
     from holdfast.runtime.runtime import LIVE as LIVE
     from holdfast.runtime.triggers import Delivery as Delivery
     from holdfast.runtime.triggers import EventReceipt as EventReceipt
@@ -311,6 +312,7 @@ _HOMES = {
     "Refusal": "holdfast.messages",
     "Repeat": "holdfast.effects.replay",
     "ReplayMismatch": "holdfast.errors",
+    "Resolve": "holdfast.runtime.resolving",
     "Retry": "holdfast.models.retry",
     "RunFailed": "holdfast.errors",
     "RunResumed": "holdfast.events",

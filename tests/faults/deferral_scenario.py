@@ -93,7 +93,7 @@ async def _until_quiet(runtime: Runtime) -> None:
                 raise error
         states = [await runtime.session(SESSION).status()]
         states += [(await runtime.tasks.task(id)).status for id in tasks]
-        if not runtime.active and not {"running", "idle", "queued", "pending"} & set(states):
+        if not runtime.active and not {"created", "running", "idle"} & set(states):
             return
         await runtime.store.changed(version, 0.02)
 

@@ -140,6 +140,7 @@ from holdfast.errors.triggers import (
 from holdfast.errors.unoffered import NotOffered
 from holdfast.errors.waits import (
     AnswerInvalid,
+    AnswerLate,
     ApprovalMismatch,
     WaitConsumed,
     WaitEnded,
@@ -154,6 +155,7 @@ __all__ = [
     "AgentTurnFailed",
     "AgentUnknown",
     "AnswerInvalid",
+    "AnswerLate",
     "AnswerRefused",
     "ApprovalClosed",
     "ApprovalMismatch",

@@ -50,6 +50,14 @@ class AnswerInvalid(UsageError):
         self.reason = reason
 
 
+class AnswerLate(WorldError):
+    """Somebody else has answered before, or nobody can any more."""
+
+    def __init__(self, state: str) -> None:
+        super().__init__(f"the answer came too late: the wait was {state} before")
+        self.state = state
+
+
 class ApprovalMismatch(UsageError):
     """The answer is about something else than what is asked. Nothing was settled."""
 

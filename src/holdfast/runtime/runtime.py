@@ -43,6 +43,7 @@ from holdfast.runtime.hiding import lender_of
 from holdfast.runtime.invocation import Emitted, Subscription, emit
 from holdfast.runtime.mirroring import Mirroring
 from holdfast.runtime.procedures import Processes
+from holdfast.runtime.resolving import Resolve, ResolveTarget
 from holdfast.runtime.session import Session
 from holdfast.runtime.surroundings import Surround
 from holdfast.runtime.targets import process_adapter
@@ -168,6 +169,7 @@ class Runtime:
         self.triggers = Triggers(self, lease_ms, None if self._engine is None else self._engine.poke)
         """What starts work by itself: list, fire, enable, disable."""
         self.triggers.targets.adapters.append(process_adapter(self.processes, Procedure))
+        self.triggers.targets.adapters.append(lambda given: ResolveTarget(self) if isinstance(given, Resolve) else None)
         self._only = only
         self._subscriptions: set[Subscription] = set()
         self._closed = False

@@ -13,10 +13,8 @@ from holdfast.effects.replay import Answer, Begin, Repeat
 from holdfast.effects.values import decode_value
 from holdfast.errors import Suspended, WaitEnded, WaitExpired, WaitFailed, WaitUnknown
 from holdfast.names import check_id
-from holdfast.policy.approvals import MARK
 from holdfast.records import Ask, Done, ErrorInfo, Failed, Intended
 from holdfast.runtime.answering import failure_in
-from holdfast.turns.keys import DEFERRAL
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -94,8 +92,6 @@ class Awaiting:
         self._around = around
         self._performer = performer
         self._recorder = recorder
-        self._open: set[str] = set()
-        """Waits at which calls were left here, as the store knows them."""
 
     def token(self, key: str, name: str, occurrence: int) -> str:
         """What whoever answers the wait has to show."""
@@ -111,7 +107,6 @@ class Awaiting:
         deadline = None if timeout is None else self._performer.now() + milliseconds(timeout)
         wait = await self._around.open_wait(known, deadline)
         if wait.state == "open":
-            self._open.add(known)
             self._performer.leave(key)  # what is cancelled in the call from here on was not: it runs again
             if isinstance(decision, Begin):
                 self._recorder.submit([Intended(at=self._performer.now(), key=below, ask=ask)])
@@ -130,17 +125,6 @@ class Awaiting:
         # From here on the tool may act on the answer: if it is interrupted now, it was not left by itself.
         await self._recorder.settle()
         return await self._answer(name, outcome)
-
-    async def close(self) -> None:
-        """The turn ends: nobody can answer what its calls still wait for. Approvals have their own end."""
-        for key, found in self._performer.past.effects.items():
-            if found.intent is None or found.outcome is not None or found.intent.ask.kind != "await_event":
-                continue
-            if MARK not in key and not key.endswith(f"/{DEFERRAL}"):
-                self._open.add(found.intent.ask.target)
-        for known in sorted(self._open):
-            await self._around.close_wait(known)
-        self._open.clear()
 
     async def _answer(self, name: str, outcome: Outcome) -> Any:  # noqa: ANN401  whatever somebody outside answered
         if isinstance(outcome, Done):

@@ -113,23 +113,14 @@ class Deferring:
         return _reply(wait)
 
     async def withdraw(self, key: str) -> None:
-        """The call came to its end without its deferral: nobody can answer it any more."""
+        """The call came to its end without its deferral: nobody can answer it any more.
+
+        What is open when the turn ends is closed with that, by the store.
+        """
         if key in self._opened:
             self._recorder.flush()  # its end stands before this in the order of commits
             self._opened.discard(key)
             await self._around.close_wait(_names(key)[1])
-
-    async def close(self) -> None:
-        """The turn ends: nobody can answer what is still open."""
-        suffix = f"/{DEFERRAL}"
-        before = {
-            name.removesuffix(suffix)
-            for name, found in self._performer.past.effects.items()
-            if name.endswith(suffix) and found.outcome is None
-        }
-        for key in sorted(self._opened | before):
-            await self._around.close_wait(_names(key)[1])
-        self._opened.clear()
 
     async def _look(self, key: str) -> Wait:
         # It is there already, and its deadline with it; one whose time is up is ended by this.

@@ -308,8 +308,6 @@ class TurnRun:
     async def seal(self, ending: Ending, before: list[Record] | None = None) -> None:
         """Record how the turn ended; nothing is recorded in its name after that."""
         self._recorder.flush()
-        await self._waits.close()
-        await self._deferring.close()
         now = self.performer.now()
         value = msgspec.Raw(msgspec.json.encode(ending))
         crash_point("turn.before_end")

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from holdfast.effects.values import decode_value
-from holdfast.errors import WaitEnded, WaitExpired, WaitFailed, WaitUnknown
+from holdfast.errors import WaitEnded, WaitExpired, WaitFailed
 from holdfast.records import Done, Failed
 from holdfast.runtime.answering import failure_in
 from holdfast.runtime.awaiting import known_as
@@ -66,14 +65,3 @@ async def answer_in(outcome: Outcome, large: Callable[[Blob], Awaitable[bytes]],
     if state == "expired":
         raise WaitExpired(ANSWER)
     raise WaitEnded(ANSWER, state)
-
-
-async def close_deferrals(store: Store, journal: str) -> None:
-    """The process has ended: nobody can answer its keys any more."""
-    after = ""
-    while page := await store.waits(journal, state="open", after=after):
-        for wait in page:
-            if wait.kind == KIND:
-                with suppress(WaitUnknown):
-                    await store.cancel_wait(journal, wait.name)
-        after = page[-1].name

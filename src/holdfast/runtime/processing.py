@@ -32,8 +32,6 @@ from holdfast.records import (
     Resumed,
     Started,
 )
-from holdfast.runtime.process_deferrals import NAME as DEFER
-from holdfast.runtime.process_deferrals import close_deferrals
 from holdfast.runtime.process_journal import ProcessJournal, read_process
 from holdfast.runtime.process_run import ProcessRun
 from holdfast.spawning import let_go, spawn, unwound
@@ -388,8 +386,6 @@ class ProcessDrive:
 
     async def _after_end(self) -> None:
         """Ask children to end that are to end with it; whoever drives it next does so again, if this is interrupted."""
-        if any(getattr(getattr(record, "ask", None), "target", "") == DEFER for record in self._state.records):
-            await close_deferrals(self._store, self.session)
         if self._state.status == "cancelled":
             for session, number in self._state.turns:
                 await self._registry.stop_turn(session, number, f"the process {self._state.id} was cancelled")

@@ -297,7 +297,6 @@ class _TaskRun:
         self._flush()
         if cancelled is not None:
             await self._around.children.stop_call(self.session, self._call.idempotency, cancelled)
-            await self._close()
         status, error = _ending(outcome, cancelled)
         ended = Ended(at=self.performer.now(), run=RUN, status=status, error=error)
         state = TaskState(self._state.id, call=self._call)
@@ -307,13 +306,6 @@ class _TaskRun:
         before: list[Record] = [outcome]
         await self.performer.seal(ended, before, notify=notices)
         crash_point("task.after_end")
-        # Not before, unless it is stopped: a call that may be carried out again could still need them.
-        await self._close()
-
-    async def _close(self) -> None:
-        """Nobody can answer any more what it waited for."""
-        await self._waits.close()
-        await self._deferring.close()
 
     async def _notice(self, outcome: Outcome, status: TaskStatus) -> Notify:
         said = body(outcome, await self._text(outcome))

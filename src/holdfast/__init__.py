@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from holdfast.errors import AnswerInvalid as AnswerInvalid
     from holdfast.errors import ApprovalClosed as ApprovalClosed
     from holdfast.errors import ApprovalUnknown as ApprovalUnknown
+    from holdfast.errors import AttachmentsFull as AttachmentsFull
+    from holdfast.errors import AttachmentUnknown as AttachmentUnknown
+    from holdfast.errors import CollectionRefused as CollectionRefused
     from holdfast.errors import ControlCancelled as ControlCancelled
     from holdfast.errors import CursorInvalid as CursorInvalid
     from holdfast.errors import EffectCancelled as EffectCancelled
@@ -34,6 +37,7 @@ if TYPE_CHECKING:
     from holdfast.errors import HoldfastError as HoldfastError
     from holdfast.errors import KeyConflict as KeyConflict
     from holdfast.errors import LeaseHeld as LeaseHeld
+    from holdfast.errors import MediaTypeMismatch as MediaTypeMismatch
     from holdfast.errors import ModelError as ModelError
     from holdfast.errors import ModelUnknown as ModelUnknown
     from holdfast.errors import NoneSucceeded as NoneSucceeded
@@ -222,6 +226,8 @@ _HOMES = {
     "ApprovalUnknown": "holdfast.errors",
     "AssistantMessage": "holdfast.messages",
     "Attachment": "holdfast.messages",
+    "AttachmentUnknown": "holdfast.errors",
+    "AttachmentsFull": "holdfast.errors",
     "AttemptReset": "holdfast.events",
     "Boundary": "holdfast.effects.boundary",
     "Budget": "holdfast.policy.limits",
@@ -229,6 +235,7 @@ _HOMES = {
     "CallEnd": "holdfast.messages",
     "CallLimits": "holdfast.models.limits",
     "CallStart": "holdfast.messages",
+    "CollectionRefused": "holdfast.errors",
     "Compaction": "holdfast.policy.context",
     "CompactionPaused": "holdfast.events",
     "Context": "holdfast.tools.context",
@@ -271,6 +278,7 @@ _HOMES = {
     "LoopDetected": "holdfast.events",
     "MessageCommitted": "holdfast.events",
     "Model": "holdfast.models",
+    "MediaTypeMismatch": "holdfast.errors",
     "ModelError": "holdfast.errors",
     "ModelFailed": "holdfast.events",
     "ModelNote": "holdfast.events",

@@ -30,6 +30,12 @@ from holdfast.errors.arguments import (
     InvalidValue,
     PayloadTooLarge,
 )
+from holdfast.errors.attachments import (
+    AttachmentsFull,
+    AttachmentUnknown,
+    CollectionRefused,
+    MediaTypeMismatch,
+)
 from holdfast.errors.delivering import GateInvalid, NotASession
 from holdfast.errors.effects import (
     EffectCancelled,
@@ -160,8 +166,11 @@ __all__ = [
     "ApprovalClosed",
     "ApprovalMismatch",
     "ApprovalUnknown",
+    "AttachmentUnknown",
+    "AttachmentsFull",
     "BlobCorrupt",
     "BlobMissing",
+    "CollectionRefused",
     "CommitUnknown",
     "ContextOverflow",
     "ControlCancelled",
@@ -196,6 +205,7 @@ __all__ = [
     "JournalQuarantined",
     "KeyConflict",
     "LeaseHeld",
+    "MediaTypeMismatch",
     "MemoryConflict",
     "MemoryCorrupt",
     "MemoryFull",

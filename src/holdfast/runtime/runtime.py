@@ -33,6 +33,7 @@ from holdfast.processes.definition import Procedure
 from holdfast.runtime.admitting import admission_of, deadline_of
 from holdfast.runtime.answering import answer_of
 from holdfast.runtime.approving import Approvals
+from holdfast.runtime.attachments import Attachments
 from holdfast.runtime.children import Children
 from holdfast.runtime.completing import Question, complete_once
 from holdfast.runtime.delivering import checked_gate, checked_session, wall_of
@@ -155,6 +156,8 @@ class Runtime:
             checked_hooks(hooks),
             None if inline_budget is None else milliseconds(inline_budget) / 1000,
         )
+        self.attachments = Attachments(store)
+        """Files: put, get, list, collect."""
         self._approvals = Approvals(store, self.agents)
         self.tasks = Desk(self._around)
         """Background work: tool calls that go on after the model has had an answer."""

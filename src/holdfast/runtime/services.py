@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from holdfast.effects.values import decode_value, encode_value
 from holdfast.errors import StoreError, TaskUnknown
 from holdfast.records import Done
+from holdfast.runtime.attachments import Attachments
 from holdfast.runtime.reading import read_records
 from holdfast.turns import keys
 from holdfast.turns.compacting import place_of
@@ -38,6 +39,7 @@ class Services:
         self.secrets = around.lender
         """What is lent to a call as ``ctx.secrets``."""
         self._mirroring = around.mirroring
+        self._attachments = Attachments(around.store)
 
     def memory(self, scope: str) -> Memory:
         """The memory of a scope."""
@@ -88,6 +90,12 @@ class Services:
             return False
         found, decided = await self.store.settle_notification(id, "cancelled")
         return decided and found.state == "cancelled"
+
+    # ---- attachments ----
+
+    async def attachment(self, digest: str) -> bytes:
+        """The bytes of an attachment that this session may read; `AttachmentUnknown` for any other."""
+        return await self._attachments.get(digest, session=self.session)
 
     # ---- results that were too long ----
 

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from holdfast.clock import Clock, Instant
     from holdfast.store.admission import Admission
+    from holdfast.store.attachments.contract import AttachmentReader, AttachmentRows
     from holdfast.store.memories.contract import MemoryReader, MemoryRows
     from holdfast.store.notifications.contract import NotificationReader, NotificationRows, Notify
     from holdfast.store.rules.contract import RuleReader, RuleRows
@@ -297,12 +298,6 @@ class PutBlob(Command[Blob], frozen=True):
         return len(self.body)
 
 
-class CollectBlobs(Command[int], frozen=True):
-    """Delete blobs that no record refers to and that were last put before `before` (wall milliseconds)."""
-
-    before: int
-
-
 class Quarantine(Command[None], frozen=True):
     """Stop serving a journal that can't be trusted."""
 
@@ -316,6 +311,8 @@ class Quarantine(Command[None], frozen=True):
 class Rows(Protocol):
     """The rows of a store inside one transaction. Reads see the writes of the same transaction."""
 
+    @property
+    def attachments(self) -> AttachmentRows: ...
     @property
     def notifications(self) -> NotificationRows: ...
     @property
@@ -359,7 +356,6 @@ class Rows(Protocol):
     def has_blob(self, digest: str) -> bool: ...
     def put_blob(self, digest: str, body: bytes, at: int) -> None: ...
     def refer(self, digest: str, row: JournalRow, seq: int) -> None: ...
-    def collect_blobs(self, before: int) -> int: ...
 
 
 class JournalFilter(msgspec.Struct, frozen=True):
@@ -387,6 +383,8 @@ class RawRecord(NamedTuple):
 class Reader(Protocol):
     """What can be read, each call from one consistent state. `limit` never exceeds a page."""
 
+    @property
+    def attachments(self) -> AttachmentReader: ...
     @property
     def notifications(self) -> NotificationReader: ...
     @property

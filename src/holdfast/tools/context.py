@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from datetime import timedelta
 
     from holdfast.effects.performer import Performer
+    from holdfast.messages import Attachment
     from holdfast.secrets.lending import Lender
     from holdfast.tools.deferral import Deferred
 
@@ -163,6 +164,14 @@ class Context(EffectContext):
         """
         await self._here()
         return await self._caller.defer(self.key, timeout, default)
+
+    async def attachment(self, given: Attachment | str) -> bytes:
+        """The bytes of an attachment, by itself or by its digest, if the session of this call may read it.
+
+        What was sent to the session, what its tools and tasks gave, what was put for it. Anything else is an
+        `AttachmentUnknown`, whether it is there or not.
+        """
+        return await self.host.attachment(given if isinstance(given, str) else given.digest)
 
     def waited(self, name: str) -> bool:
         """Whether this call was left at the next wait called `name` before: then it has to come there again."""

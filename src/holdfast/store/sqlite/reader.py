@@ -24,6 +24,7 @@ from holdfast.store.contract import (
 )
 from holdfast.store.decisions import as_work, earliest
 from holdfast.store.digests import blob_digest, input_digest, trusted
+from holdfast.store.sqlite.attachments import AttachmentQueries
 from holdfast.store.sqlite.db import page
 from holdfast.store.sqlite.memories import MemoryQueries
 from holdfast.store.sqlite.notifications import NotificationQueries
@@ -75,6 +76,7 @@ class SqliteReader:
         self.notifications = NotificationQueries(connection, page_bytes)
         self.memories = MemoryQueries(connection, page_bytes)
         self.rules = RuleQueries(connection, page_bytes)
+        self.attachments = AttachmentQueries(connection)
         self.spending = SpendingQueries(connection)
 
     def _page(self, sql: str, values: Sequence[Any], column: int, also: int | None = None) -> list[Any]:

@@ -20,6 +20,7 @@ from __future__ import annotations
 from holdfast.testing.conformance import (
     admission,
     asking,
+    attachments,
     blobs,
     carrying,
     changes,
@@ -43,7 +44,7 @@ from holdfast.testing.conformance.suite import Case, Contents, Stores, cases, co
 __all__ = ["PARTS", "Case", "Contents", "Stores", "cases", "contents", "refusal"]
 
 PARTS = (
-    *(journals, forks, leases, inbox, admission, waits, asking, using, work, roles, blobs, lists, changes),
+    *(journals, forks, leases, inbox, admission, waits, asking, using, work, roles, blobs, lists, changes, attachments),
     *(notifications, carrying, forgetting, memories, rules, spending),
 )
 """The modules that hold the cases, one a noun; importing one adds its cases to the suite."""

@@ -423,10 +423,10 @@ async def test_a_call_in_the_background_can_be_deferred() -> None:
         assert (await runtime.resolve(desk.keys[0], "found it")).won
 
         async def told() -> bool:
-            return (await session.history())[-1].text == "told"
+            return getattr((await session.history())[-1], "text", "") == "told"
 
         await _until(told)
-        assert "found it" in (await session.history())[-2].text
+        assert "found it" in getattr((await session.history())[-2], "text", "")
         assert await check(runtime.store) == []
 
 

@@ -238,8 +238,8 @@ async def test_a_trigger_that_answers_says_how(given: dict[str, Any]) -> None:
 async def test_an_event_can_answer_from_places_of_its_own() -> None:
     agent = _agent()
     async with hf.open(None, agents=[agent]) as runtime:
-        places = {"key": "{payload.order.key}", "value": "{payload.cents}"}
-        await runtime.every("answers", hf.event("paid"), hf.Resolve(), **places)
+        source, key, value = hf.event("paid"), "{payload.order.key}", "{payload.cents}"
+        await runtime.every("answers", source, hf.Resolve(), key=key, value=value)
         turn = await runtime.session("s", agent=agent).send("x")
 
         async def asked() -> bool:

@@ -38,9 +38,8 @@ async def ls(path: Path, session: str | None, *, as_json: bool) -> int:
         out.line(f"[{','.join(map(_json, found))}]")
         return 0
     for one in found:
-        out.line(
-            f"{one.digest}  {one.size:>12,}  {one_line(one.media_type, 40)}  {one_line(one.name or '', 80)}".rstrip()
-        )
+        what, name = one_line(one.media_type, 40), one_line(one.name or "", 80)
+        out.line(f"{one.digest}  {one.size:>12,}  {what}  {name}".rstrip())
     if not found:
         out.line("no attachments" if session is None else f"no attachments of {one_line(session, 60)}")
     return 0

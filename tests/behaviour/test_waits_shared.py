@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+import pytest
 from tests.behaviour.talk import SOON, until
 
 import holdfast as hf
+from holdfast import crashpoints
 from holdfast.messages import ToolMessage
 from holdfast.testing import ScriptedModel, call, check, text
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Generator
     from pathlib import Path
 
 tokens: list[str] = []
@@ -127,3 +132,78 @@ async def test_signals_of_another_runtime_are_kept_until_the_process_begins(tmp_
             await process.signal("n", number)
     async with hf.open(path, processes=[listens]) as runtime:
         assert await runtime.processes.handle("p").result(timeout=SOON) == [0, 1, 2]
+
+
+# ---- answers that come just before somebody is parked ----------------------------------------------------------------
+
+
+@contextmanager
+def _answered_at(point: str, path: Path, answer: Callable[[hf.Runtime], Awaitable[object]]) -> Generator[None]:
+    """Another runtime answers at the moment in which execution comes to `point` for the first time."""
+    left = [point]
+
+    async def from_outside() -> None:
+        async with hf.open(path, drive=False, mirror=False) as other:
+            await answer(other)
+
+    def reached(name: str) -> None:
+        if name in left:
+            left.remove(name)
+            thread = threading.Thread(target=asyncio.run, args=(from_outside(),))
+            thread.start()
+            thread.join(SOON)
+
+    crashpoints.arm(reached)
+    try:
+        yield
+    finally:
+        crashpoints.arm(None)
+
+
+async def test_a_signal_of_another_runtime_just_before_a_process_is_parked_wakes_it(tmp_path: Path) -> None:
+    path = tmp_path / "s.db"
+
+    async def answer(other: hf.Runtime) -> None:
+        await other.processes.handle("p").signal("n", "in time")
+
+    async with hf.open(path, processes=[listens]) as runtime:
+        with _answered_at("process.before_park", path, answer):
+            process = await runtime.start(listens, 1, id="p")
+            assert await process.result(timeout=SOON) == ["in time"]
+
+
+@pytest.mark.parametrize("tool", [waits, defers], ids=["waits", "deferred"])
+async def test_an_answer_of_another_runtime_just_before_a_task_is_parked_wakes_it(
+    tmp_path: Path, tool: hf.Tool[..., Any]
+) -> None:
+    path = tmp_path / "s.db"
+    agent = _agent(hf.tool(tool.name, background=True)(tool.function))
+
+    async def answer(other: hf.Runtime) -> None:
+        assert (await other.resolve(tokens[0], "in time")).won
+
+    async with hf.open(path, agents=[agent]) as runtime:
+        with _answered_at("task.before_park", path, answer):
+            await runtime.session("s", agent=agent).send("x")
+
+            async def ended() -> bool:
+                lines = await runtime.tasks.list(session="s")
+                return bool(lines) and (await runtime.tasks.task(lines[0].id)).status == "succeeded"
+
+            await until(ended)
+
+
+@pytest.mark.parametrize("tool", [waits, defers], ids=["waits", "deferred"])
+async def test_an_answer_of_another_runtime_just_before_a_turn_is_parked_wakes_it(
+    tmp_path: Path, tool: hf.Tool[..., Any]
+) -> None:
+    path = tmp_path / "s.db"
+    agent = _agent(tool)
+
+    async def answer(other: hf.Runtime) -> None:
+        assert (await other.resolve(tokens[0], "in time")).won
+
+    async with hf.open(path, agents=[agent]) as runtime:
+        with _answered_at("turn.before_park", path, answer):
+            turn = await runtime.session("s", agent=agent).send("x")
+            assert (await turn.outcome(timeout=SOON)).text == "done"

@@ -289,6 +289,7 @@ class _TaskRun:
     async def park(self, waits: tuple[str, ...]) -> None:
         """Record that the task waits for somebody outside."""
         self._flush()
+        crash_point("task.before_park")
         self.recorder.submit([Parked(at=self.performer.now(), run=RUN, waits=waits)])
         await self.recorder.settle()
 

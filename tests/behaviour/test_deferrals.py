@@ -466,3 +466,64 @@ async def test_a_sub_agent_can_wait_for_an_answer() -> None:
         await _until(asked)
         assert (await runtime.resolve(desk.keys[0], "blue")).won
         assert (await turn.outcome(timeout=SOON)).text == "blue"
+
+
+@pytest.mark.parametrize(
+    ("kind", "state"),
+    [({}, "unknown"), ({"idempotent": True}, "unknown"), ({"read_only": True}, "cancelled")],
+    ids=["acts", "idempotent", "reads"],
+)
+async def test_of_calls_that_wait_when_the_turn_is_cancelled_none_counts_as_not_begun(
+    kind: dict[str, Any], state: str, tmp_path: Path
+) -> None:
+    desk = Desk()
+    agent = _agent(desk.tool(**kind), script=[[call("ask"), call("ask"), call("ask")], text("done")])
+    async with hf.open(tmp_path / "s.db", agents=[agent]) as runtime:
+        await runtime.session("s", agent=agent).send("x")
+        await _parked(runtime)
+    async with hf.open(tmp_path / "s.db", agents=[agent]) as runtime:
+        turn = runtime.session("s", agent=agent).turn("t1")
+        await turn.cancel("enough")
+        await turn.outcome(timeout=SOON)
+        assert [result.state for result in await _results(runtime.session("s"))] == [state] * 3
+        assert [(await runtime.resolve(key, 1)).won for key in desk.keys] == [False] * 3
+        assert await check(runtime.store) == []
+
+
+async def test_an_answer_counts_although_the_tool_is_gone(tmp_path: Path) -> None:
+    desk = Desk()
+    agent = _agent(desk.tool())
+    async with hf.open(tmp_path / "s.db", agents=[agent]) as runtime:
+        await runtime.session("s", agent=agent).send("x")
+        await _parked(runtime)
+    other = _agent(Desk().tool("other"), script=[call("ask"), text("done")])
+    async with hf.open(tmp_path / "s.db", agents=[other]) as runtime:
+        await runtime.resolve(desk.keys[0], {"still": "here"})
+        session = runtime.session("s", agent=other)
+        await session.turn("t1").outcome(timeout=SOON)
+        assert [result.content for result in await _results(session)] == [{"still": "here"}]
+
+
+async def test_nobody_is_asked_again_about_a_call_that_waits_for_its_answer(tmp_path: Path) -> None:
+    desk = Desk()
+    agent = _agent(desk.tool(idempotent=True))
+    async with hf.open(tmp_path / "s.db", agents=[agent]) as runtime:
+        await runtime.session("s", agent=agent).send("x")
+        await _parked(runtime)
+    script = ScriptedModel([call("ask"), text("done")])
+    strict = hf.Agent("a", model=script, tools=[desk.tool(idempotent=True)], policy=[hf.ask("*")])
+    async with hf.open(tmp_path / "s.db", agents=[strict]) as runtime:
+        await runtime.resolve(desk.keys[0], 1)
+        session = runtime.session("s", agent=strict)
+        await session.turn("t1").outcome(timeout=SOON)
+        assert [result.content for result in await _results(session)] == [1]
+        assert await runtime.approvals() == []
+
+
+async def test_a_default_that_is_too_long_is_an_error_of_the_call_and_the_turn_goes_on() -> None:
+    agent = _agent(Desk().tool(default="x" * 40_000))
+    async with hf.open(None, agents=[agent]) as runtime:
+        session = runtime.session("s", agent=agent)
+        assert (await (await session.send("x")).outcome(timeout=SOON)).text == "done"
+        (result,) = await _results(session)
+        assert "PayloadTooLarge: the default" in result.content

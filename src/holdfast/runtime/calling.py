@@ -139,7 +139,7 @@ class Calling:
         """What is to be done about a call. Nothing is done before all calls of the batch fit what is recorded."""
         tool = self._tools.get(call.name)
         key = keys.call_key(self._run, number, ordinal, call.name)
-        ask = Ask("tool_call", key.rpartition(".")[2], _content(call))
+        ask = Ask("tool_call", _target(key), _content(call))
         recorded = self._performer.recorded(key)
         intended = recorded is not None and recorded.intent is not None
         # A tool that is gone can't say that it is safe to repeat.
@@ -155,6 +155,8 @@ class Calling:
     def _bind(self, prepared: Call, repeat: Repeat) -> None:
         if isinstance(prepared.decision, SettleUnknown) and left_by_itself(self._performer.past, prepared.key):
             prepared.decision = Again()
+        if isinstance(prepared.decision, Begin) and self._deferring.begun(prepared.key):
+            prepared.decision = Again()  # it was allowed, and begun
         if self._authorising is not None:
             decided = self._authorising.decided(prepared.key)
             prepared.edited = decided.edited
@@ -297,9 +299,15 @@ class Calling:
         for ordinal, call in enumerate(turn.batch, 1):
             key = keys.call_key(self._run, turn.batch_id, ordinal, call.name)
             tool = self._tools.get(call.name)
-            if ordinal in turn.results or key in known or has_outcome(past, key) or (tool and tool.read_only):
+            if ordinal in turn.results or key in known or has_outcome(past, key):
                 continue
             intended = ordinal in turn.intended
+            if self._deferring.begun(key):  # also where it has no intent: somebody outside may know of it
+                kind = Cancelled if tool and tool.read_only else Unknown
+                yield kind(at=now, key=key, ask=None if intended else Ask("tool_call", _target(key), _content(call)))
+                continue
+            if tool and tool.read_only:
+                continue
             questions = [] if intended else self._performer.below(key, MARK)
             if questions:  # a person was asked about it, and it was not begun
                 intents = [found.intent for found in questions if found.intent is not None and found.outcome is None]
@@ -308,9 +316,13 @@ class Calling:
             if intended and only_waits(past, key):
                 yield Cancelled(at=now, key=key)
             elif intended or (first and not resumed):
-                ask = None if intended else Ask("tool_call", key.rpartition(".")[2], _content(call))
+                ask = None if intended else Ask("tool_call", _target(key), _content(call))
                 yield Unknown(at=now, key=key, ask=ask)
             first = False
+
+
+def _target(key: str) -> str:
+    return key.rpartition(".")[2]
 
 
 def _content(call: ToolCall) -> str:

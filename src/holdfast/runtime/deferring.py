@@ -16,7 +16,7 @@ from holdfast.agent import milliseconds
 from holdfast.crashpoints import crash_point
 from holdfast.effects.canonical import digest_of_bytes
 from holdfast.effects.values import encode_value
-from holdfast.errors import Suspended
+from holdfast.errors import PayloadTooLarge, Suspended
 from holdfast.records import Ask, Done, ErrorInfo, Failed, Intended
 from holdfast.runtime.answering import failure_in
 from holdfast.runtime.awaiting import known_as
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 KIND: Final = "deferral"
 """What sort of wait it is."""
+MAX_DEFAULT: Final = 32 * 1024
+"""The longest value for when nobody answers, as JSON, in bytes."""
 _DEFAULT: Final = "default"
 
 
@@ -61,8 +63,8 @@ class Deferring:
     async def defer(self, key: str, timeout: timedelta | float, default: object) -> Deferred[Any]:
         """The deferral of a call: the same one each time. When this returns it can be answered, whatever happens."""
         due = self._performer.now() + milliseconds(timeout)
-        if default is not NO_DEFAULT:
-            encode_value(default)  # what can't be written down is refused now
+        if default is not NO_DEFAULT and (size := len(encode_value(default))) > MAX_DEFAULT:
+            raise PayloadTooLarge("the default", size, MAX_DEFAULT)  # what can't be written down is refused now
         below, known = _names(key)
         self._performer.check_running()
         if key not in self._opened and self._performer.recorded(below) is None:

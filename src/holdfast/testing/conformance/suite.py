@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         Remembered,
         Spend,
         Store,
+        StoredAttachment,
         StoredRule,
         Wait,
         Work,
@@ -85,6 +86,7 @@ class Contents(NamedTuple):
     memory: list[tuple[list[Remembered], list[MemoryChange]]]
     rules: list[StoredRule]
     spending: dict[tuple[str | None, int | None], Spend]
+    attachments: list[StoredAttachment]
 
 
 async def contents(store: Store) -> Contents:
@@ -105,6 +107,7 @@ async def contents(store: Store) -> Contents:
         [await _memory(store, scope.scope) for scope in await store.memory_scopes()],
         await _rules(store),
         await store.examine(lambda reader: {(agent, day): spend for agent, day, spend in reader.spending.raw()}),
+        await store.examine(lambda reader: sorted(reader.attachments.raw(), key=lambda one: (one.session, one.digest))),
     )
 
 

@@ -104,7 +104,7 @@ async def _problems(workers: Forks, story: str, kills: Sequence[Kill], folder: P
     """What is wrong after these kills, one after the other; and how many there were."""
     named = " ".join([story, *map(str, kills)])
     repeat = f'DEFERRAL_CRASH="{named}" python -m pytest tests/faults/test_deferral_crashes.py -k can_be_repeated'
-    left, found, count = list(kills), list[str](), 0
+    left, found, count, told = list(kills), list[str](), 0, 0
     for act in scenario.ACTS:
         while left and left[0].act <= act:
             status = workers.run(folder, story=story, act=act, HOLDFAST_CRASH_AT=left.pop(0).point)
@@ -114,6 +114,9 @@ async def _problems(workers: Forks, story: str, kills: Sequence[Kill], folder: P
             found += _wrong_outside(folder)
         if workers.run(folder, story=story, act=act) != 0:
             return [f"act {act} can't be finished; {repeat}\n{error_in(folder)}"], count
+        told = len(scenario.told(folder)) if act == scenario.ASK else told
+    if len(scenario.told(folder)) != told:
+        found.append("a tool was called again although it had returned")
     found += [*_wrong_outside(folder), *await _wrong_at_the_end(folder, story)]
     return [f"{line}\n    repeat with: {repeat}" for line in found], count
 

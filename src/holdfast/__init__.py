@@ -189,6 +189,7 @@ if TYPE_CHECKING:
     from holdfast.sandbox import Sandbox as Sandbox
     from holdfast.secrets.logs import RedactingFilter as RedactingFilter
     from holdfast.secrets.sources import Secrets as Secrets
+    from holdfast.store import Collected as Collected
     from holdfast.store import Notification as Notification
     from holdfast.store import Store as Store
     from holdfast.store import StoreLimits as StoreLimits
@@ -235,6 +236,7 @@ _HOMES = {
     "CallEnd": "holdfast.messages",
     "CallLimits": "holdfast.models.limits",
     "CallStart": "holdfast.messages",
+    "Collected": "holdfast.store",
     "CollectionRefused": "holdfast.errors",
     "Compaction": "holdfast.policy.context",
     "CompactionPaused": "holdfast.events",

@@ -131,6 +131,38 @@ async def test_a_tool_reads_what_is_of_its_session_and_nothing_else() -> None:
     assert sorted(seen) == ["4 bytes", "nothing", "nothing", "nothing", "nothing"]
 
 
+async def test_what_a_tool_attaches_reaches_the_model_and_belongs_to_the_session() -> None:
+    @hf.tool(read_only=True)
+    async def draw(ctx: hf.Context) -> list[Any]:
+        return ["here", await ctx.attach(PICTURE, name="cat.png")]
+
+    agent, model = _agent(draw, script=[call("draw"), text("A cat.")])
+    async with hf.open(None, agents=[agent]) as runtime:
+        await (await runtime.session("s", agent=agent).send("x")).outcome(timeout=SOON)
+        (found,) = await runtime.attachments.of("s")
+        assert (found.name, found.media_type) == ("cat.png", "image/png")
+        assert model.requests[-1].files[found.digest] == PICTURE
+        assert await check(runtime.store) == []
+
+
+@pytest.mark.parametrize("whose", ["t", None], ids=["another one's", "nobody's"])
+async def test_a_tool_can_not_return_an_attachment_that_its_session_may_not_read(whose: str | None) -> None:
+    @hf.tool(read_only=True)
+    async def leak(digest: str) -> Any:
+        return hf.Attachment(digest, "text/plain", 6)
+
+    async with hf.open(None) as runtime:
+        other = await runtime.attachments.put(b"secret", session=whose)
+        agent, model = _agent(leak, script=[call("leak", digest=other.digest), text("done")])
+        runtime.register(agent)
+        await (await runtime.session("s", agent=agent).send("x")).outcome(timeout=SOON)
+        assert model.requests[-1].files == {}
+        message = (await runtime.session("s").history())[-2]
+        assert isinstance(message, hf.ToolMessage)
+        assert message.results[0].state == "error"
+        assert not await runtime.store.may_read("s", other.digest)
+
+
 async def test_a_host_that_reads_for_a_session_gets_what_that_one_may_read() -> None:
     async with hf.open(None) as runtime:
         put = await runtime.attachments.put(b"x", session="s")

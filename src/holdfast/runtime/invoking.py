@@ -13,7 +13,7 @@ from holdfast.effects.canonical import digest_of_bytes
 from holdfast.effects.replay import Again, Begin, Decision, SettleUnknown
 from holdfast.effects.scopes import Place, current
 from holdfast.effects.values import decode_value
-from holdfast.errors import InvalidArgument, InvariantBroken, PayloadTooLarge, Suspended
+from holdfast.errors import AttachmentUnknown, InvalidArgument, InvariantBroken, PayloadTooLarge, Suspended
 from holdfast.messages import Attachment, ToolCall, ToolResult
 from holdfast.records import Ask, Blob, ErrorInfo, Failed, Unknown
 from holdfast.runtime.finding import Finder
@@ -336,6 +336,12 @@ class Invoker:
             blob = await self._performer.keep(value.data)
             refs.append(blob)
             return Attachment(blob.digest, value.media_type, blob.size, value.name)
+        if isinstance(value, Attachment):
+            if self._caller.host is None:
+                raise AttachmentUnknown(value.digest, self._caller.session)
+            found: Attachment = await self._caller.host.attached(value)  # a digest may come from the model
+            refs.append(Blob(found.digest, found.size))
+            return found
         if depth < FILES_DEPTH and isinstance(value, list | tuple):
             return [await self._kept(item, refs, depth + 1) for item in cast("list[object]", value)]
         if depth < FILES_DEPTH and type(value) is dict:
@@ -418,7 +424,7 @@ def _complaint(tool: AnyTool, body: bytes) -> str | None:
 
 
 def _holds_file(value: Any, depth: int = 0) -> bool:  # noqa: ANN401  whatever a tool gave
-    if isinstance(value, File):
+    if isinstance(value, File | Attachment):
         return True
     if depth == FILES_DEPTH:
         return False

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.effects.values import decode_value, encode_value
 from holdfast.errors import StoreError, TaskUnknown
+from holdfast.messages import Attachment
 from holdfast.records import Done
 from holdfast.runtime.attachments import Attachments
 from holdfast.runtime.reading import read_records
@@ -17,6 +18,7 @@ from holdfast.turns.compacting import place_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
     from typing import Literal
 
     from holdfast.memory import Memory
@@ -96,6 +98,14 @@ class Services:
     async def attachment(self, digest: str) -> bytes:
         """The bytes of an attachment that this session may read; `AttachmentUnknown` for any other."""
         return await self._attachments.get(digest, session=self.session)
+
+    async def attach(self, data: bytes | Path | str, media_type: str | None, name: str | None) -> Attachment:
+        """Keep bytes, or a file, for this session."""
+        return await self._attachments.put(data, media_type=media_type, name=name, session=self.session)
+
+    async def attached(self, given: Attachment) -> Attachment:
+        """An attachment that this session may read, with its true size; `AttachmentUnknown` for any other."""
+        return Attachment(given.digest, given.media_type, len(await self.attachment(given.digest)), given.name)
 
     # ---- results that were too long ----
 

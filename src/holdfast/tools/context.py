@@ -13,6 +13,7 @@ from holdfast.tools.deferral import LONGEST, NO_DEFAULT
 if TYPE_CHECKING:
     from collections.abc import Callable
     from datetime import timedelta
+    from pathlib import Path
 
     from holdfast.effects.performer import Performer
     from holdfast.messages import Attachment
@@ -164,6 +165,15 @@ class Context(EffectContext):
         """
         await self._here()
         return await self._caller.defer(self.key, timeout, default)
+
+    async def attach(
+        self, data: bytes | Path | str, *, media_type: str | None = None, name: str | None = None
+    ) -> Attachment:
+        """Keep bytes, or the file at a path, for the session of this call; a tool may return it, as it may a `File`.
+
+        What they are is seen by how they begin; a `media_type` that says something else is a `MediaTypeMismatch`.
+        """
+        return await self.host.attach(data, media_type, name)
 
     async def attachment(self, given: Attachment | str) -> bytes:
         """The bytes of an attachment, by itself or by its digest, if the session of this call may read it.

@@ -453,7 +453,7 @@ def _seen(record: Record) -> Iterator[_Seen]:
             yield from _ended(record)
         case Intended() if record.ask.kind == "await_event":
             key = keys.parse(record.key)
-            if key is not None:
+            if key is not None and not record.key.endswith(f"/{keys.DEFERRAL}"):
                 yield ApprovalRequested, key.run, {"call": call_name(key), "wait": record.ask.target}
         case Done() | Failed() | Unknown() | Cancelled():
             yield from _outcome(record)

@@ -68,6 +68,8 @@ def _schema(path: Path) -> set[tuple[str, str, str]]:
 
 
 OLD = range(1, VERSION)
+BEFORE_4 = range(1, 4)
+"""Those that did not know questions, and counted no spending."""
 
 
 @pytest.mark.parametrize("version", OLD)
@@ -108,7 +110,7 @@ async def test_an_older_store_takes_notifications_and_memory(tmp_path: Path, ver
         assert await check(store) == []
 
 
-@pytest.mark.parametrize("version", range(1, 4))
+@pytest.mark.parametrize("version", BEFORE_4)
 async def test_waits_of_an_older_store_are_sound_and_ask_nothing(tmp_path: Path, version: int) -> None:
     await _store_of_schema(version, tmp_path / "store.db")
     async with hf.open_store(tmp_path / "store.old") as store:
@@ -135,7 +137,7 @@ async def test_an_older_store_takes_questions_rules_and_admissions(tmp_path: Pat
         assert await check(store) == []
 
 
-@pytest.mark.parametrize("version", OLD)
+@pytest.mark.parametrize("version", BEFORE_4)
 async def test_spending_of_an_older_store_counts_from_its_migration(tmp_path: Path, version: int) -> None:
     await _store_of_schema(version, tmp_path / "store.db")
     async with hf.open_store(tmp_path / "store.old") as store:
@@ -144,7 +146,7 @@ async def test_spending_of_an_older_store_counts_from_its_migration(tmp_path: Pa
         assert await store.examine(lambda reader: audit(reader, None, _spend_of)) == []
 
 
-@pytest.mark.parametrize("version", OLD)
+@pytest.mark.parametrize("version", BEFORE_4)
 async def test_all_spending_of_an_older_store_can_be_counted_afterwards(tmp_path: Path, version: int) -> None:
     await _store_of_schema(version, tmp_path / "store.db")
     async with hf.open_store(tmp_path / "store.old") as store:
@@ -152,6 +154,16 @@ async def test_all_spending_of_an_older_store_can_be_counted_afterwards(tmp_path
     async with hf.open_store(tmp_path / "store.old") as store:
         assert await store.spent(None) == Spend(tasks=1)
         assert await store.examine(lambda reader: audit(reader, None, _spend_of)) == []
+
+
+@pytest.mark.parametrize("version", OLD)
+async def test_an_older_store_takes_attachments(tmp_path: Path, version: int) -> None:
+    await _store_of_schema(version, tmp_path / "store.db")
+    async with hf.open_store(tmp_path / "store.old") as store:
+        put = await store.put_attachment(b"hello", "text/plain", session="s")
+    async with hf.open_store(tmp_path / "store.old") as store:
+        assert await store.attachments("s") == [put]
+        assert await check(store) == []
 
 
 def _spend_of(record: Record, _: object) -> Spend | None:

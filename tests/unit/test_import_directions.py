@@ -11,7 +11,7 @@ PACKAGE = Path(__file__).parents[2] / "src" / "holdfast"
 
 # A module may import from its own layer and from those above it in this list, never from below.
 LAYERS: list[tuple[str, ...]] = [
-    ("errors", "bounds", "clock", "names", "crashpoints", "records", "messages", "spawning", "attachments"),
+    ("errors", "bounds", "clock", "names", "crashpoints", "records", "messages", "spawning", "attachments", "media"),
     ("secrets",),
     ("effects",),
     ("policy", "turns", "tasks", "triggers", "events", "output"),
@@ -35,6 +35,8 @@ PURE = [
     *("names.py", "records.py", "effects/canonical.py", "effects/envelope.py", "effects/divergence.py"),
     *("effects/replay.py", "effects/values.py", "store/contract.py", "store/decisions.py", "store/checksum.py"),
     *("store/digests.py", "store/audit.py", "messages.py", "events.py", "tools/results.py"),
+    *("media.py", "tools/deferral.py", "runtime/answering.py", "store/attachments/contract.py"),
+    *("store/attachments/decisions.py", "store/attachments/changing.py", "store/attachments/audit.py"),
     *("store/limits.py", "store/notifications/contract.py", "store/notifications/decisions.py"),
     *("store/notifications/moving.py", "store/notifications/audit.py", "store/memories/contract.py"),
     *("store/memories/decisions.py", "store/memories/changing.py", "store/memories/audit.py"),

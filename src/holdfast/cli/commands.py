@@ -214,17 +214,31 @@ def cancel(
     _finish(acting.cancel(store, id, reason))
 
 
-def resolve(
-    id: PlaceArgument,
-    wait: Annotated[str, typer.Argument(help="What the session waits for, as 'ps' shows it.", show_default=False)],
-    value: Annotated[str, typer.Argument(metavar="JSON", help="The answer.", show_default=False)],
+def resolve(  # noqa: PLR0913
+    id: Annotated[
+        str,
+        typer.Argument(metavar="KEY|ID", help="The key that a tool has given out, or a session.", show_default=False),
+    ],
+    wait: Annotated[
+        str | None,
+        typer.Argument(metavar="[WAIT]", help="Of a session: what it waits for, as 'ps' shows it.", show_default=False),
+    ] = None,
+    value: Annotated[str | None, typer.Argument(metavar="JSON", help="The answer.", show_default=False)] = None,
     *,
+    error: Annotated[
+        str | None,
+        typer.Option("--error", metavar="TEXT", help="Say that there is no answer, and why.", show_default=False),
+    ] = None,
+    as_json: JsonOption = False,
     store: StoreOption = DEFAULT_STORE,
 ) -> None:
-    """Answer what a session waits for. The first answer counts."""
-    from holdfast.cli import acting  # noqa: PLC0415
+    """Give the result of a call that was deferred (KEY JSON), or answer what a session waits for (ID WAIT JSON).
 
-    _finish(acting.resolve(store, id, wait, value))
+    The first answer counts. Exit code 0 when it was this one, 1 when it came too late.
+    """
+    from holdfast.cli import resolving  # noqa: PLC0415
+
+    _finish(resolving.resolve(store, [id, *(given for given in (wait, value) if given is not None)], error, as_json))
 
 
 def replay(

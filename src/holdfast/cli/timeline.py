@@ -178,7 +178,8 @@ class _Teller:
         asked = any(step.kind == "wait" and step.name == name for step in self._turn(run, record.at).steps)
         if asked:
             state = "answered" if isinstance(record, Done) else "not answered"
-            text = bytes(record.value).decode() if isinstance(record, Done) and record.blob is None else ""
+            shown = isinstance(record, Done) and record.blob is None and not record.key.endswith(f"/{keys.DEFERRAL}")
+            text = bytes(record.value).decode() if isinstance(record, Done) and shown else ""
             step = Step(seq=seq, at=record.at, kind="wait", name=name, state=state, text=text, by=self._by)
             self._step(run, step)
 

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from holdfast.policy.subject import Taint
     from holdfast.records import Outcome, Record
     from holdfast.runtime.authorising import Authorising
+    from holdfast.runtime.deferring import Deferring
     from holdfast.runtime.handing import Handing
     from holdfast.runtime.invoking import Work
     from holdfast.runtime.recording import Recorder
@@ -55,13 +56,14 @@ class Park(Exception):
 class Calling:
     """Performs the tool calls of one turn."""
 
-    def __init__(  # noqa: PLR0913
+    def __init__(  # noqa: PLR0913, PLR0917
         self,
         around: Surroundings,
         caller: Caller,
         tools: Mapping[str, AnyTool],
         performer: Performer,
         recorder: Recorder,
+        deferring: Deferring,
         *,
         authorising: Authorising | None = None,
         handing: Handing | None = None,
@@ -83,7 +85,8 @@ class Calling:
         """A process before this one may have begun calls, and let them go on in the background."""
         self._around = around
         self._caller = caller
-        self._invoker = Invoker(caller, performer, recorder, reads_on=READER in tools)
+        self._invoker = Invoker(caller, performer, recorder, deferring, reads_on=READER in tools)
+        self._deferring = deferring
         self._tools = tools
         self._performer = performer
         self._recorder = recorder
@@ -118,7 +121,9 @@ class Calling:
             else:
                 await self._together(todo)
             self._recorder.flush()
-            waits = tuple(call.wait for call in group if call.wait is not None)
+            # Nothing runs of a call whose result is given from outside: it does not hold up the others either.
+            asked += tuple(call.wait for call in group if call.wait is not None and call.deferred)
+            waits = tuple(call.wait for call in group if call.wait is not None and not call.deferred)
             if waits:
                 raise Park((*waits, *asked))
         if asked:
@@ -142,7 +147,7 @@ class Calling:
         """What is to be done about a call. Nothing is done before all calls of the batch fit what is recorded."""
         tool = self._tools.get(call.name)
         key = keys.call_key(self._run, number, ordinal, call.name)
-        ask = Ask("tool_call", key.rpartition(".")[2], _content(call))
+        ask = Ask("tool_call", _target(key), _content(call))
         recorded = self._performer.recorded(key)
         intended = recorded is not None and recorded.intent is not None
         # A tool that is gone can't say that it is safe to repeat.
@@ -158,6 +163,8 @@ class Calling:
     def _bind(self, prepared: Call, repeat: Repeat) -> None:
         if isinstance(prepared.decision, SettleUnknown) and left_by_itself(self._performer.past, prepared.key):
             prepared.decision = Again()
+        if isinstance(prepared.decision, Begin) and self._deferring.begun(prepared.key):
+            prepared.decision = Again()  # it was allowed, and begun
         if self._authorising is not None:
             decided = self._authorising.decided(prepared.key)
             prepared.edited = decided.edited
@@ -258,6 +265,7 @@ class Calling:
             self._recorder.submit([handed])
         self._open.pop(prepared.key, None)
         self._settled.add(prepared.key)
+        await self._deferring.withdraw(prepared.key)
         if isinstance(outcome, Done) and outcome.blob is not None:
             body = await self._performer.large(outcome.blob)
             outcome = msgspec.structs.replace(outcome, value=msgspec.Raw(body), blob=None)
@@ -343,9 +351,15 @@ class Calling:
         for ordinal, call in enumerate(turn.batch, 1):
             key = keys.call_key(self._run, turn.batch_id, ordinal, call.name)
             tool = self._tools.get(call.name)
-            if ordinal in turn.results or key in known or has_outcome(past, key) or (tool and tool.read_only):
+            if ordinal in turn.results or key in known or has_outcome(past, key):
                 continue
             intended = ordinal in turn.intended
+            if self._deferring.begun(key):  # also where it has no intent: somebody outside may know of it
+                kind = Cancelled if tool and tool.read_only else Unknown
+                yield kind(at=now, key=key, ask=None if intended else Ask("tool_call", _target(key), _content(call)))
+                continue
+            if tool and tool.read_only:
+                continue
             questions = [] if intended else self._performer.below(key, MARK)
             if questions:  # a person was asked about it, and it was not begun
                 intents = [found.intent for found in questions if found.intent is not None and found.outcome is None]
@@ -354,9 +368,13 @@ class Calling:
             if intended and only_waits(past, key):
                 yield Cancelled(at=now, key=key)
             elif intended or (first and not resumed):
-                ask = None if intended else Ask("tool_call", key.rpartition(".")[2], _content(call))
+                ask = None if intended else Ask("tool_call", _target(key), _content(call))
                 yield Unknown(at=now, key=key, ask=ask)
             first = False
+
+
+def _target(key: str) -> str:
+    return key.rpartition(".")[2]
 
 
 def _content(call: ToolCall) -> str:

@@ -243,6 +243,10 @@ class _Nobody:
         message = f"a check must not open the wait {name!r}"
         raise InvariantBroken(message)
 
+    async def close_wait(self, name: str) -> None:
+        message = f"a check must not close the wait {name!r}"
+        raise InvariantBroken(message)
+
     def token(self, name: str) -> str:
         message = f"a check must not give out the token of {name!r}"
         raise InvariantBroken(message)

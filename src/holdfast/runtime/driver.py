@@ -544,6 +544,9 @@ class SessionDrive:
     ) -> Wait:
         return await self._waits.open_wait(name, deadline, kind=kind, body=body)
 
+    async def close_wait(self, name: str) -> None:
+        await self._waits.close_wait(name)
+
     async def spent(self, agent: str, day: int | None) -> Spend:
         return await self._store.spent(agent, day)
 

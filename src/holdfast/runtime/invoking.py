@@ -12,7 +12,8 @@ from holdfast.crashpoints import crash_point
 from holdfast.effects.canonical import digest_of_bytes
 from holdfast.effects.replay import Again, Begin, Decision, SettleUnknown
 from holdfast.effects.scopes import Place, current
-from holdfast.errors import InvariantBroken, PayloadTooLarge, Suspended
+from holdfast.effects.values import decode_value
+from holdfast.errors import AttachmentUnknown, InvalidArgument, InvariantBroken, PayloadTooLarge, Suspended
 from holdfast.messages import Attachment, ToolCall, ToolResult
 from holdfast.records import Ask, Blob, ErrorInfo, Failed, Unknown
 from holdfast.runtime.finding import Finder
@@ -22,10 +23,21 @@ from holdfast.spawning import unwound
 from holdfast.tools import crowding
 from holdfast.tools.context import Context
 from holdfast.tools.cutting import Whole
+from holdfast.tools.deferral import Deferred
 from holdfast.tools.definition import Complaint
 from holdfast.tools.paging import READER
 from holdfast.tools.processes import spawning
-from holdfast.tools.results import complained, leaves, malformed, raised, said_by, timed_out, unknown_tool
+from holdfast.tools.results import (
+    MAX_TEXT,
+    complained,
+    leaves,
+    malformed,
+    raised,
+    said_by,
+    shorten,
+    timed_out,
+    unknown_tool,
+)
 from holdfast.tools.returned import as_text, long_json, long_text
 
 if TYPE_CHECKING:
@@ -33,6 +45,7 @@ if TYPE_CHECKING:
 
     from holdfast.effects.performer import Performer
     from holdfast.records import Outcome, Record
+    from holdfast.runtime.deferring import Deferring, Reply
     from holdfast.runtime.recording import Recorder
     from holdfast.tools.context import Caller
     from holdfast.tools.definition import AnyTool, Bound
@@ -56,6 +69,8 @@ class Call:
     refused: ErrorInfo | None = None
     result: ToolResult | None = None
     wait: str | None = None
+    deferred: bool = False
+    """Its tool has come to its end, and only the answer of somebody outside is missing."""
     begun: bool = False
     idempotency: str | None = None
     """What makes it recognisable to the outside world, where its key does not say."""
@@ -128,13 +143,16 @@ class Spill(Protocol):
 class Invoker:
     """Carries out calls on behalf of one turn, or of one task."""
 
-    def __init__(self, caller: Caller, performer: Performer, recorder: Recorder, *, reads_on: bool = False) -> None:
+    def __init__(
+        self, caller: Caller, performer: Performer, recorder: Recorder, deferring: Deferring, *, reads_on: bool = False
+    ) -> None:
         self._reads_on = reads_on
         """Whether the model has the tool that reads what was too long to be shown."""
         self._caller = caller
         self._performer = performer
         self._clean = performer.redactor.text
         self._recorder = recorder
+        self._deferring = deferring
         self._finder = Finder(caller, performer, recorder)
         self._tried: dict[str, int] = {}
         self._loop = asyncio.get_running_loop()
@@ -146,8 +164,12 @@ class Invoker:
 
         A call that takes longer than `budget` seconds goes to `spill`, unless it has recorded steps of its own.
         """
+        if self._deferring.returned(prepared.key):
+            begin(prepared)
+            prepared.begun = True
+            return await self._replied(prepared)
         if isinstance(prepared.decision, SettleUnknown):
-            found = await self._finder.found(prepared)
+            found = await self._found(prepared)
             if found is not None:
                 return found
             prepared.decision = Again()
@@ -155,6 +177,9 @@ class Invoker:
             return self._failed(prepared, prepared.refused, 0)
         begin(prepared)
         prepared.begun = True
+        return await self._performed(prepared, budget, spill)
+
+    async def _performed(self, prepared: Call, budget: float | None, spill: Spill | None) -> Outcome:
         tool, bound = _ready(prepared)
         context = Context(self._caller, prepared.key, prepared.call.id, tool.name, idempotency=prepared.idempotency)
         place = Place(self._performer, prepared.key, inside=True)
@@ -181,6 +206,22 @@ class Invoker:
             if not work.handed_over:
                 await unwound(task)
             raise
+
+    async def _found(self, prepared: Call) -> Outcome | None:
+        """What came of a call that was interrupted. Somebody outside may have been asked for its result by then."""
+        if not self._deferring.begun(prepared.key):
+            return await self._finder.found(prepared)
+        early = await self._deferring.early(prepared.key)
+        if early is not None:
+            return await self._replied(prepared)
+
+        async def later() -> Outcome | None:
+            prepared.deferred = True
+            reply = await self._deferring.reply(prepared.key)
+            prepared.deferred = False
+            return await self._outcome_of(prepared, reply) if reply.given else None
+
+        return await self._finder.found(prepared, later)
 
     async def finished(self, work: Work) -> Outcome:
         """How a call that runs in a task of its own ends. If this is cancelled, so is the call."""
@@ -218,6 +259,9 @@ class Invoker:
         try:
             value = await value_of
             crash_point("tool.after_run")
+            if isinstance(value, Deferred):
+                self._hand_over(prepared, cast("Deferred[Any]", value))
+                return await self._replied(prepared)
             refs: list[Blob] = []
             kept: list[Blob] = []
             if _holds_file(value):
@@ -237,6 +281,37 @@ class Invoker:
                 return self._timed_out(prepared, tool, begun, left=error.left)
             return self._failed(prepared, raised(error, self._clean), begun)
         return await self._performer.succeeded(prepared.key, prepared.asked, body, begun, tuple(refs), tuple(kept))
+
+    # ---- results that come later ----
+
+    def _hand_over(self, prepared: Call, deferred: Deferred[Any]) -> None:
+        if deferred.call != prepared.key:
+            message = "it returned the deferral of another call; make one with `await ctx.defer()` in each call"
+            raise InvalidArgument("result", deferred, message)
+        self._deferring.hand_over(prepared.key, deferred)
+
+    async def _replied(self, prepared: Call) -> Outcome:
+        """What somebody outside gave as the result; the call is left here until then."""
+        prepared.deferred = True
+        reply = await self._deferring.reply(prepared.key)
+        prepared.deferred = False
+        return await self._outcome_of(prepared, reply)
+
+    async def _outcome_of(self, prepared: Call, reply: Reply) -> Outcome:
+        begun = self._loop.time()
+        if reply.error is not None:
+            message = shorten(self._clean(reply.error.message), MAX_TEXT)
+            return self._failed(prepared, ErrorInfo(reply.error.kind, message), begun)
+        tool = prepared.tool
+        if tool is None:  # it is gone, and its last call has its answer all the same
+            return await self._performer.succeeded(prepared.key, prepared.asked, reply.body, begun)
+        complaint = _complaint(tool, reply.body) if reply.given else None
+        if complaint is not None:
+            said = f"what was answered is no result of {tool.name}: {self._clean(complaint)}"
+            return self._failed(prepared, ErrorInfo("AnswerInvalid", said), begun)
+        kept: list[Blob] = []
+        body = await self._body(tool, decode_value(reply.body), kept)
+        return await self._performer.succeeded(prepared.key, prepared.asked, body, begun, (), tuple(kept))
 
     async def _body(self, tool: AnyTool, value: object, kept: list[Blob]) -> bytes:
         """The JSON of what a tool gave. What is too long for the model is kept apart, and told with its ends."""
@@ -261,6 +336,12 @@ class Invoker:
             blob = await self._performer.keep(value.data)
             refs.append(blob)
             return Attachment(blob.digest, value.media_type, blob.size, value.name)
+        if isinstance(value, Attachment):
+            if self._caller.host is None:
+                raise AttachmentUnknown(value.digest, self._caller.session)
+            found: Attachment = await self._caller.host.attached(value)  # a digest may come from the model
+            refs.append(Blob(found.digest, found.size))
+            return found
         if depth < FILES_DEPTH and isinstance(value, list | tuple):
             return [await self._kept(item, refs, depth + 1) for item in cast("list[object]", value)]
         if depth < FILES_DEPTH and type(value) is dict:
@@ -336,13 +417,19 @@ def _ready(prepared: Call) -> tuple[AnyTool, Bound]:
     return prepared.tool, prepared.bound
 
 
+def _complaint(tool: AnyTool, body: bytes) -> str | None:
+    from holdfast.tools.returning import complaint_about  # noqa: PLC0415  pydantic only when it is needed
+
+    return complaint_about(tool.function, body)
+
+
 _NO_FILES: Final = frozenset((str, int, float, bool, bytes, type(None)))
 
 
 def _holds_file(value: Any, depth: int = 0) -> bool:  # noqa: ANN401  whatever a tool gave
     if type(value) in _NO_FILES:
         return False
-    if isinstance(value, File):
+    if isinstance(value, File | Attachment):
         return True
     if depth == FILES_DEPTH:
         return False

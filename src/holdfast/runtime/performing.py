@@ -27,6 +27,7 @@ from holdfast.runtime.awaiting import Awaiting
 from holdfast.runtime.budgeting import Budgeting
 from holdfast.runtime.calling import Calling, Park
 from holdfast.runtime.compacting import Compacting
+from holdfast.runtime.deferring import Deferring
 from holdfast.runtime.handing import HandedOver, Handing
 from holdfast.runtime.hooking import Hooked
 from holdfast.runtime.recording import Recorder
@@ -59,6 +60,7 @@ if TYPE_CHECKING:
     from holdfast.policy.limits import OutOf
     from holdfast.records import Record
     from holdfast.runtime.surroundings import Surroundings
+    from holdfast.tools.deferral import Deferred
     from holdfast.turns.machine import Effect, Response, Rules, TurnState
 
 __all__ = ["HandedOver", "Park", "TurnRun"]
@@ -107,6 +109,7 @@ class TurnRun:
         self._budgeting: Budgeting | None = None
         if agent is not None and not strict:
             self._budgeting = Budgeting(around, agent, turn, self.performer.now)
+        self._deferring = Deferring(around, self.performer, self._recorder)
         tools = {} if agent is None else agent.tools
         budget = around.inline_budget if agent is None or agent.inline_budget is None else agent.inline_budget
         hooks = () if agent is None else (*around.hooks, *agent.hooks)
@@ -120,6 +123,7 @@ class TurnRun:
             tools,
             self.performer,
             self._recorder,
+            self._deferring,
             authorising=self._authoriser(around, agent),
             handing=None if agent is None else Handing(agent, turn, self.performer, around.knows),
             budget=budget,
@@ -375,6 +379,9 @@ class TurnRun:
 
     async def wait(self, key: str, name: str, occurrence: int, timeout: timedelta | float | None) -> Any:  # noqa: ANN401
         return await self._waits.wait(key, name, occurrence, timeout)
+
+    async def defer(self, key: str, timeout: timedelta | float, default: object) -> Deferred[Any]:
+        return await self._deferring.defer(key, timeout, default)
 
     def progress(self, key: str, note: str | None, fraction: float | None) -> None:
         try:

@@ -30,7 +30,9 @@ from holdfast.policy.mandates import ROLE
 from holdfast.processes import is_process_journal
 from holdfast.processes.definition import Procedure
 from holdfast.runtime.admitting import admission_of, check_shape, deadline_of
+from holdfast.runtime.answering import answer_of
 from holdfast.runtime.approving import Approvals
+from holdfast.runtime.attachments import Attachments
 from holdfast.runtime.children import Children
 from holdfast.runtime.completing import Question, complete_once
 from holdfast.runtime.counting import count_older
@@ -43,11 +45,13 @@ from holdfast.runtime.hiding import lender_of
 from holdfast.runtime.invocation import Emitted, Subscription, emit
 from holdfast.runtime.mirroring import Mirroring
 from holdfast.runtime.procedures import Processes
+from holdfast.runtime.resolving import Resolve, ResolveTarget
 from holdfast.runtime.session import Session
 from holdfast.runtime.surroundings import Surround
 from holdfast.runtime.targets import process_adapter
 from holdfast.runtime.triggers import Triggers
 from holdfast.runtime.turnstile import Turnstile
+from holdfast.runtime.vetting import check_answer
 from holdfast.runtime.watch import Watch
 from holdfast.runtime.working import TaskDrive
 from holdfast.secrets.logs import hidden_in_logs
@@ -154,6 +158,8 @@ class Runtime:
             checked_hooks(hooks),
             None if inline_budget is None else milliseconds(inline_budget) / 1000,
         )
+        self.attachments = Attachments(store)
+        """Files: put, get, list, collect."""
         self._approvals = Approvals(store, self.agents)
         self.gate = Gate(store, self.agents)
         """What sessions take in, and what was refused."""
@@ -170,6 +176,7 @@ class Runtime:
         self.triggers = Triggers(self, lease_ms, None if self._engine is None else self._engine.poke)
         """What starts work by itself: list, fire, enable, disable."""
         self.triggers.targets.adapters.append(process_adapter(self.processes, Procedure))
+        self.triggers.targets.adapters.append(lambda given: ResolveTarget(self) if isinstance(given, Resolve) else None)
         self._only = only
         self._subscriptions: set[Subscription] = set()
         self._closed = False
@@ -391,9 +398,17 @@ class Runtime:
         """Carry out what was asked of a session that nobody drives: stop what is to be stopped."""
         await SessionDrive(self._around, session).run()
 
-    async def resolve(self, token: str, value: object) -> Settlement:
-        """Answer a wait. The first answer counts; everybody learns the same. Approvals are for `approve` and `deny`."""
-        settlement = await self.store.resolve(token, value)
+    async def resolve(self, key: str, value: object = None, *, error: str | None = None) -> Settlement:
+        """Answer a wait, or give the result of a call that was deferred; with `error`, say that there is none, and why.
+
+        The first answer counts, everybody learns the same: see `Settlement.won`. A key that was forged is a
+        `WaitUnknown`; a value that is no result of the tool an `AnswerInvalid`, where that tool is known here.
+        Approvals are for `approve` and `deny`.
+        """
+        answer = answer_of(value, error)
+        if error is None:
+            await check_answer(self.store, self.agents, key, answer)
+        settlement = await self.store.resolve(key, answer)
         if self._engine is not None:
             self._engine.poke(settlement.wait.journal)
         return settlement

@@ -72,7 +72,7 @@ class Session:
 
     async def send(  # noqa: PLR0913
         self,
-        content: str | Text | File | Sequence[str | Text | File],
+        content: str | Text | File | Attachment | Sequence[str | Text | File | Attachment],
         *,
         key: str | None = None,
         steer: bool = False,
@@ -84,7 +84,8 @@ class Session:
 
         The same `key` with the same content gives the same turn. `steer` enters the turn that is running, at its next
         safe point; if none is, it begins one like any other input. `deadline` bounds the turn, from now on. What is
-        pinned (`pin`) stays in the context of the model as it is, however long the conversation becomes.
+        pinned (`pin`) stays in the context of the model as it is, however long the conversation becomes. Files are
+        `hf.File`s, or what `runtime.attachments.put` gave.
         """
         if metadata is not None:
             if not isinstance(metadata, dict):  # pyright: ignore[reportUnnecessaryIsInstance]  # callers may be untyped
@@ -106,13 +107,14 @@ class Session:
         after = receipt.head if receipt.fresh and not steer else 0
         return Turn(self._runtime, self.id, receipt.input, after, begins=not steer, fresh=receipt.fresh)
 
-    async def _kept(self, given: list[Text | File]) -> tuple[Text | Attachment, ...]:
+    async def _kept(self, given: list[Text | File | Attachment]) -> tuple[Text | Attachment, ...]:
         """What was given, with files replaced by references to bytes that the store has."""
         parts: list[Text | Attachment] = []
         for part in given:
             if isinstance(part, File):
-                blob = await self._runtime.store.put_blob(part.data)
-                parts.append(Attachment(blob.digest, part.media_type, blob.size, part.name))
+                parts.append(await self._runtime.attachments.keep(part, self.id))
+            elif isinstance(part, Attachment):
+                parts.append(await self._runtime.attachments.sendable(part, self.id))
             else:
                 parts.append(part)
         return tuple(parts)
@@ -206,15 +208,15 @@ class Session:
         return Session(self._runtime, name, fork.agent)
 
 
-def _parts(content: object) -> list[Text | File]:
-    given = [content] if isinstance(content, str | Text | File) else content
+def _parts(content: object) -> list[Text | File | Attachment]:
+    given = [content] if isinstance(content, str | Text | File | Attachment) else content
     if not isinstance(given, list | tuple):
         raise InvalidArgument("content", content, "text")
-    parts: list[Text | File] = []
+    parts: list[Text | File | Attachment] = []
     for part in cast("Sequence[object]", given):
         if isinstance(part, str):
             parts.append(Text(part))
-        elif isinstance(part, File) or (isinstance(part, Text) and type(part.text) is str):
+        elif isinstance(part, File | Attachment) or (isinstance(part, Text) and type(part.text) is str):
             parts.append(part)
         else:
             raise InvalidArgument("content", part, "text")

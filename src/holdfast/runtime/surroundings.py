@@ -92,6 +92,10 @@ class Surroundings(Protocol):
         """The wait as it now is."""
         ...
 
+    async def close_wait(self, name: str) -> None:
+        """Nobody can answer a wait any more, if nobody has."""
+        ...
+
     def token(self, name: str) -> str:
         """The secret that resolves a wait."""
         ...

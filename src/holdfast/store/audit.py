@@ -26,6 +26,7 @@ from holdfast.records import (
     next_status,
     touches_lists,
 )
+from holdfast.store.attachments.audit import audit_attachments
 from holdfast.store.memories.audit import audit_memories
 from holdfast.store.notifications.audit import Surroundings, audit_notifications
 from holdfast.store.rules.audit import audit_rules
@@ -85,6 +86,7 @@ def audit(
     found.extend(Violation(*violated) for violated in audit_notifications(reader, around))
     found.extend(Violation(*violated) for violated in audit_memories(reader))
     found.extend(Violation(*violated) for violated in audit_rules(reader))
+    found.extend(Violation(*violated) for violated in audit_attachments(reader, blobs))
     found.extend(Violation(*violated) for violated in audit_spending(reader, tally))
     return found
 

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from holdfast.clock import Clock, Instant
     from holdfast.store.admission import Admission
+    from holdfast.store.attachments.contract import AttachmentReader, AttachmentRows
     from holdfast.store.gate.contract import GateReader, GateRows
     from holdfast.store.memories.contract import MemoryReader, MemoryRows
     from holdfast.store.notifications.contract import NotificationReader, NotificationRows, Notify
@@ -300,12 +301,6 @@ class PutBlob(Command[Blob], frozen=True):
         return len(self.body)
 
 
-class CollectBlobs(Command[int], frozen=True):
-    """Delete blobs that no record refers to and that were last put before `before` (wall milliseconds)."""
-
-    before: int
-
-
 class Quarantine(Command[None], frozen=True):
     """Stop serving a journal that can't be trusted."""
 
@@ -319,6 +314,8 @@ class Quarantine(Command[None], frozen=True):
 class Rows(Protocol):
     """The rows of a store inside one transaction. Reads see the writes of the same transaction."""
 
+    @property
+    def attachments(self) -> AttachmentRows: ...
     @property
     def notifications(self) -> NotificationRows: ...
     @property
@@ -368,7 +365,6 @@ class Rows(Protocol):
     def has_blob(self, digest: str) -> bool: ...
     def put_blob(self, digest: str, body: bytes, at: int) -> None: ...
     def refer(self, digest: str, row: JournalRow, seq: int) -> None: ...
-    def collect_blobs(self, before: int) -> int: ...
 
 
 class JournalFilter(msgspec.Struct, frozen=True):
@@ -396,6 +392,8 @@ class RawRecord(NamedTuple):
 class Reader(Protocol):
     """What can be read, each call from one consistent state. `limit` never exceeds a page."""
 
+    @property
+    def attachments(self) -> AttachmentReader: ...
     @property
     def notifications(self) -> NotificationReader: ...
     @property

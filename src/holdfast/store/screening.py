@@ -11,11 +11,11 @@ from msgspec.structs import replace
 
 from holdfast.errors import InvariantBroken
 from holdfast.secrets.recorded import clean_record
+from holdfast.store.attachments.contract import CollectBlobs, PutAttachment, ShareAttachment
 from holdfast.store.contract import (
     Accept,
     Append,
     Claim,
-    CollectBlobs,
     Fork,
     Mark,
     OpenJournal,
@@ -43,7 +43,7 @@ _NAMES: Final = ("journal", "agent", "session", "key", "kind", "source", "scope"
 NOTHING_TOLD: Final[frozenset[type[Command[Any]]]] = frozenset(
     (
         *(Claim, CollectBlobs, DeleteMemory, Fork, Mark, OpenJournal, PurgeMemory, PurgeNotifications, Release),
-        *(RemoveRule, Renew, ReplaceSpending, RevokeWaits, Ripen, SetTerms, SettleNotification),
+        *(RemoveRule, Renew, ReplaceSpending, RevokeWaits, Ripen, SetTerms, SettleNotification, ShareAttachment),
     )
 )
 """Commands that have names and numbers, and nothing to clean."""
@@ -96,6 +96,12 @@ def _put_blob(command: PutBlob, redactor: Redactor) -> PutBlob:
     return command if body is command.body else PutBlob(blob_digest(body), body)
 
 
+def _put_attachment(command: PutAttachment, redactor: Redactor) -> PutAttachment:
+    redactor.check("media type", command.media_type)
+    body = redactor.bytes(command.body, numbers=False)
+    return command if body is command.body else replace(command, digest=blob_digest(body), body=body)
+
+
 def _open_wait(command: OpenWait, redactor: Redactor) -> OpenWait:
     return command if command.body is None else replace(command, body=redactor.bytes(command.body, numbers=False))
 
@@ -125,6 +131,7 @@ CLEANED: Final[dict[type[Command[Any]], Callable[[Any, Redactor], Any]]] = {
     NoteRefusal: _note_refusal,
     Notify: _notify,
     OpenWait: _open_wait,
+    PutAttachment: _put_attachment,
     PutBlob: _put_blob,
     PutMemory: _put_memory,
     Quarantine: _quarantine,

@@ -17,11 +17,11 @@ from holdfast.errors import (
 )
 from holdfast.names import check_choice, check_id, check_text
 from holdfast.records import JOURNAL_KINDS, STATUSES, Handed, Opened, is_plain
+from holdfast.store.attachments.calls import AttachmentCalls
 from holdfast.store.calls import refused
 from holdfast.store.contract import (
     Append,
     Claim,
-    CollectBlobs,
     Fork,
     Journal,
     JournalFilter,
@@ -74,8 +74,10 @@ MIN_LEASE_MS: Final = 50
 """The shortest lease."""
 
 
-class Store(InboxCalls, WaitCalls, NotificationCalls, MemoryCalls, RuleCalls, SpendingCalls, GateCalls):
-    """Journals, leases, inbox, waits, notifications, memory, rules, spending and blobs in one place.
+class Store(
+    InboxCalls, WaitCalls, NotificationCalls, MemoryCalls, RuleCalls, SpendingCalls, GateCalls, AttachmentCalls
+):
+    """Journals, leases, inbox, waits, notifications, memory, rules, spending, blobs and attachments in one place.
 
     Every method that changes something returns when the change is durable. Several processes may have the same store
     open; `holdfast.open_store` opens one.
@@ -368,11 +370,6 @@ class Store(InboxCalls, WaitCalls, NotificationCalls, MemoryCalls, RuleCalls, Sp
         """The bytes under `digest`; None when there are none. Bytes that do not match are a `BlobCorrupt`."""
         check_id("digest", digest)
         return await self._backend.read(lambda reader: reader.blob(digest))
-
-    async def collect_blobs(self, *, unused_ms: int = 3_600_000) -> int:
-        """Delete blobs that no record refers to and that were last put `unused_ms` ago; answers how many."""
-        check_int("age", unused_ms)
-        return await self._submit(CollectBlobs(self._backend.clock.read().wall - unused_ms))
 
     # ---- changes ----
 

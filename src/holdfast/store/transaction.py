@@ -15,11 +15,12 @@ from holdfast.effects.envelope import segment
 from holdfast.errors import BlobMissing, HoldfastError, InputTaken, InvariantBroken, StoreBusy
 from holdfast.records import Admitted, Blob, Ended, Handed, Opened, Parked, blobs_of, next_status, touches_lists
 from holdfast.store import admission, decisions
+from holdfast.store.attachments.changing import Attachments
+from holdfast.store.attachments.contract import CollectBlobs, PutAttachment, ShareAttachment
 from holdfast.store.contract import (
     Accept,
     Append,
     Claim,
-    CollectBlobs,
     Command,
     Fork,
     InputRow,
@@ -61,12 +62,13 @@ if TYPE_CHECKING:
 class Transaction:
     """One transaction over `rows`, at one instant."""
 
-    __slots__ = ("_limits", "_now", "_rows", "memories", "notices", "rules")
+    __slots__ = ("_limits", "_now", "_rows", "attachments", "memories", "notices", "rules")
 
     def __init__(self, rows: Rows, limits: StoreLimits, now: Instant) -> None:
         self._rows = rows
         self._limits = limits
         self._now = now
+        self.attachments = Attachments(rows, limits, now.wall)
         self.notices = Notices(rows, limits, now.wall, self._wake)
         self.memories = Memories(rows, limits, now.wall)
         self.rules = Rules(rows, limits, now.wall)
@@ -326,9 +328,6 @@ class Transaction:
         self._rows.put_blob(asked.digest, asked.body, self._now.wall)
         return Blob(asked.digest, len(asked.body))
 
-    def collect_blobs(self, asked: CollectBlobs) -> int:
-        return self._rows.collect_blobs(asked.before)
-
     def quarantine(self, asked: Quarantine) -> None:
         row = self._row(asked.journal)
         if row.quarantine is None:
@@ -350,7 +349,9 @@ _HANDLERS: Final[dict[type[Command[Any]], Callable[[Transaction, Any], Any]]] = 
     RevokeWaits: Transaction.revoke_waits,
     Mark: Transaction.mark,
     PutBlob: Transaction.put_blob,
-    CollectBlobs: Transaction.collect_blobs,
+    ShareAttachment: lambda transaction, asked: transaction.attachments.share(asked),
+    PutAttachment: lambda transaction, asked: transaction.attachments.put(asked),
+    CollectBlobs: lambda transaction, asked: transaction.attachments.collect(asked),
     Quarantine: Transaction.quarantine,
     ReplaceSpending: Transaction.replace_spending,
     NoteRefusal: Transaction.note_refusal,

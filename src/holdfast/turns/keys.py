@@ -6,7 +6,12 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Literal, NamedTuple
+from typing import Final, Literal, NamedTuple
+
+DEFERRAL: Final = "%defer"
+"""What the place below a call is called in which it stands that its result is given from outside."""
+RETURNED: Final = "%deferred"
+"""The same, for that the tool has come to its end, and only the answer is missing."""
 
 EffectName = Literal["model", "tools", "checkpoint"]
 

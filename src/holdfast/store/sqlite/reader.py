@@ -24,6 +24,7 @@ from holdfast.store.contract import (
 )
 from holdfast.store.decisions import as_work, earliest
 from holdfast.store.digests import blob_digest, input_digest, trusted
+from holdfast.store.sqlite.attachments import AttachmentQueries
 from holdfast.store.sqlite.db import page
 from holdfast.store.sqlite.gate import GateQueries
 from holdfast.store.sqlite.memories import MemoryQueries
@@ -76,6 +77,7 @@ class SqliteReader:
         self.notifications = NotificationQueries(connection, page_bytes)
         self.memories = MemoryQueries(connection, page_bytes)
         self.rules = RuleQueries(connection, page_bytes)
+        self.attachments = AttachmentQueries(connection)
         self.spending = SpendingQueries(connection)
         self.gate = GateQueries(connection)
 

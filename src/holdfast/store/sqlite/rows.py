@@ -15,6 +15,7 @@ import msgspec
 from holdfast.errors import JournalCorrupt
 from holdfast.store.checksum import checksum, salt_of
 from holdfast.store.contract import InputRow, JournalRow, Owner, Wait
+from holdfast.store.sqlite.attachments import AttachmentTable
 from holdfast.store.sqlite.gate import GateTable
 from holdfast.store.sqlite.memories import MemoryTable
 from holdfast.store.sqlite.notifications import NotificationTable
@@ -64,6 +65,7 @@ class SqliteRows:
         self.notifications = NotificationTable(connection, self._run)
         self.memories = MemoryTable(connection, self._run)
         self.rules = RuleTable(connection, self._run)
+        self.attachments = AttachmentTable(connection, self._run)
         self.spending = SpendingTable(connection, self._run)
         self.gate = GateTable(connection, self._run)
         self.evidence: Evidence = 0
@@ -291,13 +293,6 @@ class SqliteRows:
 
     def refer(self, digest: str, row: JournalRow, seq: int) -> None:
         self._run("INSERT OR IGNORE INTO refs (digest, journal, seq) VALUES (?, ?, ?)", (digest, row.no, seq))
-
-    def collect_blobs(self, before: int) -> int:
-        self._run(
-            "DELETE FROM blobs WHERE at < ? AND NOT EXISTS (SELECT 1 FROM refs WHERE refs.digest = blobs.digest)",
-            (before,),
-        )
-        return self._db.changes()
 
 
 def _lease_columns(row: JournalRow) -> tuple[Any, ...]:

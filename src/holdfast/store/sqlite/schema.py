@@ -295,6 +295,18 @@ CREATE TABLE refusals (
     nth     INTEGER NOT NULL
 ) STRICT;
 CREATE INDEX refusals_of_journal ON refusals (journal, nth);
+
+-- Blobs with what they are, and the session that may read them ('' is none). `refs` has what records refer to.
+CREATE TABLE attachments (
+    session    TEXT NOT NULL,
+    digest     TEXT NOT NULL,
+    media_type TEXT NOT NULL,
+    size       INTEGER NOT NULL,
+    name       TEXT,
+    at         INTEGER NOT NULL,
+    PRIMARY KEY (session, digest)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX attachments_by_digest ON attachments (digest);
 """
 
 MIGRATIONS: Final[tuple[str, ...]] = (_V1, _V2, _V3, _V4, _V5)

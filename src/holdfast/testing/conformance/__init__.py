@@ -20,6 +20,7 @@ from __future__ import annotations
 from holdfast.testing.conformance import (
     admission,
     asking,
+    attachments,
     blobs,
     carrying,
     changes,
@@ -46,6 +47,6 @@ __all__ = ["PARTS", "Case", "Contents", "Stores", "cases", "contents", "refusal"
 
 PARTS = (
     *(journals, forks, handoffs, leases, inbox, admission, waits, asking, using, work, roles, blobs, lists, changes),
-    *(notifications, carrying, forgetting, memories, rules, spending, gate),
+    *(notifications, carrying, forgetting, memories, rules, spending, gate, attachments),
 )
 """The modules that hold the cases, one a noun; importing one adds its cases to the suite."""

@@ -36,6 +36,7 @@ PURE = [
     *("effects/replay.py", "effects/values.py", "store/contract.py", "store/decisions.py", "store/checksum.py"),
     *("store/digests.py", "store/audit.py", "messages.py", "events.py", "tools/results.py"),
     *("store/limits.py", "store/notifications/contract.py", "store/notifications/decisions.py"),
+    *(f"store/pruning/{name}.py" for name in ("contract", "decisions", "audit", "table")),
     *("store/notifications/moving.py", "store/notifications/audit.py", "store/memories/contract.py"),
     *("store/memories/decisions.py", "store/memories/changing.py", "store/memories/audit.py"),
     *(f"models/{name}.py" for name in ("wire", "waiting", "retry", "sse", "arrays", "reading", "writing", "statuses")),

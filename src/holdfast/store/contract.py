@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from holdfast.store.admission import Admission
     from holdfast.store.memories.contract import MemoryReader, MemoryRows
     from holdfast.store.notifications.contract import NotificationReader, NotificationRows, Notify
+    from holdfast.store.pruning.contract import PruningReader, PruningRows
     from holdfast.store.rules.contract import RuleReader, RuleRows
     from holdfast.store.spending.contract import Spend, SpendingReader, SpendingRows
     from holdfast.store.waits.contract import WaitFilter
@@ -75,7 +76,10 @@ class Entry(msgspec.Struct, frozen=True, gc=False):
 
 
 class FeedEntry(msgspec.Struct, frozen=True, gc=False):
-    """A record of any journal, by its position in the store. `record` is None where it can't be trusted."""
+    """A record of any journal, by its position in the store. `record` is None where it can't be trusted.
+
+    `journal` is "" at the newest position if the journal that had it was pruned.
+    """
 
     pos: int
     journal: str
@@ -177,6 +181,8 @@ class JournalRow(msgspec.Struct):
     session: str | None = None
     notices: int = 0
     """Notifications that it has not finished with: those that are queued or claimed."""
+    base: int = 0
+    """Records up to this one were trimmed."""
 
 
 class InputRow(msgspec.Struct, frozen=True):
@@ -324,6 +330,8 @@ class Rows(Protocol):
     def rules(self) -> RuleRows: ...
     @property
     def spending(self) -> SpendingRows: ...
+    @property
+    def pruning(self) -> PruningRows: ...
     def last_position(self) -> int: ...
     def journal(self, journal: str) -> JournalRow | None: ...
     def add_journal(self, row: JournalRow) -> JournalRow: ...
@@ -395,6 +403,8 @@ class Reader(Protocol):
     def rules(self) -> RuleReader: ...
     @property
     def spending(self) -> SpendingReader: ...
+    @property
+    def pruning(self) -> PruningReader: ...
     def row(self, journal: str) -> JournalRow | None: ...
     def records(self, journal: str, after: int, limit: int) -> list[Entry]: ...
     def tail(self, journal: str, limit: int) -> list[Entry]: ...

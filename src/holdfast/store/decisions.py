@@ -38,6 +38,7 @@ if TYPE_CHECKING:
         SettleWait,
         StoreLimits,
     )
+    from holdfast.store.pruning.contract import Tombstone
 
 
 def require_journal(row: JournalRow | None, journal: str) -> JournalRow:
@@ -47,13 +48,13 @@ def require_journal(row: JournalRow | None, journal: str) -> JournalRow:
     return row
 
 
-def check_opening(row: JournalRow, asked: OpenJournal) -> None:
+def check_opening(row: JournalRow | Tombstone, asked: OpenJournal) -> None:
     """An id belongs to one kind, one agent, one role and one session for ever."""
     if (row.kind, row.agent, row.role, row.session) != (asked.kind, asked.agent, asked.role, asked.session):
-        raise JournalConflict(row.id, _opened_as(row), _opened_as(asked))
+        raise JournalConflict(asked.journal, _opened_as(row), _opened_as(asked))
 
 
-def _opened_as(opened: JournalRow | OpenJournal) -> str:
+def _opened_as(opened: JournalRow | OpenJournal | Tombstone) -> str:
     said = f"a {opened.kind} of {opened.agent!r}" if opened.agent else f"a {opened.kind}"
     if opened.role:
         said += f" with the role {opened.role!r}"

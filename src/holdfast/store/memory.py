@@ -26,6 +26,7 @@ from holdfast.errors import (
     StoreBusy,
     StoreClosed,
 )
+from holdfast.errors.journals import JournalPruned
 from holdfast.store.checksum import checksum, salt_of
 from holdfast.store.contract import (
     Entry,
@@ -41,10 +42,11 @@ from holdfast.store.contract import (
     Work,
 )
 from holdfast.store.decisions import as_work, earliest, has_work
-from holdfast.store.digests import blob_digest, input_digest, trusted
+from holdfast.store.digests import blob_digest, sound_input, trusted
 from holdfast.store.memories.table import MemoryTable
 from holdfast.store.notifications.table import NotificationTable
 from holdfast.store.owners import this_process
+from holdfast.store.pruning.table import TombstoneTable
 from holdfast.store.rules.table import RuleTable
 from holdfast.store.spending.table import SpendingTable
 from holdfast.store.transaction import Transaction, as_journal, broken_by
@@ -55,6 +57,7 @@ if TYPE_CHECKING:
 
     from holdfast.clock import Clock, Instant
     from holdfast.store.contract import Command, JournalFilter, Owner, Reader, WaitState
+    from holdfast.store.pruning.contract import Tombstone
     from holdfast.store.waits.contract import WaitFilter
 
 T = TypeVar("T")
@@ -77,7 +80,9 @@ class MemoryDisk:
         self.store_id = secrets.token_hex(16)
         self.secret = secrets.token_bytes(32)
         self._journals: dict[str, JournalRow] = {}
-        self._feed: list[_Stored] = []
+        self._feed: list[_Stored | None] = []
+        """None where a record was pruned."""
+        self._made = 0
         self._positions: dict[int, list[int]] = {}
         self._inputs: dict[int, dict[int, InputRow]] = {}
         self._aliases: dict[tuple[int, str], int] = {}
@@ -88,6 +93,8 @@ class MemoryDisk:
         self.memories = MemoryTable()
         self.rules = RuleTable()
         self.spending = SpendingTable()
+        self.stones = TombstoneTable()
+        self.pruning = _MemoryPruning(self)
 
     # ---- Rows ----
 
@@ -95,7 +102,8 @@ class MemoryDisk:
         return self._journals.get(journal)
 
     def add_journal(self, row: JournalRow) -> JournalRow:
-        row.no = len(self._journals) + 1
+        self._made += 1
+        row.no = self._made
         self._journals[row.id] = row
         self._positions[row.no] = []
         self._inputs[row.no] = {}
@@ -180,6 +188,41 @@ class MemoryDisk:
             if row.owner == owner:
                 row.owner, row.expires, row.mono_expires = None, 0, 0
 
+    # ---- forgetting ----
+
+    def last_position_of(self, row: JournalRow) -> int:
+        """The position of the last record of a journal."""
+        return self._positions[row.no][-1]
+
+    def has_forks(self, row: JournalRow) -> bool:
+        """Whether others go on from its records."""
+        return any(other.parent == row.id for other in self._journals.values())
+
+    def remove(self, row: JournalRow) -> None:
+        """Remove a journal with all that belongs to it."""
+        self.trim(row, row.head)
+        del self._journals[row.id], self._positions[row.no], self._inputs[row.no], self._waits[row.no]
+        self._aliases = {place: number for place, number in self._aliases.items() if place[0] != row.no}
+        self._refs = {ref for ref in self._refs if ref[1] != row.no}
+        self.notifications.remove(row.id)
+
+    def trim(self, row: JournalRow, seq: int) -> int:
+        """Remove records up to `seq`; how many there were."""
+        doomed = self._positions[row.no][row.base : seq]
+        for pos in doomed:
+            self._feed[pos - 1] = None
+        self._refs = {ref for ref in self._refs if ref[1] != row.no or not 1 <= ref[2] <= seq}
+        return len(doomed)
+
+    def empty_inputs(self, row: JournalRow, before: int, spare: Sequence[int]) -> int:
+        """Forget what was said in old inputs."""
+        found = self._inputs[row.no]
+        old = [one for one in found.values() if not one.pending and one.at < before and one.body]
+        emptied = [one for one in old if one.input not in spare]
+        for one in emptied:
+            found[one.input] = replace(one, body=b"")
+        return len(emptied)
+
     # ---- Rows and Reader: a wait is found by the row inside a transaction, by id outside ----
 
     def wait(self, row: JournalRow | str, name: str, /) -> Wait | None:
@@ -191,7 +234,8 @@ class MemoryDisk:
     def _known(self, journal: str) -> JournalRow:
         row = self._journals.get(journal)
         if row is None:
-            raise JournalMissing(journal)
+            stone = self.stones.find(journal)
+            raise JournalMissing(journal) if stone is None else JournalPruned(journal, stone.detail, stone.at)
         return row
 
     def row(self, journal: str) -> JournalRow | None:
@@ -199,11 +243,12 @@ class MemoryDisk:
 
     def records(self, journal: str, after: int, limit: int) -> list[Entry]:
         row = self._known(journal)
-        positions = self._positions[row.no][max(after, 0) : max(after, 0) + limit]
+        first = max(after, row.base)
+        positions = self._positions[row.no][first : first + limit]
         return [self._entry(row, pos) for pos in positions]
 
     def _entry(self, row: JournalRow, pos: int) -> Entry:
-        found = self._feed[pos - 1]
+        found = self._stored(pos)
         if checksum(salt_of(row.id), found.seq, found.epoch, found.body) != found.crc:
             raise JournalCorrupt(row.id, found.seq, "it does not match its checksum")
         try:
@@ -211,13 +256,24 @@ class MemoryDisk:
         except RecordUnreadable as error:
             raise JournalCorrupt(row.id, found.seq, error.reason) from error
 
+    def _stored(self, pos: int) -> _Stored:
+        found = self._feed[pos - 1]
+        assert found is not None, "a journal that is there refers to a record that was pruned"  # noqa: S101
+        return found
+
     def tail(self, journal: str, limit: int) -> list[Entry]:
         return self.records(journal, max(self._known(journal).head - limit, 0), limit)
 
     def feed(self, after: int, limit: int) -> list[FeedEntry]:
         names = {row.no: row.id for row in self._journals.values()}
         entries: list[FeedEntry] = []
-        for pos, found in enumerate(self._feed[after : after + limit], after + 1):
+        for pos, found in enumerate(itertools.islice(self._feed, after, None), after + 1):
+            if len(entries) == limit:
+                break
+            if found is None:
+                if pos == len(self._feed):
+                    entries.append(FeedEntry(pos, "", 0, None))
+                continue
             journal = names[found.journal]
             sound = checksum(salt_of(journal), found.seq, found.epoch, found.body) == found.crc
             entries.append(FeedEntry(pos, journal, found.seq, trusted(found.body, sound=sound)))
@@ -302,8 +358,8 @@ class MemoryDisk:
 
     def raw_records(self, journal: str) -> Iterator[RawRecord]:
         row = self._known(journal)
-        for pos in self._positions[row.no]:
-            found = self._feed[pos - 1]
+        for pos in self._positions[row.no][row.base :]:
+            found = self._stored(pos)
             sound = checksum(salt_of(journal), found.seq, found.epoch, found.body) == found.crc
             yield RawRecord(journal, found.seq, pos, found.epoch, sound, found.body)
 
@@ -322,7 +378,7 @@ class MemoryDisk:
                 yield wait, True
 
     def raw_bytes(self) -> Iterator[tuple[str, bytes]]:
-        yield from (("record", found.body) for found in self._feed)
+        yield from (("record", found.body) for found in self._feed if found is not None)
         yield from (("blob", body) for _, body in self._blobs.values())
         yield from (("input", row.body) for found in self._inputs.values() for row in found.values())
         for wait, _ in self.raw_waits():
@@ -337,12 +393,30 @@ class MemoryDisk:
         names = {row.no: row.id for row in self._journals.values()}
         for no, found in self._inputs.items():
             for row in found.values():
-                yield names[no], row, input_digest(row.body) == row.digest
+                yield names[no], row, sound_input(row)
 
     def raw_aliases(self) -> Iterator[tuple[str, str, int]]:
         names = {row.no: row.id for row in self._journals.values()}
         for (no, key), number in self._aliases.items():
             yield names[no], key, number
+
+
+class _MemoryPruning:
+    """`PruningRows` and `PruningReader`."""
+
+    def __init__(self, disk: MemoryDisk) -> None:
+        self._disk = disk
+        self.find = disk.stones.find
+        self.after = disk.stones.after
+        self.raw = disk.stones.raw
+        self.last_position_of = disk.last_position_of
+        self.has_forks = disk.has_forks
+        self.trim = disk.trim
+        self.empty_inputs = disk.empty_inputs
+
+    def bury(self, row: JournalRow, stone: Tombstone) -> None:
+        self._disk.remove(row)
+        self._disk.stones.keep(stone)
 
 
 def _matches(row: JournalRow, where: JournalFilter) -> bool:

@@ -15,6 +15,7 @@ from holdfast.errors import (
     JournalMissing,
     PayloadTooLarge,
 )
+from holdfast.errors.journals import JournalPruned
 from holdfast.names import check_choice, check_id, check_text
 from holdfast.records import JOURNAL_KINDS, STATUSES, Opened, is_plain
 from holdfast.store.calls import refused
@@ -39,6 +40,7 @@ from holdfast.store.memories.calls import MemoryCalls
 from holdfast.store.notifications.calls import NotificationCalls
 from holdfast.store.notifications.calls import checked as checked_notice
 from holdfast.store.owners import is_gone
+from holdfast.store.pruning.calls import PruningCalls
 from holdfast.store.rules.calls import RuleCalls
 from holdfast.store.spending.calls import SpendingCalls, checked_spend
 from holdfast.store.transaction import as_journal
@@ -73,7 +75,7 @@ MIN_LEASE_MS: Final = 50
 """The shortest lease."""
 
 
-class Store(InboxCalls, WaitCalls, NotificationCalls, MemoryCalls, RuleCalls, SpendingCalls):
+class Store(InboxCalls, WaitCalls, NotificationCalls, MemoryCalls, RuleCalls, SpendingCalls, PruningCalls):
     """Journals, leases, inbox, waits, notifications, memory, rules, spending and blobs in one place.
 
     Every method that changes something returns when the change is durable. Several processes may have the same store
@@ -208,7 +210,8 @@ class Store(InboxCalls, WaitCalls, NotificationCalls, MemoryCalls, RuleCalls, Sp
         check_id("journal id", journal)
         found = await self._backend.read(lambda reader: reader.row(journal))
         if found is None:
-            raise JournalMissing(journal)
+            stone = await self.tombstone(journal)
+            raise JournalMissing(journal) if stone is None else JournalPruned(journal, stone.detail, stone.at)
         return as_journal(found)
 
     async def read(self, journal: str, *, after: int = 0, limit: int | None = None) -> list[Entry]:

@@ -46,6 +46,8 @@ from holdfast.store.memories.contract import DeleteMemory, PurgeMemory, PutMemor
 from holdfast.store.notifications.contract import Carry, Notify, PurgeNotifications, Ripen, SettleNotification
 from holdfast.store.notifications.moving import Notices
 from holdfast.store.owners import is_gone
+from holdfast.store.pruning.contract import EmptyInputs, PruneJournal, TrimJournal
+from holdfast.store.pruning.removing import Pruning
 from holdfast.store.rules.changing import Rules
 from holdfast.store.rules.contract import AddRule, RemoveRule
 from holdfast.store.spending.contract import ReplaceSpending
@@ -60,7 +62,7 @@ if TYPE_CHECKING:
 class Transaction:
     """One transaction over `rows`, at one instant."""
 
-    __slots__ = ("_limits", "_now", "_rows", "memories", "notices", "rules")
+    __slots__ = ("_limits", "_now", "_rows", "memories", "notices", "pruning", "rules")
 
     def __init__(self, rows: Rows, limits: StoreLimits, now: Instant) -> None:
         self._rows = rows
@@ -69,13 +71,14 @@ class Transaction:
         self.notices = Notices(rows, limits, now.wall, self._wake)
         self.memories = Memories(rows, limits, now.wall)
         self.rules = Rules(rows, limits, now.wall)
+        self.pruning = Pruning(rows, now)
 
     def apply(self, command: Command[Any]) -> Any:  # noqa: ANN401  each command has its own answer
         """Carry out one command, or raise its refusal with nothing written."""
         return _HANDLERS[type(command)](self, command)
 
     def _row(self, journal: str) -> JournalRow:
-        return decisions.require_journal(self._rows.journal(journal), journal)
+        return self.pruning.require(journal)
 
     def open_journal(self, asked: OpenJournal) -> Journal:
         return as_journal(self._opened(asked))
@@ -83,6 +86,7 @@ class Transaction:
     def _opened(self, asked: OpenJournal) -> JournalRow:
         row = self._rows.journal(asked.journal)
         if row is None:
+            self.pruning.refuse(asked.journal, asked, None)
             return self._add_journal(asked)
         decisions.check_opening(row, asked)
         return row
@@ -92,6 +96,7 @@ class Transaction:
         row = self._rows.journal(asked.journal)
         decisions.check_fork(parent, row, asked)
         if row is None:
+            self.pruning.refuse(asked.journal, None, None)
             opening = OpenJournal(asked.journal, parent.kind, parent.agent, parent.role, parent.session)
             row = self._add_journal(opening, parent, asked.at)
         return as_journal(row)
@@ -223,6 +228,7 @@ class Transaction:
 
     def accept(self, asked: Accept) -> Receipt:
         if asked.opening is not None and self._rows.journal(asked.journal) is None:
+            self.pruning.refuse(asked.journal, asked.opening, asked.digest)
             # A journal that is made here has an empty inbox: nothing but this can refuse the input.
             self._require_blobs(asked.refs)
         row = self._row(asked.journal) if asked.opening is None else self._opened(asked.opening)
@@ -344,6 +350,9 @@ _HANDLERS: Final[dict[type[Command[Any]], Callable[[Transaction, Any], Any]]] = 
     PutMemory: lambda transaction, asked: transaction.memories.put(asked),
     DeleteMemory: lambda transaction, asked: transaction.memories.delete(asked),
     PurgeMemory: lambda transaction, asked: transaction.memories.purge(asked),
+    PruneJournal: lambda transaction, asked: transaction.pruning.prune(asked),
+    TrimJournal: lambda transaction, asked: transaction.pruning.trim(asked),
+    EmptyInputs: lambda transaction, asked: transaction.pruning.empty_inputs(asked),
     AddRule: lambda transaction, asked: transaction.rules.add(asked),
     RemoveRule: lambda transaction, asked: transaction.rules.remove(asked),
 }

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
     from holdfast.records import Blob, Record
     from holdfast.store.contract import RawRecord, Reader
+    from holdfast.store.pruning.contract import Tombstone
     from holdfast.store.spending.contract import ReadBlob, SpendOf
 
 
@@ -37,13 +38,23 @@ def rebuild(spends: Iterable[tuple[str | None, int, Spend]]) -> tuple[Spent, ...
 
 def fold(reader: Reader, spend_of: SpendOf) -> tuple[Spent, ...]:
     """What all records of the store say was spent. One that can't be trusted is a `JournalCorrupt`."""
-    return rebuild(
+    alive = (
         (row.agent, day, spend)
         for row in reader.raw_journals()
         for day, spend in by_day(
             _trusted(row.id, reader.raw_records(row.id)), spend_of, lambda blob: reader.blob(blob.digest)
         ).items()
     )
+    return rebuild((*alive, *_pruned(reader)))
+
+
+def _pruned(reader: Reader) -> Iterator[tuple[str | None, int, Spend]]:
+    """What the records of pruned journals said."""
+    for stone, sound in reader.pruning.raw():
+        if not sound:
+            raise JournalCorrupt(stone.journal, 0, "its tombstone does not match its checksum")
+        for day, spend in stone.spent:
+            yield stone.agent, day, spend
 
 
 def _trusted(journal: str, raw: Iterator[RawRecord]) -> Iterator[Record]:
@@ -71,6 +82,11 @@ class Tally:
         if pos > self._since:
             days = by_day((record,), self._spend_of, self._read_blob)
             self._counted.extend((agent, day, spend) for day, spend in days.items())
+
+    def add_pruned(self, stone: Tombstone) -> None:
+        """Count what the records of a pruned journal said."""
+        if stone.pos > self._since:
+            self._counted.extend((stone.agent, day, spend) for day, spend in stone.spent)
 
     def doubt(self, agent: str | None) -> None:
         """A record of this agent can't be read: nobody can say what it has spent."""

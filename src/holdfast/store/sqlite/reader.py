@@ -8,6 +8,7 @@ import msgspec
 
 from holdfast import records
 from holdfast.errors import BlobCorrupt, JournalCorrupt, JournalMissing, RecordUnreadable
+from holdfast.errors.journals import JournalPruned
 from holdfast.store.checksum import salt_of, sound
 from holdfast.store.contract import (
     Entry,
@@ -23,10 +24,11 @@ from holdfast.store.contract import (
     Work,
 )
 from holdfast.store.decisions import as_work, earliest
-from holdfast.store.digests import blob_digest, input_digest, trusted
+from holdfast.store.digests import blob_digest, sound_input, trusted
 from holdfast.store.sqlite.db import page
 from holdfast.store.sqlite.memories import MemoryQueries
 from holdfast.store.sqlite.notifications import NotificationQueries
+from holdfast.store.sqlite.pruning import PruningQueries
 from holdfast.store.sqlite.rows import (
     INPUT_COLUMNS,
     JOURNAL_COLUMNS,
@@ -76,6 +78,7 @@ class SqliteReader:
         self.memories = MemoryQueries(connection, page_bytes)
         self.rules = RuleQueries(connection, page_bytes)
         self.spending = SpendingQueries(connection)
+        self.pruning = PruningQueries(connection)
 
     def _page(self, sql: str, values: Sequence[Any], column: int, also: int | None = None) -> list[Any]:
         """Rows until the page is full, counted in bytes of one column, or of two; at least one."""
@@ -89,13 +92,19 @@ class SqliteReader:
         return None if found is None else journal_row(found)
 
     def _known(self, journal: str) -> tuple[int, int]:
-        found = self._one("SELECT no, head FROM journals WHERE id = ?", (journal,))
+        return self._found(journal)[:2]
+
+    def _found(self, journal: str) -> tuple[int, int, int]:
+        """Its number, its head, and up to where it was trimmed."""
+        found = self._one("SELECT no, head, base FROM journals WHERE id = ?", (journal,))
         if found is None:
-            raise JournalMissing(journal)
+            stone = self.pruning.find(journal)
+            raise JournalMissing(journal) if stone is None else JournalPruned(journal, stone.detail, stone.at)
         return found
 
     def records(self, journal: str, after: int, limit: int) -> list[Entry]:
-        no, head = self._known(journal)
+        no, head, base = self._found(journal)
+        after = max(after, base)
         rows = self._db.execute(
             "SELECT seq, pos, epoch, crc, body FROM records WHERE journal = ? AND seq > ? ORDER BY seq LIMIT ?",
             (no, after, limit),
@@ -110,7 +119,7 @@ class SqliteReader:
 
     def feed(self, after: int, limit: int) -> list[FeedEntry]:
         rows = self._page(
-            "SELECT r.pos, j.id, r.seq, r.epoch, r.crc, r.body FROM records r JOIN journals j ON j.no = r.journal"
+            "SELECT r.pos, j.id, r.seq, r.epoch, r.crc, r.body FROM records r LEFT JOIN journals j ON j.no = r.journal"
             " WHERE r.pos > ? ORDER BY r.pos LIMIT ?",
             (after, limit),
             5,
@@ -313,12 +322,16 @@ def _verified(journal: str, rows: Iterable[Any], after: int, end: int, page_byte
 
 def _feed_entry(row: tuple[Any, ...]) -> FeedEntry:
     pos, journal, seq, epoch, crc, body = row
+    if journal is None:  # nobody's: it keeps the position of a journal that was pruned
+        return FeedEntry(pos, "", 0, None)
     return FeedEntry(pos, journal, seq, trusted(body, sound=sound(salt_of(journal), seq, epoch, body, crc)))
 
 
 def _sound(found: InputRow) -> bool:
     # A damaged file may give anything in place of the bytes.
-    return isinstance(found.body, bytes) and input_digest(found.body) == found.digest  # pyright: ignore[reportUnnecessaryIsInstance]
+    if not isinstance(found.body, bytes):  # pyright: ignore[reportUnnecessaryIsInstance]
+        return False
+    return sound_input(found)
 
 
 def _sound_input(journal: str, found: InputRow) -> Input:

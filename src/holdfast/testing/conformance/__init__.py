@@ -31,6 +31,7 @@ from holdfast.testing.conformance import (
     lists,
     memories,
     notifications,
+    pruning,
     roles,
     rules,
     spending,
@@ -44,6 +45,6 @@ __all__ = ["PARTS", "Case", "Contents", "Stores", "cases", "contents", "refusal"
 
 PARTS = (
     *(journals, forks, leases, inbox, admission, waits, asking, using, work, roles, blobs, lists, changes),
-    *(notifications, carrying, forgetting, memories, rules, spending),
+    *(notifications, carrying, forgetting, memories, rules, spending, pruning),
 )
 """The modules that hold the cases, one a noun; importing one adds its cases to the suite."""

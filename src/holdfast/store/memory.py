@@ -31,6 +31,7 @@ from holdfast.store.checksum import checksum, salt_of
 from holdfast.store.contract import (
     Entry,
     FeedEntry,
+    Glimpse,
     Input,
     InputRow,
     Journal,
@@ -46,6 +47,7 @@ from holdfast.store.digests import blob_digest, sound_input, trusted
 from holdfast.store.memories.table import MemoryTable
 from holdfast.store.notifications.table import NotificationTable
 from holdfast.store.owners import this_process
+from holdfast.store.pruning.contract import UNUSED_MS
 from holdfast.store.pruning.table import TombstoneTable
 from holdfast.store.rules.table import RuleTable
 from holdfast.store.spending.table import SpendingTable
@@ -159,6 +161,9 @@ class MemoryDisk:
         waits = self._waits[row.no].values()
         return [wait.name for wait in waits if wait.state == "open" and wait.name.startswith(prefix)]
 
+    def last_wait(self, row: JournalRow, prefix: str) -> str | None:
+        return max((name for name in self._waits[row.no] if name.startswith(prefix)), default=None)
+
     def revoke_waits(self, row: JournalRow) -> int:
         waits = self._waits[row.no]
         for name in waits:
@@ -197,6 +202,13 @@ class MemoryDisk:
     def has_forks(self, row: JournalRow) -> bool:
         """Whether others go on from its records."""
         return any(other.parent == row.id for other in self._journals.values())
+
+    def remove_blobs(self, row: JournalRow, before: int) -> None:
+        """Remove old blobs that nobody but this journal refers to."""
+        mine = {digest for digest, no, _ in self._refs if no == row.no}
+        for digest in mine - {digest for digest, no, _ in self._refs if no != row.no}:
+            if digest in self._blobs and self._blobs[digest][0] < before:
+                del self._blobs[digest]
 
     def remove(self, row: JournalRow) -> None:
         """Remove a journal with all that belongs to it."""
@@ -345,13 +357,34 @@ class MemoryDisk:
         return None if found is None else found[1]
 
     def journals(self, where: JournalFilter, limit: int) -> list[Journal]:
-        found = sorted(
-            (row for row in self._journals.values() if _matches(row, where)), key=lambda row: (row.updated, row.id)
-        )
+        fitting = (row for row in self._journals.values() if _matches(row, where) and not self._is_left_out(row, where))
+        found = sorted(fitting, key=lambda row: (row.updated, row.id))
         end = len(found)
         if where.before is not None:
             end = bisect.bisect_left(found, where.before, key=lambda row: (row.updated, row.id))
         return [as_journal(row) for row in found[max(end - limit, 0) : end][::-1]]
+
+    def _is_left_out(self, row: JournalRow, where: JournalFilter) -> bool:
+        waits = self._waits[row.no].values() if where.untimed else ()
+        return any(wait.state == "open" and wait.deadline is not None for wait in waits)
+
+    def glimpse(self, journal: str, prefix: str, tail: int) -> Glimpse | None:
+        row = self._journals.get(journal)
+        if row is None:
+            return None
+        inputs = self._inputs[row.no].values()
+        found = [one for one in inputs if one.key.startswith(prefix) and not one.pending]
+        newest = max(found, key=lambda one: one.input, default=None)
+        latest = None if newest is None else Input(newest.input, newest.key, newest.body, newest.at)
+        try:
+            return Glimpse(as_journal(row), self.input(journal, 1), latest, self.tail(journal, tail))
+        except JournalCorrupt:
+            return Glimpse(as_journal(row), None, None, None)
+
+    def with_inputs(self, prefix: str, limit: int) -> list[str]:
+        rows = self._journals.values()
+        found = (row.id for row in rows if any(one.key.startswith(prefix) for one in self._inputs[row.no].values()))
+        return list(itertools.islice(found, limit))
 
     def raw_journals(self) -> list[JournalRow]:
         return [copy.copy(row) for row in self._journals.values()]
@@ -415,6 +448,7 @@ class _MemoryPruning:
         self.empty_inputs = disk.empty_inputs
 
     def bury(self, row: JournalRow, stone: Tombstone) -> None:
+        self._disk.remove_blobs(row, stone.at - UNUSED_MS)
         self._disk.remove(row)
         self._disk.stones.keep(stone)
 

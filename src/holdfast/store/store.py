@@ -58,6 +58,7 @@ if TYPE_CHECKING:
         Backend,
         Entry,
         FeedEntry,
+        Glimpse,
         Input,
         Reader,
         StoreLimits,
@@ -276,8 +277,14 @@ class Store(InboxCalls, WaitCalls, NotificationCalls, MemoryCalls, RuleCalls, Sp
         session: str | None = None,
         before: Journal | None = None,
         limit: int = 50,
+        changed_before: int | None = None,
+        untimed: bool = False,
     ) -> list[Journal]:
-        """Journals, those with the newest change of status first. Pass the last line as `before` for the next page."""
+        """Journals, those with the newest change of status first. Pass the last line as `before` for the next page.
+
+        `changed_before` (wall milliseconds) leaves newer ones out; with `untimed`, those that wait for something that
+        comes by the clock.
+        """
         if kind is not None:
             check_choice("journal kind", kind, JOURNAL_KINDS)
         if status is not None:
@@ -287,10 +294,28 @@ class Store(InboxCalls, WaitCalls, NotificationCalls, MemoryCalls, RuleCalls, Sp
                 check_id(what, name)
         if before is not None and not isinstance(before, Journal):  # pyright: ignore[reportUnnecessaryIsInstance]  # callers may be untyped
             raise InvalidArgument("before", before, "a line of the page before")
-        cursor = None if before is None else (before.updated, before.id)
-        where = JournalFilter(kind, status, agent, cursor, role, session)
+        cursors = [(before.updated, before.id)] if before is not None else []
+        if changed_before is not None:
+            cursors.append((check_int("changed before", changed_before), ""))
+        where = JournalFilter(kind, status, agent, min(cursors, default=None), role, session, bool(untimed))
         page = self._page(limit)
         return await self._backend.read(lambda reader: reader.journals(where, page))
+
+    async def glimpses(self, journals: Sequence[str], *, prefix: str, tail: int) -> list[Glimpse]:
+        """Several journals at a glance, at a cost that does not depend on their length; those that are not there lack.
+
+        `prefix` is what the keys of the inputs begin with of which the newest is told.
+        """
+        names, page = _names(journals), self._page(tail)
+        check_id("prefix", f"{prefix}1")
+        found = await self._backend.read(lambda reader: [reader.glimpse(name, prefix, page) for name in names])
+        return [one for one in found if one is not None]
+
+    async def transferred(self, prefix: str, limit: int | None = None) -> list[str]:
+        """Journals with an input whose key begins so, among those that were given to another session."""
+        check_id("prefix", f"{prefix}1")
+        page = self._page(limit)
+        return await self._backend.read(lambda reader: reader.with_inputs(prefix, page))
 
     async def heads(self, journals: Sequence[str]) -> dict[str, int]:
         """Where each of these journals ends; those that do not exist are left out."""

@@ -37,6 +37,7 @@ from holdfast.store.contract import (
     RevokeWaits,
     Rows,
     Settlement,
+    SettleNext,
     SettleWait,
     StoreLimits,
     Wait,
@@ -291,6 +292,25 @@ class Transaction:
             self._wake(row)
         return settlement
 
+    def settle_next(self, asked: SettleNext) -> Settlement:
+        row = self._row(asked.journal)
+        memo = None if asked.key is None else decisions.memo_of(row, asked)
+        known = None if memo is None else self._rows.wait(row, memo.name)
+        if memo is not None and known is not None:
+            return decisions.decide_again(row, known, memo, asked)
+        for name in sorted(self._rows.open_waits(row, asked.prefix)):
+            settlement = self._resolve(asked, name)
+            if settlement.won:  # the others had to be answered earlier
+                break
+        else:
+            settlement = self._resolve(asked, decisions.next_name(asked, self._rows.last_wait(row, asked.prefix)))
+        if memo is not None:
+            self._rows.save_wait(row, memo)
+        return settlement
+
+    def _resolve(self, asked: SettleNext, name: str) -> Settlement:
+        return self.settle_wait(SettleWait(asked.journal, name, "resolved", asked.payload))
+
     def revoke_waits(self, asked: RevokeWaits) -> int:
         row = self._row(asked.journal)
         if row.status == "waiting":
@@ -336,6 +356,7 @@ _HANDLERS: Final[dict[type[Command[Any]], Callable[[Transaction, Any], Any]]] = 
     Accept: Transaction.accept,
     OpenWait: Transaction.open_wait,
     SettleWait: Transaction.settle_wait,
+    SettleNext: Transaction.settle_next,
     RevokeWaits: Transaction.revoke_waits,
     Mark: Transaction.mark,
     PutBlob: Transaction.put_blob,

@@ -28,7 +28,7 @@ class PruningCalls(Calls):
 
         `head` is where it ended when it was looked at, `detail` what its end is called, `key` that of the input it
         began with, `spent` what its records say was spent, by day. `JournalInUse` says why it is kept. Blobs that
-        nobody else refers to go with the next `collect_blobs`.
+        nobody else refers to go with it, or with a later `collect_blobs` if they were put within the last hour.
         """
         check_id("journal id", journal)
         check_int("head", head)

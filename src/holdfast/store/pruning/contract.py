@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 import msgspec
 
@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from holdfast.records import JournalKind, Status
     from holdfast.store.contract import JournalRow, Lease
     from holdfast.store.spending.contract import Spend
+
+
+UNUSED_MS: Final = 3_600_000
+"""A blob that was put since so long may be about to be referred to: it stays when the journal goes that had it."""
 
 
 class Tombstone(msgspec.Struct, frozen=True):
@@ -86,7 +90,8 @@ class PruningRows(Protocol):
     def bury(self, row: JournalRow, stone: Tombstone) -> None:
         """Remove the journal with its records, inputs, waits, notifications and references, and keep the tombstone.
 
-        The newest position of the store is never given to another record.
+        Blobs that nobody else refers to, and that were not put lately, go with it. The newest position of the store is
+        never given to another record.
         """
         ...
 

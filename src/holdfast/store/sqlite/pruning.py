@@ -8,7 +8,7 @@ from zlib import crc32
 import msgspec
 
 from holdfast.errors import JournalCorrupt
-from holdfast.store.pruning.contract import Tombstone
+from holdfast.store.pruning.contract import UNUSED_MS, Tombstone
 from holdfast.store.spending.contract import Spend
 
 if TYPE_CHECKING:
@@ -54,6 +54,11 @@ class PruningTable:
     def bury(self, row: JournalRow, stone: Tombstone) -> None:
         self._settle()
         newest = self._db.execute("SELECT max(pos) FROM records").get
+        self._run(
+            "DELETE FROM blobs WHERE at < ? AND digest IN (SELECT digest FROM refs WHERE journal = ?) AND NOT EXISTS"
+            " (SELECT 1 FROM refs WHERE refs.digest = blobs.digest AND refs.journal != ?)",
+            (stone.at - UNUSED_MS, row.no, row.no),
+        )
         for table in _OF_A_JOURNAL:
             self._run(f"DELETE FROM {table} WHERE journal = ?", (row.no,))  # noqa: S608  constants
         self._run("DELETE FROM notifications WHERE journal = ?", (row.id,))

@@ -13,6 +13,7 @@ from holdfast.store.checksum import salt_of, sound
 from holdfast.store.contract import (
     Entry,
     FeedEntry,
+    Glimpse,
     Input,
     InputRow,
     Journal,
@@ -33,6 +34,7 @@ from holdfast.store.sqlite.rows import (
     INPUT_COLUMNS,
     JOURNAL_COLUMNS,
     WAIT_COLUMNS,
+    after_prefix,
     input_row,
     journal_row,
     raw_wait,
@@ -40,6 +42,7 @@ from holdfast.store.sqlite.rows import (
 )
 from holdfast.store.sqlite.rules import RuleQueries
 from holdfast.store.sqlite.spending import SpendingQueries
+from holdfast.store.transaction import as_journal
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -53,6 +56,9 @@ _LIST_COLUMNS: Final = "id, kind, agent, status, head, created, updated, quarant
 _WAITS: Final = (
     f"SELECT j.id, {', '.join(f'w.{name}' for name in WAIT_COLUMNS.split(', '))}"  # noqa: S608  constants
     " FROM waits w JOIN journals j ON j.no = w.journal"
+)
+_UNTIMED: Final = (
+    "NOT EXISTS (SELECT 1 FROM waits w WHERE w.journal = journals.no AND w.state = 'open' AND w.deadline IS NOT NULL)"
 )
 _PAYLOAD: Final = 4
 _BODY: Final = 7
@@ -219,6 +225,32 @@ class SqliteReader:
         sql, values = list_query(where, limit)
         return [Journal(*row) for row in self._db.execute(sql, values).fetchall()]
 
+    def glimpse(self, journal: str, prefix: str, tail: int) -> Glimpse | None:
+        found = self.row(journal)
+        if found is None:
+            return None
+        newest = self._one(
+            f"SELECT {INPUT_COLUMNS} FROM inputs INDEXED BY inputs_by_key"  # noqa: S608  constants
+            " WHERE journal = ? AND key >= ? AND key < ? AND pending = 0 ORDER BY input DESC LIMIT 1",
+            (found.no, prefix, after_prefix(prefix)),
+        )
+        latest = None if newest is None else input_row(newest)
+        try:
+            first, entries = self.input(journal, 1), self.tail(journal, tail)
+            return Glimpse(as_journal(found), first, None if latest is None else _sound_input(journal, latest), entries)
+        except JournalCorrupt:
+            return Glimpse(as_journal(found), None, None, None)
+
+    def with_inputs(self, prefix: str, limit: int) -> list[str]:
+        # The index holds nothing but journals that were given to another session.
+        rows = self._db.execute(
+            "SELECT DISTINCT j.id FROM inputs i INDEXED BY inputs_that_transfer JOIN journals j ON j.no = i.journal"
+            " WHERE i.key >= 'holdfast/transfer/' AND i.key < 'holdfast/transfer0' AND i.key >= ? AND i.key < ?"
+            " ORDER BY i.journal LIMIT ?",
+            (prefix, after_prefix(prefix), limit),
+        )
+        return [journal for (journal,) in rows.fetchall()]
+
     # ---- for audits: nothing is trusted, nothing is raised ----
 
     def raw_journals(self) -> list[JournalRow]:
@@ -285,6 +317,8 @@ def list_query(where: JournalFilter, limit: int) -> tuple[str, list[Any]]:
         if value is not None:
             terms.append(f"{column} = ?")
             values.append(value)
+    if where.untimed:
+        terms.append(_UNTIMED)
     if where.before is not None:
         terms.append("(updated, id) < (?, ?)")
         values.extend(where.before)

@@ -272,12 +272,18 @@ class SqliteRows:
         )
 
     def open_waits(self, row: JournalRow, prefix: str) -> list[str]:
-        end = prefix[:-1] + chr(ord(prefix[-1]) + 1)
+        end = after_prefix(prefix)
         found = self._db.execute(
             "SELECT name FROM waits WHERE journal = ? AND name >= ? AND name < ? AND state = 'open'",
             (row.no, prefix, end),
         )
         return [name for (name,) in found]
+
+    def last_wait(self, row: JournalRow, prefix: str) -> str | None:
+        return self._db.execute(
+            "SELECT name FROM waits WHERE journal = ? AND name >= ? AND name < ? ORDER BY name DESC LIMIT 1",
+            (row.no, prefix, after_prefix(prefix)),
+        ).get
 
     def revoke_waits(self, row: JournalRow) -> int:
         names = [name for (name,) in self._db.execute("SELECT name FROM waits WHERE journal = ?", (row.no,))]
@@ -306,6 +312,11 @@ class SqliteRows:
             (before,),
         )
         return self._db.changes()
+
+
+def after_prefix(prefix: str) -> str:
+    """The first text behind all that begin with this one."""
+    return prefix[:-1] + chr(ord(prefix[-1]) + 1)
 
 
 def _lease_columns(row: JournalRow) -> tuple[Any, ...]:

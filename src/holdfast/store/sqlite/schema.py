@@ -294,6 +294,8 @@ CREATE TABLE tombstones (
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX tombstones_by_pos ON tombstones (pos);
 CREATE INDEX refs_by_journal ON refs (journal, seq);
+-- Processes that were given to another session.
+CREATE INDEX inputs_that_transfer ON inputs (journal) WHERE key >= 'holdfast/transfer/' AND key < 'holdfast/transfer0';
 """
 
 MIGRATIONS: Final[tuple[str, ...]] = (_V1, _V2, _V3, _V4, _V5)

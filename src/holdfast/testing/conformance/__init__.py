@@ -34,6 +34,7 @@ from holdfast.testing.conformance import (
     pruning,
     roles,
     rules,
+    signals,
     spending,
     using,
     waits,
@@ -45,6 +46,6 @@ __all__ = ["PARTS", "Case", "Contents", "Stores", "cases", "contents", "refusal"
 
 PARTS = (
     *(journals, forks, leases, inbox, admission, waits, asking, using, work, roles, blobs, lists, changes),
-    *(notifications, carrying, forgetting, memories, rules, spending, pruning),
+    *(notifications, carrying, forgetting, memories, rules, spending, pruning, signals),
 )
 """The modules that hold the cases, one a noun; importing one adds its cases to the suite."""

@@ -157,6 +157,20 @@ async def what_a_pruned_journal_referred_to_is_collected(stores: Stores) -> None
 
 
 @case
+async def an_old_blob_goes_with_the_last_journal_that_had_it(stores: Stores) -> None:
+    clock = ManualClock()
+    async with stores.open(clock) as store:
+        blob = await store.put_blob(b"large")
+        lease = await _begun(store)
+        head = await append_here(store, lease, with_blob(blob), Ended(at=2, run="r", status="completed"))
+        await store.release(lease, seen=lease.wakes)
+        clock.advance(3_600_001)
+        await _prune(store, "p", head)
+        assert await store.blob(blob.digest) is None
+        assert await store.examine(audit) == []
+
+
+@case
 async def waits_and_notifications_go_with_their_journal(stores: Stores) -> None:
     async with stores.open(ManualClock()) as store:
         lease = await _begun(store)

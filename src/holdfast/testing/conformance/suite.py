@@ -190,6 +190,7 @@ ON_A_JOURNAL: Final[dict[str, Call]] = {
     "find_input": lambda store, lease: store.find_input(lease.journal, "k"),
     "open_wait": lambda store, lease: store.open_wait(lease.journal, "w"),
     "answer_wait": lambda store, lease: store.answer_wait(lease.journal, "w", 1),
+    "answer_next": lambda store, lease: store.answer_next(lease.journal, "w/", 1, most=9, key="k"),
     "expire_wait": lambda store, lease: store.expire_wait(lease.journal, "w"),
     "cancel_wait": lambda store, lease: store.cancel_wait(lease.journal, "w"),
     "revoke_waits": lambda store, lease: store.revoke_waits(lease.journal),

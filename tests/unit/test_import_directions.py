@@ -57,7 +57,7 @@ PURE = [
     *("tasks/state.py", "tasks/words.py"),
     *(f"triggers/{name}.py" for name in ("expressions", "schedules", "sources", "templates", "signatures")),
     *(f"triggers/{name}.py" for name in ("definition", "books")),
-    *(f"processes/{name}.py" for name in ("ids", "state", "stuck", "timeline", "context")),
+    *(f"processes/{name}.py" for name in ("ids", "state", "stuck", "timeline", "context", "glance", "pruning")),
     *(f"profiles/{name}.py" for name in ("profile", "references", "errors")),
     *(f"policy/{name}.py" for name in ("subject", "rules", "conditions", "deciding", "approvals", "always", "hooks")),
     *(f"policy/{name}.py" for name in ("limits", "admission", "globs", "hosts", "selecting", "spans")),

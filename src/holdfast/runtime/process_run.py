@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 import msgspec
 
+from holdfast.effects.canonical import digest
 from holdfast.effects.envelope import segment
 from holdfast.effects.performer import Performer
 from holdfast.effects.replay import Answer, Repeat, fold
@@ -27,6 +28,7 @@ from holdfast.errors.processes import (
 from holdfast.names import check_id, check_string
 from holdfast.policy.spans import milliseconds
 from holdfast.processes.ids import (
+    OWN_KEYS,
     check_process_id,
     child_id,
     external_wait,
@@ -74,7 +76,7 @@ class Registry(Protocol):
     async def end_child(self, id: str, reason: str) -> None: ...
     async def stop_turn(self, session: str, number: int, reason: str) -> None: ...
     async def register(self, id: str, made: Registration, session: str | None) -> str: ...
-    async def send_signal(self, id: str, name: str, value: object) -> None: ...
+    async def send_signal(self, id: str, name: str, value: object, key: str | None = None) -> object: ...
     async def request_cancel(self, id: str, reason: str) -> object: ...
     async def line(self, id: str) -> ProcessLine: ...
     async def read(self, journal: str) -> ProcessState: ...
@@ -229,8 +231,11 @@ class ProcessRun:
         return await self._value(outcome, returns)
 
     def _signal(self, slot: str, name: str, deadline: int | None) -> Awaited:
+        again = f"{OWN_KEYS}again/{digest('again', slot)[:40]}"
+
         async def resend(payload: bytes) -> None:
-            await self._registry.send_signal(self.id, name, decode_value(payload))
+            # Under a key: whoever goes on after a crash gives it back again.
+            await self._registry.send_signal(self.id, name, decode_value(payload), again)
 
         return Awaited(self._store, self._state.journal, slot, deadline, resend)
 
@@ -379,8 +384,9 @@ class ProcessRun:
     async def signal(self, id: str, name: str, value: object) -> None:
         signal_prefix(self.run, name)
 
-        async def call(_: str) -> None:
-            await self._registry.send_signal(id, name, value)
+        async def call(key: str) -> None:
+            # Under a key: one that was sent and not recorded before a crash is not sent twice.
+            await self._registry.send_signal(id, name, value, f"{OWN_KEYS}sent/{self.performer.idempotency_key(key)}")
 
         await self._effect("process", f"signal {name}", "signal", {"id": id, "name": name, "value": value}, call)
 

@@ -75,7 +75,7 @@ if TYPE_CHECKING:
     from holdfast.runtime.desk import Recovered
     from holdfast.runtime.invocation import Control, EmitRequest
     from holdfast.runtime.outcome import TurnOutcome
-    from holdfast.runtime.process_handle import Process
+    from holdfast.runtime.process_handle import Process, Signalled
     from holdfast.runtime.processing import ProcessDrive
     from holdfast.runtime.triggering import TriggerDrive
     from holdfast.runtime.triggers import Delivery, EventReceipt, Trigger
@@ -340,6 +340,12 @@ class Runtime:
         if self._closed:
             raise RuntimeStopped
         return await self.processes.start(process, args, kwargs, id=id, session=session)
+
+    async def signal(self, id: str, name: str, value: object = None, *, key: str | None = None) -> Signalled:
+        """Tell a process something that it waits for, or will wait for: once for each `key`."""
+        if self._closed:
+            raise RuntimeStopped
+        return await self.processes.handle(id).signal(name, value, key=key)
 
     async def complete(
         self,

@@ -56,7 +56,7 @@ PURE = [
     *("runtime/interrupted.py", "runtime/inbox.py", "runtime/admitting.py"),
     *("tasks/state.py", "tasks/words.py"),
     *(f"triggers/{name}.py" for name in ("expressions", "schedules", "sources", "templates", "signatures")),
-    *(f"triggers/{name}.py" for name in ("definition", "books")),
+    *(f"triggers/{name}.py" for name in ("definition", "books", "forgetting")),
     *(f"processes/{name}.py" for name in ("ids", "state", "stuck", "timeline", "context", "glance", "pruning")),
     *(f"profiles/{name}.py" for name in ("profile", "references", "errors")),
     *(f"policy/{name}.py" for name in ("subject", "rules", "conditions", "deciding", "approvals", "always", "hooks")),

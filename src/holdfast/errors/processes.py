@@ -28,7 +28,7 @@ class ProcessPruned(ProcessUnknown):
     def __init__(self, process: str, status: str, at: int) -> None:
         UsageError.__init__(
             self,
-            f"the process {process!r} ended as {status} and was pruned since; keep results longer than you need them",
+            f"the process {process!r} ended as {status} and was pruned since; prune later where results are asked for",
         )
         self.process = process
         self.status = status

@@ -42,6 +42,7 @@ from holdfast.runtime.hiding import lender_of
 from holdfast.runtime.invocation import Emitted, Subscription, emit
 from holdfast.runtime.mirroring import Mirroring
 from holdfast.runtime.procedures import Processes
+from holdfast.runtime.retaining import Retaining
 from holdfast.runtime.session import Session
 from holdfast.runtime.surroundings import Surround
 from holdfast.runtime.targets import process_adapter
@@ -122,6 +123,7 @@ class Runtime:
         inline_budget: timedelta | float | None = None,
         secrets: SecretsGiven = None,
         processes: Sequence[AnyProcedure] = (),
+        retention: timedelta | float | None = None,
     ) -> None:
         self.store = store
         self.redactor = store.redactor
@@ -164,8 +166,9 @@ class Runtime:
         self.tasks.drives = self._engine
         self.processes.engine = self._engine
         self.triggers = Triggers(self, lease_ms, None if self._engine is None else self._engine.poke)
-        """What starts work by itself: list, fire, enable, disable."""
+        """What starts work by itself: list, fire, enable, disable, remove, prune."""
         self.triggers.targets.adapters.append(process_adapter(self.processes, Procedure))
+        self._retaining = None if retention is None else Retaining(self.processes, self.triggers, retention)
         self._only = only
         self._subscriptions: set[Subscription] = set()
         self._closed = False
@@ -178,6 +181,8 @@ class Runtime:
         if self._engine is not None:
             self._engine.start()
         await self.processes.begin()
+        if self._retaining is not None and self._engine is not None:
+            self._retaining.start()
         return self
 
     async def __aexit__(
@@ -191,6 +196,8 @@ class Runtime:
             return
         self._closed = True
         await self.triggers.stop()
+        if self._retaining is not None:
+            await self._retaining.stop()
         if self._engine is not None:
             await self._engine.stop(grace)
         await self.processes.close()

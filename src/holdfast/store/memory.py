@@ -228,12 +228,31 @@ class MemoryDisk:
 
     def empty_inputs(self, row: JournalRow, before: int, spare: Sequence[int]) -> int:
         """Forget what was said in old inputs."""
-        found = self._inputs[row.no]
-        old = [one for one in found.values() if not one.pending and one.at < before and one.body]
-        emptied = [one for one in old if one.input not in spare]
+        emptied = self._old_inputs(row, before, spare)
         for one in emptied:
-            found[one.input] = replace(one, body=b"")
+            self._inputs[row.no][one.input] = replace(one, body=b"")
         return len(emptied)
+
+    def _old_inputs(self, row: JournalRow, before: int, spare: Sequence[int]) -> list[InputRow]:
+        found = (one for one in self._inputs[row.no].values() if not one.pending and one.at < before and one.body)
+        return [one for one in found if one.input not in spare]
+
+    def remove_waits(self, row: JournalRow, prefix: str, before: int) -> int:
+        """Remove old waits that are settled."""
+        doomed = self._old_waits(row, prefix, before)
+        for name in doomed:
+            del self._waits[row.no][name]
+        return len(doomed)
+
+    def _old_waits(self, row: JournalRow, prefix: str, before: int) -> list[str]:
+        waits = self._waits[row.no].values()
+        settled = [wait for wait in waits if wait.state != "open" and 0 < wait.at < before]
+        return [wait.name for wait in settled if wait.name.startswith(prefix)]
+
+    def old(self, journal: str, before: int, spare: Sequence[int], prefix: str) -> tuple[int, int]:
+        """How much would be forgotten."""
+        row = self._known(journal)
+        return len(self._old_inputs(row, before, spare)), len(self._old_waits(row, prefix, before))
 
     # ---- Rows and Reader: a wait is found by the row inside a transaction, by id outside ----
 
@@ -446,6 +465,8 @@ class _MemoryPruning:
         self.has_forks = disk.has_forks
         self.trim = disk.trim
         self.empty_inputs = disk.empty_inputs
+        self.remove_waits = disk.remove_waits
+        self.old = disk.old
 
     def bury(self, row: JournalRow, stone: Tombstone) -> None:
         self._disk.remove_blobs(row, stone.at - UNUSED_MS)

@@ -27,7 +27,7 @@ from holdfast.store.contract import (
 from holdfast.store.digests import blob_digest, input_digest
 from holdfast.store.memories.contract import DeleteMemory, PurgeMemory, PutMemory
 from holdfast.store.notifications.contract import Carry, Notify, PurgeNotifications, Ripen, SettleNotification
-from holdfast.store.pruning.contract import EmptyInputs, PruneJournal, TrimJournal
+from holdfast.store.pruning.contract import EmptyInputs, PruneJournal, RemoveWaits, TrimJournal
 from holdfast.store.rules.contract import AddRule, RemoveRule
 from holdfast.store.spending.contract import ReplaceSpending
 from holdfast.store.waits.contract import OpenWait, RevokeWaits, SettleNext, SettleWait
@@ -44,7 +44,7 @@ NOTHING_TOLD: Final[frozenset[type[Command[Any]]]] = frozenset(
     (
         *(Claim, CollectBlobs, DeleteMemory, Fork, Mark, OpenJournal, PurgeMemory, PurgeNotifications, Release),
         *(RemoveRule, Renew, ReplaceSpending, RevokeWaits, Ripen, SettleNotification, EmptyInputs, PruneJournal),
-        TrimJournal,
+        *(RemoveWaits, TrimJournal),
     )
 )
 """Commands that have names and numbers, and nothing to clean."""

@@ -47,7 +47,7 @@ from holdfast.store.memories.contract import DeleteMemory, PurgeMemory, PutMemor
 from holdfast.store.notifications.contract import Carry, Notify, PurgeNotifications, Ripen, SettleNotification
 from holdfast.store.notifications.moving import Notices
 from holdfast.store.owners import is_gone
-from holdfast.store.pruning.contract import EmptyInputs, PruneJournal, TrimJournal
+from holdfast.store.pruning.contract import EmptyInputs, PruneJournal, RemoveWaits, TrimJournal
 from holdfast.store.pruning.removing import Pruning
 from holdfast.store.rules.changing import Rules
 from holdfast.store.rules.contract import AddRule, RemoveRule
@@ -374,6 +374,7 @@ _HANDLERS: Final[dict[type[Command[Any]], Callable[[Transaction, Any], Any]]] = 
     PruneJournal: lambda transaction, asked: transaction.pruning.prune(asked),
     TrimJournal: lambda transaction, asked: transaction.pruning.trim(asked),
     EmptyInputs: lambda transaction, asked: transaction.pruning.empty_inputs(asked),
+    RemoveWaits: lambda transaction, asked: transaction.pruning.remove_waits(asked),
     AddRule: lambda transaction, asked: transaction.rules.add(asked),
     RemoveRule: lambda transaction, asked: transaction.rules.remove(asked),
 }

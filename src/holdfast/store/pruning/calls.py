@@ -8,7 +8,7 @@ from holdfast.bounds import check_int
 from holdfast.errors import InvalidArgument
 from holdfast.names import check_id
 from holdfast.store.calls import Calls
-from holdfast.store.pruning.contract import EmptyInputs, PruneJournal, TrimJournal
+from holdfast.store.pruning.contract import EmptyInputs, PruneJournal, RemoveWaits, TrimJournal
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -50,6 +50,18 @@ class PruningCalls(Calls):
         if isinstance(spare, str):
             raise InvalidArgument("spare", spare, "a list of numbers of inputs")
         return await self._submit(EmptyInputs(lease, before, tuple(check_int("input", number) for number in spare)))
+
+    async def remove_waits(self, lease: Lease, prefix: str, before: int) -> int:
+        """Remove waits whose names begin so, that are settled and were opened before `before`; answers how many."""
+        check_id("prefix", f"{prefix}1")
+        check_int("before", before)
+        return await self._submit(RemoveWaits(lease, prefix, before))
+
+    async def count_old(self, journal: str, before: int, spare: Sequence[int], prefix: str) -> tuple[int, int]:
+        """How many inputs `empty_inputs` and how many waits `remove_waits` would forget."""
+        check_id("journal id", journal)
+        check_int("before", before)
+        return await self._backend.read(lambda reader: reader.pruning.old(journal, before, tuple(spare), prefix))
 
     async def tombstone(self, journal: str) -> Tombstone | None:
         """What is left of a journal that was pruned; None when none of this id was."""

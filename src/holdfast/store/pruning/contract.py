@@ -75,6 +75,14 @@ class EmptyInputs(Command[int], frozen=True):
     """Inputs whose content is still needed."""
 
 
+class RemoveWaits(Command[int], frozen=True):
+    """Remove waits whose names begin so, that are settled and were opened before `before`. Answers how many."""
+
+    lease: Lease
+    prefix: str
+    before: int
+
+
 # ---- what a backend provides -----------------------------------------------------------------------------------------
 
 
@@ -97,6 +105,7 @@ class PruningRows(Protocol):
 
     def trim(self, row: JournalRow, seq: int) -> int: ...
     def empty_inputs(self, row: JournalRow, before: int, spare: Sequence[int]) -> int: ...
+    def remove_waits(self, row: JournalRow, prefix: str, before: int) -> int: ...
 
 
 class PruningReader(Protocol):
@@ -105,6 +114,10 @@ class PruningReader(Protocol):
     def find(self, journal: str) -> Tombstone | None: ...
     def after(self, pos: int, role: str | None, limit: int) -> list[Tombstone]:
         """Those whose last record stood above this position, in the order of their positions."""
+        ...
+
+    def old(self, journal: str, before: int, spare: Sequence[int], prefix: str) -> tuple[int, int]:
+        """How many inputs would be emptied, and how many waits removed."""
         ...
 
     def raw(self) -> Iterator[tuple[Tombstone, bool]]:

@@ -12,7 +12,7 @@ from holdfast.store.pruning import decisions
 if TYPE_CHECKING:
     from holdfast.clock import Instant
     from holdfast.store.contract import JournalRow, OpenJournal, Rows
-    from holdfast.store.pruning.contract import EmptyInputs, PruneJournal, Tombstone, TrimJournal
+    from holdfast.store.pruning.contract import EmptyInputs, PruneJournal, RemoveWaits, Tombstone, TrimJournal
 
 
 class Pruning:
@@ -72,3 +72,9 @@ class Pruning:
         rules.check_epoch(row, asked.lease.epoch)
         rules.check_served(row)
         return self._rows.pruning.empty_inputs(row, asked.before, asked.spare)
+
+    def remove_waits(self, asked: RemoveWaits) -> int:
+        row = self.require(asked.lease.journal)
+        rules.check_epoch(row, asked.lease.epoch)
+        rules.check_served(row)
+        return self._rows.pruning.remove_waits(row, asked.prefix, asked.before)

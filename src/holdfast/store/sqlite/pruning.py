@@ -10,6 +10,7 @@ import msgspec
 from holdfast.errors import JournalCorrupt
 from holdfast.store.pruning.contract import UNUSED_MS, Tombstone
 from holdfast.store.spending.contract import Spend
+from holdfast.store.sqlite.db import after_prefix
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 _COLUMNS: Final = "journal, kind, agent, role, session, status, detail, digest, head, pos, created, updated, at, spent"
 _SELECT: Final = f"SELECT {_COLUMNS}, crc FROM tombstones"  # noqa: S608  constants
 _OF_A_JOURNAL: Final = ("records", "inputs", "input_aliases", "waits", "refs")
+_OLD_WAITS: Final = "journal = ? AND name >= ? AND name < ? AND state != 'open' AND at BETWEEN 1 AND ? - 1"
 _spent: Final = msgspec.json.Decoder(tuple[tuple[int, Spend], ...])
 
 
@@ -86,12 +88,11 @@ class PruningTable:
         return self._db.changes()
 
     def empty_inputs(self, row: JournalRow, before: int, spare: Sequence[int]) -> int:
-        places = ", ".join("?" * len(spare))
-        self._run(
-            f"UPDATE inputs SET body = x'' WHERE journal = ? AND pending = 0 AND at < ? AND length(body) > 0"  # noqa: S608
-            f" AND input NOT IN ({places})",
-            (row.no, before, *spare),
-        )
+        self._run(f"UPDATE inputs SET body = x'' WHERE {_old_inputs(spare)}", (row.no, before, *spare))  # noqa: S608
+        return self._db.changes()
+
+    def remove_waits(self, row: JournalRow, prefix: str, before: int) -> int:
+        self._run(f"DELETE FROM waits WHERE {_OLD_WAITS}", (row.no, prefix, after_prefix(prefix), before))  # noqa: S608
         return self._db.changes()
 
 
@@ -110,9 +111,23 @@ class PruningQueries:
         )
         return [_sound(found) for found in rows.fetchall()]
 
+    def old(self, journal: str, before: int, spare: Sequence[int], prefix: str) -> tuple[int, int]:
+        no = self._db.execute("SELECT no FROM journals WHERE id = ?", (journal,)).get
+        inputs = f"SELECT count(*) FROM inputs WHERE {_old_inputs(spare)}"  # noqa: S608  constants
+        waits = f"SELECT count(*) FROM waits WHERE {_OLD_WAITS}"  # noqa: S608  constants
+        return (
+            self._db.execute(inputs, (no, before, *spare)).get,
+            self._db.execute(waits, (no, prefix, after_prefix(prefix), before)).get,
+        )
+
     def raw(self) -> Iterator[tuple[Tombstone, bool]]:
         for found in self._db.execute(f"{_SELECT} ORDER BY pos"):
             yield _row(found)
+
+
+def _old_inputs(spare: Sequence[int]) -> str:
+    places = ", ".join("?" * len(spare))
+    return f"journal = ? AND pending = 0 AND at < ? AND length(body) > 0 AND input NOT IN ({places})"
 
 
 def _find(db: Db, journal: str) -> Tombstone | None:

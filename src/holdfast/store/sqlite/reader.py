@@ -26,7 +26,7 @@ from holdfast.store.contract import (
 )
 from holdfast.store.decisions import as_work, earliest
 from holdfast.store.digests import blob_digest, sound_input, trusted
-from holdfast.store.sqlite.db import page
+from holdfast.store.sqlite.db import after_prefix, page
 from holdfast.store.sqlite.memories import MemoryQueries
 from holdfast.store.sqlite.notifications import NotificationQueries
 from holdfast.store.sqlite.pruning import PruningQueries
@@ -34,7 +34,6 @@ from holdfast.store.sqlite.rows import (
     INPUT_COLUMNS,
     JOURNAL_COLUMNS,
     WAIT_COLUMNS,
-    after_prefix,
     input_row,
     journal_row,
     raw_wait,

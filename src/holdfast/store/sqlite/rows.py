@@ -15,6 +15,7 @@ import msgspec
 from holdfast.errors import JournalCorrupt
 from holdfast.store.checksum import checksum, salt_of
 from holdfast.store.contract import InputRow, JournalRow, Owner, Wait
+from holdfast.store.sqlite.db import after_prefix
 from holdfast.store.sqlite.memories import MemoryTable
 from holdfast.store.sqlite.notifications import NotificationTable
 from holdfast.store.sqlite.pruning import PruningTable
@@ -312,11 +313,6 @@ class SqliteRows:
             (before,),
         )
         return self._db.changes()
-
-
-def after_prefix(prefix: str) -> str:
-    """The first text behind all that begin with this one."""
-    return prefix[:-1] + chr(ord(prefix[-1]) + 1)
 
 
 def _lease_columns(row: JournalRow) -> tuple[Any, ...]:

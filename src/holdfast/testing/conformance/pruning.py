@@ -258,3 +258,20 @@ async def a_key_whose_input_was_emptied_is_still_taken(stores: Stores) -> None:
             (3, True),
         ]
         assert await store.examine(audit) == []
+
+
+@case
+async def old_waits_that_are_settled_are_removed(stores: Stores) -> None:
+    clock = ManualClock()
+    async with stores.open(clock) as store:
+        lease = await leased(store, "s")
+        for name in ("w.1", "w.2", "x.1"):
+            await store.open_wait("s", name)
+        for name in ("w.1", "x.1"):
+            await store.cancel_wait("s", name)
+        clock.advance(10)
+        await store.open_wait("s", "w.3")
+        await store.cancel_wait("s", "w.3")
+        assert await store.count_old("s", clock.read().wall, (), "w.") == (0, 1)
+        assert await store.remove_waits(lease, "w.", clock.read().wall) == 1
+        assert [wait.name for wait in await store.waits("s")] == ["w.2", "w.3", "x.1"]

@@ -195,6 +195,7 @@ ON_A_JOURNAL: Final[dict[str, Call]] = {
     "cancel_wait": lambda store, lease: store.cancel_wait(lease.journal, "w"),
     "revoke_waits": lambda store, lease: store.revoke_waits(lease.journal),
     "trim_journal": lambda store, lease: store.trim_journal(lease, 0),
+    "remove_waits": lambda store, lease: store.remove_waits(lease, "w", 0),
     "empty_inputs": lambda store, lease: store.empty_inputs(lease, 0),
     "quarantine": lambda store, lease: store.quarantine(lease.journal, "a test"),
     "journal": lambda store, lease: store.journal(lease.journal),
@@ -246,5 +247,5 @@ ON_THE_STORE: Final[dict[str, Call]] = {
 }
 """Every call that needs none."""
 
-STALE: Final = ("append", "renew", "release", "carry", "trim_journal", "empty_inputs")
+STALE: Final = ("append", "renew", "release", "carry", "trim_journal", "empty_inputs", "remove_waits")
 """The calls that need a lease that is still theirs."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
-from holdfast.errors.processes import ProcessAbandoned, ProcessCancelled, ProcessFailed, ProcessPruned
+from holdfast.errors.processes import ProcessAbandoned, ProcessCancelled, ProcessFailed
 
 if TYPE_CHECKING:
     from holdfast.processes.timeline import ProcessLine
@@ -49,8 +49,6 @@ def raise_unless_completed(id: str, told: dict[str, Any]) -> None:
     match told["status"]:
         case "completed":
             return
-        case "pruned":
-            raise ProcessPruned(id, told["was"], told["at"])
         case "cancelled":
             raise ProcessCancelled(id, told["message"])
         case "abandoned":

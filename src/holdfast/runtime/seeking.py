@@ -13,7 +13,6 @@ import msgspec
 
 from holdfast.effects.values import decode_value, encode_value
 from holdfast.errors import BlobMissing, JournalMissing
-from holdfast.errors.journals import JournalPruned
 from holdfast.processes.ids import id_of, turn_wait
 from holdfast.processes.state import TERMINAL
 from holdfast.records import ErrorInfo
@@ -129,8 +128,6 @@ class ChildEnded:
     async def look(self) -> Found | None:
         try:
             line = await self._store.journal(self.label)
-        except JournalPruned as error:
-            return Found(encode_value({"status": "pruned", "was": error.status, "at": error.at}))
         except JournalMissing:
             return Found(error=ErrorInfo("ProcessUnknown", f"there is no process {id_of(self.label)!r}"))
         if line.status not in TERMINAL:

@@ -313,6 +313,10 @@ class LeasedJournal:
         if self._on_durable is not None:
             self._on_durable(self.journal)
 
+    async def confirm(self) -> None:
+        if not self._store.surely_holds(self._lease):
+            await self._store.renew(self._lease)
+
     async def put_blob(self, body: bytes) -> Blob:
         return await self._store.put_blob(body)
 
@@ -351,6 +355,9 @@ class RecordedJournal:
         spend: Spend | None = None,  # noqa: ARG002
     ) -> tuple[int, Awaitable[object]]:
         raise ReplayMiss(getattr(added[0], "key", self.journal))
+
+    async def confirm(self) -> None:
+        """Nothing is performed in a replay."""
 
     async def put_blob(self, body: bytes) -> Blob:
         self._kept[blob_digest(body)] = body

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import holdfast as hf
-from holdfast.records import Done
+from holdfast.effects.performer import idempotency_key
+from holdfast.records import Done, Failed, Unknown
 from holdfast.runtime import Runtime
 from holdfast.store import Store
 from holdfast.testing import MemoryBackend, MemoryDisk, SimulatedClock, SimulatedLoop, check, simulate
@@ -82,22 +83,27 @@ class Machine:
 
     def delay(self) -> float:
         """How long a commit takes; now and then a worker stalls for longer than its lease."""
-        if self.loop.random.random() < 0.02:
+        if self.loop.random.random() < 0.04:
             self.seen["stall"] += 1
             return self.loop.random.uniform(*STALL)
         return self.loop.random.uniform(0.0005, 0.01)
 
-    async def act(self, worker: Store, id: str, key: str, idempotency_key: str) -> None:
-        """Something is done to the world, by whoever runs the process here."""
+    async def act(self, worker: Store, id: str, key: str) -> None:
+        """Something is done to the world, by whoever runs the process here; now and then it takes long."""
         self._look(worker, id)
-        if any(isinstance(entry.record, Done) and entry.record.key == key for entry in self._records(id)):
-            self.problems.append(f"{key} of {id} was done again, although its outcome was recorded")
-        self.done[f"{id} {idempotency_key}"] += 1
-        await asyncio.sleep(self.loop.random.uniform(0, 0.05))
+        if key in self._recorded(id):
+            self.problems.append(f"an effect of {id} was performed again, although its outcome was recorded")
+        self.done[f"{id} {key}"] += 1
+        slow = self.loop.random.random() < 0.1
+        await asyncio.sleep(self.loop.random.uniform(1, 4) if slow else self.loop.random.uniform(0, 0.05))
         self._look(worker, id)
 
-    def _records(self, id: str) -> list[Any]:
-        return self.disk.records(f"process/{id}", 0, 10_000)
+    def _recorded(self, id: str) -> set[str]:
+        """The effects of a process that have an outcome, by their idempotency keys."""
+        journal = f"process/{id}"
+        outcomes = [entry.record for entry in self.disk.records(journal, 0, 10_000)]
+        keys = [record.key for record in outcomes if isinstance(record, Done | Failed | Unknown)]
+        return {idempotency_key(self.disk.store_id, journal, key) for key in keys}
 
     def _look(self, worker: Store, id: str) -> None:
         """Whoever runs a process holds it, or has lost it so lately that it can't have noticed."""
@@ -137,7 +143,7 @@ class Machine:
                 case "child":
                     return await (await ctx.start(child, f"{ctx.id}.{number}")).result()
                 case _:
-                    await ctx.sleep(self.loop.random.choice([0.01, 0.5, 5.0]) if number < 0 else 0.5)
+                    await ctx.sleep(0.5)
                     return "slept"
 
         @hf.process
@@ -149,7 +155,7 @@ class Machine:
     async def _stepped(self, ctx: hf.ProcessContext, worker: Store, number: int) -> str:
         async def work() -> str:
             key = ctx.idempotency_key
-            await self.act(worker, ctx.id, "", key)
+            await self.act(worker, ctx.id, key)
             return f"{ctx.id}.{number}"
 
         return await ctx.step("step", work)
@@ -157,7 +163,7 @@ class Machine:
     async def _paid(self, ctx: hf.ProcessContext, worker: Store, number: int) -> str:
         async def pay() -> str:
             key = ctx.idempotency_key
-            await self.act(worker, ctx.id, "", key)
+            await self.act(worker, ctx.id, key)
             if self.done[f"{ctx.id} {key}"] > 1:
                 self.problems.append(f"step {number} of {ctx.id} was paid twice")
             return "paid"
@@ -206,7 +212,8 @@ async def _lives(machine: Machine) -> None:
     """Workers come and go, alone and several at once."""
     choose = machine.loop.random
     for _ in range(choose.randrange(1, 6)):
-        lives = [choose.uniform(0.01, 1.5) for _ in range(choose.randrange(1, 4))]
+        longest = choose.choice([0.3, 1.5, 8.0])
+        lives = [choose.uniform(0.01, longest) for _ in range(choose.randrange(1, 4))]
         ends = await asyncio.gather(*[machine.worker(life) for life in lives], return_exceptions=True)
         for end in ends:
             if isinstance(end, BaseException) and not isinstance(end, hf.StoreError):

@@ -107,6 +107,10 @@ class Ledger(Protocol):
         """
         ...
 
+    async def confirm(self) -> None:
+        """Make sure that nobody else drives this journal now; an error when somebody does."""
+        ...
+
     async def put_blob(self, body: bytes) -> Blob:
         """Keep large bytes."""
         ...
@@ -341,10 +345,23 @@ class Performer:
             case Again():
                 return await self.attempt(key, None, call)
             case Begin(intent):
+                if intent:
+                    await self._confirm()
                 return await self.attempt(key, None if intent else ask, call)
             case Mismatch() | Miss():
                 message = f"{decision!r} must have stopped the run"
                 raise InvariantBroken(message)
+
+    async def _confirm(self) -> None:
+        """What is not repeated must not be begun by one who was stopped for so long that somebody else has taken over.
+
+        That one finds an intent without an outcome, and tells that nobody knows: then it must not happen later.
+        """
+        try:
+            await self._ledger.confirm()
+        except HoldfastError as error:
+            raise self.halt(error) from error
+        self.check_running()
 
     def intention(self, key: str, ask: Ask) -> Intended:
         """The record that says an effect is about to be performed."""

@@ -87,6 +87,8 @@ class Store(InboxCalls, WaitCalls, NotificationCalls, MemoryCalls, RuleCalls, Sp
         for name, value in msgspec.structs.asdict(backend.limits).items():
             check_int(f"limit {name}", value, least=1)
         super().__init__(backend)
+        self._terms: dict[str, tuple[int, int]] = {}
+        """Of each lease that was claimed here, its epoch, and until when nobody else can hold it (monotonic)."""
 
     async def __aenter__(self) -> Self:
         return self
@@ -349,11 +351,24 @@ class Store(InboxCalls, WaitCalls, NotificationCalls, MemoryCalls, RuleCalls, Sp
         """Become the one who advances `journal`; `LeaseHeld` when somebody else is and lives."""
         check_id("journal id", journal)
         check_int("lease time", ttl_ms, least=MIN_LEASE_MS)
-        return await self._submit(Claim(journal, self._backend.owner, ttl_ms))
+        asked = self._backend.clock.read().mono
+        lease = await self._submit(Claim(journal, self._backend.owner, ttl_ms))
+        self._terms[journal] = (lease.epoch, asked + ttl_ms)
+        return lease
 
     async def renew(self, lease: Lease) -> None:
         """Keep the lease for another term; `Fenced` when it has moved on."""
+        asked = self._backend.clock.read().mono
         await self._submit(Renew(_lease(lease)))
+        self._terms[lease.journal] = (lease.epoch, asked + lease.ttl_ms)
+
+    def surely_holds(self, lease: Lease) -> bool:
+        """Whether nobody else can hold this journal yet: the lease was claimed or renewed less than its term ago.
+
+        False proves nothing. Whoever is about to do something that must not be done twice renews it first.
+        """
+        epoch, end = self._terms.get(_lease(lease).journal, (0, 0))
+        return epoch == lease.epoch and self._backend.clock.read().mono < end
 
     async def release(self, lease: Lease, *, seen: int | None = None) -> None:
         """Give the lease back; `Fenced` when it has moved on.
@@ -363,7 +378,9 @@ class Store(InboxCalls, WaitCalls, NotificationCalls, MemoryCalls, RuleCalls, Sp
         """
         if seen is not None:
             check_int("seen", seen)
-        await self._submit(Release(_lease(lease), seen))
+        if self._terms.get(_lease(lease).journal, (0, 0))[0] == lease.epoch:
+            del self._terms[lease.journal]
+        await self._submit(Release(lease, seen))
 
     def owner_gone(self, owner: Owner) -> bool:
         """Whether that process certainly does not run any more, so that its leases can be claimed at once."""

@@ -343,19 +343,20 @@ class Performer:
             case SettleUnknown():
                 return Unknown(at=self._ledger.now(), key=key)
             case Again():
+                await self._confirm()
                 return await self.attempt(key, None, call)
             case Begin(intent):
-                if intent:
-                    await self._confirm()
+                await self._confirm()
                 return await self.attempt(key, None if intent else ask, call)
             case Mismatch() | Miss():
                 message = f"{decision!r} must have stopped the run"
                 raise InvariantBroken(message)
 
     async def _confirm(self) -> None:
-        """What is not repeated must not be begun by one who was stopped for so long that somebody else has taken over.
+        """Begin nothing here if this was stopped for so long that somebody else may have taken over.
 
-        That one finds an intent without an outcome, and tells that nobody knows: then it must not happen later.
+        That one may have done it by now; or it has found an intent without an outcome, and told that nobody knows:
+        then it must not happen later.
         """
         try:
             await self._ledger.confirm()

@@ -97,7 +97,7 @@ class ProcessLists:
         status = None if wanted.status is None else LISTED[wanted.status]
         size = min(max(size, 50), self._store.limits.page)
         while page := await self._store.journals(
-            role=ROLE, agent=wanted.name, status=status, session=wanted.session, before=last, limit=size
+            kind="process", role=ROLE, agent=wanted.name, status=status, session=wanted.session, before=last, limit=size
         ):
             yield page
             last = page[-1]

@@ -30,6 +30,7 @@ from holdfast.errors import (
     ReplayMismatch,
     ReplayMiss,
     RunFailed,
+    StoreBusy,
     StoreError,
 )
 from holdfast.names import check_id
@@ -51,6 +52,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _RENEWALS_PER_TERM: Final = 3
+_CONFIRMATIONS: Final = 5
+"""How often a lease is renewed in a row, where each answer takes longer than its term."""
 
 
 async def drive(  # noqa: PLR0913
@@ -314,8 +317,13 @@ class LeasedJournal:
             self._on_durable(self.journal)
 
     async def confirm(self) -> None:
+        for _ in range(_CONFIRMATIONS):
+            if self._store.surely_holds(self._lease):
+                return
+            await self._store.renew(self._lease)  # the answer may come so late that this says nothing any more
         if not self._store.surely_holds(self._lease):
-            await self._store.renew(self._lease)
+            message = f"the lease on {self.journal!r} runs out before the store has confirmed it"
+            raise StoreBusy(message)
 
     async def put_blob(self, body: bytes) -> Blob:
         return await self._store.put_blob(body)

@@ -9,7 +9,7 @@ import asyncio
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from forking import serve
+from forking import patiently, serve
 
 import holdfast as hf
 from holdfast.testing import World
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 ONES: Final = ("one", "two", "three")
 EVENTS: Final = ("red", "blue")
-PATIENCE: Final = 20.0
+PATIENCE: Final = 60.0
 ACTS: Final = (*ONES, *EVENTS, "child")
 A_MOMENT: Final = 0.001
 
@@ -90,7 +90,7 @@ async def _over(runtime: hf.Runtime, ids: list[str]) -> None:
 
 
 def _once(folder: Path, _: dict[str, str]) -> None:
-    asyncio.run(asyncio.wait_for(work(folder), PATIENCE))
+    asyncio.run(patiently(work(folder), PATIENCE))
 
 
 if __name__ == "__main__":

@@ -6,6 +6,8 @@ import asyncio
 from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
 
 from holdfast.effects.values import decode_value, encode_value
+from holdfast.errors.journals import JournalPruned
+from holdfast.errors.processes import ProcessPruned
 from holdfast.processes.ids import check_process_id, check_signal_key, journal_of
 from holdfast.processes.state import TERMINAL
 from holdfast.processes.timeline import event_of
@@ -52,8 +54,11 @@ class Process:
         `ProcessFailed`, `ProcessCancelled` or `ProcessAbandoned` where it did not complete. A process that can't go on
         here raises why. A `TimeoutError` after `timeout` seconds leaves it alone.
         """
-        async with asyncio.timeout(timeout):
-            state = await self._end()
+        try:
+            async with asyncio.timeout(timeout):
+                state = await self._end()
+        except JournalPruned as error:  # while this was waiting
+            raise ProcessPruned(self.id, error.status, error.at) from None
         told = await how_it_ended(self._runtime.store, state)
         raise_unless_completed(self.id, told)
         return told["value"] if returns is None else decode_value(encode_value(told["value"]), returns)

@@ -47,7 +47,7 @@ from holdfast.store.digests import blob_digest, sound_input, trusted
 from holdfast.store.memories.table import MemoryTable
 from holdfast.store.notifications.table import NotificationTable
 from holdfast.store.owners import this_process
-from holdfast.store.pruning.contract import UNUSED_MS
+from holdfast.store.pruning.disk import Forgetting, MemoryPruning
 from holdfast.store.pruning.table import TombstoneTable
 from holdfast.store.rules.table import RuleTable
 from holdfast.store.spending.table import SpendingTable
@@ -59,7 +59,6 @@ if TYPE_CHECKING:
 
     from holdfast.clock import Clock, Instant
     from holdfast.store.contract import Command, JournalFilter, Owner, Reader, WaitState
-    from holdfast.store.pruning.contract import Tombstone
     from holdfast.store.waits.contract import WaitFilter
 
 T = TypeVar("T")
@@ -73,7 +72,7 @@ class _Stored(NamedTuple):
     body: bytes
 
 
-class MemoryDisk:
+class MemoryDisk(Forgetting):
     """What was committed. Implements both the rows of a transaction and the reads."""
 
     def __init__(self) -> None:
@@ -96,7 +95,7 @@ class MemoryDisk:
         self.rules = RuleTable()
         self.spending = SpendingTable()
         self.stones = TombstoneTable()
-        self.pruning = _MemoryPruning(self)
+        self.pruning = MemoryPruning(self)
 
     # ---- Rows ----
 
@@ -192,67 +191,6 @@ class MemoryDisk:
         for row in self._journals.values():
             if row.owner == owner:
                 row.owner, row.expires, row.mono_expires = None, 0, 0
-
-    # ---- forgetting ----
-
-    def last_position_of(self, row: JournalRow) -> int:
-        """The position of the last record of a journal."""
-        return self._positions[row.no][-1]
-
-    def has_forks(self, row: JournalRow) -> bool:
-        """Whether others go on from its records."""
-        return any(other.parent == row.id for other in self._journals.values())
-
-    def remove_blobs(self, row: JournalRow, before: int) -> None:
-        """Remove old blobs that nobody but this journal refers to."""
-        mine = {digest for digest, no, _ in self._refs if no == row.no}
-        for digest in mine - {digest for digest, no, _ in self._refs if no != row.no}:
-            if digest in self._blobs and self._blobs[digest][0] < before:
-                del self._blobs[digest]
-
-    def remove(self, row: JournalRow) -> None:
-        """Remove a journal with all that belongs to it."""
-        self.trim(row, row.head)
-        del self._journals[row.id], self._positions[row.no], self._inputs[row.no], self._waits[row.no]
-        self._aliases = {place: number for place, number in self._aliases.items() if place[0] != row.no}
-        self._refs = {ref for ref in self._refs if ref[1] != row.no}
-        self.notifications.remove(row.id)
-
-    def trim(self, row: JournalRow, seq: int) -> int:
-        """Remove records up to `seq`; how many there were."""
-        doomed = self._positions[row.no][row.base : seq]
-        for pos in doomed:
-            self._feed[pos - 1] = None
-        self._refs = {ref for ref in self._refs if ref[1] != row.no or not 1 <= ref[2] <= seq}
-        return len(doomed)
-
-    def empty_inputs(self, row: JournalRow, before: int, spare: Sequence[int]) -> int:
-        """Forget what was said in old inputs."""
-        emptied = self._old_inputs(row, before, spare)
-        for one in emptied:
-            self._inputs[row.no][one.input] = replace(one, body=b"")
-        return len(emptied)
-
-    def _old_inputs(self, row: JournalRow, before: int, spare: Sequence[int]) -> list[InputRow]:
-        found = (one for one in self._inputs[row.no].values() if not one.pending and one.at < before and one.body)
-        return [one for one in found if one.input not in spare]
-
-    def remove_waits(self, row: JournalRow, prefix: str, before: int) -> int:
-        """Remove old waits that are settled."""
-        doomed = self._old_waits(row, prefix, before)
-        for name in doomed:
-            del self._waits[row.no][name]
-        return len(doomed)
-
-    def _old_waits(self, row: JournalRow, prefix: str, before: int) -> list[str]:
-        waits = self._waits[row.no].values()
-        settled = [wait for wait in waits if wait.state != "open" and 0 < wait.at < before]
-        return [wait.name for wait in settled if wait.name.startswith(prefix)]
-
-    def old(self, journal: str, before: int, spare: Sequence[int], prefix: str) -> tuple[int, int]:
-        """How much would be forgotten."""
-        row = self._known(journal)
-        return len(self._old_inputs(row, before, spare)), len(self._old_waits(row, prefix, before))
 
     # ---- Rows and Reader: a wait is found by the row inside a transaction, by id outside ----
 
@@ -451,27 +389,6 @@ class MemoryDisk:
         names = {row.no: row.id for row in self._journals.values()}
         for (no, key), number in self._aliases.items():
             yield names[no], key, number
-
-
-class _MemoryPruning:
-    """`PruningRows` and `PruningReader`."""
-
-    def __init__(self, disk: MemoryDisk) -> None:
-        self._disk = disk
-        self.find = disk.stones.find
-        self.after = disk.stones.after
-        self.raw = disk.stones.raw
-        self.last_position_of = disk.last_position_of
-        self.has_forks = disk.has_forks
-        self.trim = disk.trim
-        self.empty_inputs = disk.empty_inputs
-        self.remove_waits = disk.remove_waits
-        self.old = disk.old
-
-    def bury(self, row: JournalRow, stone: Tombstone) -> None:
-        self._disk.remove_blobs(row, stone.at - UNUSED_MS)
-        self._disk.remove(row)
-        self._disk.stones.keep(stone)
 
 
 def _matches(row: JournalRow, where: JournalFilter) -> bool:

@@ -369,8 +369,8 @@ async def test_a_version_in_a_branch_is_told_apart_from_that_of_another(tmp_path
     @hf.process(name="branches")
     async def new(ctx: hf.ProcessContext) -> list[bool]:
         async def branch(n: int) -> bool:
+            changed = n == 0 and await ctx.version("new")
             if n == 0:
-                changed = await ctx.version("new")
                 await ctx.step("same", int)
             await ctx.wait(f"go {n}")
             return changed if n == 0 else await ctx.version("new")

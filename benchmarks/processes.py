@@ -1,4 +1,4 @@
-"""The bars of durable functions: how soon the first step begins, and many timers that are pending.
+"""The bars of durable functions: how soon the first step begins, many timers that are pending, and lists of many.
 
 `python benchmarks/processes.py` measures these bars alone.
 """
@@ -29,6 +29,7 @@ TIMERS = 100_000
 AT_ONCE = 500
 SLEEPS = 10
 DAY_MS = 86_400_000
+LISTINGS = 7
 
 begun: list[float] = []
 
@@ -103,6 +104,21 @@ async def _late(path: Path) -> tuple[float, float]:
         return max(late) * 1000, _resident() - before
 
 
+async def _listed(path: Path) -> tuple[float, float]:
+    """Milliseconds until the newest 50 of all are listed, and until it is known that none of them is stuck."""
+    async with hf.open(path, processes=[naps], drive=False) as runtime:
+        lists: list[float] = []
+        stuck: list[float] = []
+        for _ in range(LISTINGS):
+            before = time.perf_counter()
+            await runtime.processes.list(status="waiting")
+            between = time.perf_counter()
+            await runtime.processes.stuck()
+            lists.append((between - before) * 1000)
+            stuck.append((time.perf_counter() - between) * 1000)
+        return statistics.median(lists), statistics.median(stuck)
+
+
 def _resident() -> float:
     """The memory of this process now, in MB."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize() / 2**20
@@ -114,6 +130,9 @@ def processes(folder: Path) -> Iterator[Bar]:
     detail = f"{taken * 1000:.2f} ms from start to the first step, one commit {commit * 1000:.2f} ms"
     yield Bar("process: start to first step, over a commit", (taken - commit) * 1000, 10, "at most", "ms", detail)
     asyncio.run(_fill(folder / "timers.db"))
+    listed, stuck = asyncio.run(_listed(folder / "timers.db"))
+    yield Bar("process: list the newest 50 of 100,000", listed, 50, "at most", "ms", f"median of {LISTINGS}")
+    yield Bar("process: what is stuck among 100,000", stuck, 500, "at most", "ms", f"median of {LISTINGS}; all sleep")
     late, grown = asyncio.run(_late(folder / "timers.db"))
     yield Bar("process: a due timer among 100,000 is late by", late, 100, "at most", "ms", f"the latest of {SLEEPS}")
     yield Bar("process: memory for 100,000 pending timers", grown, 20, "at most", "MB", "growth while they are pending")

@@ -11,6 +11,7 @@ from context import long_turn
 from ground import appends, imports, long_journal, many_sessions, resume
 from harness import harness
 from models import over_http
+from processes import processes
 from turns import crowds, long_session, loop_alone, parked, redrive
 
 HERE = Path(__file__).parent
@@ -20,10 +21,10 @@ def main() -> int:
     # On the disk of the work tree: a file system in memory would make every sync free.
     with tempfile.TemporaryDirectory(prefix=".bench-", dir=HERE) as name:
         folder = Path(name)
-        print("measuring; this takes three to four minutes ", end="", file=sys.stderr, flush=True)
+        print("measuring; this takes four to six minutes ", end="", file=sys.stderr, flush=True)
         bars = [*appends(folder), *long_journal(folder), *many_sessions(folder), *resume(folder), *imports()]
         bars += [*crowds(folder), *loop_alone(folder), *redrive(folder), *long_session(folder), *parked(folder)]
-        bars += [*over_http(folder), *harness(folder), *long_turn(folder)]
+        bars += [*over_http(folder), *harness(folder), *long_turn(folder), *processes(folder)]
     return report(bars, HERE / "results.json")
 
 

@@ -72,6 +72,7 @@ if TYPE_CHECKING:
     from holdfast.errors.processes import ProcessConflict as ProcessConflict
     from holdfast.errors.processes import ProcessFailed as ProcessFailed
     from holdfast.errors.processes import ProcessInvalid as ProcessInvalid
+    from holdfast.errors.processes import ProcessPruned as ProcessPruned
     from holdfast.errors.processes import ProcessUnknown as ProcessUnknown
     from holdfast.events import ApprovalRequested as ApprovalRequested
     from holdfast.events import AttemptReset as AttemptReset
@@ -165,6 +166,7 @@ if TYPE_CHECKING:
     from holdfast.processes.context import ProcessContext as ProcessContext
     from holdfast.processes.definition import Procedure as Procedure
     from holdfast.processes.definition import process as process
+    from holdfast.processes.pruning import PruneReport as PruneReport
     from holdfast.processes.stuck import Stuck as Stuck
     from holdfast.processes.timeline import ProcessEvent as ProcessEvent
     from holdfast.processes.timeline import ProcessLine as ProcessLine
@@ -311,11 +313,13 @@ _HOMES = {
     "ProcessFailed": "holdfast.errors.processes",
     "ProcessInvalid": "holdfast.errors.processes",
     "ProcessLine": "holdfast.processes.timeline",
+    "ProcessPruned": "holdfast.errors.processes",
     "ProcessStarted": "holdfast.events",
     "ProcessUnknown": "holdfast.errors.processes",
     "ProcessWaiting": "holdfast.events",
     "ProgramLimits": "holdfast.sandbox",
     "ProgramsUnavailable": "holdfast.errors",
+    "PruneReport": "holdfast.processes.pruning",
     "Reach": "holdfast.tools.reach",
     "Reasoning": "holdfast.messages",
     "ReasoningChunk": "holdfast.messages",

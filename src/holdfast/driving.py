@@ -30,6 +30,7 @@ from holdfast.errors import (
     ReplayMismatch,
     ReplayMiss,
     RunFailed,
+    StoreBusy,
     StoreError,
 )
 from holdfast.names import check_id
@@ -53,6 +54,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _RENEWALS_PER_TERM: Final = 3
+_CONFIRMATIONS: Final = 5
+"""How often a lease is renewed in a row, where each answer takes longer than its term."""
 
 
 async def drive(  # noqa: PLR0913
@@ -319,6 +322,15 @@ class LeasedJournal:
         if self._on_durable is not None:
             self._on_durable(self.journal)
 
+    async def confirm(self) -> None:
+        for _ in range(_CONFIRMATIONS):
+            if self._store.surely_holds(self._lease):
+                return
+            await self._store.renew(self._lease)  # the answer may come so late that this says nothing any more
+        if not self._store.surely_holds(self._lease):
+            message = f"the lease on {self.journal!r} runs out before the store has confirmed it"
+            raise StoreBusy(message)
+
     async def put_blob(self, body: bytes) -> Blob:
         return await self._store.put_blob(body)
 
@@ -358,6 +370,9 @@ class RecordedJournal:
         spend: Spend | None = None,  # noqa: ARG002
     ) -> tuple[int, Awaitable[object]]:
         raise ReplayMiss(getattr(added[0], "key", self.journal))
+
+    async def confirm(self) -> None:
+        """Nothing is performed in a replay."""
 
     async def put_blob(self, body: bytes) -> Blob:
         self._kept[blob_digest(body)] = body

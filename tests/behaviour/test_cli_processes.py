@@ -113,3 +113,19 @@ def test_an_id_that_no_process_has_is_told(flows: Shell) -> None:
     done = flows("processes", "cancel", "zzz")
     assert done.returncode == 2
     assert "there is no process 'zzz'" in done.stderr
+
+
+def test_processes_that_ended_are_pruned_from_the_shell(flows: Shell) -> None:
+    flows("processes", "start", "flows.py:greets", '{"name": "Ann"}', "--id", "a")
+    flows("processes", "start", "flows.py:asks", "--id", "b")
+    assert flows("processes", "prune", "--older-than", "1h").stdout == "pruned 0, kept 0\n"
+    flows.until(lambda: flows.json("processes", "prune", "--older-than", "1s", "--dry-run")["pruned"] == 1)
+    assert flows("processes", "prune", "--older-than", "1s").stdout == "pruned 1, kept 0\n"
+    assert [line["id"] for line in flows.json("processes")] == ["b"]
+    assert "ended as completed and was pruned" in flows("processes", "a").stderr
+
+
+def test_a_signal_from_the_shell_has_a_key(flows: Shell) -> None:
+    flows("processes", "start", "flows.py:asks", "--id", "a")
+    told = [flows("processes", "signal", "a", "other", "1", "--key", "k").stdout for _ in range(2)]
+    assert told == ["signalled 'other' to a\n", "already signalled 'other' to a\n"]

@@ -287,8 +287,103 @@ async def test_code_that_asks_for_another_step_stops_with_both_sides(tmp_path: P
             await process.result(timeout=SOON)
 
 
+async def _changed(path: Path, old: Any, new: Any, told: str) -> None:
+    """Begin with the old code, go on with the new one: it stops, and says what differs."""
+    async with hf.open(path, processes=[old]) as runtime:
+        process = await runtime.start(old, id="p")
+        await until(lambda: _is(process, "waiting"))
+    async with hf.open(path, processes=[new]) as runtime:
+        process = runtime.processes.handle("p")
+        await process.signal("go")
+        with pytest.raises(hf.ReplayMismatch, match=told):
+            await process.result(timeout=SOON)
+        assert [stuck.id for stuck in await runtime.processes.stuck()] == ["p"]
+
+
+async def test_code_that_leaves_out_a_recorded_step_stops_before_it_ends(tmp_path: Path) -> None:
+    @hf.process(name="orders")
+    async def old(ctx: hf.ProcessContext) -> None:
+        await ctx.wait("go")
+
+    @hf.process(name="orders")
+    async def new(ctx: hf.ProcessContext) -> None:
+        await asyncio.sleep(0)
+
+    await _changed(tmp_path / "s.db", old, new, "process/go")
+
+
+async def test_code_that_gives_a_recorded_step_other_arguments_stops(tmp_path: Path) -> None:
+    @hf.process(name="orders")
+    async def old(ctx: hf.ProcessContext) -> None:
+        await ctx.step("reserve", abs, -1)
+        await ctx.wait("go")
+
+    @hf.process(name="orders")
+    async def new(ctx: hf.ProcessContext) -> None:
+        await ctx.step("reserve", abs, -2)
+        await ctx.wait("go")
+
+    await _changed(tmp_path / "s.db", old, new, "-2")
+
+
+async def test_branches_of_a_plain_gather_get_their_own_results_after_a_restart(tmp_path: Path) -> None:
+    ran: list[str] = []
+
+    @hf.process
+    async def gathers(ctx: hf.ProcessContext) -> list[str]:
+        async def branch(n: int) -> str:
+            def first() -> str:
+                ran.append(f"{n}")
+                return f"{n}a"
+
+            found = await ctx.step("same", first)
+            return found + str(await ctx.wait(f"go {n}"))
+
+        return list(await asyncio.gather(*[branch(n) for n in range(3)]))
+
+    async with hf.open(tmp_path / "s.db", processes=[gathers]) as runtime:
+        process = await runtime.start(gathers, id="p")
+        await until(lambda: _is(process, "waiting"))
+    async with hf.open(tmp_path / "s.db", processes=[gathers]) as runtime:
+        for n in (2, 0, 1):
+            await runtime.signal("p", f"go {n}", n)
+        assert await runtime.processes.handle("p").result(timeout=SOON) == ["0a0", "1a1", "2a2"]
+    assert sorted(ran) == ["0", "1", "2"]
+
+
 async def _is(process: hf.Process, status: str) -> bool:
     return await process.status() == status
+
+
+async def test_a_version_in_a_branch_is_told_apart_from_that_of_another(tmp_path: Path) -> None:
+    @hf.process(name="branches")
+    async def old(ctx: hf.ProcessContext) -> list[bool]:
+        async def branch(n: int) -> bool:
+            if n == 0:
+                await ctx.step("same", int)
+            await ctx.wait(f"go {n}")
+            return False
+
+        return list(await asyncio.gather(*[branch(n) for n in range(2)]))
+
+    @hf.process(name="branches")
+    async def new(ctx: hf.ProcessContext) -> list[bool]:
+        async def branch(n: int) -> bool:
+            changed = n == 0 and await ctx.version("new")
+            if n == 0:
+                await ctx.step("same", int)
+            await ctx.wait(f"go {n}")
+            return changed if n == 0 else await ctx.version("new")
+
+        return list(await asyncio.gather(*[branch(n) for n in range(2)]))
+
+    async with hf.open(tmp_path / "s.db", processes=[old]) as runtime:
+        process = await runtime.start(old, id="p")
+        await until(lambda: _is(process, "waiting"))
+    async with hf.open(tmp_path / "s.db", processes=[new]) as runtime:
+        for n in range(2):
+            await runtime.signal("p", f"go {n}", n)
+        assert await runtime.processes.handle("p").result(timeout=SOON) == [False, True]
 
 
 async def test_a_version_lets_processes_that_run_go_on_as_they_began(tmp_path: Path) -> None:

@@ -6,10 +6,14 @@ child, and answers with its exit status. It has no threads itself.
 
 from __future__ import annotations
 
+import asyncio
+import faulthandler
+import io
 import json
 import os
 import subprocess
 import sys
+import time
 import traceback
 from collections import Counter
 from pathlib import Path
@@ -20,7 +24,7 @@ from tests.importing import import_everything
 from holdfast.testing import arm_from_environment
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Coroutine
 
 PATIENCE = 30.0
 ROOT = Path(__file__).parents[2]
@@ -77,6 +81,20 @@ def _child(work: Callable[[Path, dict[str, str]], object], request: dict[str, st
         (folder / "error.txt").write_text(traceback.format_exc())
         return 1
     return 0
+
+
+async def patiently(work: Coroutine[None, None, None], seconds: float) -> None:
+    """Do the work within a time; where it takes longer, tell where it stands, and whether it was busy or waited."""
+    task = asyncio.ensure_future(work)
+    done, _ = await asyncio.wait({task}, timeout=seconds)
+    if done:
+        return task.result()
+    stacks = io.StringIO()
+    for each in asyncio.all_tasks():
+        each.print_stack(file=stacks)
+    faulthandler.dump_traceback(file=sys.stderr)
+    message = f"not done in {seconds} s, with {time.process_time():.1f} s of CPU\n{stacks.getvalue()}"
+    raise TimeoutError(message)
 
 
 def error_in(folder: Path) -> str:

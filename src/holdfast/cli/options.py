@@ -62,3 +62,8 @@ AsOption: TypeAlias = Annotated[
     typer.Option("--as", metavar="ID", help="The exact id of the session, which is made if there is none."),
 ]
 JsonOption: TypeAlias = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
+
+OlderThanOption = Annotated[
+    str, typer.Option("--older-than", metavar="SPAN", help="How long ago it was: 30d, 12h, 90m, 45s.")
+]
+DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Only say what would be forgotten.")]

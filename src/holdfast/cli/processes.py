@@ -8,7 +8,8 @@ import typer
 from typer.core import TyperGroup
 
 from holdfast.cli.failures import explained
-from holdfast.cli.options import DEFAULT_STORE, JsonOption, StoreOption
+from holdfast.cli.options import DEFAULT_STORE, DryRunOption, JsonOption, OlderThanOption, StoreOption
+from holdfast.cli.spans import span
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -115,18 +116,22 @@ def work(
 
 
 @app.command()
-def signal(
+def signal(  # noqa: PLR0913
     context: typer.Context,
     id: ProcessArgument,
     name: Annotated[str, typer.Argument(metavar="NAME", help="What it waits for.", show_default=False)],
     value: ValueArgument = "null",
     *,
+    key: Annotated[
+        str | None,
+        typer.Option("--key", metavar="KEY", help="The same key again is the same signal.", show_default=False),
+    ] = None,
     store: StoreOption = DEFAULT_STORE,
 ) -> None:
     """Answer what a process waits for, or will wait for."""
     from holdfast.cli import processlist  # noqa: PLC0415
 
-    _finish(processlist.signalled(_before(context, "store", store), id, name, value))
+    _finish(processlist.signalled(_before(context, "store", store), id, name, value, key))
 
 
 @app.command()
@@ -168,6 +173,27 @@ def stuck(context: typer.Context, *, as_json: JsonOption = False, store: StoreOp
     from holdfast.cli import processlist  # noqa: PLC0415
 
     _finish(processlist.stuck(_before(context, "store", store), as_json=_json(context, as_json=as_json)))
+
+
+@app.command()
+def prune(  # noqa: PLR0913
+    context: typer.Context,
+    *,
+    older_than: OlderThanOption,
+    name: Annotated[str | None, typer.Option(metavar="NAME", help="Only those of this function.")] = None,
+    dry_run: DryRunOption = False,
+    as_json: JsonOption = False,
+    store: StoreOption = DEFAULT_STORE,
+) -> None:
+    """Forget processes that ended so long ago: their steps, results and signals go, how they ended stays.
+
+    What is not over is kept, and what a process that is under way may still ask for. Their ids are never used again.
+    """
+    from holdfast.cli import processlist  # noqa: PLC0415
+
+    path, shown = _before(context, "store", store), _json(context, as_json=as_json)
+    named = name if name is not None else _before(context, "name", name)
+    _finish(processlist.pruned(path, span("--older-than", older_than), named, dry_run=dry_run, as_json=shown))
 
 
 def _json(context: typer.Context, *, as_json: bool) -> bool:

@@ -15,7 +15,8 @@ from holdfast.cli.loading import load_file, load_module
 from holdfast.cli.sessions import looking
 from holdfast.cli.terminal import duration, one_line, stdout, table
 from holdfast.errors import JournalMissing
-from holdfast.errors.processes import ProcessUnknown
+from holdfast.errors.journals import JournalPruned
+from holdfast.errors.processes import ProcessPruned, ProcessUnknown
 from holdfast.processes.definition import AnyProcedure, Procedure
 from holdfast.processes.ids import ROLE, id_of, journal_of
 from holdfast.processes.timeline import ProcessEvent, ProcessLine  # noqa: TC001  msgspec reads the annotations
@@ -24,6 +25,7 @@ from holdfast.runtime import open as open_runtime
 from holdfast.runtime.seeking import value_of
 
 if TYPE_CHECKING:
+    from datetime import timedelta
     from types import ModuleType
 
     from holdfast.cli.terminal import Terminal
@@ -164,17 +166,33 @@ async def worked(path: Path, reference: str) -> int:
     return 0
 
 
-async def signalled(path: Path, given: str, name: str, text: str) -> int:
+async def signalled(path: Path, given: str, name: str, text: str, key: str | None = None) -> int:
     """Answer what a process waits for."""
     value = _value(text)
     async with looking(path) as runtime:
         id = await find_process(runtime.store, given)
+        told = await runtime.signal(id, name, value, key=key)
         line = await runtime.processes.line(id)
-        if line.status not in {"running", "waiting"}:
-            stdout().line(f"too late: {id} had ended ({line.status})")
-            return FAILED
-        await runtime.processes.send_signal(id, name, value)
-    stdout().line(f"signalled {name!r} to {id}")
+    if told == "too_late":
+        stdout().line(f"too late: {id} had ended ({line.status})")
+        return FAILED
+    stdout().line(f"{told.replace('_', ' ')} {name!r} to {id}")
+    return 0
+
+
+async def pruned(path: Path, older_than: timedelta, name: str | None, *, dry_run: bool, as_json: bool) -> int:
+    """Forget processes that are over."""
+    async with looking(path) as runtime:
+        report = await runtime.processes.prune(older_than, name=name, dry_run=dry_run)
+    out = stdout()
+    if as_json:
+        out.line(msgspec.json.encode(report).decode())
+        return 0
+    out.line(f"{'would prune' if dry_run else 'pruned'} {report.pruned:,}, kept {report.kept:,}")
+    for one in report.processes if dry_run else ():
+        out.line(out.clean(f"  {one.id} ({one.name}): {one.status}"))
+    for kept in report.reasons:
+        out.line(out.clean(f"  kept {kept.id} ({kept.name}): {one_line(kept.reason, 200)}"))
     return 0
 
 
@@ -260,6 +278,8 @@ async def find_process(store: Store, given: str) -> str:
     try:
         if (await store.journal(journal_of(given))).role == ROLE:
             return given
+    except JournalPruned as error:
+        raise ProcessPruned(given, error.status, error.at) from None
     except JournalMissing:
         pass
     known: list[str] = []

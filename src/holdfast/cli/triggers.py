@@ -10,10 +10,12 @@ import typer
 from typer.core import TyperGroup
 
 from holdfast.cli.failures import CallInvalid, explained
-from holdfast.cli.options import DEFAULT_STORE, JsonOption, StoreOption
+from holdfast.cli.options import DEFAULT_STORE, DryRunOption, JsonOption, OlderThanOption, StoreOption
+from holdfast.cli.spans import span
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
+    from datetime import timedelta
 
     from holdfast.cli.terminal import Terminal
     from holdfast.runtime.triggers import TriggerStatus
@@ -37,7 +39,7 @@ app = typer.Typer(
     cls=_Triggers,
     invoke_without_command=True,
     rich_markup_mode=None,
-    subcommand_metavar="[NAME | fire NAME | enable NAME | disable NAME]",
+    subcommand_metavar="[NAME | fire NAME | enable NAME | disable NAME | remove NAME | prune [NAME]]",
 )
 
 NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="A trigger.", show_default=False)]
@@ -108,6 +110,39 @@ def disable(
     """Let a trigger take nothing new in. What it has reserved is started all the same."""
     as_json = as_json or _before(context, "as_json", as_json)
     _finish(_switch(_before(context, "store", store), name, by, enabled=False, as_json=as_json))
+
+
+@app.command()
+def remove(
+    context: typer.Context,
+    name: NameArgument,
+    *,
+    by: ByOption = "",
+    as_json: JsonOption = False,
+    store: StoreOption = DEFAULT_STORE,
+) -> None:
+    """Remove a trigger: nothing new comes in, and what is reserved is dropped. What it started goes on.
+
+    A process whose code still declares it brings it back when it starts, as its next revision.
+    """
+    as_json = as_json or _before(context, "as_json", as_json)
+    _finish(_remove(_before(context, "store", store), name, by, as_json=as_json))
+
+
+@app.command()
+def prune(  # noqa: PLR0913
+    context: typer.Context,
+    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="One trigger.", show_default=False)] = None,
+    *,
+    older_than: OlderThanOption,
+    dry_run: DryRunOption = False,
+    as_json: JsonOption = False,
+    store: StoreOption = DEFAULT_STORE,
+) -> None:
+    """Forget what triggers recorded so long ago. How they stand stays, and every key: nothing starts a second time."""
+    as_json = as_json or _before(context, "as_json", as_json)
+    before = span("--older-than", older_than)
+    _finish(_prune(_before(context, "store", store), name, before, dry_run=dry_run, as_json=as_json))
 
 
 def _before(context: typer.Context, name: str, own: _T) -> _T:
@@ -183,6 +218,33 @@ async def _switch(path: Path, name: str, by: str, *, enabled: bool, as_json: boo
     waiting = f"; {found.reserved:,} reserved will be started" if found.reserved else ""
     said = f"{name} is {'enabled' if found.enabled else 'disabled'}{waiting}"
     stdout().line(msgspec.json.encode(found).decode() if as_json else said)
+
+
+async def _remove(path: Path, name: str, by: str, *, as_json: bool) -> None:
+    from holdfast.cli.sessions import looking  # noqa: PLC0415
+    from holdfast.cli.terminal import stdout  # noqa: PLC0415
+
+    async with looking(path) as runtime:
+        await runtime.triggers.remove(name, by=by)
+    told = {"trigger": name, "removed": True}
+    stdout().line(msgspec.json.encode(told).decode() if as_json else f"{name} is removed")
+
+
+async def _prune(path: Path, name: str | None, older_than: timedelta, *, dry_run: bool, as_json: bool) -> None:
+    from holdfast.cli.sessions import looking  # noqa: PLC0415
+    from holdfast.cli.terminal import stdout  # noqa: PLC0415
+
+    async with looking(path) as runtime:
+        found = await runtime.triggers.prune(name, older_than=older_than, dry_run=dry_run)
+    out = stdout()
+    if as_json:
+        out.line(msgspec.json.encode(found).decode())
+        return
+    for one in found:
+        counts = f"{one.records:,} records, {one.payloads:,} payloads, {one.alarms:,} alarms"
+        out.line(out.clean(f"{one.name}: {one.problem or (('would forget ' if dry_run else 'forgot ') + counts)}"))
+    if not found:
+        out.line("no triggers")
 
 
 def _rows(out: Terminal, found: list[TriggerStatus], now: int) -> list[str]:

@@ -112,6 +112,10 @@ class Ledger(Protocol):
         """
         ...
 
+    async def confirm(self) -> None:
+        """Make sure that nobody else drives this journal now; an error when somebody does."""
+        ...
+
     async def put_blob(self, body: bytes) -> Blob:
         """Keep large bytes."""
         ...
@@ -344,12 +348,26 @@ class Performer:
             case SettleUnknown():
                 return Unknown(at=self._ledger.now(), key=key)
             case Again():
+                await self._confirm()
                 return await self.attempt(key, None, call)
             case Begin(intent):
+                await self._confirm()
                 return await self.attempt(key, None if intent else ask, call)
             case Mismatch() | Miss():
                 message = f"{decision!r} must have stopped the run"
                 raise InvariantBroken(message)
+
+    async def _confirm(self) -> None:
+        """Begin nothing here if this was stopped for so long that somebody else may have taken over.
+
+        That one may have done it by now; or it has found an intent without an outcome, and told that nobody knows:
+        then it must not happen later.
+        """
+        try:
+            await self._ledger.confirm()
+        except HoldfastError as error:
+            raise self.halt(error) from error
+        self.check_running()
 
     def intention(self, key: str, ask: Ask) -> Intended:
         """The record that says an effect is about to be performed."""

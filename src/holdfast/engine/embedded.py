@@ -173,6 +173,11 @@ class Embedded:
         return self._stuck.get(session)
 
     @property
+    def all_stuck(self) -> tuple[str, ...]:
+        """What is not driven here any more."""
+        return tuple(self._stuck)
+
+    @property
     def active(self) -> int:
         """How many sessions are being driven."""
         return len(self._active)

@@ -24,6 +24,31 @@ class JournalMissing(UsageError):
         self.journal = journal
 
 
+class JournalPruned(JournalMissing):
+    """A journal had this id, was over, and was pruned. Ids are never used again."""
+
+    def __init__(self, journal: str, status: str, at: int, *, same: bool = False) -> None:
+        UsageError.__init__(
+            self, f"{journal!r} ended as {status} and was pruned; ids are never used again, choose another"
+        )
+        self.journal = journal
+        self.status = status
+        """How it ended."""
+        self.at = at
+        """When it was pruned, in wall milliseconds."""
+        self.same = same
+        """Whether it was begun with the very input that was offered now."""
+
+
+class JournalInUse(UsageError):
+    """The journal can't be pruned now: it is not over, or something still needs it."""
+
+    def __init__(self, journal: str, reason: str) -> None:
+        super().__init__(f"{journal!r} is kept: {reason}; prune it when it is over and nobody needs it")
+        self.journal = journal
+        self.reason = reason
+
+
 class JournalConflict(UsageError):
     """The journal exists with another kind or agent."""
 

@@ -22,6 +22,21 @@ class ProcessUnknown(UsageError):
         self.process = process
 
 
+class ProcessPruned(ProcessUnknown):
+    """The process is over and was pruned: how it ended is known, its result and its story are gone."""
+
+    def __init__(self, process: str, status: str, at: int) -> None:
+        UsageError.__init__(
+            self,
+            f"the process {process!r} ended as {status} and was pruned since; prune later where results are asked for",
+        )
+        self.process = process
+        self.status = status
+        """How it ended."""
+        self.at = at
+        """When it was pruned, in wall milliseconds."""
+
+
 class ProcessConflict(UsageError):
     """The id belongs to a process that was started with another function or other arguments. Nothing was started."""
 

@@ -23,6 +23,8 @@ ABANDON: Final = "holdfast/abandon"
 """The key of the input that gives up a process whose owner is gone."""
 TRANSFER: Final = "holdfast/transfer/"
 """What the keys of inputs begin with that give a process to another session."""
+OWN_KEYS: Final = "holdfast/"
+"""What keys of Holdfast itself begin with."""
 MAX_ID: Final = 160
 """Longest id of a process, in characters: longer names are made of it."""
 
@@ -34,6 +36,16 @@ def check_process_id(id: object) -> str:
     checked = check_id("process", id)
     if len(checked) > MAX_ID:
         raise InvalidId("process", id, f"it has {len(checked)} characters, the limit is {MAX_ID}")
+    return checked
+
+
+def check_signal_key(key: object) -> str | None:
+    """The key of a signal, if it has one and the caller may choose it."""
+    if key is None:
+        return None
+    checked = check_id("key", key)
+    if checked.startswith(OWN_KEYS):
+        raise InvalidId("key", key, f"keys that begin with {OWN_KEYS!r} are Holdfast's own")
     return checked
 
 

@@ -49,6 +49,8 @@ class ProcessLine(msgspec.Struct, frozen=True, kw_only=True):
     """What it waits for."""
     error: str | None = None
     children: tuple[str, ...] = ()
+    pruned: int | None = None
+    """When it was pruned; None while it is there."""
 
 
 class ProcessEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -46,6 +46,7 @@ async def open(  # noqa: PLR0913
     limits: StoreLimits | None = None,
     clock: Clock | None = None,
     processes: Sequence[AnyProcedure] = (),
+    retention: timedelta | float | None = None,
 ) -> AsyncGenerator[Runtime]:
     """Open the store at `path` (None: in memory) with the agents that may run on it, as an async context manager.
 
@@ -56,7 +57,8 @@ async def open(  # noqa: PLR0913
     tool nor the agent says; `hf.LIVE` (0.3 s) suits a person who waits for each answer.
     `max_calls` tool calls run at once in this process, of all tools together; of several runtimes, the lowest counts.
     `secrets` are lent to tools as ``ctx.secrets["NAME"]`` and hidden wherever something is written; `processes` are the
-    durable functions that may run.
+    durable functions that may run. With `retention`, processes that ended so long ago are pruned while this is open,
+    and what triggers recorded so long ago; without, all is kept.
     `prices` go before the known ones: ``{"provider:model": hf.Price(input=3, output=15)}``, dollars a million tokens.
     """
     with rare_collections(), watching(), at_most(max_calls):
@@ -75,6 +77,7 @@ async def open(  # noqa: PLR0913
                 hooks=hooks,
                 inline_budget=inline_budget,
                 processes=processes,
+                retention=retention,
             ) as runtime,
         ):
             yield runtime

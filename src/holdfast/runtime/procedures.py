@@ -6,7 +6,7 @@ import asyncio
 import logging
 import secrets
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, get_args
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import msgspec
 
@@ -21,9 +21,18 @@ from holdfast.errors import (
     StoreError,
     WaitUnknown,
 )
-from holdfast.errors.processes import FunctionUnknown, ProcessConflict, ProcessInvalid, ProcessUnknown
-from holdfast.names import check_choice, check_id, check_text
+from holdfast.errors.journals import JournalPruned
+from holdfast.errors.processes import (
+    FunctionUnknown,
+    ProcessConflict,
+    ProcessInvalid,
+    ProcessPruned,
+    ProcessUnknown,
+)
+from holdfast.names import check_id, check_text
+from holdfast.policy.spans import milliseconds
 from holdfast.processes.definition import AnyProcedure, Procedure
+from holdfast.processes.glance import TAIL, state_of
 from holdfast.processes.ids import (
     ABANDON,
     CALL,
@@ -33,20 +42,18 @@ from holdfast.processes.ids import (
     check_process_id,
     external_wait,
     id_of,
-    is_process_journal,
     journal_of,
-    number_of,
     run_of,
     signal_prefix,
-    signal_wait,
 )
-from holdfast.processes.state import LISTED, TERMINAL, ProcessStatus, Registration
-from holdfast.processes.stuck import Stuck, why_stuck
-from holdfast.processes.timeline import ProcessEvent, ProcessLine, event_of, line_of
-from holdfast.records import touches_lists
+from holdfast.processes.pruning import line_of_tombstone
+from holdfast.processes.state import TERMINAL, Registration
+from holdfast.processes.timeline import event_of, line_of
 from holdfast.runtime.outcome import TurnReader
 from holdfast.runtime.process_handle import Process
 from holdfast.runtime.process_journal import read_process
+from holdfast.runtime.process_lists import Changes, ProcessLists, Wanted
+from holdfast.runtime.process_pruning import Pruner
 from holdfast.runtime.processing import ProcessDrive
 from holdfast.runtime.seeking import TURN, AwaitedTurn
 from holdfast.spawning import spawn
@@ -57,7 +64,11 @@ if TYPE_CHECKING:
     from datetime import timedelta
 
     from holdfast.agent import Agent
-    from holdfast.processes.state import ProcessState
+    from holdfast.processes.pruning import PruneReport
+    from holdfast.processes.state import ProcessState, ProcessStatus
+    from holdfast.processes.stuck import Stuck
+    from holdfast.processes.timeline import ProcessEvent, ProcessLine
+    from holdfast.runtime.process_handle import Signalled
     from holdfast.runtime.runtime import Runtime
     from holdfast.runtime.surroundings import Surround
     from holdfast.store.contract import Journal, Work
@@ -68,7 +79,6 @@ MAX_REGISTRATION: Final = 256 * 1024
 """Longest arguments of a process, as JSON, in bytes."""
 MAX_SIGNALS: Final = 10_000
 """How many signals of one name may wait for a process."""
-_SHARED: Final = frozenset(("failed", "abandoned"))
 
 
 class Engine(Protocol):
@@ -78,14 +88,9 @@ class Engine(Protocol):
     def poke(self, session: str, *, again: bool = False) -> None: ...
     def retry(self, session: str) -> None: ...
     def stuck(self, session: str) -> HoldfastError | None: ...
+    @property
+    def all_stuck(self) -> Sequence[str]: ...
     def wake(self) -> None: ...
-
-
-class Changes(NamedTuple):
-    """What changed, and the cursor to go on from."""
-
-    cursor: int
-    changed: Sequence[ProcessEvent]
 
 
 class Processes:
@@ -97,6 +102,7 @@ class Processes:
         self._around = around
         self._store = around.store
         self._functions: dict[str, AnyProcedure] = {}
+        self._lists = ProcessLists(self._store, self._functions)
         self._left: set[str] = set()
         """Processes that only somebody else may go on with."""
         self._turns: dict[tuple[str, str], asyncio.Task[None]] = {}
@@ -159,12 +165,18 @@ class Processes:
             receipt = await self._store.accept_into(
                 journal, "process", made.name, content, key=CALL, role=ROLE, session=session
             )
+        except JournalPruned as error:
+            if error.same:
+                return id  # it has run, and does not run again
+            raise self._conflict(id, made) from None
         except (KeyConflict, JournalConflict):
-            asked = f"{made.name}({msgspec.json.encode(made.arguments).decode()[:200]})"
-            raise ProcessConflict(id, asked) from None
+            raise self._conflict(id, made) from None
         if receipt.fresh and self.engine is not None:
             self.engine.begin_task(journal, ProcessDrive(self._around, self, journal))
         return id
+
+    def _conflict(self, id: str, made: Registration) -> ProcessConflict:
+        return ProcessConflict(id, f"{made.name}({msgspec.json.encode(made.arguments).decode()[:200]})")
 
     def drive_of(self, work: Work | str, only: str | None) -> ProcessDrive | None:
         """What drives a process here, if its function is known or somebody asked for it."""
@@ -187,26 +199,42 @@ class Processes:
         return Process(self._runtime, self, id)
 
     async def get(self, id: str) -> Process:
-        """The process with this id; `ProcessUnknown` when there is none."""
-        await self._line(journal_of(id))
+        """The process with this id, also one that was pruned; `ProcessUnknown` when there never was one."""
+        with suppress(ProcessPruned):
+            await self._line(journal_of(id))
         return self.handle(id)
 
     async def _line(self, journal: str) -> Journal:
         try:
             return await self._store.journal(journal)
+        except JournalPruned as error:
+            raise ProcessPruned(id_of(journal), error.status, error.at) from None
         except JournalMissing:
             raise ProcessUnknown(id_of(journal)) from None
 
     async def read(self, journal: str) -> ProcessState:
-        """A process with all of its records; `ProcessUnknown` when there is none."""
+        """A process with all of its records; `ProcessUnknown` when there is none, `ProcessPruned` when there was."""
         try:
             return await read_process(self._store, journal)
+        except JournalPruned as error:
+            raise ProcessPruned(id_of(journal), error.status, error.at) from None
         except JournalMissing:
             raise ProcessUnknown(id_of(journal)) from None
 
+    async def _glance(self, journal: str) -> ProcessState:
+        """A process as far as its last records tell."""
+        found = await self._store.glimpses([journal], prefix=TRANSFER, tail=TAIL)
+        return await self.read(journal) if not found or found[0].tail is None else state_of(found[0])
+
     async def line(self, id: str) -> ProcessLine:
-        """How a process stands."""
-        return line_of(await self.read(journal_of(id)))
+        """How a process stands, or stood when it was pruned."""
+        try:
+            return line_of(await self.read(journal_of(id)))
+        except ProcessPruned:
+            stone = await self._store.tombstone(journal_of(id))
+            if stone is None:
+                raise
+            return line_of_tombstone(stone)
 
     async def list(  # noqa: PLR0913
         self,
@@ -218,75 +246,43 @@ class Processes:
         before: ProcessLine | None = None,
         limit: int = 50,
     ) -> list[ProcessLine]:
-        """Processes, those that changed last first. Pass the last one as `before` for the next page."""
-        if status is not None:
-            check_choice("process status", status, get_args(ProcessStatus))
-        check_int("limit", limit, least=1)
-        last = None if before is None else await self._line(journal_of(before.id))
-        found: list[ProcessLine] = []
-        listed = None if status is None else LISTED[status]
-        # A status that the lists do not know, and what they can't tell, is looked for in the journals.
-        exact = status not in _SHARED and session is None and parent is None
-        while len(found) < limit:
-            size = min(limit - len(found) if exact else max(limit, 50), self._store.limits.page)
-            page = await self._store.journals(role=ROLE, agent=name, status=listed, before=last, limit=size)
-            for each in page:
-                if each.quarantine is not None:
-                    continue
-                line = line_of(await self.read(each.id))
-                fits = session in {None, line.session} and parent in {None, line.parent}
-                if fits and (exact or status in {None, line.status}):
-                    found.append(line)
-            if len(page) < size:
-                break
-            last = page[-1]
-        return found[:limit]
+        """Processes, those that changed last first. Pass the last one as `before` for the next page.
 
-    async def stuck(self) -> list[Stuck]:
+        Of long ones, `by`, `starts` and `children` are told as far as the last records say; `line` knows all.
+        """
+        return await self._lists.list(Wanted(status, name, session, parent), before, limit)
+
+    async def stuck(self, limit: int | None = None) -> list[Stuck]:
         """What needs a person, and the command that helps."""
-        driven = await self._driven()
-        found: list[Stuck] = []
-        for status in ("running", "waiting", "idle"):
-            last: Journal | None = None
-            while page := await self._store.journals(
-                role=ROLE, status=status, before=last, limit=self._store.limits.page
-            ):
-                reasons = [await self._why(each, each.id in driven) for each in page]
-                found += [reason for reason in reasons if reason is not None]
-                last = page[-1]
-        return found
-
-    async def _why(self, line: Journal, driven: bool) -> Stuck | None:  # noqa: FBT001
-        id = id_of(line.id)
-        if line.quarantine is not None:
-            return Stuck(id, line.agent, f"its journal is damaged: {line.quarantine}", "holdfast doctor")
-        state = await self.read(line.id)
-        error = None if self.engine is None else self.engine.stuck(line.id)
-        waits = await self._store.waits(line.id, state="open")
-        timed = any(wait.deadline is not None or wait.kind == TURN for wait in waits)
-        known = None if not self._functions else line.agent in self._functions
-        return why_stuck(state, driven=driven, known=known, error=None if error is None else str(error), timed=timed)
-
-    async def _driven(self) -> set[str]:
-        """Processes that somebody alive drives now."""
-        found: set[str] = set()
-        after = 0
-        while page := await self._store.work(after):
-            for work in page:
-                if work.role == ROLE and work.holder is not None and not self._store.owner_gone(work.holder):
-                    found.add(work.journal)
-            after = page[-1].no
-        return found
+        self._lists.engine = self.engine
+        return await self._lists.stuck(limit)
 
     async def changes(self, after: int = 0, limit: int | None = None) -> Changes:
-        """Processes that began, went on, waited or ended, in the order in which they did, from a cursor on."""
-        entries = await self._store.feed(after=after, limit=limit)
-        changed = [
-            event_of(entry.journal, entry.seq, entry.record)
-            for entry in entries
-            if entry.record is not None and is_process_journal(entry.journal) and touches_lists(entry.record)
-        ]
-        return Changes(entries[-1].pos if entries else after, changed)
+        """Processes that began, went on, waited or ended, in the order in which they did, from a cursor on.
+
+        A process that was pruned is told once, in its place, with how it ended, to whoever has not come to its end.
+        """
+        return await self._lists.changes(after, limit)
+
+    async def prune(
+        self,
+        older_than: timedelta | float,
+        *,
+        name: str | None = None,
+        dry_run: bool = False,
+        limit: int | None = None,
+    ) -> PruneReport:
+        """Forget processes that ended so long ago, with all that belongs to them. A tombstone of each stays for ever.
+
+        What is not over stays, and what a process that is under way may still ask for. `name` is that of the function;
+        with `dry_run`, nothing is done but the report.
+        """
+        if name is not None:
+            check_id("process", name)
+        if limit is not None:
+            check_int("limit", limit, least=1)
+        before = self._store.clock.read().wall - milliseconds(older_than)
+        return await Pruner(self._store, before, name, dry_run=bool(dry_run)).run(limit)
 
     async def events(self, id: str, after: int = 0) -> AsyncGenerator[ProcessEvent]:
         """What happens in a process, from its beginning or from a cursor, until it has ended."""
@@ -304,39 +300,34 @@ class Processes:
 
     # ---- telling them things -----------------------------------------------------------------------------------------
 
-    async def send_signal(self, id: str, name: str, value: object) -> None:
-        """Answer what a process waits for, or will wait for. Each signal answers one wait, in the order they came."""
-        journal = journal_of(id)
-        state = await self.read(journal)
-        if state.over:
-            return
-        run = run_of(state.attempt)
-        number = await self._next_slot(journal, signal_prefix(run, name))
-        while number <= MAX_SIGNALS:
-            token = self._store.wait_token(journal, signal_wait(run, name, number))
-            if (await self._store.resolve(token, value)).won:
-                self._poke(journal)
-                return
-            number += 1
-        raise PayloadTooLarge("the signals of one name that a process gets", number, MAX_SIGNALS)
+    async def send_signal(self, id: str, name: str, value: object, key: str | None = None) -> Signalled:
+        """Answer what a process waits for, or will wait for. Each signal answers one wait, in the order they came.
 
-    async def _next_slot(self, journal: str, prefix: str) -> int:
-        """The number of the first wait for a signal that may be open."""
-        number, after = 1, prefix
-        while page := await self._store.waits(journal, after=after):
-            for wait in page:
-                if not wait.name.startswith(prefix):
-                    return number
-                if wait.state == "open":
-                    return number_of(wait.name)
-                number = number_of(wait.name) + 1
-            after = page[-1].name
-        return number
+        The same value under the same `key` again is the same signal, another one a `KeyConflict`.
+        """
+        journal = journal_of(id)
+        try:
+            state = await self._glance(journal)
+        except ProcessPruned:
+            return "too_late"
+        if state.over:
+            return "too_late"
+        prefix = signal_prefix(run_of(state.attempt), name)
+        try:
+            told = await self._store.answer_next(journal, prefix, value, most=MAX_SIGNALS, key=key)
+        except JournalMissing:
+            return "too_late"
+        if told.won:
+            self._poke(journal)
+        return "signalled" if told.won else "already_signalled"
 
     async def settle_outside(self, id: str, told: dict[str, Any]) -> bool:
         """End a process that is carried out elsewhere; whether this has decided it."""
         journal = journal_of(id)
-        state = await self.read(journal)
+        try:
+            state = await self.read(journal)
+        except ProcessPruned:
+            return False
         if state.registration is None or state.registration.recovery != "external":
             raise ProcessInvalid(id, "it is not carried out elsewhere; only recovery='external' is completed by hand")
         if state.over:
@@ -365,10 +356,12 @@ class Processes:
 
     async def _request(self, id: str, key: str, said: dict[str, Any]) -> str:
         journal = journal_of(id)
-        if (await self._line(journal)).status in TERMINAL:
-            return "too_late"
         try:
+            if (await self._line(journal)).status in TERMINAL:
+                return "too_late"
             receipt = await self._store.accept(journal, said, key=key, urgent=True)
+        except (ProcessPruned, JournalPruned):
+            return "too_late"
         except KeyConflict:
             return "already_requested"
         self._left.discard(journal)

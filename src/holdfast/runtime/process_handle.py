@@ -6,7 +6,9 @@ import asyncio
 from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
 
 from holdfast.effects.values import decode_value, encode_value
-from holdfast.processes.ids import check_process_id, journal_of
+from holdfast.errors.journals import JournalPruned
+from holdfast.errors.processes import ProcessPruned
+from holdfast.processes.ids import check_process_id, check_signal_key, journal_of
 from holdfast.processes.state import TERMINAL
 from holdfast.processes.timeline import event_of
 from holdfast.runtime.process_children import raise_unless_completed
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
     from holdfast.runtime.runtime import Runtime
 
 Requested = Literal["requested", "already_requested", "too_late"]
+Signalled = Literal["signalled", "already_signalled", "too_late"]
 
 
 class Desk(Protocol):
@@ -28,7 +31,7 @@ class Desk(Protocol):
     async def read(self, journal: str) -> ProcessState: ...
     async def line(self, id: str) -> ProcessLine: ...
     def events(self, id: str, after: int = 0) -> AsyncGenerator[ProcessEvent]: ...
-    async def send_signal(self, id: str, name: str, value: object) -> None: ...
+    async def send_signal(self, id: str, name: str, value: object, key: str | None = None) -> Signalled: ...
     async def request_cancel(self, id: str, reason: str) -> str: ...
     async def settle_outside(self, id: str, told: dict[str, Any]) -> bool: ...
     async def transfer(self, id: str, session: str) -> None: ...
@@ -51,8 +54,11 @@ class Process:
         `ProcessFailed`, `ProcessCancelled` or `ProcessAbandoned` where it did not complete. A process that can't go on
         here raises why. A `TimeoutError` after `timeout` seconds leaves it alone.
         """
-        async with asyncio.timeout(timeout):
-            state = await self._end()
+        try:
+            async with asyncio.timeout(timeout):
+                state = await self._end()
+        except JournalPruned as error:  # while this was waiting
+            raise ProcessPruned(self.id, error.status, error.at) from None
         told = await how_it_ended(self._runtime.store, state)
         raise_unless_completed(self.id, told)
         return told["value"] if returns is None else decode_value(encode_value(told["value"]), returns)
@@ -81,9 +87,12 @@ class Process:
         """How it stands, with all that is told of it in lists."""
         return await self._desk.line(self.id)
 
-    async def signal(self, name: str, value: object = None) -> None:
-        """Answer what it waits for, or will wait for; one that has ended is not told."""
-        await self._desk.send_signal(self.id, name, value)
+    async def signal(self, name: str, value: object = None, *, key: str | None = None) -> Signalled:
+        """Answer what it waits for, or will wait for; one that has ended is not told.
+
+        The same value under the same `key` again is the same signal; another one is a `KeyConflict`.
+        """
+        return await self._desk.send_signal(self.id, name, value, check_signal_key(key))
 
     async def cancel(self, reason: str = "") -> Requested:
         """Ask for it to be stopped, wherever it is. The first request counts; one after the end is too late."""

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 import msgspec
 
+from holdfast.effects.canonical import digest
 from holdfast.effects.envelope import segment
 from holdfast.effects.performer import Performer
 from holdfast.effects.replay import Answer, Repeat, fold
@@ -28,6 +29,7 @@ from holdfast.errors.processes import (
 from holdfast.names import check_id, check_string
 from holdfast.policy.spans import milliseconds
 from holdfast.processes.ids import (
+    OWN_KEYS,
     check_process_id,
     child_id,
     external_wait,
@@ -78,7 +80,7 @@ class Registry(Protocol):
     async def end_child(self, id: str, reason: str) -> None: ...
     async def stop_turn(self, session: str, number: int, reason: str) -> None: ...
     async def register(self, id: str, made: Registration, session: str | None) -> str: ...
-    async def send_signal(self, id: str, name: str, value: object) -> None: ...
+    async def send_signal(self, id: str, name: str, value: object, key: str | None = None) -> object: ...
     async def request_cancel(self, id: str, reason: str) -> object: ...
     async def line(self, id: str) -> ProcessLine: ...
     async def read(self, journal: str) -> ProcessState: ...
@@ -233,8 +235,11 @@ class ProcessRun:
         return await self._value(outcome, returns)
 
     def _signal(self, slot: str, name: str, deadline: int | None) -> Awaited:
+        again = f"{OWN_KEYS}again/{digest('again', slot)[:40]}"
+
         async def resend(payload: bytes) -> None:
-            await self._registry.send_signal(self.id, name, decode_value(payload))
+            # Under a key: whoever goes on after a crash gives it back again.
+            await self._registry.send_signal(self.id, name, decode_value(payload), again)
 
         return Awaited(self._store, self._state.journal, slot, deadline, resend)
 
@@ -401,8 +406,9 @@ class ProcessRun:
     async def signal(self, id: str, name: str, value: object) -> None:
         signal_prefix(self.run, name)
 
-        async def call(_: str) -> None:
-            await self._registry.send_signal(id, name, value)
+        async def call(key: str) -> None:
+            # Under a key: one that was sent and not recorded before a crash is not sent twice.
+            await self._registry.send_signal(id, name, value, f"{OWN_KEYS}sent/{self.performer.idempotency_key(key)}")
 
         await self._effect("process", f"signal {name}", "signal", {"id": id, "name": name, "value": value}, call)
 

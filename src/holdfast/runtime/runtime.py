@@ -46,6 +46,7 @@ from holdfast.runtime.invocation import Emitted, Subscription, emit
 from holdfast.runtime.mirroring import Mirroring
 from holdfast.runtime.procedures import Processes
 from holdfast.runtime.resolving import Resolve, ResolveTarget
+from holdfast.runtime.retaining import Retaining
 from holdfast.runtime.session import Session
 from holdfast.runtime.surroundings import Surround
 from holdfast.runtime.targets import process_adapter
@@ -80,7 +81,7 @@ if TYPE_CHECKING:
     from holdfast.runtime.desk import Recovered
     from holdfast.runtime.invocation import Control, EmitRequest
     from holdfast.runtime.outcome import TurnOutcome
-    from holdfast.runtime.process_handle import Process
+    from holdfast.runtime.process_handle import Process, Signalled
     from holdfast.runtime.processing import ProcessDrive
     from holdfast.runtime.triggering import TriggerDrive
     from holdfast.runtime.triggers import Delivery, EventReceipt, Trigger
@@ -128,6 +129,7 @@ class Runtime:
         inline_budget: timedelta | float | None = None,
         secrets: SecretsGiven = None,
         processes: Sequence[AnyProcedure] = (),
+        retention: timedelta | float | None = None,
     ) -> None:
         self.store = store
         self.redactor = store.redactor
@@ -174,9 +176,10 @@ class Runtime:
         self.tasks.drives = self._engine
         self.processes.engine = self._engine
         self.triggers = Triggers(self, lease_ms, None if self._engine is None else self._engine.poke)
-        """What starts work by itself: list, fire, enable, disable."""
+        """What starts work by itself: list, fire, enable, disable, remove, prune."""
         self.triggers.targets.adapters.append(process_adapter(self.processes, Procedure))
         self.triggers.targets.adapters.append(lambda given: ResolveTarget(self) if isinstance(given, Resolve) else None)
+        self._retaining = None if retention is None else Retaining(self.processes, self.triggers, retention)
         self._only = only
         self._subscriptions: set[Subscription] = set()
         self._closed = False
@@ -191,6 +194,8 @@ class Runtime:
             await count_older(self.store)
             self._engine.start()
         await self.processes.begin()
+        if self._retaining is not None and self._engine is not None:
+            self._retaining.start()
         return self
 
     async def __aexit__(
@@ -204,6 +209,8 @@ class Runtime:
             return
         self._closed = True
         await self.triggers.stop()
+        if self._retaining is not None:
+            await self._retaining.stop()
         if self._engine is not None:
             await self._engine.stop(grace)
         await self.processes.close()
@@ -363,6 +370,12 @@ class Runtime:
         if self._closed:
             raise RuntimeStopped
         return await self.processes.start(process, args, kwargs, id=id, session=session)
+
+    async def signal(self, id: str, name: str, value: object = None, *, key: str | None = None) -> Signalled:
+        """Tell a process something that it waits for, or will wait for: once for each `key`."""
+        if self._closed:
+            raise RuntimeStopped
+        return await self.processes.handle(id).signal(name, value, key=key)
 
     async def complete(
         self,

@@ -61,8 +61,10 @@ RUN: Final = TRIGGER
 """The run of a trigger's journal. No turn is called like it."""
 UNKNOWN_MS: Final = 60_000
 """How long a start waits whose target is not known here."""
+ALARMS: Final = f"{RUN}/alarm."
+"""What the waits begin with that wake a trigger."""
 _BOOKS: Final = f"{RUN}/books"
-_TAIL: Final = 3
+TAIL: Final = 3
 """The books are among so many last records: each commit ends with them, or with them and the parking."""
 _LOOK: Final = 30.0
 """Between two looks at what is under way elsewhere, in seconds."""
@@ -83,7 +85,7 @@ class Stand(NamedTuple):
 async def read_books(store: Store, id: str) -> Stand:
     """The books of a trigger; `JournalMissing` when there is none."""
     line = await store.journal(id)
-    entries = await store.tail(id, _TAIL)
+    entries = await store.tail(id, TAIL)
     for entry in reversed(entries):
         if isinstance(entry.record, Done) and entry.record.key.startswith(_BOOKS):
             return Stand(accounts.decode(bytes(entry.record.value)), isinstance(entries[-1].record, Parked))
@@ -206,6 +208,11 @@ class TriggerDrive:
             books = step.books
             reserved += step.reserved
             added.append(self._admitted(found))
+            for dropped in step.dropped:
+                if dropped in reserved:
+                    reserved.remove(dropped)  # it came with this very round
+                else:
+                    added.append(Cancelled(at=self._now(), key=self._key(dropped)))
         else:
             more = len(pending) >= self._store.limits.page
         await self._defined(books)
@@ -381,4 +388,4 @@ class TriggerDrive:
 
 
 def _alarm(number: int) -> str:
-    return f"{RUN}/alarm.{number}"
+    return f"{ALARMS}{number}"

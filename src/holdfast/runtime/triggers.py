@@ -26,10 +26,12 @@ from holdfast.errors import (
 )
 from holdfast.errors.triggers import TriggerConflict, TriggerDisabled, TriggerInvalid, TriggersFull, TriggerUnknown
 from holdfast.names import check_id, check_text
+from holdfast.policy.spans import milliseconds
 from holdfast.profiles.references import parse
 from holdfast.runtime.hiding import hide
 from holdfast.runtime.lookout import Lookout
 from holdfast.runtime.targets import Targets
+from holdfast.runtime.trigger_pruning import PrunedTrigger, forget
 from holdfast.runtime.triggering import TriggerDrive, read_books, read_definition
 from holdfast.secrets.sources import secrets_of
 from holdfast.spawning import let_go, spawn
@@ -37,11 +39,22 @@ from holdfast.store.admission import Admission
 from holdfast.triggers import signatures
 from holdfast.triggers.books import Books, Told, pass_time, take
 from holdfast.triggers.definition import ROLE as ROLE  # noqa: PLC0414  whoever lists journals asks for it here
-from holdfast.triggers.definition import Define, Occur, Switch, decode, define, journal_of, name_of
+from holdfast.triggers.definition import (
+    Define,
+    Occur,
+    Remove,
+    Switch,
+    check_trigger,
+    decode,
+    define,
+    journal_of,
+    name_of,
+)
 from holdfast.triggers.sources import EventSource, WatchSource, WebhookSource
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Mapping
+    from datetime import timedelta
 
     from holdfast.runtime.runtime import Runtime
     from holdfast.store import Store
@@ -196,7 +209,7 @@ class Triggers:
         id, content = journal_of(definition.name), msgspec.to_builtins(Define(definition))
         for _ in range(_TRIES):
             view = await self._found(id)
-            if view is None and len(await self._ids()) >= MOST:
+            if (view is None or not view.books.definition) and await self._is_full():
                 raise TriggersFull(MOST)
             books = Books() if view is None else view.books
             if books.print == definition.fingerprint():
@@ -211,11 +224,17 @@ class Triggers:
             return books.revision + 1
         raise TriggerConflict(definition.name, "others change it all the time; declare it in one place")
 
+    async def _is_full(self) -> bool:
+        """Whether there are as many as there may be; those that were removed do not count."""
+        ids = await self._ids()
+        return len(ids) >= MOST and len(await self.list()) >= MOST
+
     # ---- looking ----
 
     async def list(self) -> list[TriggerStatus]:
         """All triggers, by name."""
-        return sorted([await self._status(id) for id in await self._ids()], key=lambda status: status.name)
+        found = [await self._status(id) for id in await self._ids()]
+        return sorted((status for status in found if status.source or status.problem), key=lambda status: status.name)
 
     async def get(self, name: str) -> TriggerStatus:
         """One trigger; `TriggerUnknown` when there is none."""
@@ -265,7 +284,7 @@ class Triggers:
     async def _view(self, name: str) -> View:
         view = await self._found(journal_of(name))
         if view is None or not view.books.definition:
-            raise TriggerUnknown(name, sorted(name_of(id) for id in await self._ids()))
+            raise TriggerUnknown(name, [status.name for status in await self.list()])
         return view
 
     async def _found(self, id: str) -> View | None:
@@ -294,7 +313,8 @@ class Triggers:
                 waiting += 1
                 continue
             books, changed = take(books, found.input, found.key, found.at, command).books, True
-            definition = command.definition if isinstance(command, Define) else definition
+            if isinstance(command, Define | Remove):
+                definition = command.definition if isinstance(command, Define) else None
         if changed and definition is not None:
             # What will be due is known already; what is due now is for whoever drives it.
             books = replace(books, next=pass_time(books, definition, books.cursor).books.next)
@@ -318,6 +338,30 @@ class Triggers:
     async def disable(self, name: str, *, by: str = "") -> TriggerStatus:
         """Let nothing new in. What is reserved is started all the same."""
         return await self._switch(name, enabled=False, by=by)
+
+    async def remove(self, name: str, *, by: str = "") -> None:
+        """Let it be no more: nothing new comes in, and what was reserved and not started is dropped.
+
+        What it started goes on. Declared again, it is its next revision; an occurrence that it had stays known.
+        """
+        await self._view(name)
+        await self._say(name, Remove(check_text("by", by)), None)
+        looking = self._lookouts.pop(name, None)
+        if looking is not None:
+            looking[1].cancel()
+
+    async def prune(
+        self, name: str | None = None, *, older_than: timedelta | float, dry_run: bool = False
+    ) -> list[PrunedTrigger]:
+        """Forget what triggers recorded so long ago, of one or of all, also of those that were removed.
+
+        How they stand stays, and every key that they took: what comes again is still known.
+        """
+        if name is not None:
+            check_trigger(name)
+        before = self._store.clock.read().wall - milliseconds(older_than)
+        ids = await self._ids() if name is None else [journal_of(name)]
+        return [await forget(self._store, id, before, self._lease_ms, dry_run=bool(dry_run)) for id in sorted(ids)]
 
     async def _switch(self, name: str, *, enabled: bool, by: str) -> TriggerStatus:
         view = await self._view(name)

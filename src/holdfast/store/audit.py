@@ -29,6 +29,7 @@ from holdfast.records import (
 from holdfast.store.attachments.audit import audit_attachments
 from holdfast.store.memories.audit import audit_memories
 from holdfast.store.notifications.audit import Surroundings, audit_notifications
+from holdfast.store.pruning.audit import audit_tombstones
 from holdfast.store.rules.audit import audit_rules
 from holdfast.store.spending.audit import audit_spending
 from holdfast.store.spending.fold import Tally
@@ -87,6 +88,7 @@ def audit(
     found.extend(Violation(*violated) for violated in audit_memories(reader))
     found.extend(Violation(*violated) for violated in audit_rules(reader))
     found.extend(Violation(*violated) for violated in audit_attachments(reader, blobs))
+    found.extend(Violation(*violated) for violated in audit_tombstones(reader, rows, tally))
     found.extend(Violation(*violated) for violated in audit_spending(reader, tally))
     return found
 
@@ -140,7 +142,8 @@ class _JournalAudit:
         self._inputs = inputs
         self._tally = tally
         self._found: list[Violation] = []
-        self._seq = 0
+        self._seq = row.base
+        """Records up to `base` were trimmed; nothing that they began goes on behind them."""
         self._epoch = 0
         self._status: Status = "idle"
         self._updated = 0
@@ -152,8 +155,8 @@ class _JournalAudit:
         self._closed_scopes: set[str] = set()
         self._admitted: set[int] = set()
         self._opened: Opened | None = None
-        self._agent: str | None = None
-        """Who has it, by its records."""
+        self._agent: str | None = row.agent if row.base else None
+        """Who has it, by its records; of one that was trimmed, the first of them is gone."""
 
     def run(self, raw: Iterator[RawRecord]) -> list[Violation]:
         if self._tally is not None:
@@ -282,7 +285,7 @@ class _JournalAudit:
         row = self._row
         self._wakes()
         for number, pending in self._inputs.items():
-            if not pending and number not in self._admitted:
+            if not pending and number not in self._admitted and not row.base:
                 self._report("input", row.head, f"input {number} does not wait any more, but was never admitted")
         if row.head != self._seq:
             self._report("head", row.head, f"the journal says it ends at {row.head}, its last record is {self._seq}")
@@ -292,7 +295,8 @@ class _JournalAudit:
         if self._tally is not None and (broken or row.head != self._seq):
             self._tally.doubt(row.agent)
             self._tally.doubt(self._agent)
-        if not broken and (row.status, row.updated) != (self._status, self._updated):
+        told = self._updated > 0 or not row.base  # what it began with may be trimmed
+        if told and not broken and (row.status, row.updated) != (self._status, self._updated):
             self._report("list", row.head, f"listed as {row.status}, its records say {self._status}")
         if not broken and row.agent != self._agent:
             self._report("list", row.head, f"listed as one of {row.agent!r}, its records say {self._agent!r}")

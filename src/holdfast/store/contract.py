@@ -17,6 +17,7 @@ from holdfast.store.waits.contract import WAIT_STATES as WAIT_STATES  # noqa: PL
 from holdfast.store.waits.contract import OpenWait as OpenWait  # noqa: PLC0414
 from holdfast.store.waits.contract import RevokeWaits as RevokeWaits  # noqa: PLC0414
 from holdfast.store.waits.contract import Settlement as Settlement  # noqa: PLC0414
+from holdfast.store.waits.contract import SettleNext as SettleNext  # noqa: PLC0414
 from holdfast.store.waits.contract import SettleWait as SettleWait  # noqa: PLC0414
 from holdfast.store.waits.contract import Wait as Wait  # noqa: PLC0414, TC001
 from holdfast.store.waits.contract import WaitState as WaitState  # noqa: PLC0414, TC001
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from holdfast.store.gate.contract import GateReader, GateRows
     from holdfast.store.memories.contract import MemoryReader, MemoryRows
     from holdfast.store.notifications.contract import NotificationReader, NotificationRows, Notify
+    from holdfast.store.pruning.contract import PruningReader, PruningRows
     from holdfast.store.rules.contract import RuleReader, RuleRows
     from holdfast.store.spending.contract import Spend, SpendingReader, SpendingRows
     from holdfast.store.waits.contract import WaitFilter
@@ -77,7 +79,10 @@ class Entry(msgspec.Struct, frozen=True, gc=False):
 
 
 class FeedEntry(msgspec.Struct, frozen=True, gc=False):
-    """A record of any journal, by its position in the store. `record` is None where it can't be trusted."""
+    """A record of any journal, by its position in the store. `record` is None where it can't be trusted.
+
+    `journal` is "" at the newest position if the journal that had it was pruned.
+    """
 
     pos: int
     journal: str
@@ -179,6 +184,8 @@ class JournalRow(msgspec.Struct):
     session: str | None = None
     notices: int = 0
     """Notifications that it has not finished with: those that are queued or claimed."""
+    base: int = 0
+    """Records up to this one were trimmed."""
 
 
 class InputRow(msgspec.Struct, frozen=True):
@@ -326,6 +333,8 @@ class Rows(Protocol):
     def spending(self) -> SpendingRows: ...
     @property
     def gate(self) -> GateRows: ...
+    @property
+    def pruning(self) -> PruningRows: ...
     def last_position(self) -> int: ...
     def journal(self, journal: str) -> JournalRow | None: ...
     def add_journal(self, row: JournalRow) -> JournalRow: ...
@@ -362,6 +371,10 @@ class Rows(Protocol):
     def save_wait(self, row: JournalRow, wait: Wait) -> None: ...
     def revoke_waits(self, row: JournalRow) -> int: ...
     def open_waits(self, row: JournalRow, prefix: str) -> list[str]: ...
+    def last_wait(self, row: JournalRow, prefix: str) -> str | None:
+        """The last name of a wait that begins so."""
+        ...
+
     def has_blob(self, digest: str) -> bool: ...
     def put_blob(self, digest: str, body: bytes, at: int) -> None: ...
     def refer(self, digest: str, row: JournalRow, seq: int) -> None: ...
@@ -376,6 +389,19 @@ class JournalFilter(msgspec.Struct, frozen=True):
     before: tuple[int, str] | None = None
     role: str | None = None
     session: str | None = None
+    untimed: bool = False
+    """Only those that wait for nothing that comes by the clock."""
+
+
+class Glimpse(msgspec.Struct, frozen=True):
+    """A journal at a glance: its line, what it began with, and its last records. None where it can't be trusted."""
+
+    line: Journal
+    first: Input | None
+    """Its first input."""
+    latest: Input | None
+    """The newest admitted input whose key begins with what was asked for."""
+    tail: list[Entry] | None
 
 
 class RawRecord(NamedTuple):
@@ -404,6 +430,8 @@ class Reader(Protocol):
     def spending(self) -> SpendingReader: ...
     @property
     def gate(self) -> GateReader: ...
+    @property
+    def pruning(self) -> PruningReader: ...
     def row(self, journal: str) -> JournalRow | None: ...
     def records(self, journal: str, after: int, limit: int) -> list[Entry]: ...
     def tail(self, journal: str, limit: int) -> list[Entry]: ...
@@ -426,6 +454,8 @@ class Reader(Protocol):
     def next_due(self) -> int | None: ...
     def blob(self, digest: str) -> bytes | None: ...
     def journals(self, where: JournalFilter, limit: int) -> list[Journal]: ...
+    def glimpse(self, journal: str, prefix: str, tail: int) -> Glimpse | None: ...
+    def with_inputs(self, prefix: str, limit: int) -> list[str]: ...
     def raw_journals(self) -> list[JournalRow]: ...
     def raw_records(self, journal: str) -> Iterator[RawRecord]: ...
     def raw_blobs(self) -> Iterator[tuple[str, bool]]: ...

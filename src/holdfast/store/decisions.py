@@ -20,10 +20,12 @@ from holdfast.errors import (
     JournalQuarantined,
     KeyConflict,
     LeaseHeld,
+    PayloadTooLarge,
     WaitUnknown,
 )
 from holdfast.errors.waits import ApprovalMismatch, WaitConsumed
 from holdfast.store.contract import Receipt, Settlement, Wait, Work
+from holdfast.store.digests import blob_digest
 
 if TYPE_CHECKING:
     from holdfast.clock import Instant
@@ -35,9 +37,11 @@ if TYPE_CHECKING:
         JournalRow,
         OpenJournal,
         OpenWait,
+        SettleNext,
         SettleWait,
         StoreLimits,
     )
+    from holdfast.store.pruning.contract import Tombstone
 
 
 def require_journal(row: JournalRow | None, journal: str) -> JournalRow:
@@ -47,13 +51,13 @@ def require_journal(row: JournalRow | None, journal: str) -> JournalRow:
     return row
 
 
-def check_opening(row: JournalRow, asked: OpenJournal) -> None:
+def check_opening(row: JournalRow | Tombstone, asked: OpenJournal) -> None:
     """An id belongs to one kind, one role and one session for ever, and to one agent unless that hands it over."""
     if (row.kind, row.agent, row.role, row.session) != (asked.kind, asked.agent, asked.role, asked.session):
-        raise JournalConflict(row.id, _opened_as(row), _opened_as(asked))
+        raise JournalConflict(asked.journal, _opened_as(row), _opened_as(asked))
 
 
-def _opened_as(opened: JournalRow | OpenJournal) -> str:
+def _opened_as(opened: JournalRow | OpenJournal | Tombstone) -> str:
     said = f"a {opened.kind} of {opened.agent!r}" if opened.agent else f"a {opened.kind}"
     if opened.role:
         said += f" with the role {opened.role!r}"
@@ -206,6 +210,29 @@ def decide_settle(row: JournalRow, found: Wait | None, asked: SettleWait, now: I
     state = "expired" if overdue else asked.state
     payload = asked.payload if state == "resolved" else None
     return Settlement(replace(found, state=state, payload=payload), won=state == asked.state)
+
+
+def memo_of(row: JournalRow, asked: SettleNext) -> Wait:
+    """What is remembered of a signal that has a key: that it came, and what it said."""
+    name = f"~signalled/{blob_digest((asked.key or '').encode())[:40]}"
+    return Wait(row.id, name, "resolved", None, f'"{blob_digest(asked.payload)}"'.encode(), opened=False)
+
+
+def decide_again(row: JournalRow, known: Wait, memo: Wait, asked: SettleNext) -> Settlement:
+    """The same signal again does nothing; another one under its key is a conflict."""
+    if row.revoked or known.state == "revoked":
+        raise WaitUnknown
+    if known.payload != memo.payload:
+        raise KeyConflict(row.id, asked.key or "")
+    return Settlement(known, won=False)
+
+
+def next_name(asked: SettleNext, last: str | None) -> str:
+    """The name of the wait behind the last one."""
+    number = 1 + (0 if last is None else int(last.removeprefix(asked.prefix)))
+    if number > asked.most:
+        raise PayloadTooLarge("the signals of one name that a process gets", number, asked.most)
+    return f"{asked.prefix}{number:08d}"
 
 
 def decide_consume(row: JournalRow, found: Wait | None, name: str, seq: int) -> Wait:

@@ -11,6 +11,7 @@ from holdfast.errors import RecordUnreadable
 
 if TYPE_CHECKING:
     from holdfast.records import Record
+    from holdfast.store.contract import InputRow
 
 
 def blob_digest(body: bytes) -> str:
@@ -21,6 +22,13 @@ def blob_digest(body: bytes) -> str:
 def input_digest(body: bytes) -> str:
     """The digest that tells whether two inputs under one key are the same."""
     return digest_of_bytes("input", body)
+
+
+def sound_input(found: InputRow) -> bool:
+    """Whether an input is what was accepted. What was said in one that was admitted may have been forgotten."""
+    if not found.body and not found.pending:
+        return True
+    return input_digest(found.body) == found.digest
 
 
 def trusted(body: bytes, *, sound: bool) -> Record | None:

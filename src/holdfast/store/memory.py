@@ -26,11 +26,13 @@ from holdfast.errors import (
     StoreBusy,
     StoreClosed,
 )
+from holdfast.errors.journals import JournalPruned
 from holdfast.store.attachments.table import AttachmentTable
 from holdfast.store.checksum import checksum, salt_of
 from holdfast.store.contract import (
     Entry,
     FeedEntry,
+    Glimpse,
     Input,
     InputRow,
     Journal,
@@ -42,11 +44,13 @@ from holdfast.store.contract import (
     Work,
 )
 from holdfast.store.decisions import as_work, earliest, has_work
-from holdfast.store.digests import blob_digest, input_digest, trusted
+from holdfast.store.digests import blob_digest, sound_input, trusted
 from holdfast.store.gate.table import GateTable
 from holdfast.store.memories.table import MemoryTable
 from holdfast.store.notifications.table import NotificationTable
 from holdfast.store.owners import this_process
+from holdfast.store.pruning.disk import Forgetting, MemoryPruning
+from holdfast.store.pruning.table import TombstoneTable
 from holdfast.store.rules.table import RuleTable
 from holdfast.store.spending.table import SpendingTable
 from holdfast.store.transaction import Transaction, as_journal, broken_by
@@ -70,7 +74,7 @@ class _Stored(NamedTuple):
     body: bytes
 
 
-class MemoryDisk:
+class MemoryDisk(Forgetting):
     """What was committed. Implements both the rows of a transaction and the reads."""
 
     def __init__(self) -> None:
@@ -79,7 +83,9 @@ class MemoryDisk:
         self.store_id = secrets.token_hex(16)
         self.secret = secrets.token_bytes(32)
         self._journals: dict[str, JournalRow] = {}
-        self._feed: list[_Stored] = []
+        self._feed: list[_Stored | None] = []
+        """None where a record was pruned."""
+        self._made = 0
         self._positions: dict[int, list[int]] = {}
         self._inputs: dict[int, dict[int, InputRow]] = {}
         self._aliases: dict[tuple[int, str], int] = {}
@@ -92,6 +98,8 @@ class MemoryDisk:
         self.spending = SpendingTable()
         self.gate = GateTable()
         self.attachments = AttachmentTable(self)
+        self.stones = TombstoneTable()
+        self.pruning = MemoryPruning(self)
 
     @property
     def journal_rows(self) -> Mapping[str, JournalRow]:
@@ -109,7 +117,8 @@ class MemoryDisk:
         return self._journals.get(journal)
 
     def add_journal(self, row: JournalRow) -> JournalRow:
-        row.no = len(self._journals) + 1
+        self._made += 1
+        row.no = self._made
         self._journals[row.id] = row
         self._positions[row.no] = []
         self._inputs[row.no] = {}
@@ -129,6 +138,8 @@ class MemoryDisk:
 
     def first_record(self, row: JournalRow) -> bytes | None:
         found = self._feed[self._positions[row.no][0] - 1]
+        if found is None:  # it was trimmed
+            return None
         return found.body if checksum(salt_of(row.id), found.seq, found.epoch, found.body) == found.crc else None
 
     def input_by_key(self, row: JournalRow, key: str) -> InputRow | None:
@@ -169,6 +180,9 @@ class MemoryDisk:
         waits = self._waits[row.no].values()
         return [wait.name for wait in waits if wait.state == "open" and wait.name.startswith(prefix)]
 
+    def last_wait(self, row: JournalRow, prefix: str) -> str | None:
+        return max((name for name in self._waits[row.no] if name.startswith(prefix)), default=None)
+
     def revoke_waits(self, row: JournalRow) -> int:
         waits = self._waits[row.no]
         for name in waits:
@@ -202,7 +216,8 @@ class MemoryDisk:
     def _known(self, journal: str) -> JournalRow:
         row = self._journals.get(journal)
         if row is None:
-            raise JournalMissing(journal)
+            stone = self.stones.find(journal)
+            raise JournalMissing(journal) if stone is None else JournalPruned(journal, stone.detail, stone.at)
         return row
 
     def row(self, journal: str) -> JournalRow | None:
@@ -210,11 +225,12 @@ class MemoryDisk:
 
     def records(self, journal: str, after: int, limit: int) -> list[Entry]:
         row = self._known(journal)
-        positions = self._positions[row.no][max(after, 0) : max(after, 0) + limit]
+        first = max(after, row.base)
+        positions = self._positions[row.no][first : first + limit]
         return [self._entry(row, pos) for pos in positions]
 
     def _entry(self, row: JournalRow, pos: int) -> Entry:
-        found = self._feed[pos - 1]
+        found = self._stored(pos)
         if checksum(salt_of(row.id), found.seq, found.epoch, found.body) != found.crc:
             raise JournalCorrupt(row.id, found.seq, "it does not match its checksum")
         try:
@@ -222,18 +238,30 @@ class MemoryDisk:
         except RecordUnreadable as error:
             raise JournalCorrupt(row.id, found.seq, error.reason) from error
 
+    def _stored(self, pos: int) -> _Stored:
+        found = self._feed[pos - 1]
+        assert found is not None, "a journal that is there refers to a record that was pruned"  # noqa: S101
+        return found
+
     def tail(self, journal: str, limit: int) -> list[Entry]:
         return self.records(journal, max(self._known(journal).head - limit, 0), limit)
 
     def handed_at(self, journal: str, upto: int) -> int:
         positions = self._positions[self._known(journal).no][: max(upto, 0)]
         found = (self._feed[pos - 1] for pos in reversed(positions))
-        return next((entry.seq for entry in found if entry.body.startswith(records.HANDED)), 0)
+        handed = (entry.seq for entry in found if entry is not None and entry.body.startswith(records.HANDED))
+        return next(handed, 0)
 
     def feed(self, after: int, limit: int) -> list[FeedEntry]:
         names = {row.no: row.id for row in self._journals.values()}
         entries: list[FeedEntry] = []
-        for pos, found in enumerate(self._feed[after : after + limit], after + 1):
+        for pos, found in enumerate(itertools.islice(self._feed, after, None), after + 1):
+            if len(entries) == limit:
+                break
+            if found is None:
+                if pos == len(self._feed):
+                    entries.append(FeedEntry(pos, "", 0, None))
+                continue
             journal = names[found.journal]
             sound = checksum(salt_of(journal), found.seq, found.epoch, found.body) == found.crc
             entries.append(FeedEntry(pos, journal, found.seq, trusted(found.body, sound=sound)))
@@ -305,21 +333,42 @@ class MemoryDisk:
         return None if found is None else found[1]
 
     def journals(self, where: JournalFilter, limit: int) -> list[Journal]:
-        found = sorted(
-            (row for row in self._journals.values() if _matches(row, where)), key=lambda row: (row.updated, row.id)
-        )
+        fitting = (row for row in self._journals.values() if _matches(row, where) and not self._is_left_out(row, where))
+        found = sorted(fitting, key=lambda row: (row.updated, row.id))
         end = len(found)
         if where.before is not None:
             end = bisect.bisect_left(found, where.before, key=lambda row: (row.updated, row.id))
         return [as_journal(row) for row in found[max(end - limit, 0) : end][::-1]]
+
+    def _is_left_out(self, row: JournalRow, where: JournalFilter) -> bool:
+        waits = self._waits[row.no].values() if where.untimed else ()
+        return any(wait.state == "open" and wait.deadline is not None for wait in waits)
+
+    def glimpse(self, journal: str, prefix: str, tail: int) -> Glimpse | None:
+        row = self._journals.get(journal)
+        if row is None:
+            return None
+        inputs = self._inputs[row.no].values()
+        found = [one for one in inputs if one.key.startswith(prefix) and not one.pending]
+        newest = max(found, key=lambda one: one.input, default=None)
+        latest = None if newest is None else Input(newest.input, newest.key, newest.body, newest.at)
+        try:
+            return Glimpse(as_journal(row), self.input(journal, 1), latest, self.tail(journal, tail))
+        except JournalCorrupt:
+            return Glimpse(as_journal(row), None, None, None)
+
+    def with_inputs(self, prefix: str, limit: int) -> list[str]:
+        rows = self._journals.values()
+        found = (row.id for row in rows if any(one.key.startswith(prefix) for one in self._inputs[row.no].values()))
+        return list(itertools.islice(found, limit))
 
     def raw_journals(self) -> list[JournalRow]:
         return [copy.copy(row) for row in self._journals.values()]
 
     def raw_records(self, journal: str) -> Iterator[RawRecord]:
         row = self._known(journal)
-        for pos in self._positions[row.no]:
-            found = self._feed[pos - 1]
+        for pos in self._positions[row.no][row.base :]:
+            found = self._stored(pos)
             sound = checksum(salt_of(journal), found.seq, found.epoch, found.body) == found.crc
             yield RawRecord(journal, found.seq, pos, found.epoch, sound, found.body)
 
@@ -338,7 +387,7 @@ class MemoryDisk:
                 yield wait, True
 
     def raw_bytes(self) -> Iterator[tuple[str, bytes]]:
-        yield from (("record", found.body) for found in self._feed)
+        yield from (("record", found.body) for found in self._feed if found is not None)
         yield from (("blob", body) for _, body in self.blobs.values())
         yield from (("input", row.body) for found in self._inputs.values() for row in found.values())
         for wait, _ in self.raw_waits():
@@ -354,7 +403,7 @@ class MemoryDisk:
         names = {row.no: row.id for row in self._journals.values()}
         for no, found in self._inputs.items():
             for row in found.values():
-                yield names[no], row, input_digest(row.body) == row.digest
+                yield names[no], row, sound_input(row)
 
     def raw_aliases(self) -> Iterator[tuple[str, str, int]]:
         names = {row.no: row.id for row in self._journals.values()}
@@ -475,7 +524,8 @@ class MemoryBackend:
 
     async def close(self) -> None:
         while self._unanswered and not self._closed:
-            await asyncio.wait(list(self._unanswered))
+            # Not for the answers themselves: one whose caller was cancelled is done before it is delivered.
+            await self._versions.after(self._versions.current, None)
         if not self._closed:
             self.disk.give_back(self.owner)
         self._closed = True

@@ -28,9 +28,10 @@ from holdfast.store.digests import blob_digest, input_digest
 from holdfast.store.gate.contract import NoteRefusal, SetTerms
 from holdfast.store.memories.contract import DeleteMemory, PurgeMemory, PutMemory
 from holdfast.store.notifications.contract import Carry, Notify, PurgeNotifications, Ripen, SettleNotification
+from holdfast.store.pruning.contract import EmptyInputs, PruneJournal, RemoveWaits, TrimJournal
 from holdfast.store.rules.contract import AddRule, RemoveRule
 from holdfast.store.spending.contract import ReplaceSpending
-from holdfast.store.waits.contract import OpenWait, RevokeWaits, SettleWait
+from holdfast.store.waits.contract import OpenWait, RevokeWaits, SettleNext, SettleWait
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -44,6 +45,7 @@ NOTHING_TOLD: Final[frozenset[type[Command[Any]]]] = frozenset(
     (
         *(Claim, CollectBlobs, DeleteMemory, Fork, Mark, OpenJournal, PurgeMemory, PurgeNotifications, Release),
         *(RemoveRule, Renew, ReplaceSpending, RevokeWaits, Ripen, SetTerms, SettleNotification, ShareAttachment),
+        *(EmptyInputs, PruneJournal, RemoveWaits, TrimJournal),
     )
 )
 """Commands that have names and numbers, and nothing to clean."""
@@ -113,6 +115,10 @@ def _settle_wait(command: SettleWait, redactor: Redactor) -> SettleWait:
     return command if payload is None else replace(command, payload=redactor.bytes(payload, numbers=False))
 
 
+def _settle_next(command: SettleNext, redactor: Redactor) -> SettleNext:
+    return replace(command, payload=redactor.bytes(command.payload, numbers=False))
+
+
 def _add_rule(command: AddRule, redactor: Redactor) -> AddRule:
     """A rule that was cleaned would be another rule."""
     redactor.check("rule", command.body)
@@ -135,6 +141,7 @@ CLEANED: Final[dict[type[Command[Any]], Callable[[Any, Redactor], Any]]] = {
     PutBlob: _put_blob,
     PutMemory: _put_memory,
     Quarantine: _quarantine,
+    SettleNext: _settle_next,
     SettleWait: _settle_wait,
 }
 """Commands that tell something, and how that is cleaned."""

@@ -15,6 +15,7 @@ from holdfast.errors import (
     JournalMissing,
     PayloadTooLarge,
 )
+from holdfast.errors.journals import JournalPruned
 from holdfast.names import check_choice, check_id, check_text
 from holdfast.records import JOURNAL_KINDS, STATUSES, Handed, Opened, is_plain
 from holdfast.store.attachments.calls import AttachmentCalls
@@ -40,6 +41,7 @@ from holdfast.store.memories.calls import MemoryCalls
 from holdfast.store.notifications.calls import NotificationCalls
 from holdfast.store.notifications.calls import checked as checked_notice
 from holdfast.store.owners import is_gone
+from holdfast.store.pruning.calls import PruningCalls
 from holdfast.store.rules.calls import RuleCalls
 from holdfast.store.spending.calls import SpendingCalls, checked_spend
 from holdfast.store.transaction import as_journal
@@ -57,6 +59,7 @@ if TYPE_CHECKING:
         Backend,
         Entry,
         FeedEntry,
+        Glimpse,
         Input,
         Reader,
         StoreLimits,
@@ -75,7 +78,15 @@ MIN_LEASE_MS: Final = 50
 
 
 class Store(
-    InboxCalls, WaitCalls, NotificationCalls, MemoryCalls, RuleCalls, SpendingCalls, GateCalls, AttachmentCalls
+    InboxCalls,
+    WaitCalls,
+    NotificationCalls,
+    MemoryCalls,
+    RuleCalls,
+    SpendingCalls,
+    GateCalls,
+    AttachmentCalls,
+    PruningCalls,
 ):
     """Journals, leases, inbox, waits, notifications, memory, rules, spending, blobs and attachments in one place.
 
@@ -87,6 +98,8 @@ class Store(
         for name, value in msgspec.structs.asdict(backend.limits).items():
             check_int(f"limit {name}", value, least=1)
         super().__init__(backend)
+        self._terms: dict[str, tuple[int, int]] = {}
+        """Of each lease that was claimed here, its epoch, and until when nobody else can hold it (monotonic)."""
 
     async def __aenter__(self) -> Self:
         return self
@@ -220,7 +233,8 @@ class Store(
         check_id("journal id", journal)
         found = await self._backend.read(lambda reader: reader.row(journal))
         if found is None:
-            raise JournalMissing(journal)
+            stone = await self.tombstone(journal)
+            raise JournalMissing(journal) if stone is None else JournalPruned(journal, stone.detail, stone.at)
         return as_journal(found)
 
     async def read(self, journal: str, *, after: int = 0, limit: int | None = None) -> list[Entry]:
@@ -285,8 +299,14 @@ class Store(
         session: str | None = None,
         before: Journal | None = None,
         limit: int = 50,
+        changed_before: int | None = None,
+        untimed: bool = False,
     ) -> list[Journal]:
-        """Journals, those with the newest change of status first. Pass the last line as `before` for the next page."""
+        """Journals, those with the newest change of status first. Pass the last line as `before` for the next page.
+
+        `changed_before` (wall milliseconds) leaves newer ones out; with `untimed`, those that wait for something that
+        comes by the clock.
+        """
         if kind is not None:
             check_choice("journal kind", kind, JOURNAL_KINDS)
         if status is not None:
@@ -296,10 +316,28 @@ class Store(
                 check_id(what, name)
         if before is not None and not isinstance(before, Journal):  # pyright: ignore[reportUnnecessaryIsInstance]  # callers may be untyped
             raise InvalidArgument("before", before, "a line of the page before")
-        cursor = None if before is None else (before.updated, before.id)
-        where = JournalFilter(kind, status, agent, cursor, role, session)
+        cursors = [(before.updated, before.id)] if before is not None else []
+        if changed_before is not None:
+            cursors.append((check_int("changed before", changed_before), ""))
+        where = JournalFilter(kind, status, agent, min(cursors, default=None), role, session, bool(untimed))
         page = self._page(limit)
         return await self._backend.read(lambda reader: reader.journals(where, page))
+
+    async def glimpses(self, journals: Sequence[str], *, prefix: str, tail: int) -> list[Glimpse]:
+        """Several journals at a glance, at a cost that does not depend on their length; those that are not there lack.
+
+        `prefix` is what the keys of the inputs begin with of which the newest is told.
+        """
+        names, page = _names(journals), self._page(tail)
+        check_id("prefix", f"{prefix}1")
+        found = await self._backend.read(lambda reader: [reader.glimpse(name, prefix, page) for name in names])
+        return [one for one in found if one is not None]
+
+    async def transferred(self, prefix: str, limit: int | None = None) -> list[str]:
+        """Journals with an input whose key begins so, among those that were given to another session."""
+        check_id("prefix", f"{prefix}1")
+        page = self._page(limit)
+        return await self._backend.read(lambda reader: reader.with_inputs(prefix, page))
 
     async def heads(self, journals: Sequence[str]) -> dict[str, int]:
         """Where each of these journals ends; those that do not exist are left out."""
@@ -333,11 +371,24 @@ class Store(
         """Become the one who advances `journal`; `LeaseHeld` when somebody else is and lives."""
         check_id("journal id", journal)
         check_int("lease time", ttl_ms, least=MIN_LEASE_MS)
-        return await self._submit(Claim(journal, self._backend.owner, ttl_ms))
+        asked = self._backend.clock.read().mono
+        lease = await self._submit(Claim(journal, self._backend.owner, ttl_ms))
+        self._terms[journal] = (lease.epoch, asked + ttl_ms)
+        return lease
 
     async def renew(self, lease: Lease) -> None:
         """Keep the lease for another term; `Fenced` when it has moved on."""
+        asked = self._backend.clock.read().mono
         await self._submit(Renew(_lease(lease)))
+        self._terms[lease.journal] = (lease.epoch, asked + lease.ttl_ms)
+
+    def surely_holds(self, lease: Lease) -> bool:
+        """Whether nobody else can hold this journal yet: the lease was claimed or renewed less than its term ago.
+
+        False proves nothing. Whoever is about to do something that must not be done twice renews it first.
+        """
+        epoch, end = self._terms.get(_lease(lease).journal, (0, 0))
+        return epoch == lease.epoch and self._backend.clock.read().mono < end
 
     async def release(self, lease: Lease, *, seen: int | None = None) -> None:
         """Give the lease back; `Fenced` when it has moved on.
@@ -347,7 +398,9 @@ class Store(
         """
         if seen is not None:
             check_int("seen", seen)
-        await self._submit(Release(_lease(lease), seen))
+        if self._terms.get(_lease(lease).journal, (0, 0))[0] == lease.epoch:
+            del self._terms[lease.journal]
+        await self._submit(Release(lease, seen))
 
     def owner_gone(self, owner: Owner) -> bool:
         """Whether that process certainly does not run any more, so that its leases can be claimed at once."""

@@ -38,6 +38,7 @@ from holdfast.store.contract import (
     RevokeWaits,
     Rows,
     Settlement,
+    SettleNext,
     SettleWait,
     StoreLimits,
     Wait,
@@ -48,6 +49,8 @@ from holdfast.store.memories.contract import DeleteMemory, PurgeMemory, PutMemor
 from holdfast.store.notifications.contract import Carry, Notify, PurgeNotifications, Ripen, SettleNotification
 from holdfast.store.notifications.moving import Notices
 from holdfast.store.owners import is_gone
+from holdfast.store.pruning.contract import EmptyInputs, PruneJournal, RemoveWaits, TrimJournal
+from holdfast.store.pruning.removing import Pruning
 from holdfast.store.rules.changing import Rules
 from holdfast.store.rules.contract import AddRule, RemoveRule
 from holdfast.store.spending.contract import ReplaceSpending
@@ -62,7 +65,7 @@ if TYPE_CHECKING:
 class Transaction:
     """One transaction over `rows`, at one instant."""
 
-    __slots__ = ("_limits", "_now", "_rows", "attachments", "memories", "notices", "rules")
+    __slots__ = ("_limits", "_now", "_rows", "attachments", "memories", "notices", "pruning", "rules")
 
     def __init__(self, rows: Rows, limits: StoreLimits, now: Instant) -> None:
         self._rows = rows
@@ -72,13 +75,14 @@ class Transaction:
         self.notices = Notices(rows, limits, now.wall, self._wake)
         self.memories = Memories(rows, limits, now.wall)
         self.rules = Rules(rows, limits, now.wall)
+        self.pruning = Pruning(rows, now)
 
     def apply(self, command: Command[Any]) -> Any:  # noqa: ANN401  each command has its own answer
         """Carry out one command, or raise its refusal with nothing written."""
         return _HANDLERS[type(command)](self, command)
 
     def _row(self, journal: str) -> JournalRow:
-        return decisions.require_journal(self._rows.journal(journal), journal)
+        return self.pruning.require(journal)
 
     def open_journal(self, asked: OpenJournal) -> Journal:
         return as_journal(self._opened(asked))
@@ -86,6 +90,7 @@ class Transaction:
     def _opened(self, asked: OpenJournal) -> JournalRow:
         row = self._rows.journal(asked.journal)
         if row is None:
+            self.pruning.refuse(asked.journal, asked, None)
             return self._add_journal(asked)
         if asked.agent != row.agent and asked.agent == self._first_agent(row):
             asked = replace(asked, agent=row.agent)  # it was handed over since
@@ -103,6 +108,7 @@ class Transaction:
         row = self._rows.journal(asked.journal)
         decisions.check_fork(parent, row, asked)
         if row is None:
+            self.pruning.refuse(asked.journal, None, None)
             opening = OpenJournal(asked.journal, parent.kind, asked.agent, parent.role, parent.session)
             row = self._add_journal(opening, parent, asked.at)
         return as_journal(row)
@@ -236,6 +242,7 @@ class Transaction:
 
     def accept(self, asked: Accept) -> Receipt:
         if asked.opening is not None and self._rows.journal(asked.journal) is None:
+            self.pruning.refuse(asked.journal, asked.opening, asked.digest)
             # A journal that is made here has an empty inbox: nothing but this can refuse the input.
             self._require_blobs(asked.refs)
         row = self._row(asked.journal) if asked.opening is None else self._opened(asked.opening)
@@ -298,6 +305,25 @@ class Transaction:
             self._wake(row)
         return settlement
 
+    def settle_next(self, asked: SettleNext) -> Settlement:
+        row = self._row(asked.journal)
+        memo = None if asked.key is None else decisions.memo_of(row, asked)
+        known = None if memo is None else self._rows.wait(row, memo.name)
+        if memo is not None and known is not None:
+            return decisions.decide_again(row, known, memo, asked)
+        for name in sorted(self._rows.open_waits(row, asked.prefix)):
+            settlement = self._resolve(asked, name)
+            if settlement.won:  # the others had to be answered earlier
+                break
+        else:
+            settlement = self._resolve(asked, decisions.next_name(asked, self._rows.last_wait(row, asked.prefix)))
+        if memo is not None:
+            self._rows.save_wait(row, memo)
+        return settlement
+
+    def _resolve(self, asked: SettleNext, name: str) -> Settlement:
+        return self.settle_wait(SettleWait(asked.journal, name, "resolved", asked.payload))
+
     def revoke_waits(self, asked: RevokeWaits) -> int:
         row = self._row(asked.journal)
         if row.status == "waiting":
@@ -346,6 +372,7 @@ _HANDLERS: Final[dict[type[Command[Any]], Callable[[Transaction, Any], Any]]] = 
     Accept: Transaction.accept,
     OpenWait: Transaction.open_wait,
     SettleWait: Transaction.settle_wait,
+    SettleNext: Transaction.settle_next,
     RevokeWaits: Transaction.revoke_waits,
     Mark: Transaction.mark,
     PutBlob: Transaction.put_blob,
@@ -364,6 +391,10 @@ _HANDLERS: Final[dict[type[Command[Any]], Callable[[Transaction, Any], Any]]] = 
     PutMemory: lambda transaction, asked: transaction.memories.put(asked),
     DeleteMemory: lambda transaction, asked: transaction.memories.delete(asked),
     PurgeMemory: lambda transaction, asked: transaction.memories.purge(asked),
+    PruneJournal: lambda transaction, asked: transaction.pruning.prune(asked),
+    TrimJournal: lambda transaction, asked: transaction.pruning.trim(asked),
+    EmptyInputs: lambda transaction, asked: transaction.pruning.empty_inputs(asked),
+    RemoveWaits: lambda transaction, asked: transaction.pruning.remove_waits(asked),
     AddRule: lambda transaction, asked: transaction.rules.add(asked),
     RemoveRule: lambda transaction, asked: transaction.rules.remove(asked),
 }

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from holdfast.effects.canonical import digest
 from holdfast.errors import RecordUnreadable
-from holdfast.triggers.definition import Define, Definition, Occur, Switch
+from holdfast.triggers.definition import Define, Definition, Occur, Remove, Switch
 from holdfast.triggers.schedules import between, count, to_datetime
 from holdfast.triggers.sources import CronSource, IntervalSource, schedule_of
 
@@ -129,6 +129,8 @@ class Step(NamedTuple):
     books: Books
     reserved: tuple[Reserved, ...] = ()
     told: tuple[Told, ...] = ()
+    dropped: tuple[Reserved, ...] = ()
+    """What was reserved and will not be started."""
 
 
 # ---- what comes in ---------------------------------------------------------------------------------------------------
@@ -143,6 +145,8 @@ def take(books: Books, number: int, key: str, at: int, command: Command) -> Step
         case Switch(enabled):
             # Moments that pass while it is off are nobody's business.
             return Step(replace(books, enabled=enabled, cursor=max(books.cursor, at)))
+        case Remove():
+            return _removed(books, at)
         case Occur():
             if not books.definition:
                 return _skip(books, Told(key, at, "skipped", "the trigger was not declared yet", due=at))
@@ -167,6 +171,26 @@ def _defined(books: Books, number: int, at: int, definition: Definition) -> Book
         since=books.since if again else at,
         cursor=books.cursor if again else at,
     )
+
+
+def _removed(books: Books, at: int) -> Step:
+    """Nothing defines it any more. Its revisions count on, so that no start is ever taken for an earlier one."""
+    step = Step(books)
+    for found in books.queue:
+        step = _skip(step.books, Told(found.id, at, "skipped", "the trigger was removed", due=found.at))
+    bare = replace(
+        step.books,
+        definition=0,
+        print="",
+        source_print="",
+        owner="",
+        enabled=True,
+        next=None,
+        queue=(),
+        running=(),
+        starts=(),
+    )
+    return Step(bare, dropped=books.queue)
 
 
 def room(books: Books) -> int:

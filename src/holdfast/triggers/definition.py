@@ -98,6 +98,12 @@ class Switch(msgspec.Struct, frozen=True, tag_field="t", tag="switch", omit_defa
     by: str = ""
 
 
+class Remove(msgspec.Struct, frozen=True, tag_field="t", tag="remove", omit_defaults=True):
+    """Be no more."""
+
+    by: str = ""
+
+
 class Occur(msgspec.Struct, frozen=True, tag_field="t", tag="occur", omit_defaults=True):
     """Something happened. What names it is the key under which it was accepted."""
 
@@ -105,7 +111,7 @@ class Occur(msgspec.Struct, frozen=True, tag_field="t", tag="occur", omit_defaul
     by: str = ""
 
 
-Command: TypeAlias = Define | Switch | Occur
+Command: TypeAlias = Define | Switch | Remove | Occur
 
 _decoder: Final = msgspec.json.Decoder(Command)
 

@@ -45,6 +45,10 @@ class AttachmentTable:
         self._disk.blobs.pop(digest, None)
         self._kept = {place: found for place, found in self._kept.items() if found.digest != digest}
 
+    def names(self, digest: str) -> bool:
+        """Whether a session may read these bytes, or anybody has put them."""
+        return any(found == digest for _, found in self._kept)
+
     # ---- both ----
 
     def find(self, session: str, digest: str) -> StoredAttachment | None:

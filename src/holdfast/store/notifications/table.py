@@ -46,6 +46,11 @@ class NotificationTable:
             if found.state in OPEN:
                 self.save(bury(found, reason, now))
 
+    def remove(self, journal: str) -> None:
+        """Forget what was meant for a journal that is gone."""
+        for found in [one for one in self._kept.values() if one.journal == journal]:
+            del self._kept[found.id]
+
     def purge(self, before: int, limit: int) -> int:
         over = [found for found in self._kept.values() if may_purge(found, before)]
         gone = sorted(over, key=lambda found: (found.updated, found.id))[:limit]

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from holdfast.records import Blob, Record
     from holdfast.store.contract import JournalRow, RawRecord, Reader
+    from holdfast.store.pruning.contract import Tombstone
     from holdfast.store.spending.contract import ReadBlob, SpendOf
 
 
@@ -51,11 +52,24 @@ def fold(reader: Reader, spend_of: SpendOf, *, strict: bool = True) -> tuple[Spe
 
     If not `strict`, it is the end of what is counted of its journal.
     """
-    return rebuild(
+    alive = (
         (agent, day, spend)
         for row in reader.raw_journals()
         for agent, day, spend in _spent_in(reader, row, spend_of, strict=strict)
     )
+    return rebuild((*alive, *_pruned(reader, strict=strict)))
+
+
+def _pruned(reader: Reader, *, strict: bool) -> Iterator[tuple[str | None, int, Spend]]:
+    """What the records of pruned journals said."""
+    for stone, sound in reader.pruning.raw():
+        if not sound and strict:
+            raise JournalCorrupt(stone.journal, 0, "its tombstone does not match its checksum")
+        if not sound:
+            _log.warning("what %r spent does not count: its tombstone does not match its checksum", stone.journal)
+            continue
+        for day, spend in stone.spent:
+            yield stone.agent, day, spend
 
 
 def _spent_in(
@@ -63,14 +77,15 @@ def _spent_in(
 ) -> Iterator[tuple[str | None, int, Spend]]:
     """What one journal spent: who, on which day, how much."""
     counting, watch = _counting(spend_of, row, strict=strict), _watch(row)
-    for agent, record in with_agents(_trusted(row.id, reader.raw_records(row.id), strict=strict)):
+    first = row.agent if row.base else None  # of one that was trimmed, the record that says so is gone
+    for agent, record in with_agents(_trusted(row.id, reader.raw_records(row.id), strict=strict), first):
         for day, spend in by_day((record,), counting, lambda blob: reader.blob(blob.digest), watch).items():
             yield agent, day, spend
 
 
-def with_agents(journal: Iterable[Record]) -> Iterator[tuple[str | None, Record]]:
+def with_agents(journal: Iterable[Record], first: str | None = None) -> Iterator[tuple[str | None, Record]]:
     """The records of a journal, each with the agent that had it then: who hands it over has it until then."""
-    agent: str | None = None
+    agent = first
     for record in journal:
         agent = record.agent if isinstance(record, Opened) else agent
         yield agent, record
@@ -136,9 +151,16 @@ class Tally:
         """Count a record of this agent, if its spending was counted when it was appended."""
         days = by_day((record,), self._spend_of, self._read_blob, self._watch)
         if pos > self._since:
-            for day, spend in days.items():
-                place = (agent, day)
-                self._counted[place] = self._counted.get(place, NOTHING) + spend
+            self._count(agent, days.items())
+
+    def _count(self, agent: str | None, days: Iterable[tuple[int, Spend]]) -> None:
+        for day, spend in days:
+            self._counted[agent, day] = self._counted.get((agent, day), NOTHING) + spend
+
+    def add_pruned(self, stone: Tombstone) -> None:
+        """Count what the records of a pruned journal said."""
+        if stone.pos > self._since:
+            self._count(stone.agent, stone.spent)
 
     def doubt(self, agent: str | None) -> None:
         """A record of this agent can't be read: nobody can say what it has spent."""

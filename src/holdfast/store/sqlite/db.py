@@ -68,3 +68,8 @@ def page(  # noqa: PLR0913, PLR0917
         rows.append(row)
     cursor.close(True)  # noqa: FBT003  a page that ends early must not keep its snapshot
     return rows
+
+
+def after_prefix(prefix: str) -> str:
+    """The first text behind all that begin with this one."""
+    return prefix[:-1] + chr(ord(prefix[-1]) + 1)

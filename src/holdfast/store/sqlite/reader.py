@@ -8,10 +8,12 @@ import msgspec
 
 from holdfast import records
 from holdfast.errors import BlobCorrupt, JournalCorrupt, JournalMissing, RecordUnreadable
+from holdfast.errors.journals import JournalPruned
 from holdfast.store.checksum import salt_of, sound
 from holdfast.store.contract import (
     Entry,
     FeedEntry,
+    Glimpse,
     Input,
     InputRow,
     Journal,
@@ -23,12 +25,13 @@ from holdfast.store.contract import (
     Work,
 )
 from holdfast.store.decisions import as_work, earliest
-from holdfast.store.digests import blob_digest, input_digest, trusted
+from holdfast.store.digests import blob_digest, sound_input, trusted
 from holdfast.store.sqlite.attachments import AttachmentQueries
-from holdfast.store.sqlite.db import page
+from holdfast.store.sqlite.db import after_prefix, page
 from holdfast.store.sqlite.gate import GateQueries
 from holdfast.store.sqlite.memories import MemoryQueries
 from holdfast.store.sqlite.notifications import NotificationQueries
+from holdfast.store.sqlite.pruning import PruningQueries
 from holdfast.store.sqlite.rows import (
     INPUT_COLUMNS,
     JOURNAL_COLUMNS,
@@ -40,6 +43,7 @@ from holdfast.store.sqlite.rows import (
 )
 from holdfast.store.sqlite.rules import RuleQueries
 from holdfast.store.sqlite.spending import SpendingQueries
+from holdfast.store.transaction import as_journal
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -53,6 +57,9 @@ _LIST_COLUMNS: Final = "id, kind, agent, status, head, created, updated, quarant
 _WAITS: Final = (
     f"SELECT j.id, {', '.join(f'w.{name}' for name in WAIT_COLUMNS.split(', '))}"  # noqa: S608  constants
     " FROM waits w JOIN journals j ON j.no = w.journal"
+)
+_UNTIMED: Final = (
+    "NOT EXISTS (SELECT 1 FROM waits w WHERE w.journal = journals.no AND w.state = 'open' AND w.deadline IS NOT NULL)"
 )
 _PAYLOAD: Final = 4
 _BODY: Final = 7
@@ -80,6 +87,7 @@ class SqliteReader:
         self.attachments = AttachmentQueries(connection)
         self.spending = SpendingQueries(connection)
         self.gate = GateQueries(connection)
+        self.pruning = PruningQueries(connection)
 
     def _page(self, sql: str, values: Sequence[Any], column: int, also: int | None = None) -> list[Any]:
         """Rows until the page is full, counted in bytes of one column, or of two; at least one."""
@@ -93,13 +101,19 @@ class SqliteReader:
         return None if found is None else journal_row(found)
 
     def _known(self, journal: str) -> tuple[int, int]:
-        found = self._one("SELECT no, head FROM journals WHERE id = ?", (journal,))
+        return self._found(journal)[:2]
+
+    def _found(self, journal: str) -> tuple[int, int, int]:
+        """Its number, its head, and up to where it was trimmed."""
+        found = self._one("SELECT no, head, base FROM journals WHERE id = ?", (journal,))
         if found is None:
-            raise JournalMissing(journal)
+            stone = self.pruning.find(journal)
+            raise JournalMissing(journal) if stone is None else JournalPruned(journal, stone.detail, stone.at)
         return found
 
     def records(self, journal: str, after: int, limit: int) -> list[Entry]:
-        no, head = self._known(journal)
+        no, head, base = self._found(journal)
+        after = max(after, base)
         rows = self._db.execute(
             "SELECT seq, pos, epoch, crc, body FROM records WHERE journal = ? AND seq > ? ORDER BY seq LIMIT ?",
             (no, after, limit),
@@ -122,7 +136,7 @@ class SqliteReader:
 
     def feed(self, after: int, limit: int) -> list[FeedEntry]:
         rows = self._page(
-            "SELECT r.pos, j.id, r.seq, r.epoch, r.crc, r.body FROM records r JOIN journals j ON j.no = r.journal"
+            "SELECT r.pos, j.id, r.seq, r.epoch, r.crc, r.body FROM records r LEFT JOIN journals j ON j.no = r.journal"
             " WHERE r.pos > ? ORDER BY r.pos LIMIT ?",
             (after, limit),
             5,
@@ -222,6 +236,32 @@ class SqliteReader:
         sql, values = list_query(where, limit)
         return [Journal(*row) for row in self._db.execute(sql, values).fetchall()]
 
+    def glimpse(self, journal: str, prefix: str, tail: int) -> Glimpse | None:
+        found = self.row(journal)
+        if found is None:
+            return None
+        newest = self._one(
+            f"SELECT {INPUT_COLUMNS} FROM inputs INDEXED BY inputs_by_key"  # noqa: S608  constants
+            " WHERE journal = ? AND key >= ? AND key < ? AND pending = 0 ORDER BY input DESC LIMIT 1",
+            (found.no, prefix, after_prefix(prefix)),
+        )
+        latest = None if newest is None else input_row(newest)
+        try:
+            first, entries = self.input(journal, 1), self.tail(journal, tail)
+            return Glimpse(as_journal(found), first, None if latest is None else _sound_input(journal, latest), entries)
+        except JournalCorrupt:
+            return Glimpse(as_journal(found), None, None, None)
+
+    def with_inputs(self, prefix: str, limit: int) -> list[str]:
+        # The index holds nothing but journals that were given to another session.
+        rows = self._db.execute(
+            "SELECT DISTINCT j.id FROM inputs i INDEXED BY inputs_that_transfer JOIN journals j ON j.no = i.journal"
+            " WHERE i.key >= 'holdfast/transfer/' AND i.key < 'holdfast/transfer0' AND i.key >= ? AND i.key < ?"
+            " ORDER BY i.journal LIMIT ?",
+            (prefix, after_prefix(prefix), limit),
+        )
+        return [journal for (journal,) in rows.fetchall()]
+
     # ---- for audits: nothing is trusted, nothing is raised ----
 
     def raw_journals(self) -> list[JournalRow]:
@@ -289,6 +329,8 @@ def list_query(where: JournalFilter, limit: int) -> tuple[str, list[Any]]:
         if value is not None:
             terms.append(f"{column} = ?")
             values.append(value)
+    if where.untimed:
+        terms.append(_UNTIMED)
     if where.before is not None:
         terms.append("(updated, id) < (?, ?)")
         values.extend(where.before)
@@ -326,12 +368,16 @@ def _verified(journal: str, rows: Iterable[Any], after: int, end: int, page_byte
 
 def _feed_entry(row: tuple[Any, ...]) -> FeedEntry:
     pos, journal, seq, epoch, crc, body = row
+    if journal is None:  # nobody's: it keeps the position of a journal that was pruned
+        return FeedEntry(pos, "", 0, None)
     return FeedEntry(pos, journal, seq, trusted(body, sound=sound(salt_of(journal), seq, epoch, body, crc)))
 
 
 def _sound(found: InputRow) -> bool:
     # A damaged file may give anything in place of the bytes.
-    return isinstance(found.body, bytes) and input_digest(found.body) == found.digest  # pyright: ignore[reportUnnecessaryIsInstance]
+    if not isinstance(found.body, bytes):  # pyright: ignore[reportUnnecessaryIsInstance]
+        return False
+    return sound_input(found)
 
 
 def _sound_input(journal: str, found: InputRow) -> Input:

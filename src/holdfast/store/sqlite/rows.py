@@ -16,9 +16,11 @@ from holdfast.errors import JournalCorrupt
 from holdfast.store.checksum import checksum, salt_of
 from holdfast.store.contract import InputRow, JournalRow, Owner, Wait
 from holdfast.store.sqlite.attachments import AttachmentTable
+from holdfast.store.sqlite.db import after_prefix
 from holdfast.store.sqlite.gate import GateTable
 from holdfast.store.sqlite.memories import MemoryTable
 from holdfast.store.sqlite.notifications import NotificationTable
+from holdfast.store.sqlite.pruning import PruningTable
 from holdfast.store.sqlite.rules import RuleTable
 from holdfast.store.sqlite.spending import SpendingTable
 
@@ -38,7 +40,8 @@ Evidence: TypeAlias = int | tuple[int, int, int, int]
 
 JOURNAL_COLUMNS: Final = (
     "no, id, kind, agent, status, head, created, updated, epoch, owner, expires, mono_expires, term, quarantine,"
-    " revoked, wakes, seen, parent, parent_seq, inputs, role, session, notices"
+    " revoked, wakes, seen, parent, parent_seq, inputs, role, session, notices,"
+    " base"
 )
 INPUT_COLUMNS: Final = "input, key, digest, body, at, pending, counted"
 WAIT_COLUMNS: Final = "name, state, deadline, payload, opened, kind, body, at, consumed, crc"
@@ -68,6 +71,7 @@ class SqliteRows:
         self.attachments = AttachmentTable(connection, self._run)
         self.spending = SpendingTable(connection, self._run)
         self.gate = GateTable(connection, self._run)
+        self.pruning = PruningTable(connection, self._run, self._settle, self._drop)
         self.evidence: Evidence = 0
 
     def begin(self) -> bool:
@@ -141,6 +145,20 @@ class SqliteRows:
         self._touched = True
         self._db.execute(sql, values)
 
+    def _settle(self) -> None:
+        """Write the records that are held back: some are to be removed."""
+        if self._records:
+            self._touched = True
+            self._db.executemany(_INSERT_RECORD, self._records)
+            self._records.clear()
+
+    def _drop(self, row: JournalRow) -> None:
+        """A journal is gone: nothing of it is written any more."""
+        self._journals.pop(row.id, None)
+        self._salts.pop(row.no, None)
+        for kept in (self._heads, self._woken, self._leased, self._saved):
+            kept.pop(row.no, None)
+
     # ---- journals ----
 
     def last_position(self) -> int:
@@ -159,7 +177,7 @@ class SqliteRows:
     def add_journal(self, row: JournalRow) -> JournalRow:
         self._run(
             f"INSERT INTO journals ({JOURNAL_COLUMNS})"  # noqa: S608
-            " VALUES (NULL, ?, ?, ?, ?, ?, ?, ?, 0, NULL, 0, 0, 0, NULL, 0, 0, 0, ?, ?, ?, ?, ?, 0)",
+            " VALUES (NULL, ?, ?, ?, ?, ?, ?, ?, 0, NULL, 0, 0, 0, NULL, 0, 0, 0, ?, ?, ?, ?, ?, 0, 0)",
             (
                 *(row.id, row.kind, row.agent, row.status, row.head, row.created, row.updated),
                 *(row.parent, row.parent_seq, row.inputs, row.role, row.session),
@@ -185,11 +203,11 @@ class SqliteRows:
     def _write_journal(self, row: JournalRow) -> None:
         self._db.execute(
             "UPDATE journals SET agent = ?, status = ?, head = ?, updated = ?, epoch = ?, owner = ?, expires = ?,"
-            " mono_expires = ?, term = ?, seen = ?, quarantine = ?, revoked = ?, wakes = ?, inputs = ?, notices = ?"
-            " WHERE no = ?",
+            " mono_expires = ?, term = ?, seen = ?, quarantine = ?, revoked = ?, wakes = ?, inputs = ?, notices = ?,"
+            " base = ? WHERE no = ?",
             (
                 *(row.agent, row.status, row.head, row.updated, *_lease_columns(row)),
-                *(row.quarantine, int(row.revoked), row.wakes, row.inputs, row.notices, row.no),
+                *(row.quarantine, int(row.revoked), row.wakes, row.inputs, row.notices, row.base, row.no),
             ),
         )
 
@@ -266,12 +284,18 @@ class SqliteRows:
         )
 
     def open_waits(self, row: JournalRow, prefix: str) -> list[str]:
-        end = prefix[:-1] + chr(ord(prefix[-1]) + 1)
+        end = after_prefix(prefix)
         found = self._db.execute(
             "SELECT name FROM waits WHERE journal = ? AND name >= ? AND name < ? AND state = 'open'",
             (row.no, prefix, end),
         )
         return [name for (name,) in found]
+
+    def last_wait(self, row: JournalRow, prefix: str) -> str | None:
+        return self._db.execute(
+            "SELECT name FROM waits WHERE journal = ? AND name >= ? AND name < ? ORDER BY name DESC LIMIT 1",
+            (row.no, prefix, after_prefix(prefix)),
+        ).get
 
     def revoke_waits(self, row: JournalRow) -> int:
         names = [name for (name,) in self._db.execute("SELECT name FROM waits WHERE journal = ?", (row.no,))]

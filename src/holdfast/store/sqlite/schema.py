@@ -307,6 +307,32 @@ CREATE TABLE attachments (
     PRIMARY KEY (session, digest)
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX attachments_by_digest ON attachments (digest);
+
+-- Records up to `base` were trimmed. What is left of journals that were pruned: `pos` is where the last record stood. A
+-- record of journal 0 is nobody's: it keeps the newest position taken.
+ALTER TABLE journals ADD COLUMN base INTEGER NOT NULL DEFAULT 0;
+CREATE INDEX journals_by_parent ON journals (parent) WHERE parent IS NOT NULL;
+CREATE TABLE tombstones (
+    journal TEXT PRIMARY KEY,
+    kind    TEXT NOT NULL,
+    agent   TEXT,
+    role    TEXT,
+    session TEXT,
+    status  TEXT NOT NULL,
+    detail  TEXT NOT NULL,
+    digest  TEXT NOT NULL,
+    head    INTEGER NOT NULL,
+    pos     INTEGER NOT NULL,
+    created INTEGER NOT NULL,
+    updated INTEGER NOT NULL,
+    at      INTEGER NOT NULL,
+    spent   TEXT NOT NULL,
+    crc     INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+CREATE INDEX tombstones_by_pos ON tombstones (pos);
+CREATE INDEX refs_by_journal ON refs (journal, seq);
+-- Processes that were given to another session.
+CREATE INDEX inputs_that_transfer ON inputs (journal) WHERE key >= 'holdfast/transfer/' AND key < 'holdfast/transfer0';
 """
 
 MIGRATIONS: Final[tuple[str, ...]] = (_V1, _V2, _V3, _V4, _V5)

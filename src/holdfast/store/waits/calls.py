@@ -14,7 +14,7 @@ from holdfast.store.calls import Calls
 from holdfast.store.contract import Quarantine
 from holdfast.store.rules.calls import checked_rule
 from holdfast.store.rules.contract import AddRule
-from holdfast.store.waits.contract import WAIT_STATES, OpenWait, RevokeWaits, SettleWait, Wait, WaitFilter
+from holdfast.store.waits.contract import WAIT_STATES, OpenWait, RevokeWaits, SettleNext, SettleWait, Wait, WaitFilter
 
 if TYPE_CHECKING:
     from holdfast.store.waits.contract import Settlement, WaitState
@@ -103,6 +103,20 @@ class WaitCalls(Calls):
                 raise InvalidArgument("rule", rule, "a rule that new_rule has made")
             rule = checked_rule(rule.agent, rule.body, rule.by, self._backend.limits)
         return await self._submit(SettleWait(journal, name, "resolved", body, False, expect_digest, rule))  # noqa: FBT003
+
+    async def answer_next(
+        self, journal: str, prefix: str, value: object, *, most: int, key: str | None = None
+    ) -> Settlement:
+        """Resolve the first of numbered waits that can be: one that is open, or the one behind the last (up to `most`).
+
+        The same value under the same `key` again settles nothing (`won` is False), another one is a `KeyConflict`.
+        """
+        check_id("journal id", journal)
+        check_id("prefix", f"{prefix}1")
+        check_int("most", most, least=1)
+        if key is not None:
+            check_id("key", key)
+        return await self._submit(SettleNext(journal, prefix, most, self._resolution(value), key))
 
     async def expire_wait(self, journal: str, name: str) -> Settlement:
         """End a wait whose deadline has passed; one that is not due stays open."""

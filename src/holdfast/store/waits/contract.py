@@ -82,6 +82,24 @@ class SettleWait(Command[Settlement], frozen=True):
         return len(self.payload or b"") + (0 if self.rule is None else self.rule.size())
 
 
+class SettleNext(Command[Settlement], frozen=True):
+    """Resolve the first of numbered waits that can be: one that is open, or the one behind the last.
+
+    With a `key`, once: the same payload under the same key again settles nothing.
+    """
+
+    journal: str
+    prefix: str
+    """What their names begin with; eight digits follow, from 1."""
+    most: int
+    """The highest number there may be."""
+    payload: bytes
+    key: str | None = None
+
+    def size(self) -> int:
+        return len(self.payload)
+
+
 class RevokeWaits(Command[int], frozen=True):
     """Make waits worthless: one of them, or all of the journal's, also those to come."""
 

@@ -34,8 +34,10 @@ from holdfast.testing.conformance import (
     lists,
     memories,
     notifications,
+    pruning,
     roles,
     rules,
+    signals,
     spending,
     using,
     waits,
@@ -47,6 +49,6 @@ __all__ = ["PARTS", "Case", "Contents", "Stores", "cases", "contents", "refusal"
 
 PARTS = (
     *(journals, forks, handoffs, leases, inbox, admission, waits, asking, using, work, roles, blobs, lists, changes),
-    *(notifications, carrying, forgetting, memories, rules, spending, gate, attachments),
+    *(notifications, carrying, forgetting, memories, rules, spending, gate, attachments, pruning, signals),
 )
 """The modules that hold the cases, one a noun; importing one adds its cases to the suite."""

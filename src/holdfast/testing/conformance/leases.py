@@ -197,3 +197,17 @@ async def a_lease_on_one_journal_says_nothing_about_another(stores: Stores) -> N
         one, two = await leased(store, "a"), await leased(store, "b")
         await store.release(one)
         assert await store.append(two, [step("x")], head=1) == 2
+
+
+@case
+async def a_lease_is_surely_held_until_its_term_is_over_and_again_when_it_is_renewed(stores: Stores) -> None:
+    clock = ManualClock()
+    async with stores.open(clock) as store:
+        lease = await leased(store, "a", ttl_ms=1_000)
+        assert store.surely_holds(lease)
+        clock.advance(1_000)
+        assert not store.surely_holds(lease)
+        await store.renew(lease)
+        assert store.surely_holds(lease)
+        await store.release(lease)
+        assert not store.surely_holds(lease)

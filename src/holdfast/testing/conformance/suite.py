@@ -192,9 +192,13 @@ ON_A_JOURNAL: Final[dict[str, Call]] = {
     "find_input": lambda store, lease: store.find_input(lease.journal, "k"),
     "open_wait": lambda store, lease: store.open_wait(lease.journal, "w"),
     "answer_wait": lambda store, lease: store.answer_wait(lease.journal, "w", 1),
+    "answer_next": lambda store, lease: store.answer_next(lease.journal, "w/", 1, most=9, key="k"),
     "expire_wait": lambda store, lease: store.expire_wait(lease.journal, "w"),
     "cancel_wait": lambda store, lease: store.cancel_wait(lease.journal, "w"),
     "revoke_waits": lambda store, lease: store.revoke_waits(lease.journal),
+    "trim_journal": lambda store, lease: store.trim_journal(lease, 0),
+    "remove_waits": lambda store, lease: store.remove_waits(lease, "w", 0),
+    "empty_inputs": lambda store, lease: store.empty_inputs(lease, 0),
     "quarantine": lambda store, lease: store.quarantine(lease.journal, "a test"),
     "journal": lambda store, lease: store.journal(lease.journal),
     "read": lambda store, lease: store.read(lease.journal),
@@ -250,9 +254,11 @@ ON_THE_STORE: Final[dict[str, Call]] = {
     "add_rule": lambda store, _: store.add_rule("clerk", "{}", by="ops"),
     "rules": lambda store, _: store.rules("clerk"),
     "rule_history": lambda store, _: store.rule_history(),
+    "tombstone": lambda store, lease: store.tombstone(lease.journal),
+    "tombstones": lambda store, _: store.tombstones(),
     "spent": lambda store, _: store.spent("clerk"),
 }
 """Every call that needs none."""
 
-STALE: Final = ("append", "renew", "release", "carry")
+STALE: Final = ("append", "renew", "release", "carry", "trim_journal", "empty_inputs", "remove_waits")
 """The calls that need a lease that is still theirs."""

@@ -1,0 +1,221 @@
+"""The processes of a store, listed: at a cost that follows what is listed, and not how long it has run."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple, Protocol, get_args
+
+from holdfast.bounds import check_int
+from holdfast.errors import JournalMissing
+from holdfast.names import check_choice
+from holdfast.processes.glance import TAIL, state_of
+from holdfast.processes.ids import ROLE, TRANSFER, id_of, is_process_journal, journal_of
+from holdfast.processes.pruning import event_of_tombstone
+from holdfast.processes.state import LISTED, ProcessStatus
+from holdfast.processes.stuck import Stuck, why_stuck
+from holdfast.processes.timeline import ProcessEvent, ProcessLine, event_of, line_of
+from holdfast.records import touches_lists
+from holdfast.runtime.process_journal import read_process
+from holdfast.store.contract import Journal
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Collection, Sequence
+
+    from holdfast.errors import HoldfastError
+    from holdfast.store import Store
+
+
+class Stuckness(Protocol):
+    """The engine, as far as it knows what can't go on."""
+
+    def stuck(self, session: str) -> HoldfastError | None: ...
+    @property
+    def all_stuck(self) -> Sequence[str]: ...
+
+
+class Changes(NamedTuple):
+    """What changed, and the cursor to go on from."""
+
+    cursor: int
+    changed: Sequence[ProcessEvent]
+
+
+class Wanted(NamedTuple):
+    """Which processes are listed."""
+
+    status: ProcessStatus | None = None
+    name: str | None = None
+    session: str | None = None
+    parent: str | None = None
+
+    def fits(self, line: ProcessLine) -> bool:
+        """Whether a process is one of them."""
+        wanted = (self.status, self.name, self.session, self.parent)
+        found = (line.status, line.name, line.session, line.parent)
+        return all(one is None or one == other for one, other in zip(wanted, found, strict=True))
+
+
+class ProcessLists:
+    """What can be asked about the processes of a store as a whole."""
+
+    def __init__(self, store: Store, functions: Collection[str]) -> None:
+        self._store = store
+        self._functions = functions
+        self.engine: Stuckness | None = None
+
+    # ---- lists -------------------------------------------------------------------------------------------------------
+
+    async def list(self, wanted: Wanted, before: ProcessLine | None, limit: int) -> list[ProcessLine]:
+        """Processes, those that changed last first."""
+        if wanted.status is not None:
+            check_choice("process status", wanted.status, get_args(ProcessStatus))
+        check_int("limit", limit, least=1)
+        last = None if before is None else await self._place(before)
+        found: list[ProcessLine] = []
+        async for lines in self._candidates(wanted, last, limit):
+            found += [line for line in await self.lines(lines) if wanted.fits(line)]
+            if len(found) >= limit:
+                break
+        return found[:limit]
+
+    async def _place(self, line: ProcessLine) -> Journal:
+        """Where a list goes on, also behind a process that was pruned meanwhile."""
+        try:
+            return await self._store.journal(journal_of(line.id))
+        except JournalMissing:
+            stone = await self._store.tombstone(journal_of(line.id))
+            updated = line.updated if stone is None else stone.updated
+            return Journal(journal_of(line.id), "process", line.name, "completed", 1, line.created, updated)
+
+    def _candidates(self, wanted: Wanted, last: Journal | None, limit: int) -> AsyncGenerator[list[Journal]]:
+        if wanted.parent is not None:
+            return self._children(wanted.parent, last)
+        if wanted.session is not None:
+            return self._of_session(wanted, last)
+        return self._pages(wanted, last, limit)
+
+    async def _pages(self, wanted: Wanted, last: Journal | None, size: int) -> AsyncGenerator[list[Journal]]:
+        status = None if wanted.status is None else LISTED[wanted.status]
+        size = min(max(size, 50), self._store.limits.page)
+        while page := await self._store.journals(
+            kind="process", role=ROLE, agent=wanted.name, status=status, session=wanted.session, before=last, limit=size
+        ):
+            yield page
+            last = page[-1]
+
+    async def _children(self, parent: str, last: Journal | None) -> AsyncGenerator[list[Journal]]:
+        """Those that a process started: it knows them."""
+        try:
+            state = await read_process(self._store, journal_of(parent))
+        except JournalMissing:
+            return
+        found = await self._store.glimpses([journal_of(id) for id in state.children], prefix=TRANSFER, tail=1)
+        yield _behind([each.line for each in found], last)
+
+    async def _of_session(self, wanted: Wanted, last: Journal | None) -> AsyncGenerator[list[Journal]]:
+        """Those that were started for a session, and among those that were given to another one, all."""
+        moved = await self._store.glimpses(await self._store.transferred(TRANSFER), prefix=TRANSFER, tail=1)
+        left = {each.line.id: each.line for each in moved}
+        async for page in self._pages(wanted, last, self._store.limits.page):
+            own = [line for line in page if line.id not in left]
+            late = _behind([line for line in left.values() if _place_of(line) > _place_of(page[-1])], last)
+            yield sorted([*own, *late], key=_place_of, reverse=True)
+            last = page[-1]
+        yield _behind(list(left.values()), last)
+
+    async def lines(self, listed: Sequence[Journal]) -> list[ProcessLine]:
+        """What is told of these; those that can't be trusted lack."""
+        ids = [line.id for line in listed if line.quarantine is None]
+        found = await self._store.glimpses(ids, prefix=TRANSFER, tail=TAIL)
+        return [line_of(state_of(each)) for each in found if each.tail is not None]
+
+    # ---- what needs a person -----------------------------------------------------------------------------------------
+
+    async def stuck(self, limit: int | None) -> list[Stuck]:
+        """What does not go on by itself, and the command that helps."""
+        if limit is not None:
+            check_int("limit", limit, least=1)
+        driven = await self._driven()
+        found: dict[str, Stuck] = {}
+        async for page in self._doubtful():
+            undriven = [line for line in page if line.id not in driven or self._error(line.id) is not None]
+            for reason in await self._reasons(undriven, driven):
+                found.setdefault(reason.id, reason)
+            if limit is not None and len(found) >= limit:
+                break
+        return list(found.values())[:limit]
+
+    async def _doubtful(self) -> AsyncGenerator[list[Journal]]:
+        """Processes of which nobody knows that they will go on: of those that wait, the ones without a clock."""
+        if self.engine is not None and (stopped := [id for id in self.engine.all_stuck if is_process_journal(id)]):
+            yield [each.line for each in await self._store.glimpses(stopped, prefix=TRANSFER, tail=1)]
+        for status in ("running", "waiting", "idle"):
+            last: Journal | None = None
+            page = self._store.limits.page
+            while lines := await self._store.journals(
+                role=ROLE, status=status, before=last, limit=page, untimed=status == "waiting"
+            ):
+                yield lines
+                last = lines[-1]
+
+    def _error(self, journal: str) -> HoldfastError | None:
+        return None if self.engine is None else self.engine.stuck(journal)
+
+    async def _reasons(self, lines: Sequence[Journal], driven: Collection[str]) -> list[Stuck]:
+        reasons: list[Stuck] = []
+        for line in lines:
+            if line.quarantine is not None:
+                told = f"its journal is damaged: {line.quarantine}"
+                reasons.append(Stuck(id_of(line.id), line.agent, told, "holdfast doctor"))
+        sound = [line.id for line in lines if line.quarantine is None]
+        for each in await self._store.glimpses(sound, prefix=TRANSFER, tail=TAIL):
+            state, error = state_of(each), self._error(each.line.id)
+            owned = state.registration is not None and state.registration.recovery == "owner"
+            if owned and state.status == "running" and state.by is None and each.line.head > TAIL:
+                state = await read_process(self._store, each.line.id)  # who ran it stands further up
+            known = None if not self._functions else state.name in self._functions
+            told = None if error is None else str(error)
+            reason = why_stuck(state, driven=each.line.id in driven, known=known, error=told, timed=False)
+            if reason is not None:
+                reasons.append(reason)
+        return reasons
+
+    async def _driven(self) -> set[str]:
+        """Processes that somebody alive drives now."""
+        found: set[str] = set()
+        after = 0
+        while page := await self._store.work(after):
+            for work in page:
+                if work.role == ROLE and work.holder is not None and not self._store.owner_gone(work.holder):
+                    found.add(work.journal)
+            after = page[-1].no
+        return found
+
+    # ---- changes -----------------------------------------------------------------------------------------------------
+
+    async def changes(self, after: int, limit: int | None) -> Changes:
+        """What happened behind a cursor; of processes that were pruned, how they ended."""
+        entries = await self._store.feed(after=after, limit=limit)
+        if not entries:
+            return Changes(after, [])
+        end = entries[-1].pos
+        stones = await self._store.tombstones(after=after, role=ROLE, limit=limit)
+        if len(stones) >= min(limit or self._store.limits.page, self._store.limits.page):
+            end = min(end, stones[-1].pos)  # there may be more of them: the next call goes on behind this one
+        changed = [
+            (entry.pos, event_of(entry.journal, entry.seq, entry.record))
+            for entry in entries
+            if entry.pos <= end and entry.record is not None
+            if is_process_journal(entry.journal) and touches_lists(entry.record)
+        ]
+        changed += [(stone.pos, event_of_tombstone(stone)) for stone in stones if stone.pos <= end]
+        return Changes(end, [event for _, event in sorted(changed, key=lambda one: one[0])])
+
+
+def _place_of(line: Journal) -> tuple[int, str]:
+    return line.updated, line.id
+
+
+def _behind(lines: Sequence[Journal], last: Journal | None) -> list[Journal]:
+    """Those that come after the last one that was listed, in the order of the lists."""
+    later = [line for line in lines if last is None or _place_of(line) < _place_of(last)]
+    return sorted(later, key=_place_of, reverse=True)

@@ -1,0 +1,1 @@
+"""Forgetting: journals that are over leave a tombstone, long ones lose their oldest records."""

@@ -1,0 +1,92 @@
+"""SIGKILL anywhere while processes and triggers are pruned: what is gone is gone whole, and nothing runs again."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections import Counter
+from typing import TYPE_CHECKING, Final
+
+import pruning_scenario as scenario
+import pytest
+from forking import Forks, error_in, reached_in
+
+import holdfast as hf
+from holdfast.testing import World, check
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Sequence
+    from pathlib import Path
+
+KILLED: Final = -signal.SIGKILL
+
+
+@pytest.fixture(scope="module")
+def workers() -> Generator[Forks]:
+    started = Forks(scenario.__file__ or "")
+    yield started
+    started.close()
+
+
+@pytest.fixture(scope="module")
+def points(workers: Forks, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """Every crash point that the scenario reaches, each with how often it was reached until then."""
+    folder = tmp_path_factory.mktemp("count")
+    assert workers.run(folder, HOLDFAST_CRASH_TRACE=str(folder / "trace.txt")) == 0, error_in(folder)
+    return reached_in(folder / "trace.txt")
+
+
+async def _wrong(folder: Path) -> list[str]:
+    """The laws, whatever was killed."""
+    async with hf.open(folder / "store.db", drive=False) as runtime:
+        found = [str(violation) for violation in await check(runtime.store)]
+        left = [line.id for line in await runtime.processes.list()]
+        stones = {stone.journal: stone.detail for stone in await runtime.store.tombstones()}
+    done = Counter(World(folder / "world.log").done())
+    found += [f"{what} was done {done[what]} times" for what in scenario.ACTS if done[what] != 1]
+    if left or len(stones) != len(scenario.ACTS) + 1 or set(stones.values()) != {"completed"}:
+        found.append(f"left: {left}, pruned: {stones}")
+    return found
+
+
+async def _all(workers: Forks, cases: Sequence[str], folder: Path) -> None:
+    problems: list[str] = []
+    for number, kill in enumerate(cases):
+        place = folder / str(number)
+        repeat = f'PRUNING_CRASH="{kill}" python -m pytest tests/faults/test_pruning_crashes.py -k can_be_repeated'
+        workers.run(place, HOLDFAST_CRASH_AT=kill)
+        if workers.run(place) != 0:
+            problems.append(f"it can't be finished; {repeat}\n{error_in(place)}")
+        else:
+            problems += [f"{line}\n    repeat with: {repeat}" for line in await _wrong(place)]
+    assert not problems, f"{len(problems)} problems\n" + "\n".join(problems)
+
+
+async def test_without_a_kill_all_is_pruned_and_nothing_is_done_twice(workers: Forks, tmp_path: Path) -> None:
+    assert workers.run(tmp_path / "golden") == 0, error_in(tmp_path / "golden")
+    assert await _wrong(tmp_path / "golden") == []
+
+
+def test_the_scenario_reaches_the_crash_points_of_pruning(points: list[str]) -> None:
+    wanted = ("process.before_prune", "process.after_prune", "trigger.before_prune", "trigger.trimmed")
+    assert {f"{name}:1" for name in wanted} <= set(points)
+
+
+async def test_a_kill_around_a_pruning_leaves_nothing_half_forgotten(
+    workers: Forks, points: list[str], tmp_path: Path
+) -> None:
+    around = [point for point in points if "_prune:" in point or point.startswith("trigger.trimmed")]
+    await _all(workers, around[::2], tmp_path)
+
+
+@pytest.mark.torture
+@pytest.mark.timeout(3600)
+async def test_a_kill_at_every_single_point_leaves_nothing_half_forgotten(
+    workers: Forks, points: list[str], tmp_path: Path
+) -> None:
+    await _all(workers, points, tmp_path)
+
+
+@pytest.mark.skipif("PRUNING_CRASH" not in os.environ, reason="repeats the case in PRUNING_CRASH")
+async def test_a_case_can_be_repeated(workers: Forks, tmp_path: Path) -> None:
+    await _all(workers, [os.environ.get("PRUNING_CRASH", "")], tmp_path)

@@ -77,7 +77,9 @@ def agent(tool: AnyTool, steps: int) -> hf.Agent:
     """A model that asks for three calls of `tool` in each of its steps, then answers."""
     work = [[call(tool, item=number) for number in range(3)] for _ in range(steps)]
     model = ScriptedModel([*work, text("Done.")], keep=0)
-    return hf.Agent("bench", model=model, tools=[tool], limits=hf.Limits(steps=None))
+    # A policy is needed where a tool changes something. That each step is the same is meant.
+    policy = None if tool.read_only else [hf.allow(tool.name)]
+    return hf.Agent("bench", model=model, tools=[tool], limits=hf.Limits(steps=None, repeats=None), policy=policy)
 
 
 # ---- many sessions at once -------------------------------------------------------------------------------------------

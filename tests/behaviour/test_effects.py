@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+import pydantic
 import pytest
 
 import holdfast as hf
@@ -150,6 +151,21 @@ async def test_a_value_can_be_asked_for_as_a_type(store: Store) -> None:
         return receipt.number
 
     assert await hf.drive(store, "j", body) == 7
+
+
+async def test_a_value_can_be_asked_for_as_types_made_with_pydantic(store: Store) -> None:
+    class Receipt(pydantic.BaseModel):
+        number: int
+
+    async def find(number: int) -> list[Receipt]:
+        await asyncio.sleep(0)
+        return [Receipt(number=number)]
+
+    async def body(ctx: hf.Boundary) -> object:
+        receipts: list[Receipt] = await ctx.step("find", find, 7, returns=list[Receipt])
+        return receipts == [Receipt(number=7)]
+
+    assert await hf.drive(store, "j", body)
 
 
 async def test_a_large_value_is_kept_as_a_blob_and_comes_back_whole(store: Store) -> None:

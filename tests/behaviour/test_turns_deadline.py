@@ -109,8 +109,9 @@ async def test_the_agents_own_deadline_passes_in_the_queue_behind_a_turn_that_wa
         assert await first.status() == "waiting"
 
 
-async def test_the_agents_own_deadline_holds_for_every_turn(stage: Stage) -> None:
-    agent = agent_of(stage, [call("reads")], limits=hf.Limits(deadline=timedelta(seconds=SHORT)))
+@pytest.mark.parametrize("span", [timedelta(seconds=SHORT), SHORT], ids=["span", "seconds"])
+async def test_the_agents_own_deadline_holds_for_every_turn(stage: Stage, span: timedelta | float) -> None:
+    agent = agent_of(stage, [call("reads")], limits=hf.Limits(deadline=span))
     async with hf.open(None, agents=[agent]) as runtime:
         begun = time.monotonic()
         await ended_in_time(await runtime.session("s", agent=agent).send("go"), begun)

@@ -13,7 +13,7 @@ from decimal import Decimal
 from enum import Enum
 from functools import lru_cache
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast, get_args
 from uuid import UUID
 
 import msgspec
@@ -58,16 +58,22 @@ def check_returns(returns: type[Any] | None) -> Callable[[bytes], Any]:
 
 @lru_cache(maxsize=256)
 def _decoder_of(returns: type[Any]) -> Callable[[bytes], Any]:
+    pydantic = sys.modules.get("pydantic")  # a type made with pydantic needs pydantic, which is then loaded
     try:
-        return msgspec.json.Decoder(returns).decode
+        if pydantic is None or not _needs_pydantic(returns):
+            return msgspec.json.Decoder(returns).decode
     except TypeError:
-        pydantic = sys.modules.get("pydantic")  # a type made with pydantic needs pydantic, which is then loaded
         if pydantic is None:
             raise
-        try:
-            return pydantic.TypeAdapter(returns).validate_json
-        except pydantic.PydanticSchemaGenerationError as error:
-            raise TypeError(str(error)) from error
+    try:
+        return pydantic.TypeAdapter(returns).validate_json
+    except pydantic.PydanticSchemaGenerationError as error:
+        raise TypeError(str(error)) from error
+
+
+def _needs_pydantic(returns: object) -> bool:
+    """Whether there is a type of pydantic's in it: msgspec takes such a one, and then finds that no value fits."""
+    return hasattr(returns, "__pydantic_core_schema__") or any(map(_needs_pydantic, get_args(returns)))
 
 
 def plain(value: object, path: str = "$", depth: int = 0) -> object:  # noqa: PLR0911  one line per kind of value

@@ -84,8 +84,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """How often an answer of the wrong shape is sent back."""
     continuations: int = 2
     """How often an answer that the output limit cut off is continued."""
-    deadline: timedelta | None = None
-    """From the moment the input was accepted, time in the queue included."""
+    deadline: timedelta | float | None = None
+    """A span, or seconds, from the moment the input was accepted, time in the queue included."""
     session: Budget | None = None
     """What all turns of one session may use together."""
     daily: Budget | None = None

@@ -411,8 +411,9 @@ class SessionDrive:
         if self._alarm is not None:
             self._alarm.cancel()
             self._alarm = None
-        look = None if self._interruption is not None else self._look_at
-        dues = (next_due(self._inbox, self._open, self._agent), look)
+        stopped = self._interruption is not None  # its own time is up, or does not matter any more
+        turn, look = (None, None) if stopped else (self._open, self._look_at)
+        dues = (next_due(self._inbox, turn, self._agent), look)
         due = min((due for due in dues if due is not None), default=None)
         if due is not None:
             delay = max(0.0, (due - self._ledger.now()) / 1000)

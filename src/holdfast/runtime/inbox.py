@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from holdfast.policy.spans import milliseconds
 from holdfast.turns import Ending, keys
 from holdfast.turns.conversation import Said, Stop
 
@@ -40,7 +41,7 @@ class Waiting:
             return None
         span = self.said.deadline_ms
         if span is None and agent is not None and agent.limits.deadline is not None:
-            span = round(agent.limits.deadline.total_seconds() * 1000)
+            span = milliseconds(agent.limits.deadline)
         return None if span is None else self.input.at + span
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import msgspec
 
 from holdfast.bounds import check_int
+from holdfast.clock import wall_of
 from holdfast.crashpoints import crash_point
 from holdfast.effects.boundary import Boundary
 from holdfast.effects.divergence import diverge
@@ -270,6 +271,7 @@ class LeasedJournal:
         self._store = store
         self._lease = lease
         self._on_durable = on_durable
+        self._wall = wall_of(store.clock)
         self.head = lease.head
         """Where the journal ends, with what was submitted and is not durable yet."""
         self._durable = lease.head
@@ -285,7 +287,7 @@ class LeasedJournal:
         return self.head - self._durable
 
     def now(self) -> int:
-        return self._store.clock.read().wall
+        return self._wall()
 
     def append(
         self,

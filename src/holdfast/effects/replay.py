@@ -169,10 +169,14 @@ class Miss:
 Decision: TypeAlias = Answer | Begin | Again | SettleUnknown | Mismatch | Miss
 
 
+_INTENDED: Final = Begin(intent=True)
+_BEGUN: Final = Begin(intent=False)
+
+
 def decide_effect(recorded: Recorded | None, ask: Ask, repeat: Repeat, *, strict: bool = False) -> Decision:
     """What to do about an effect that is asked for. What differs is looked at before how it ended."""
     if recorded is None:
-        return Miss() if strict else Begin(intent=repeat is Repeat.NEVER)
+        return Miss() if strict else _INTENDED if repeat is Repeat.NEVER else _BEGUN
     drift = _drift(recorded.ask(), ask)
     if drift is not None and not (_same_identity(recorded.ask(), ask) and ask.kind in KEEPS_RECORDED):
         return Mismatch(drift)

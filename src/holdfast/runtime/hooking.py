@@ -36,7 +36,7 @@ class Hooked:
 
     def has(self, name: str) -> bool:
         """Whether anybody wrote this hook."""
-        return any(overrides(hooks, name) for hooks in self._hooks)
+        return bool(self._hooks) and any(overrides(hooks, name) for hooks in self._hooks)
 
     # ---- deciding ----
 

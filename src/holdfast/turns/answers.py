@@ -38,7 +38,7 @@ def result_of(call: ToolCall, outcome: Outcome) -> ToolResult:
     """The result of a call that has an outcome. A large value must have been fetched before."""
     match outcome:
         case Done():
-            files = tuple(blob.digest for blob in outcome.refs)
+            files = tuple(blob.digest for blob in outcome.refs) if outcome.refs else ()
             return ToolResult(call.id, call.name, decode(bytes(outcome.value)), files=files)
         case Failed(error=error):
             said = error.message if error.kind in SAID_AS_IT_IS else f"{error.kind}: {error.message}".removesuffix(": ")

@@ -47,8 +47,7 @@ class Rules:
 # ---- effects ---------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class CallModel:
+class CallModel(msgspec.Struct, frozen=True):
     """Ask the model. `position` counts the model calls of the whole conversation before this one."""
 
     id: int
@@ -56,16 +55,14 @@ class CallModel:
     position: int
 
 
-@dataclass(frozen=True, slots=True)
-class RunTools:
+class RunTools(msgspec.Struct, frozen=True):
     """Perform these calls; their results come back in this order."""
 
     id: int
     calls: tuple[ToolCall, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Checkpoint:
+class Checkpoint(msgspec.Struct, frozen=True):
     """A safe point: input that came meanwhile may enter here. `note` is what Holdfast has to say to the model.
 
     `advice` is what it would say besides. It is no part of the effect's identity: a checkpoint that was recorded
@@ -84,8 +81,7 @@ class Checkpoint:
         return "\n\n".join(said for said in (self.note, self.advice) if said) or None
 
 
-@dataclass(frozen=True, slots=True)
-class Finish:
+class Finish(msgspec.Struct, frozen=True):
     """The turn has ended."""
 
     id: int
@@ -101,8 +97,7 @@ Effect: TypeAlias = CallModel | RunTools | Checkpoint | Finish
 NOTHING: Final = Usage()
 
 
-@dataclass(frozen=True, slots=True)
-class Replied:
+class Replied(msgspec.Struct, frozen=True):
     """The model answered. `seen` is the conversation as it was shown to it, where it was compacted before."""
 
     reply: ModelReply
@@ -112,18 +107,16 @@ class Replied:
     cost: float | None = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class ModelFailed:
+class ModelFailed(msgspec.Struct, frozen=True):
     """The model could not answer. `usage` and `cost` are those of making room for the question."""
 
     code: str
     message: str
-    usage: Usage = Usage()  # noqa: RUF009  frozen
+    usage: Usage = Usage()
     cost: float | None = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class UsedUp:
+class UsedUp(msgspec.Struct, frozen=True):
     """Making room for the question used up a budget; the model was not asked. `usage` and `cost` are those of that."""
 
     out: OutOf
@@ -131,15 +124,13 @@ class UsedUp:
     cost: float | None = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class Results:
+class Results(msgspec.Struct, frozen=True):
     """What the calls came to, in their order."""
 
     results: tuple[ToolResult, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Inputs:
+class Inputs(msgspec.Struct, frozen=True):
     """What entered at a checkpoint. `told` is what Holdfast said there, as it is recorded; None: its note alone."""
 
     messages: tuple[UserMessage, ...] = ()

@@ -7,6 +7,8 @@ import logging
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
+import msgspec
+
 from holdfast.attachments import FILES_DEPTH, File
 from holdfast.crashpoints import crash_point
 from holdfast.effects.canonical import digest_of_bytes
@@ -14,7 +16,7 @@ from holdfast.effects.replay import Again, Begin, Decision, SettleUnknown
 from holdfast.effects.scopes import Place, current
 from holdfast.errors import InvariantBroken, PayloadTooLarge, Suspended
 from holdfast.messages import Attachment, ToolCall, ToolResult
-from holdfast.records import Ask, Blob, ErrorInfo, Failed, Unknown
+from holdfast.records import ABSENT, Ask, Blob, ErrorInfo, Failed, Unknown
 from holdfast.runtime.finding import Finder
 from holdfast.runtime.interrupted import ATTEMPT, attempts_of
 from holdfast.runtime.surroundings import passes
@@ -55,7 +57,10 @@ class Call:
     bound: Bound | None = None
     refused: ErrorInfo | None = None
     result: ToolResult | None = None
-    wait: str | None = None
+    outcome: Outcome | None = None
+    """How it ended, with its whole value."""
+    waits: tuple[str, ...] = ()
+    """What it waits for: a person, or somebody outside."""
     begun: bool = False
     idempotency: str | None = None
     """What makes it recognisable to the outside world, where its key does not say."""
@@ -69,6 +74,18 @@ class Call:
     """A person has changed its arguments."""
     approved: bool = False
     """A person has approved it as it is."""
+    nested: bool = False
+    """A program made it: what it gives is for that program, whole, and no model reads it."""
+    room: int | None = None
+    """Longest text of its result, where that is not the tool's own limit."""
+    program: bool = False
+    """It is a program, which makes calls of its own: those are decided about, not this one."""
+    beside: list[Record] = field(default_factory=list["Record"])
+    """What is recorded in one commit with its outcome."""
+    recorded: Callable[[Call], None] | None = None
+    """Told when its outcome has its place in the journal."""
+    stopped: Callable[[int], Record] | None = None
+    """Its outcome when it is stopped at a time, where it is another one than that of other calls."""
 
     @property
     def fresh(self) -> bool:
@@ -222,7 +239,9 @@ class Invoker:
             kept: list[Blob] = []
             if _holds_file(value):
                 value = await self._kept(value, refs)
-            body = await self._body(tool, value, kept)
+            body = await self._body(tool, value, kept, prepared.room or tool.output_limit)
+        except Told as told:
+            return told.outcome(prepared, self._performer.now(), self._loop.time() - begun)
         except BaseExceptionGroup as group:
             self._unwrap(group)
             return self._failed(prepared, raised(group, self._clean), begun)
@@ -238,14 +257,14 @@ class Invoker:
             return self._failed(prepared, raised(error, self._clean), begun)
         return await self._performer.succeeded(prepared.key, prepared.asked, body, begun, tuple(refs), tuple(kept))
 
-    async def _body(self, tool: AnyTool, value: object, kept: list[Blob]) -> bytes:
+    async def _body(self, tool: AnyTool, value: object, kept: list[Blob], limit: int) -> bytes:
         """The JSON of what a tool gave. What is too long for the model is kept apart, and told with its ends."""
         value = self._performer.redactor.value(as_text(value))  # before it is cut: half a secret is one, too
-        long = long_text(value, tool.output_limit)
+        long = long_text(value, limit)
         body = b""
         if long is None:
             body = self._performer.redactor.bytes(tool.as_json(value))
-            long = long_json(body, tool.output_limit)
+            long = long_json(body, limit)
         if long is None:
             return body
         try:
@@ -284,6 +303,21 @@ class Invoker:
     def _failed(self, prepared: Call, error: ErrorInfo, begun: float) -> Failed:
         ms = round((self._loop.time() - begun) * 1000) if begun else 0
         return Failed(at=self._performer.now(), key=prepared.key, ask=prepared.asked, error=error, ms=ms)
+
+
+class Told(Exception):
+    """The call failed, in words that were written for the model and are told as they are."""
+
+    def __init__(self, error: ErrorInfo, detail: bytes = b"") -> None:
+        super().__init__(error.kind)
+        self.error = error
+        self.detail = detail
+
+    def outcome(self, prepared: Call, now: int, seconds: float) -> Failed:
+        """As it is recorded."""
+        detail = msgspec.Raw(self.detail) if self.detail else ABSENT
+        ms = round(seconds * 1000)
+        return Failed(at=now, key=prepared.key, ask=prepared.asked, error=self.error, ms=ms, detail=detail)
 
 
 class TimedOut(Exception):

@@ -24,11 +24,14 @@ from holdfast.runtime.asking import Asking
 from holdfast.runtime.authorising import Authorising
 from holdfast.runtime.awaiting import Awaiting
 from holdfast.runtime.calling import Calling, Park
+from holdfast.runtime.carrying import Carrying
 from holdfast.runtime.compacting import Compacting
 from holdfast.runtime.hooking import Hooked
+from holdfast.runtime.programs import Means, Programs
 from holdfast.runtime.recording import Recorder
 from holdfast.runtime.spending import spent_by, used_of
 from holdfast.store.spending.contract import day_of
+from holdfast.tools.paging import READER
 from holdfast.turns import (
     CallModel,
     Checkpoint,
@@ -36,13 +39,13 @@ from holdfast.turns import (
     Finish,
     Inputs,
     OpenTurn,
-    Results,
     RunTools,
     keys,
     poll,
     respond,
     start,
 )
+from holdfast.turns.bounding import no_room
 from holdfast.turns.conversation import Entered, checkpoint_of
 from holdfast.turns.machine import answer_of
 
@@ -84,28 +87,35 @@ class TurnRun:
         self._agent = agent
         self._turn = turn
         self._state: TurnState | None = None
+        self._here: TurnState | None = None
+        """Where the turn is, from its beginning on."""
         self._strict = strict
         self._recorded = _numbers(turn)
         self._last = max(self._recorded, default=0)
         self._loop = asyncio.get_running_loop()
         self._recorder = Recorder(self.performer)
         self._waits = Awaiting(around, self.performer, self._recorder)
-        tools = {} if agent is None else agent.tools
         budget = around.inline_budget if agent is None or agent.inline_budget is None else agent.inline_budget
         hooks = () if agent is None else (*around.hooks, *agent.hooks)
         self._hooked = Hooked(hooks, around, "" if agent is None else agent.name, turn.run)
         self._taint: Taint = taint_under(turn.mandate)
-        self._calling = Calling(
+        self._carrying = Carrying(
             around,
             self,
-            tools,
             self.performer,
             self._recorder,
             authorising=self._authoriser(around, agent),
             budget=budget,
             spills=self._spills,
             resumed=bool(turn.records),
+            reads_on=agent is not None and READER in agent.tools,
         )
+        self._programs: Programs | None = None
+        if agent is not None and agent.mode == "code":
+            means = Means(around, agent, self.performer, self._recorder, self._carrying, self._room)
+            self._programs = Programs(means, turn.variables)
+        shown = {} if agent is None else agent.shown
+        self._calling = Calling(shown, self.performer, self._recorder, self._carrying, self._programs)
 
     def _authoriser(self, around: Surroundings, agent: Agent | None) -> Authorising | None:
         """Who decides about calls; nobody where there is nothing to decide."""
@@ -138,6 +148,7 @@ class TurnRun:
         self._entering(turn.said)
         state = start(turn.run, asking.rules, turn.before, turn.said, turn.position, self._last)
         while True:
+            self._here = state
             if self.stopped:  # a tool may have swallowed the cancellation; the turn goes no further
                 raise asyncio.CancelledError
             effect = poll(state)
@@ -153,10 +164,11 @@ class TurnRun:
                     response: Response = await asking.respond(effect, self._expect(effect.id, "model"))
                 case RunTools():
                     self._expect(effect.id, "tools")
-                    results = await self._calling.perform(effect, self._taint)
-                    if self._agent is not None and self._agent.guarded:
-                        self._taint = self._agent.taint_after(self._taint, results)
-                    response = Results(results)
+                    response = await self._calling.perform(effect, self._taint)
+                    if self._programs is not None:
+                        self._taint = self._programs.taint
+                    elif self._agent is not None and self._agent.guarded:
+                        self._taint = self._agent.taint_after(self._taint, response.results)
                 case Checkpoint():
                     inputs = response = await self._checkpoint(effect)
                     self._entering(inputs.messages)
@@ -170,11 +182,25 @@ class TurnRun:
         if not (agent.limits.beyond_turn or agent.delegates):
             return None
         if isinstance(effect, CallModel):
-            ahead = ASKING
-        elif isinstance(effect, RunTools):
-            ahead = running(len(effect.calls))
-        else:
+            return await self._beyond(agent, state, ASKING)
+        if isinstance(effect, RunTools):
+            return await self._beyond(agent, state, running(len(effect.calls)))
+        return None
+
+    async def _room(self, within: Used, calls: int) -> OutOf | None:
+        """The limit that leaves no room for so many calls of a program, after what the batch has used so far."""
+        state, agent = self._here, self._agent
+        if state is None or agent is None or self._strict:
             return None
+        batch = len(state.awaited.calls) if isinstance(state.awaited, RunTools) else 0
+        state = msgspec.structs.replace(state, used=state.used + within + Used(tool_calls=batch))
+        ahead = running(calls)
+        out = no_room(state, self._last + 1, ahead)
+        if out is not None or not (agent.limits.beyond_turn or agent.delegates):
+            return out
+        return await self._beyond(agent, state, ahead)
+
+    async def _beyond(self, agent: Agent, state: TurnState, ahead: Used) -> OutOf | None:
         limits, name = agent.limits, agent.name
         below = await self._around.below(self.run) if agent.delegates else Used()
         if below != Used():
@@ -194,7 +220,7 @@ class TurnRun:
         """Whether one more call may go on in the background."""
         most = None if self._agent is None else self._agent.limits.background
         used = 0 if self._state is None else self._state.used.background
-        return most is None or used + self._calling.spilled < most
+        return most is None or used + self._carrying.spilled < most
 
     async def _begun(self, turn: OpenTurn) -> Ending | None:
         """Let hooks see that the turn begins; how it ends if one of them does not want it."""
@@ -317,6 +343,8 @@ class TurnRun:
         now = self.performer.now()
         if self._agent is not None and self._asking.unfinished is not None:
             yield self._asking.unfinished.outcome(self._agent.model.name, now)
+        if self._programs is not None:
+            yield from self._programs.left_over(now)
         yield from self._calling.left_over(self._turn, now, resumed=self._state is not None)
 
     # ---- what tools may use ----
@@ -335,8 +363,7 @@ class TurnRun:
             return
         parsed = keys.parse(key)
         if parsed is not None:
-            tool = key.rpartition("/")[2].partition(".")[2]
-            fields = {"call": events.call_name(parsed), "tool": tool, "note": note, "fraction": fraction}
+            fields = {"call": events.call_name(parsed), "tool": keys.tool_of(key), "note": note, "fraction": fraction}
             self._around.show(events.ToolExecutionProgress, self.run, fields)
 
 

@@ -42,6 +42,7 @@ from holdfast.runtime.hiding import lender_of
 from holdfast.runtime.invocation import Emitted, Subscription, emit
 from holdfast.runtime.mirroring import Mirroring
 from holdfast.runtime.procedures import Processes
+from holdfast.runtime.sandboxes import Sandboxes
 from holdfast.runtime.session import Session
 from holdfast.runtime.surroundings import Surround
 from holdfast.runtime.targets import process_adapter
@@ -49,6 +50,7 @@ from holdfast.runtime.triggers import Triggers
 from holdfast.runtime.turnstile import Turnstile
 from holdfast.runtime.watch import Watch
 from holdfast.runtime.working import TaskDrive
+from holdfast.sandbox.launching import require_programs
 from holdfast.secrets.logs import hidden_in_logs
 from holdfast.spawning import spawn
 from holdfast.store.store import LEASE_MS, MIN_LEASE_MS, Store
@@ -130,6 +132,7 @@ class Runtime:
         self.rings = Rings()
         self.watch = Watch(store)
         self.agents: dict[str, Agent] = {}
+        self._drives = drive
         self._engine: Embedded | None = None
         if not isinstance(agents, list | tuple):
             raise InvalidArgument("agents", agents, "a list of agents")
@@ -156,6 +159,7 @@ class Runtime:
         self.tasks = Desk(self._around)
         """Background work: tool calls that go on after the model has had an answer."""
         self._around.desk = self.tasks
+        self._around.programs = Sandboxes()
         self.children = self._around.children = Children(self, self._around)
         """Sub-agents: sessions that work for others."""
         self.processes = Processes(self, self._around, processes)
@@ -193,6 +197,7 @@ class Runtime:
         await self.triggers.stop()
         if self._engine is not None:
             await self._engine.stop(grace)
+        await self._around.programs.close()
         await self.processes.close()
         await self.children.close()
         for subscription in list(self._subscriptions):
@@ -233,6 +238,8 @@ class Runtime:
         if not isinstance(agent, Agent):  # pyright: ignore[reportUnnecessaryIsInstance]  # callers may be untyped
             raise InvalidArgument("agent", agent, "an Agent")
         _ = agent.model  # a name that names no model is an error now, not at the first turn
+        if self._drives and agent.mode == "code" and agent.sandbox is None:
+            require_programs()  # what can't be run here is an error now, not in the middle of a turn
         known = self.agents.get(agent.name)
         if known is None:
             self.agents[agent.name] = agent

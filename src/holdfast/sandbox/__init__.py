@@ -19,6 +19,8 @@ from holdfast.sandbox.steps import (
     Result,
     Returned,
     Step,
+    call_id,
+    call_number,
 )
 from holdfast.sandbox.stubs import Stub, declarations, stubs_of
 
@@ -40,6 +42,8 @@ __all__ = [
     "Sandbox",
     "Step",
     "Stub",
+    "call_id",
+    "call_number",
     "declarations",
     "programs_problem",
     "replay",

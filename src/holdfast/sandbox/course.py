@@ -16,7 +16,7 @@ import msgspec
 from holdfast.effects.canonical import canonical_json, digest, digest_of_bytes
 from holdfast.errors.programs import AnswerRefused, ProgramDiverged
 from holdfast.sandbox.limits import MOST_BYTES
-from holdfast.sandbox.steps import Calls, HostCall, Raised
+from holdfast.sandbox.steps import Calls, HostCall, Raised, call_id
 from holdfast.sandbox.values import NotPlain, plain
 
 if TYPE_CHECKING:
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from holdfast.sandbox.sealing import Place
     from holdfast.sandbox.steps import CallKind, Outcome, Result
 
-_PREFIX: Final = 16
 _encode: Final = msgspec.json.Encoder(order="sorted").encode
 _START: Final = b"\0" * 32
 
@@ -45,11 +44,12 @@ class Course:
 
     __slots__ = (
         *("_by_id", "_chain", "_digests", "_given", "_linked", "_new", "_numbers", "_ordinal", "_prefix", "_queue"),
-        "_waiting",
+        *("_program", "_waiting"),
     )
 
     def __init__(self, program: str) -> None:
-        self._prefix = f"{program[:_PREFIX]}/"
+        self._program = program
+        self._prefix = call_id(program, 0)[:-1]
         self._ordinal = 0
         self._waiting: dict[int, HostCall] = {}  # in the order in which they were made
         self._numbers: dict[str, int] = {}
@@ -73,7 +73,9 @@ class Course:
         known = self._waiting.get(number)  # a snapshot was taken at this very call
         if known is not None:
             return known
-        made = HostCall(f"{self._prefix}{self._ordinal}", kind, name, arguments, call_digest(kind, name, arguments))
+        made = HostCall(
+            call_id(self._program, self._ordinal), kind, name, arguments, call_digest(kind, name, arguments)
+        )
         recorded = self._digests.pop(made.id, "")
         if recorded and recorded != made.digest:
             asked = f"{name} with arguments of the digest {made.digest[:12]}"

@@ -1,0 +1,105 @@
+"""Time in a program: what its clock says, and its pauses. A long pause is a durable timer, and holds no process."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from holdfast.effects.replay import Begin, Repeat
+from holdfast.records import Ask, Cancelled, Done, Intended
+from holdfast.turns.programs import aside_key
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from holdfast.effects.performer import Performer
+    from holdfast.records import Record
+    from holdfast.runtime.recording import Recorder
+    from holdfast.runtime.surroundings import Surroundings
+    from holdfast.sandbox import HostCall
+
+SHORT_MS: Final = 2_000
+"""A pause of so many milliseconds is made here, with the program in memory; for a longer one the turn is parked."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Pause:
+    host: HostCall
+    key: str
+    ask: Ask | None
+    """None: it is recorded that it began."""
+    due: int
+    wait: str | None
+    """The durable timer."""
+
+
+class Pauses:
+    """The clock and the pauses of one program, whose key is `program`."""
+
+    def __init__(self, program: str, around: Surroundings, performer: Performer, recorder: Recorder) -> None:
+        self._program = program
+        self._around = around
+        self._performer = performer
+        self._recorder = recorder
+        self._open: dict[str, _Pause] = {}
+
+    def now(self, host: HostCall, number: int) -> float:
+        """What the clock says, in seconds since 1970; it is recorded."""
+        key = aside_key(self._program, number, "now")
+        ask = Ask("sample", "now", host.digest)
+        self._performer.decide(key, ask, Repeat.FREE)
+        at = self._performer.now()
+        seconds = at / 1000
+        self._recorder.submit(
+            [Done(at=at, key=key, ask=ask, value=msgspec.Raw(msgspec.json.encode(seconds)))], patient=True
+        )
+        return seconds
+
+    async def begin(self, host: HostCall, number: int) -> None:
+        """A pause begins, or goes on after a restart."""
+        key = aside_key(self._program, number, "sleep")
+        ask = Ask("sleep", "sleep", host.digest)
+        decision = self._performer.decide(key, ask, Repeat.FREE)
+        now = self._performer.now()
+        due = now + round(host.arguments["seconds"] * 1000)
+        if isinstance(decision, Begin) and due - now <= SHORT_MS:
+            self._open[key] = _Pause(host, key, ask, due, None)
+            return
+        wait = await self._around.open_wait(key, due)
+        if isinstance(decision, Begin):
+            self._recorder.submit([Intended(at=now, key=key, ask=ask)])
+        over = wait.state != "open" or wait.deadline is None
+        self._open[key] = _Pause(host, key, None, now if over else wait.deadline or now, key)
+
+    def over(self) -> Iterator[HostCall]:
+        """The pauses whose time has come, the first one first; each is recorded as it is told here."""
+        now = self._performer.now()
+        for pause in sorted(self._open.values(), key=lambda pause: pause.due):
+            if pause.due > now:
+                return
+            del self._open[pause.key]
+            done = Done(at=now, key=pause.key, ask=pause.ask, value=msgspec.Raw(b"null"))
+            self._recorder.submit([done], patient=True)
+            yield pause.host
+
+    @property
+    def seconds(self) -> float | None:
+        """How long it is until the next one is over; None when there is none."""
+        if not self._open:
+            return None
+        return max(0.0, (min(pause.due for pause in self._open.values()) - self._performer.now()) / 1000)
+
+    @property
+    def waits(self) -> tuple[str, ...]:
+        """The durable timers."""
+        return tuple(pause.wait for pause in self._open.values() if pause.wait is not None)
+
+    def clear(self) -> None:
+        """Nobody waits for any of them."""
+        self._open.clear()
+
+    def dropped(self, now: int) -> Iterator[Record]:
+        """Records for those that nobody waits for any more."""
+        return (Cancelled(at=now, key=pause.key) for pause in self._open.values() if pause.wait is not None)

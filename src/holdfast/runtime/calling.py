@@ -95,10 +95,14 @@ class Calling:
         key = keys.call_key(self._run, number, ordinal, call.name)
         tool = self._tools.get(call.name)
         name = f"{self._run}.{number}.{ordinal}"
-        prepared = self._carrying.prepare(call, name, key, ask_of(call, key), tool, self._tools)
+        ask = ask_of(call, key, program=self._is_program(call))
+        prepared = self._carrying.prepare(call, name, key, ask, tool, self._tools)
         if self._programs is not None:
             self._programs.take(prepared)
         return prepared
+
+    def _is_program(self, call: ToolCall) -> bool:
+        return self._programs is not None and call.name == PROGRAM
 
     async def _together(self, todo: list[Call]) -> None:
         first, *others = todo
@@ -130,12 +134,13 @@ class Calling:
             tool = self._tools.get(call.name)
             if ordinal in turn.results or has_outcome(past, key) or (tool and tool.read_only):
                 continue
-            if (self._programs is not None and call.name == PROGRAM) or is_program(past, key):
+            if self._is_program(call) or is_program(past, key):
                 left = list(left_in_program(past, key, known, now))
                 yield from left
                 if key not in known and (first or left):
                     unknown = [record.key for record in left if isinstance(record, Unknown)]
-                    yield stopped_program(key, ask_of(call, key), now, made_by(past, key), unknown)
+                    ask = ask_of(call, key, program=True)
+                    yield stopped_program(key, ask, now, made_by(past, key), unknown)
                 first = False
                 continue
             if key in known:

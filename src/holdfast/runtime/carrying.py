@@ -251,11 +251,7 @@ class Carrying:
         return Cancelled(at=now, key=prepared.key, ask=prepared.asked)
 
 
-def ask_of(call: ToolCall, key: str) -> Ask:
-    """What a call asks for, as the journal keeps it."""
-    return Ask("tool_call", keys.tool_of(key), content_of(call))
-
-
-def content_of(call: ToolCall) -> str:
-    """The digest of what a call asks for."""
-    return digest_of_bytes("call", canonical_json([call.name, call.arguments]))
+def ask_of(call: ToolCall, key: str, *, program: bool = False) -> Ask:
+    """What a call asks for, as the journal keeps it. A program does nothing itself, but by the calls that it makes."""
+    content = digest_of_bytes("call", canonical_json([call.name, call.arguments]))
+    return Ask("exec_code" if program else "tool_call", keys.tool_of(key), content)

@@ -10,7 +10,6 @@ from holdfast.messages import ToolCall
 from holdfast.policy.limits import Used
 from holdfast.policy.subject import CLEAN
 from holdfast.records import Done, ErrorInfo
-from holdfast.runtime.program_run import ProgramRun
 from holdfast.runtime.program_words import SKIPPED
 from holdfast.runtime.stopped import made_by, stopped_program
 from holdfast.turns import Results, keys
@@ -29,6 +28,7 @@ if TYPE_CHECKING:
     from holdfast.records import Record
     from holdfast.runtime.carrying import Carrying
     from holdfast.runtime.invoking import Call
+    from holdfast.runtime.program_run import ProgramRun
     from holdfast.runtime.recording import Recorder
     from holdfast.runtime.surroundings import Surroundings
 
@@ -80,6 +80,8 @@ class Programs:
         call.stopped = lambda now: stopped_program(call.key, call.asked, now, made_by(past, call.key), ())
 
         async def run(source: str) -> object:
+            from holdfast.runtime.program_run import ProgramRun  # noqa: PLC0415  only where it is needed
+
             self._running = program = ProgramRun(self._means, self, call, source)
             call.stopped = program.stopped
             return await program.run()

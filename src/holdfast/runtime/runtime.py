@@ -50,7 +50,6 @@ from holdfast.runtime.triggers import Triggers
 from holdfast.runtime.turnstile import Turnstile
 from holdfast.runtime.watch import Watch
 from holdfast.runtime.working import TaskDrive
-from holdfast.sandbox.launching import require_programs
 from holdfast.secrets.logs import hidden_in_logs
 from holdfast.spawning import spawn
 from holdfast.store.store import LEASE_MS, MIN_LEASE_MS, Store
@@ -239,6 +238,8 @@ class Runtime:
             raise InvalidArgument("agent", agent, "an Agent")
         _ = agent.model  # a name that names no model is an error now, not at the first turn
         if self._drives and agent.mode == "code" and agent.sandbox is None:
+            from holdfast.sandbox.launching import require_programs  # noqa: PLC0415  only where it is needed
+
             require_programs()  # what can't be run here is an error now, not in the middle of a turn
         known = self.agents.get(agent.name)
         if known is None:

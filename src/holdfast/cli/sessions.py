@@ -15,6 +15,7 @@ from holdfast.runtime.reading import read_conversation, read_records
 from holdfast.store import open_store
 from holdfast.turns import keys
 from holdfast.turns.conversation import Said, deadline_wait, input_of
+from holdfast.turns.programs import is_pause
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterator
@@ -145,7 +146,7 @@ async def open_waits(store: Store, session: str) -> tuple[str, ...]:
         wait = await store.wait(session, name)
         if wait is None or wait.state != "open" or (wait.deadline is not None and wait.deadline <= now):
             return ()
-        if name != deadline_wait(turn.run):
+        if name != deadline_wait(turn.run) and not is_pause(name):
             names.append(name)
     return tuple(names)
 
@@ -167,7 +168,9 @@ def approval_in(name: str) -> AskedCall | None:
 def wait_label(name: str) -> str:
     """The tool's own name for a wait, without the place where it was asked; of an approval, its id and the tool."""
     asked = approval_in(name)
-    return name.rpartition("/")[2] if asked is None else f"approval {asked.id} of {asked.tool}"
+    if asked is not None:
+        return f"approval {asked.id} of {asked.tool}"
+    return "the end of a pause" if is_pause(name) else name.rpartition("/")[2]
 
 
 def wait_told(name: str) -> str:

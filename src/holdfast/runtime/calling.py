@@ -67,7 +67,7 @@ class Calling:
         # Nothing is done before all calls of the batch fit what is recorded.
         calls = [self._prepare(effect.id, number, call) for number, call in numbered]
         if programs is not None:
-            programs.begin(taint)
+            programs.begin(calls, taint)
         await carrying.authorise(calls, taint)
         # Those about which a person is asked do not hold up the others.
         asked = tuple(wait for call in calls for wait in call.waits)

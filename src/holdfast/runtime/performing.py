@@ -188,12 +188,11 @@ class TurnRun:
         return None
 
     async def _room(self, within: Used, calls: int) -> OutOf | None:
-        """The limit that leaves no room for so many calls of a program, after what the batch has used so far."""
+        """The limit that leaves no room for so many calls more, after what the batch under way has used so far."""
         state, agent = self._here, self._agent
         if state is None or agent is None or self._strict:
             return None
-        batch = len(state.awaited.calls) if isinstance(state.awaited, RunTools) else 0
-        state = msgspec.structs.replace(state, used=state.used + within + Used(tool_calls=batch))
+        state = msgspec.structs.replace(state, used=state.used + within)
         ahead = running(calls)
         out = no_room(state, self._last + 1, ahead)
         if out is not None or not (agent.limits.beyond_turn or agent.delegates):

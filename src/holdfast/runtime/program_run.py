@@ -212,7 +212,7 @@ class ProgramRun:
         fresh = [key for _, key in tools if self._performer.recorded(key) is None]
         if fresh and self._out is None:
             pending = len(self._queue) + len(self._running) + len(self._waiting)
-            self._out = await self._means.room(self._programs.used, pending + len(fresh))
+            self._out = await self._programs.room(pending + len(fresh))
         carrying = self._means.carrying
         await carrying.recall(key for _, key in tools)
         left_out = {*fresh} if self._out is not None else set[str]()

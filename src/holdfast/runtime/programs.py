@@ -61,13 +61,15 @@ class Programs:
         self.out: OutOf | None = None
         """The limit that ended the turn in one of them."""
         self._means = means
+        self._batch: list[Call] = []
         self._running: ProgramRun | None = None
 
     # ---- one batch ----
 
-    def begin(self, taint: Taint) -> None:
+    def begin(self, batch: list[Call], taint: Taint) -> None:
         """A batch begins; `taint` is what the turn has taken in before."""
         self.taint, self.used, self.polled, self.answer, self.out = taint, Used(), False, None, None
+        self._batch = batch
 
     def take(self, call: Call) -> None:
         """Make a program of a call, if it is one."""
@@ -120,6 +122,12 @@ class Programs:
             self.out = out_of(call.outcome)
 
     # ---- from a program under way ----
+
+    async def room(self, calls: int) -> OutOf | None:
+        """The limit that leaves no room for so many calls that are under way, or about to begin, in a program."""
+        ended = sum(call.result is not None for call in self._batch)
+        within = self.used + Used(tool_calls=ended)
+        return await self._means.room(within, calls + len(self._batch) - ended)
 
     def heard(self, result: ToolResult) -> None:
         """A program got this result: what comes after may depend on it."""

@@ -57,6 +57,7 @@ from holdfast.tasks import is_task_id
 from holdfast.triggers.definition import is_trigger_id
 from holdfast.turns.conversation import Stop, deadline_wait, refs_of
 from holdfast.turns.keys import run_of
+from holdfast.turns.programs import is_pause
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
@@ -393,7 +394,8 @@ class Runtime:
     async def waits(self, session: str) -> list[Wait]:
         """What a session waits for somebody outside to answer."""
         found = await self.store.waits(session, state="open")
-        return [wait for wait in found if wait.name != deadline_wait(wait.name.partition("/")[0])]
+        timers = {deadline_wait(wait.name.partition("/")[0]) for wait in found}
+        return [wait for wait in found if wait.name not in timers and not is_pause(wait.name)]
 
     def wait_token(self, session: str, name: str) -> str:
         """What `resolve` needs to answer a wait of a session."""

@@ -123,6 +123,8 @@ class Worker:
             if self._pool is not None:
                 with suppress(Exception):  # the process is gone already, and this is the end of its thread
                     self._pool.__exit__(None, None, None)
+            if self._pidfd is not None:
+                _reap(self._pidfd)
         finally:
             with self._lock:
                 self.closed = True
@@ -133,6 +135,12 @@ class Worker:
                 waiters, self._waiters = self._waiters, []
             for loop, gone in waiters:
                 _settle(loop, gone, None, None)
+
+
+def _reap(pidfd: int) -> None:
+    """Take the process that was killed out of the list of processes; whoever started it does not."""
+    with suppress(ChildProcessError):  # it was taken out already
+        os.waitid(os.P_PIDFD, pidfd, os.WEXITED)
 
 
 def _do(job: Callable[[], Any], loop: asyncio.AbstractEventLoop, done: asyncio.Future[Any]) -> None:

@@ -158,7 +158,7 @@ class Carrying:
         crash_point("tool.before_outcome")
         self._recorder.gather(outcome, prepared.beside)
         if prepared.recorded is not None:
-            prepared.recorded(prepared)
+            prepared.recorded()
         self.open.pop(prepared.key, None)
         self.settled.add(prepared.key)
         if isinstance(outcome, Done) and outcome.blob is not None:

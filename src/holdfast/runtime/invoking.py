@@ -82,7 +82,7 @@ class Call:
     """It is a program, which makes calls of its own: those are decided about, not this one."""
     beside: list[Record] = field(default_factory=list["Record"])
     """What is recorded in one commit with its outcome."""
-    recorded: Callable[[Call], None] | None = None
+    recorded: Callable[[], None] | None = None
     """Told when its outcome has its place in the journal."""
     stopped: Callable[[int], Record] | None = None
     """Its outcome when it is stopped at a time, where it is another one than that of other calls."""

@@ -14,6 +14,7 @@ import asyncio
 from collections import deque
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -95,6 +96,8 @@ class ProgramRun:
         self._queue: deque[_Asked] = deque()
         """Calls that have not begun, in their order."""
         self._running: dict[asyncio.Task[None], _Asked] = {}
+        self._under_way: Call | None = None
+        """The only call that runs, where that is one."""
         self._waiting: list[Call] = []
         """Calls that wait for somebody."""
         self._recorded: deque[_Asked] = deque()
@@ -301,17 +304,24 @@ class ProgramRun:
         if not calls:
             await self._finish(todo[0].host)
             return True
-        await self._means.carrying.begin(calls)
-        for asked in todo:
-            self._perform(asked)
+        carrying = self._means.carrying
+        await carrying.begin(calls)
+        for asked, call in zip(todo, calls, strict=True):
+            call.recorded = partial(self._recorded.append, asked)
+        if len(calls) == 1 and not self._running and self._pauses.seconds is None:
+            # Nothing else can happen before it has ended: it needs no task of its own.
+            self._under_way = calls[0]
+            await carrying.perform(calls[0])
+            self._ended(calls[0])
+            self._under_way = None
+            return True
+        for asked, call in zip(todo, calls, strict=True):
+            self._running[spawn(carrying.perform(call))] = asked
         return True
 
-    def _perform(self, asked: _Asked) -> None:
-        call = asked.call
-        if call is None:
-            return
-        call.recorded = lambda _: self._recorded.append(asked)
-        self._running[spawn(self._means.carrying.perform(call))] = asked
+    def _ended(self, call: Call) -> None:
+        if call.waits:
+            self._waiting.append(call)
 
     async def _until_one(self) -> None:
         """Wait until a call has ended, or a pause is over."""
@@ -321,8 +331,8 @@ class ProgramRun:
             if task.cancelled():
                 raise asyncio.CancelledError
             task.result()
-            if asked.call is not None and asked.call.waits:
-                self._waiting.append(asked.call)
+            if asked.call is not None:
+                self._ended(asked.call)
 
     # ---- what came of it ----
 
@@ -452,6 +462,8 @@ class ProgramRun:
     def stopped(self, now: int) -> Record:
         """Its outcome when it is stopped now."""
         under_way = [asked.call for asked in self._running.values() if asked.call is not None]
+        if self._under_way is not None:
+            under_way.append(self._under_way)
         unknown = [call.key for call in under_way if call.begun and call.alone]
         asked = self._call.asked
         return stopped_program(self._key, asked, now, self._made, [*self._unknown, *unknown])

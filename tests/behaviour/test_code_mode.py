@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -138,6 +139,24 @@ await asyncio.gather(slow("a"), two())
 
     (result,) = await came_to(shop.agent(source, tools=[*shop.tools(), unblock]))
     assert result.content["value"] == ["a", 4]
+
+
+async def test_a_thousand_calls_at_once_are_made_a_few_at_a_time(shop: Shop) -> None:
+    most = running = 0
+
+    @hf.tool(read_only=True)
+    async def read(n: int) -> int:
+        """Read."""
+        nonlocal most, running
+        running += 1
+        most = max(most, running)
+        await asyncio.sleep(0)
+        running -= 1
+        return n
+
+    source = "import asyncio\nsum(await asyncio.gather(*[read(n) for n in range(1000)]))"
+    (result,) = await came_to(shop.agent(source, tools=[read], limits=hf.Limits(tool_calls=2000)))
+    assert (result.content, most <= 100) == ({"value": 499500}, True)
 
 
 async def test_a_call_that_acts_runs_alone_in_its_place(shop: Shop) -> None:

@@ -52,6 +52,13 @@ async def told(runtime: Runtime, turn: Turn) -> list[ToolResult]:
     return results(await runtime.session(SESSION).history())
 
 
+async def until_done(shop: Shop, count: int) -> None:
+    async def made() -> bool:
+        return len(shop.done) >= count
+
+    await until(made)
+
+
 def workers() -> set[int]:
     """The processes that come from this one."""
     found: set[int] = set()
@@ -102,6 +109,22 @@ async def test_several_calls_of_a_program_are_asked_about_at_once_and_answered_i
         (result,) = await told(runtime, turn)
         assert result.content["value"] == ["Denied: A person did not allow this call of refund: no", 100, 100]
         assert shop.done == [("c", 100), ("b", 100)]
+
+
+async def test_no_more_than_so_many_calls_of_a_program_wait_for_a_person_at_once(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("holdfast.runtime.program_calls.MOST_WAITING", 2)
+    agent = shop.agent(f"{CAREFUL}\nawait asyncio.gather(*[careful(str(n)) for n in range(5)])")
+    async with hf.open(None, agents=[agent]) as runtime:
+        turn = await began(runtime, agent)
+        for count in (2, 2, 1):
+            for approval in await parked(runtime, count):
+                await runtime.approve(approval.id)
+            await until_done(shop, len(shop.done) + count)
+        (result,) = await told(runtime, turn)
+        assert result.content["value"] == [100] * 5
+        assert sorted(shop.done) == [(str(n), 100) for n in range(5)]
 
 
 async def test_a_person_may_change_the_arguments_and_the_model_is_told(shop: Shop) -> None:

@@ -59,8 +59,10 @@ await asyncio.sleep(0.001)
 len(seen)
 """
 SECOND: Final = """
+import asyncio
 note = await pack(len(held))
-await finish({"seen": seen, "held": held, "caught": caught, "done": done, "note": note})
+end = {"seen": seen, "held": held, "caught": caught, "done": done, "note": note}
+await asyncio.gather(wipe("later"), finish(end), look("never"))
 """
 
 

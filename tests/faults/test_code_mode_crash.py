@@ -74,7 +74,11 @@ async def _wrong(folder: Path, *, over: bool) -> list[str]:
         found = [str(problem) for problem in await check(runtime.store, world)]
         done = Counter(world.done())
         found += [f"{what} happened {count} times" for what, count in done.items() if count > 1]
-        found += [f"{what} happened although nobody allowed it" for what in done if what.startswith(("wipe", "ship s"))]
+        found += [
+            f"{what} happened although nobody allowed it"
+            for what in done
+            if what.startswith(("wipe", "ship s", "look n"))
+        ]
         if over:
             found += await _wrong_at_the_end(runtime, done)
     return found

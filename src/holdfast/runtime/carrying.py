@@ -21,7 +21,6 @@ from holdfast.runtime.invoking import Call, Invoker
 from holdfast.spawning import spawn
 from holdfast.tasks.words import continues
 from holdfast.turns import keys
-from holdfast.turns.answers import result_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable, Iterator
@@ -92,8 +91,7 @@ class Carrying:
         decision = self._performer.decide(key, ask, repeat)
         prepared = Call(call, name, key, ask, tool, decision, intended)
         if isinstance(decision, Answer):
-            prepared.outcome = decision.outcome
-            prepared.result = result_of(call, decision.outcome)
+            prepared.end(decision.outcome)
         else:
             self._bind(prepared, repeat, known)
         return prepared
@@ -164,8 +162,7 @@ class Carrying:
         if isinstance(outcome, Done) and outcome.blob is not None:
             body = await self._performer.large(outcome.blob)
             outcome = msgspec.structs.replace(outcome, value=msgspec.Raw(body), blob=None)
-        prepared.outcome = outcome
-        prepared.result = result_of(prepared.call, outcome)
+        prepared.end(outcome)
 
     async def _outcome(self, prepared: Call) -> Outcome:
         tool = prepared.tool

@@ -29,6 +29,7 @@ from holdfast.tools.paging import READER
 from holdfast.tools.processes import spawning
 from holdfast.tools.results import complained, leaves, malformed, raised, said_by, timed_out, unknown_tool
 from holdfast.tools.returned import as_text, long_json, long_text
+from holdfast.turns.answers import result_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
@@ -101,6 +102,11 @@ class Call:
     def asked(self) -> Ask | None:
         """What its outcome must say about it; nothing where its intent has."""
         return None if self.intended else self.ask
+
+    def end(self, outcome: Outcome) -> None:
+        """It has an outcome, with its whole value."""
+        self.outcome = outcome
+        self.result = result_of(self.call, outcome)
 
     def bind(self, known: Iterable[str]) -> None:
         """Fit the arguments to the tool, or say why that can't be; `known` are the names of the tools there are."""
@@ -241,7 +247,9 @@ class Invoker:
                 value = await self._kept(value, refs)
             body = await self._body(tool, value, kept, prepared.room or tool.output_limit)
         except Told as told:
-            return told.outcome(prepared, self._performer.now(), self._loop.time() - begun)
+            error = ErrorInfo(told.error.kind, self._clean(told.error.message))
+            detail = msgspec.Raw(told.detail) if told.detail else ABSENT
+            return msgspec.structs.replace(self._failed(prepared, error, begun), detail=detail)
         except BaseExceptionGroup as group:
             self._unwrap(group)
             return self._failed(prepared, raised(group, self._clean), begun)
@@ -312,12 +320,6 @@ class Told(Exception):
         super().__init__(error.kind)
         self.error = error
         self.detail = detail
-
-    def outcome(self, prepared: Call, now: int, seconds: float) -> Failed:
-        """As it is recorded."""
-        detail = msgspec.Raw(self.detail) if self.detail else ABSENT
-        ms = round(seconds * 1000)
-        return Failed(at=now, key=prepared.key, ask=prepared.asked, error=self.error, ms=ms, detail=detail)
 
 
 class TimedOut(Exception):

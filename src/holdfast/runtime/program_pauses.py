@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -43,7 +44,8 @@ class Pauses:
         self._around = around
         self._performer = performer
         self._recorder = recorder
-        self._open: dict[str, _Pause] = {}
+        self._open: list[tuple[int, str, _Pause]] = []
+        """A heap: what is over first stands first."""
 
     def now(self, host: HostCall, number: int) -> float:
         """What the clock says, in seconds since 1970; it is recorded."""
@@ -65,22 +67,23 @@ class Pauses:
         now = self._performer.now()
         due = now + round(host.arguments["seconds"] * 1000)
         if isinstance(decision, Begin) and due - now <= SHORT_MS:
-            self._open[key] = _Pause(host, key, ask, due, None)
+            self._add(_Pause(host, key, ask, due, None))
             return
         wait = await self._around.open_wait(key, due)
         if isinstance(decision, Begin):
             self._recorder.submit([Intended(at=now, key=key, ask=ask)])
         over = wait.state != "open" or wait.deadline is None
-        self._open[key] = _Pause(host, key, None, now if over else wait.deadline or now, key)
+        self._add(_Pause(host, key, None, now if over else wait.deadline or now, key))
+
+    def _add(self, pause: _Pause) -> None:
+        heappush(self._open, (pause.due, pause.key, pause))
 
     def over(self) -> Iterator[HostCall]:
         """The pauses whose time has come, the first one first; each is recorded as it is told here."""
         now = self._performer.now()
-        for pause in sorted(self._open.values(), key=lambda pause: pause.due):
-            if pause.due > now:
-                return
-            del self._open[pause.key]
-            done = Done(at=now, key=pause.key, ask=pause.ask, value=msgspec.Raw(b"null"))
+        while self._open and self._open[0][0] <= now:
+            _, key, pause = heappop(self._open)
+            done = Done(at=now, key=key, ask=pause.ask, value=msgspec.Raw(b"null"))
             self._recorder.submit([done], patient=True)
             yield pause.host
 
@@ -89,12 +92,17 @@ class Pauses:
         """How long it is until the next one is over; None when there is none."""
         if not self._open:
             return None
-        return max(0.0, (min(pause.due for pause in self._open.values()) - self._performer.now()) / 1000)
+        return max(0.0, (self._open[0][0] - self._performer.now()) / 1000)
 
     @property
     def waits(self) -> tuple[str, ...]:
-        """The durable timers."""
-        return tuple(pause.wait for pause in self._open.values() if pause.wait is not None)
+        """The durable timer that is up next: more than one need not wake the turn."""
+        return () if not self._open or self._open[0][2].wait is None else (self._open[0][2].wait,)
+
+    @property
+    def timers(self) -> tuple[str, ...]:
+        """All durable timers."""
+        return tuple(pause.wait for _, _, pause in self._open if pause.wait is not None)
 
     def clear(self) -> None:
         """Nobody waits for any of them."""
@@ -102,4 +110,4 @@ class Pauses:
 
     def dropped(self, now: int) -> Iterator[Record]:
         """Records for those that nobody waits for any more."""
-        return (Cancelled(at=now, key=pause.key) for pause in self._open.values() if pause.wait is not None)
+        return (Cancelled(at=now, key=pause.key) for _, _, pause in self._open if pause.wait is not None)

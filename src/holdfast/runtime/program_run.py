@@ -11,10 +11,7 @@ do, the turn is parked and nothing of the program stays in memory.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from contextlib import suppress
-from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -22,7 +19,7 @@ import msgspec
 from holdfast.crashpoints import crash_point
 from holdfast.effects.canonical import canonical_json
 from holdfast.effects.envelope import MAX_ASK_BODY
-from holdfast.effects.replay import Answer, Repeat
+from holdfast.effects.replay import Repeat
 from holdfast.effects.scopes import current
 from holdfast.errors import HoldfastError, InvalidArgument, InvariantBroken, StoreError, Suspended
 from holdfast.errors.programs import ProgramDiverged, ProgramOver, SandboxFull, WorkerFailed
@@ -32,12 +29,12 @@ from holdfast.records import ABSENT, Ask, Cancelled, Done, ErrorInfo, Failed, Un
 from holdfast.runtime.amending import EDITED
 from holdfast.runtime.decided import recall
 from holdfast.runtime.invoking import Told
+from holdfast.runtime.program_calls import Asked, CallQueue
 from holdfast.runtime.program_pauses import SHORT_MS, Pauses
 from holdfast.runtime.program_words import broken, given_to, left_no_room, told_of, told_of_finish
 from holdfast.runtime.stopped import left_in_program, stopped_program
 from holdfast.runtime.surroundings import Stopping
 from holdfast.sandbox import Calls, Ended, Raised, Result, Returned, call_id, call_number
-from holdfast.spawning import spawn
 from holdfast.tools.crowding import step_aside
 from holdfast.turns import keys
 from holdfast.turns.answers import result_of
@@ -67,19 +64,10 @@ if TYPE_CHECKING:
 
 STARTS: Final = 3
 """How often a worker that does not come up is started."""
+NOTES: Final = 10
+"""How many calls that a person has changed are told at the end."""
 CROWDED: Final = 0.05
 """How long to wait for a place in a sandbox that is full, in seconds."""
-
-
-@dataclass(slots=True)
-class _Asked:
-    """Something that the program has asked for, on its way to an answer."""
-
-    host: HostCall
-    call: Call | None = None
-    """The call of a tool; None for what is none."""
-    given: Given | None = None
-    """The answer, where it is not that of a tool."""
 
 
 class ProgramRun:
@@ -93,18 +81,11 @@ class ProgramRun:
         self._performer = means.performer
         self._key = call.key
         self._pauses = Pauses(call.key, means.around, means.performer, means.recorder)
-        self._queue: deque[_Asked] = deque()
-        """Calls that have not begun, in their order."""
-        self._running: dict[asyncio.Task[None], _Asked] = {}
-        self._under_way: Call | None = None
-        """The only call that runs, where that is one."""
-        self._waiting: list[Call] = []
-        """Calls that wait for somebody."""
-        self._recorded: deque[_Asked] = deque()
-        """What has its place in the journal and was not told to the program yet, in the order of the journal."""
+        self._calls = CallQueue(means.carrying, means.performer, means.recorder, self._prepared, lambda: programs.taint)
         self._made: list[str] = []
         self._unknown: list[str] = []
         self._notes: list[str] = []
+        self._edited = 0
         self._out: OutOf | None = None
         self._end: tuple[HostCall, str] | None = None
         """The call with which it ends the turn, and the words."""
@@ -209,70 +190,77 @@ class ProgramRun:
         return await self._told(step)
 
     async def _take(self, hosts: tuple[HostCall, ...]) -> None:
-        """Calls that the program makes: hooks, the policy and people decide about them at once, in their order."""
+        """What the program asks for. Where it has ended the turn already, it gets nothing any more."""
         numbered = [(host, call_number(host.id) + 1) for host in hosts]
-        tools = [(host, self._nested_key(host, number)) for host, number in numbered if _is_tool(host)]
-        fresh = [key for _, key in tools if self._performer.recorded(key) is None]
-        if fresh and self._out is None:
-            pending = len(self._queue) + len(self._running) + len(self._waiting)
-            self._out = await self._programs.room(pending + len(fresh))
-        carrying = self._means.carrying
-        await carrying.recall(key for _, key in tools)
-        left_out = {*fresh} if self._out is not None else set[str]()
-        calls = {host.id: self._prepared(host, key) for host, key in tools if key not in left_out}
-        await carrying.authorise(list(calls.values()), self._programs.taint)
-        for host, number in numbered:
-            call = calls.get(host.id)
-            if call is not None and call.waits:
-                self._waiting.append(call)
-            elif call is not None or (host.kind == "tool" and host.name == FINISH):
-                self._queue.append(_Asked(host, call))
-            elif host.kind == "clock":
-                self._recorded.append(_Asked(host, given=Returned(self._pauses.now(host, number))))
+        self._end = next((end for host, number in numbered if (end := self._recorded_end(host, number))), None)
+        if self._end is not None:
+            return
+        asked = [Asked(host, self._nested_key(host, number)) for host, number in numbered]
+        fresh = sum(bool(each.key) and self._performer.recorded(each.key) is None for each in asked)
+        if fresh:
+            self._out = await self._programs.room(self._calls.pending + fresh)
+        if self._out is not None:
+            return
+        for each, (host, number) in zip(asked, numbered, strict=True):
+            if host.kind == "clock":
+                self._calls.recorded.append(Asked(host, given=Returned(self._pauses.now(host, number))))
             elif host.kind == "sleep":
                 await self._pauses.begin(host, number)
+            else:
+                self._calls.add(each)
+
+    def _recorded_end(self, host: HostCall, number: int) -> tuple[HostCall, str] | None:
+        """The end of the turn, where this call has brought it about in a process before this one."""
+        if host.kind != "tool" or host.name != FINISH:
+            return None
+        found = self._performer.recorded(aside_key(self._key, number, "finish"))
+        outcome = None if found is None else found.outcome
+        return (host, finish_of(outcome)) if isinstance(outcome, Done) else None
 
     def _nested_key(self, host: HostCall, number: int) -> str:
-        return keys.nested_key(self._key, number, host.name)
+        is_tool = host.kind == "tool" and host.name != FINISH
+        return keys.nested_key(self._key, number, host.name) if is_tool else ""
 
-    def _prepared(self, host: HostCall, key: str) -> Call:
-        agent = self._means.agent
-        name = f"{self._call.name}.{number_of(key)}"
+    def _prepared(self, asked: Asked) -> Call:
+        agent, host = self._means.agent, asked.host
+        name = f"{self._call.name}.{number_of(asked.key)}"
         body = canonical_json(self._performer.redactor.value(host.arguments))
         ask = Ask("tool_call", host.name, host.digest, msgspec.Raw(body) if len(body) <= MAX_ASK_BODY else ABSENT)
         sent = ToolCall(name, host.name, host.arguments)
-        call = self._means.carrying.prepare(sent, name, key, ask, agent.tools.get(host.name), agent.tools)
+        call = self._means.carrying.prepare(sent, name, asked.key, ask, agent.tools.get(host.name), agent.tools)
         call.nested = True
         call.room = agent.program_limits.value
         return call
 
     async def _next(self) -> list[Result]:
         """The next answers for the program, in the order in which they were recorded; none when the turn ends here."""
-        while self._out is None:
-            for host in self._pauses.over():
-                self._recorded.append(_Asked(host, given=Returned(None)))
+        calls, pauses = self._calls, self._pauses
+        while self._out is None and self._end is None:
+            for host in pauses.over():
+                calls.recorded.append(Asked(host, given=Returned(None)))
             if results := self._answers():
                 return results
-            if await self._begin():
-                if self._end is not None:
-                    break
+            seconds = pauses.seconds
+            began = await calls.begin(watched=seconds is not None)
+            if isinstance(began, Asked):
+                await self._finish(began.host)
+            elif began:
                 continue
-            if self._running:
-                await self._until_one()
-                continue
-            seconds = self._pauses.seconds
-            if seconds is not None and seconds * 1000 <= SHORT_MS:
+            elif calls.running:
+                await calls.until_one(seconds)
+            elif seconds is not None and seconds * 1000 <= SHORT_MS:
+                await self._means.around.boundary()
                 await asyncio.sleep(seconds)
-                continue
-            waits = (*(wait for call in self._waiting for wait in call.waits), *self._pauses.waits)
-            crash_point("program.before_wait")
-            raise Suspended(*waits)
+            else:
+                crash_point("program.before_wait")
+                raise Suspended(*(wait for call in calls.waiting for wait in call.waits), *pauses.waits)
         return []
 
     def _answers(self) -> list[Result]:
         results: list[Result] = []
-        while self._recorded:
-            asked = self._recorded[0]
+        recorded = self._calls.recorded
+        while recorded:
+            asked = recorded[0]
             given = asked.given
             if asked.call is not None:
                 outcome, result = asked.call.outcome, asked.call.result
@@ -282,57 +270,10 @@ class ProgramRun:
                 self._heard(asked.call.key, result, outcome)
                 if asked.call.edited:
                     self._note_edited(asked.call.call)
-            self._recorded.popleft()
+            recorded.popleft()
             if given is not None:
                 results.append(Result(asked.host.id, given, asked.host.digest))
         return results
-
-    async def _begin(self) -> bool:
-        """Begin what may run now; whether anything was."""
-        todo: list[_Asked] = []
-        while self._queue:
-            head = self._queue[0]
-            alone = head.call is None or head.call.alone
-            if alone and (self._running or todo):
-                break
-            todo.append(self._queue.popleft())
-            if alone:
-                break
-        if not todo:
-            return False
-        calls = [asked.call for asked in todo if asked.call is not None]
-        if not calls:
-            await self._finish(todo[0].host)
-            return True
-        carrying = self._means.carrying
-        await carrying.begin(calls)
-        for asked, call in zip(todo, calls, strict=True):
-            call.recorded = partial(self._recorded.append, asked)
-        if len(calls) == 1 and not self._running and self._pauses.seconds is None:
-            # Nothing else can happen before it has ended: it needs no task of its own.
-            self._under_way = calls[0]
-            await carrying.perform(calls[0])
-            self._ended(calls[0])
-            self._under_way = None
-            return True
-        for asked, call in zip(todo, calls, strict=True):
-            self._running[spawn(carrying.perform(call))] = asked
-        return True
-
-    def _ended(self, call: Call) -> None:
-        if call.waits:
-            self._waiting.append(call)
-
-    async def _until_one(self) -> None:
-        """Wait until a call has ended, or a pause is over."""
-        done, _ = await asyncio.wait(self._running, timeout=self._pauses.seconds, return_when=asyncio.FIRST_COMPLETED)
-        for task in done:
-            asked = self._running.pop(task)
-            if task.cancelled():
-                raise asyncio.CancelledError
-            task.result()
-            if asked.call is not None:
-                self._ended(asked.call)
 
     # ---- what came of it ----
 
@@ -341,16 +282,17 @@ class ProgramRun:
         (self._unknown if isinstance(outcome, Unknown) else self._made).append(key)
 
     def _note_edited(self, call: ToolCall) -> None:
-        self._notes.append(f"{call.name}: {EDITED} {msgspec.json.encode(call.arguments).decode()[:2_000]}")
+        self._edited += 1
+        if self._edited <= NOTES:
+            self._notes.append(f"{call.name}: {EDITED} {msgspec.json.encode(call.arguments).decode()[:2_000]}")
+        elif self._edited == NOTES + 1:
+            self._notes.append("More calls were made with arguments that a person had changed.")
 
     async def _finish(self, host: HostCall) -> None:
         """The program ends the turn with a value; one that does not have the right shape is an error of the program."""
         key = aside_key(self._key, call_number(host.id) + 1, "finish")
         ask = Ask("sample", FINISH, host.digest)
-        decision = self._performer.decide(key, ask, Repeat.FREE)
-        if isinstance(decision, Answer) and isinstance(decision.outcome, Done):
-            self._end = host, finish_of(decision.outcome)
-            return
+        self._performer.decide(key, ask, Repeat.FREE)
         output = self._means.agent.output
         text = answer_text(host.arguments["value"], typed=output is not None)
         complaint = "the answer is empty" if not text.strip() else None if output is None else output.complaint(text)
@@ -358,7 +300,7 @@ class ProgramRun:
         if complaint is not None:
             failed = Failed(at=now, key=key, ask=ask, error=ErrorInfo("ValueError", complaint))
             self._means.recorder.submit([failed], patient=True)
-            self._recorded.append(_Asked(host, given=_aside(failed)))
+            self._calls.recorded.append(Asked(host, given=_aside(failed)))
             return
         outcome = await self._performer.succeeded(
             key, ask, msgspec.json.encode(text), asyncio.get_running_loop().time()
@@ -399,20 +341,20 @@ class ProgramRun:
 
     async def _done_with_all(self) -> None:
         """Calls that are under way come to their end; those that were not begun are dropped, and so are questions."""
-        while self._running:
-            await asyncio.wait(self._running)
-            await self._until_one()
+        calls, carrying, past = self._calls, self._means.carrying, self._performer.past
+        await calls.drain()
         self._answers()
-        carrying, now = self._means.carrying, self._performer.now()
-        dropped: list[Record] = [*self.unanswered(now), *carrying.given_up(self._waiting, now)]
+        now = self._performer.now()
+        dropped: list[Record] = [*self.unanswered(now), *carrying.given_up(calls.waiting, now)]
         known = {*carrying.settled, *(getattr(record, "key", "") for record in dropped)}
-        dropped += left_in_program(self._performer.past, self._key, known, now)
+        dropped += left_in_program(past, self._key, known, now)
         self._unknown += [record.key for record in dropped if isinstance(record, Unknown)]
-        self._performer.took(getattr(record, "key", "") for record in dropped)
         if dropped:
             self._means.recorder.submit(dropped, patient=True)
-        waits = (*(wait for call in self._waiting for wait in call.waits), *self._pauses.waits)
-        self._waiting.clear()
+        # Whatever it has asked for before: it asks for nothing more.
+        self._performer.took(name for name in past.effects if name.startswith(f"{self._key}/"))
+        waits = (*(wait for call in calls.waiting for wait in call.waits), *self._pauses.timers)
+        calls.waiting.clear()
         self._pauses.clear()
         for wait in waits:
             await self._means.around.drop_wait(wait)
@@ -448,35 +390,24 @@ class ProgramRun:
 
     async def _unwind(self, program: Program) -> None:
         """Nothing of it is left when it is over, however it ended."""
-        tasks = list(self._running)
-        for task in tasks:
-            task.cancel()
         try:
             await program.close()
         finally:
-            if tasks:
-                await asyncio.gather(*tasks, return_exceptions=True)
+            await self._calls.close()
 
     # ---- when the turn is stopped ----
 
     def stopped(self, now: int) -> Record:
         """Its outcome when it is stopped now."""
-        under_way = [asked.call for asked in self._running.values() if asked.call is not None]
-        if self._under_way is not None:
-            under_way.append(self._under_way)
-        unknown = [call.key for call in under_way if call.begun and call.alone]
+        unknown = [call.key for call in self._calls.under_way if call.begun and call.alone]
         asked = self._call.asked
         return stopped_program(self._key, asked, now, self._made, [*self._unknown, *unknown])
 
     def unanswered(self, now: int) -> Iterator[Record]:
         """Records for questions and pauses that nobody waits for any more."""
-        for call in self._waiting:
+        for call in self._calls.waiting:
             yield from (Cancelled(at=now, key=wait) for wait in call.waits if MARK in wait)
         yield from self._pauses.dropped(now)
-
-
-def _is_tool(host: HostCall) -> bool:
-    return host.kind == "tool" and host.name != FINISH
 
 
 def _aside(outcome: Outcome) -> Given:

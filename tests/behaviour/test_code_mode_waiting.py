@@ -95,6 +95,17 @@ async def test_an_approval_in_a_program_may_come_after_a_restart(shop: Shop, tmp
         assert await check(runtime.store) == []
 
 
+async def test_an_answer_that_was_used_is_recorded_once(shop: Shop) -> None:
+    agent = shop.agent("await refund('7')")
+    async with hf.open(None, agents=[agent]) as runtime:
+        turn = await began(runtime, agent)
+        (approval,) = await parked(runtime)
+        await runtime.approve(approval.id)
+        await told(runtime, turn)
+        entries = [entry.record async for entry in runtime.store.read_all(SESSION)]
+        assert [type(r).__name__ for r in entries if "%approval" in getattr(r, "key", "")] == ["Intended", "Done"]
+
+
 async def test_several_calls_of_a_program_are_asked_about_at_once_and_answered_in_any_order(shop: Shop) -> None:
     agent = shop.agent(f"{CAREFUL}\nawait asyncio.gather(careful('a'), careful('b'), careful('c'))")
     async with hf.open(None, agents=[agent]) as runtime:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.policy.approvals import MARK
 from holdfast.records import Cancelled, ErrorInfo, Failed, Unknown
-from holdfast.runtime.interrupted import only_waits
+from holdfast.runtime.interrupted import has_outcome, only_waits
 from holdfast.turns import keys
 from holdfast.turns.programs import STOPPED
 
@@ -28,6 +28,9 @@ def left_in_program(past: Past, key: str, known: Container[str], now: int) -> It
     for name, found in past.effects.items():
         if not _asked_by(name, key) or found.outcome is not None or found.intent is None or name in known:
             continue
+        call = _call_of(name, key)
+        if call != name and (call in known or has_outcome(past, call)):
+            continue  # what it asked or waited for was answered on the way to its end
         if MARK in name or found.intent.ask.kind != "tool_call" or only_waits(past, name):
             yield Cancelled(at=now, key=name)  # a question that nobody has answered, a pause, a wait
         else:
@@ -61,5 +64,10 @@ def _asked_by(name: str, key: str) -> bool:
     return name.startswith((f"{key}{keys.NESTED}", f"{key}/%now-", f"{key}/%sleep-", f"{key}/%finish-"))
 
 
+def _call_of(name: str, key: str) -> str:
+    """The key of the call that `name` is, or is below; `name` itself where it is neither."""
+    return name[: len(key) + 1] + name[len(key) + 1 :].partition("/")[0]
+
+
 def _is_call(name: str, key: str) -> bool:
-    return name.startswith(f"{key}{keys.NESTED}") and "/" not in name[len(key) + len(keys.NESTED) :]
+    return name.startswith(f"{key}{keys.NESTED}") and _call_of(name, key) == name

@@ -13,6 +13,8 @@ from harness import harness
 from models import over_http
 from turns import crowds, long_session, loop_alone, parked, redrive
 
+from programs import programs
+
 HERE = Path(__file__).parent
 
 
@@ -23,7 +25,7 @@ def main() -> int:
         print("measuring; this takes three to four minutes ", end="", file=sys.stderr, flush=True)
         bars = [*appends(folder), *long_journal(folder), *many_sessions(folder), *resume(folder), *imports()]
         bars += [*crowds(folder), *loop_alone(folder), *redrive(folder), *long_session(folder), *parked(folder)]
-        bars += [*over_http(folder), *harness(folder), *long_turn(folder)]
+        bars += [*over_http(folder), *harness(folder), *long_turn(folder), *programs()]
     return report(bars, HERE / "results.json")
 
 

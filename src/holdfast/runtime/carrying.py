@@ -154,7 +154,7 @@ class Carrying:
         if self._authorising is not None and not prepared.program:
             outcome = await self._authorising.told(prepared, outcome)
         crash_point("tool.before_outcome")
-        self._recorder.gather(outcome, prepared.beside)
+        self._recorder.gather(outcome, prepared.beside, alone=prepared.by_itself)
         if prepared.recorded is not None:
             prepared.recorded()
         self.open.pop(prepared.key, None)

@@ -152,6 +152,7 @@ class CallQueue:
     async def _perform_alone(self, call: Call) -> None:
         """Nothing else can happen before it has ended: it needs no task of its own."""
         self._alone = call
+        call.by_itself = True
         await self._carrying.perform(call)
         self._alone = None
         if call.waits:

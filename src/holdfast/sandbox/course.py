@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from holdfast.effects.canonical import canonical_json, digest, digest_of_bytes
+from holdfast.effects.canonical import canonical_json, digest_of_bytes
+from holdfast.effects.canonical import digest as digest_of
 from holdfast.errors.programs import AnswerRefused, ProgramDiverged
 from holdfast.sandbox.limits import MOST_BYTES
 from holdfast.sandbox.steps import Calls, HostCall, Raised, call_id
@@ -31,7 +32,7 @@ _START: Final = b"\0" * 32
 
 def program_digest(source: str, variables: dict[str, Any], seed: str) -> str:
     """What a program is: its source, the variables it begins with, and the seed of its random numbers."""
-    return digest("program", {"source": source, "variables": variables, "seed": seed})
+    return digest_of("program", {"source": source, "variables": variables, "seed": seed})
 
 
 def call_digest(kind: CallKind, name: str, arguments: dict[str, Any]) -> str:
@@ -44,11 +45,10 @@ class Course:
 
     __slots__ = (
         *("_by_id", "_chain", "_digests", "_given", "_linked", "_new", "_numbers", "_ordinal", "_prefix", "_queue"),
-        *("_program", "_waiting"),
+        "_waiting",
     )
 
     def __init__(self, program: str) -> None:
-        self._program = program
         self._prefix = call_id(program, 0)[:-1]
         self._ordinal = 0
         self._waiting: dict[int, HostCall] = {}  # in the order in which they were made
@@ -73,9 +73,8 @@ class Course:
         known = self._waiting.get(number)  # a snapshot was taken at this very call
         if known is not None:
             return known
-        made = HostCall(
-            call_id(self._program, self._ordinal), kind, name, arguments, call_digest(kind, name, arguments)
-        )
+        digest = call_digest(kind, name, arguments)
+        made = HostCall(f"{self._prefix}{self._ordinal}", kind, name, arguments, digest)
         recorded = self._digests.pop(made.id, "")
         if recorded and recorded != made.digest:
             asked = f"{name} with arguments of the digest {made.digest[:12]}"

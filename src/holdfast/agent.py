@@ -127,7 +127,7 @@ class Agent:
         if limits is not None and not isinstance(limits, ProgramLimits):
             raise InvalidArgument("program_limits", limits, "ProgramLimits")
         if self.mode == "code":
-            _ = self.shown  # tools that can't be functions are an error now
+            _ = self.stubs  # tools that can't be functions are an error now
         elif sandbox is not None or limits is not None:
             raise AgentInvalid(self.name, "sandbox and program_limits are for programs; give it mode='code', too")
 
@@ -151,7 +151,7 @@ class Agent:
             return self.tools
         from holdfast.sandbox.offering import program_tool  # noqa: PLC0415  only where it is needed
 
-        made = program_tool(self.stubs)
+        made = program_tool()
         return {made.name: made}
 
     @cached_property
@@ -181,12 +181,19 @@ class Agent:
 
     @cached_property
     def system(self) -> str:
-        """The instructions as the model gets them, with a word about tools whose results strangers have written."""
+        """The instructions as the model gets them, with a word about tools whose results strangers have written.
+
+        In code mode they have the declarations of the tools as well.
+        """
+        said = [self.instructions] if self.instructions else []
+        if self.mode == "code":
+            from holdfast.sandbox.offering import told  # noqa: PLC0415  only where it is needed
+
+            said.append(told(self.stubs))
         strangers = [name for name, tool in self.tools.items() if tool.untrusted]
-        if not strangers:
-            return self.instructions
-        note = f"{UNTRUSTED} {', '.join(strangers)}."
-        return f"{self.instructions}\n\n{note}" if self.instructions else note
+        if strangers:
+            said.append(f"{UNTRUSTED} {', '.join(strangers)}.")
+        return "\n\n".join(said)
 
     # ---- what it may do ----
 

@@ -35,13 +35,13 @@ def shop() -> Shop:
 # ---- what a model sees -----------------------------------------------------------------------------------------------
 
 
-async def test_the_model_has_one_tool_that_declares_all_others(shop: Shop) -> None:
+async def test_the_model_has_one_tool_and_instructions_that_declare_all_others(shop: Shop) -> None:
     agent = shop.agent()
     await came_to(agent)
-    (tool,) = asked(agent)[0].tools
-    assert tool.name == "run_program"
-    assert "async def price(title: str) -> Any:" in tool.description
-    assert "async def finish(value: Any) -> Any:" in tool.description
+    request = asked(agent)[0]
+    assert [tool.name for tool in request.tools] == ["run_program"]
+    assert "async def price(title: str) -> Any:" in request.instructions
+    assert "async def finish(value: Any) -> Any:" in request.instructions
 
 
 async def test_a_reply_without_a_program_is_the_answer(shop: Shop) -> None:

@@ -169,6 +169,30 @@ async def test_questions_of_a_program_that_raised_are_closed(shop: Shop) -> None
         assert (result.state, await runtime.approvals(), shop.done) == ("error", [], [])
 
 
+async def test_calls_of_a_program_that_raised_while_they_waited_are_counted_and_closed(shop: Shop) -> None:
+    @hf.tool
+    async def hear(ctx: hf.Context, name: str) -> str:
+        """Hear from somebody."""
+        return await ctx.wait(name)
+
+    source = """
+import asyncio
+async def late():
+    await asyncio.sleep(0.05)
+    raise ValueError("enough")
+await asyncio.gather(hear("a"), late())
+"""
+    agent = shop.agent(source, tools=[hear], policy=[hf.allow("*")])
+    async with hf.open(None, agents=[agent]) as runtime:
+        (result,) = await told(runtime, await began(runtime, agent))
+        assert result.state == "error"
+        assert await runtime.waits(SESSION) == []
+        assert await check(runtime.store) == []
+        entries = [entry.record async for entry in runtime.store.read_all(SESSION)]
+        ended = [type(r).__name__ for r in entries if getattr(r, "key", "").endswith("%call-1.hear")]
+        assert ended == ["Intended", "Unknown"]
+
+
 async def test_a_program_may_end_the_turn_while_a_question_is_open(shop: Shop) -> None:
     agent = shop.agent("import asyncio\nawait asyncio.gather(refund('7'), finish('enough'))")
     async with hf.open(None, agents=[agent]) as runtime:

@@ -62,7 +62,7 @@ SECOND: Final = """
 import asyncio
 note = await pack(len(held))
 end = {"seen": seen, "held": held, "caught": caught, "done": done, "note": note}
-await asyncio.gather(wipe("later"), finish(end), look("never"))
+await asyncio.gather(wipe("later"), listen("nobody"), finish(end), look("never"))
 """
 
 
@@ -103,7 +103,11 @@ def make_tools(folder: Path) -> list[hf.Tool[..., Any]]:
     async def pack(ctx: hf.Context, count: int) -> str:
         return act(ctx, hf.Repeat.KEYED, count)
 
-    return [look, reserve, refuse, pay, ship, wipe, pack]
+    @hf.tool
+    async def listen(ctx: hf.Context, name: str) -> str:
+        return await ctx.wait(name)
+
+    return [look, reserve, refuse, pay, ship, wipe, pack, listen]
 
 
 def make_agent(folder: Path) -> hf.Agent:

@@ -187,13 +187,12 @@ class TurnRun:
             return await self._beyond(agent, state, running(len(effect.calls)))
         return None
 
-    async def _room(self, within: Used, calls: int) -> OutOf | None:
-        """The limit that leaves no room for so many calls more, after what the batch under way has used so far."""
+    async def _room(self, within: Used, ahead: Used) -> OutOf | None:
+        """The limit that leaves no room for what lies ahead, after what the batch under way has used so far."""
         state, agent = self._here, self._agent
         if state is None or agent is None or self._strict:
             return None
         state = msgspec.structs.replace(state, used=state.used + within)
-        ahead = running(calls)
         out = no_room(state, self._last + 1, ahead)
         if out is not None or not (agent.limits.beyond_turn or agent.delegates):
             return out

@@ -13,6 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from holdfast.records import Cancelled, Unknown
+from holdfast.runtime.spending import spent_by
 from holdfast.spawning import spawn
 
 if TYPE_CHECKING:
@@ -191,7 +192,7 @@ class CallQueue:
     def _give_up(self, asked: Asked, call: Call) -> None:
         """A tool that has cancelled the very task that it runs in."""
         for record in self._carrying.given_up([call], self._performer.now()):
-            self._recorder.submit([record], patient=True)
+            self._recorder.submit([record], patient=True, spend=spent_by([record]))
             if isinstance(record, Unknown | Cancelled):
                 call.end(record)
                 self.recorded.append(asked)

@@ -25,6 +25,7 @@ from holdfast.errors import HoldfastError, InvalidArgument, InvariantBroken, Sto
 from holdfast.errors.programs import ProgramDiverged, ProgramOver, SandboxFull, WorkerFailed
 from holdfast.messages import ToolCall
 from holdfast.policy.approvals import MARK
+from holdfast.policy.limits import Used
 from holdfast.records import ABSENT, Ask, Cancelled, Done, ErrorInfo, Failed, Unknown
 from holdfast.runtime.amending import EDITED
 from holdfast.runtime.decided import recall
@@ -32,12 +33,14 @@ from holdfast.runtime.invoking import Told
 from holdfast.runtime.program_calls import Asked, CallQueue
 from holdfast.runtime.program_pauses import SHORT_MS, Pauses
 from holdfast.runtime.program_words import broken, given_to, left_no_room, told_of, told_of_finish
+from holdfast.runtime.spending import spent_by
 from holdfast.runtime.stopped import left_in_program, stopped_program
 from holdfast.runtime.surroundings import Stopping
 from holdfast.sandbox import Calls, Ended, Raised, Result, Returned, call_id, call_number
 from holdfast.tools.crowding import step_aside
 from holdfast.turns import keys
 from holdfast.turns.answers import result_of
+from holdfast.turns.background import started
 from holdfast.turns.programs import (
     FAILED,
     FINISH,
@@ -132,6 +135,7 @@ class ProgramRun:
                 return program, await self._stepped(program.run(results))
             except SandboxFull:
                 await program.close()
+                await self._means.around.boundary()
                 await asyncio.sleep(CROWDED)
             except WorkerFailed as error:
                 await program.close()
@@ -145,24 +149,31 @@ class ProgramRun:
     async def _recalled(self, program: str) -> list[Result]:
         """What is recorded of it, in the order in which it was recorded."""
         results: list[Result] = []
+        ended = False
         for key, found in self._performer.settled_below(self._key):
             number, outcome = number_of(key), found.outcome
-            if not number or outcome is None or (is_finish(key) and isinstance(outcome, Done)):
+            if not number or outcome is None:
+                continue
+            if is_finish(key) and isinstance(outcome, Done):
+                ended = True  # what was recorded after its end, it was not told
                 continue
             self._performer.took((key,))
             parsed = keys.parse(key)
-            if parsed is not None and parsed.nested:
-                call = ToolCall("", keys.tool_of(key), {})
-                result = result_of(call, outcome)
-                given = given_to(result, outcome)
-                self._heard(key, result, outcome)
-                decided = await recall(self._performer, key)
-                if decided.edited:
-                    self._note_edited(decided.call(call))
-            else:
-                given = _aside(outcome)
-            results.append(Result(call_id(program, number - 1), given, found.ask().content))
+            nested = parsed is not None and parsed.nested
+            given = await self._recalled_call(key, outcome) if nested else _aside(outcome)
+            if not ended:
+                results.append(Result(call_id(program, number - 1), given, found.ask().content))
         return results
+
+    async def _recalled_call(self, key: str, outcome: Outcome) -> Given:
+        call = ToolCall("", keys.tool_of(key), {})
+        result = result_of(call, outcome)
+        self._heard(key, result, outcome)
+        self._means.carrying.spilled += started(result)
+        decided = await recall(self._performer, key)
+        if decided.edited:
+            self._note_edited(decided.call(call))
+        return given_to(result, outcome)
 
     async def _stepped(self, step: Awaitable[Step]) -> Step:
         try:
@@ -198,7 +209,8 @@ class ProgramRun:
         asked = [Asked(host, self._nested_key(host, number)) for host, number in numbered]
         fresh = sum(bool(each.key) and self._performer.recorded(each.key) is None for each in asked)
         if fresh:
-            self._out = await self._programs.room(self._calls.pending + fresh)
+            background = sum(bool(each.key) and each.host.name in self._means.agent.rules.tasks for each in asked)
+            self._out = await self._programs.room(self._calls.pending + fresh, background)
         if self._out is not None:
             return
         for each, (host, number) in zip(asked, numbered, strict=True):
@@ -298,7 +310,8 @@ class ProgramRun:
         complaint = "the answer is empty" if not text.strip() else None if output is None else output.complaint(text)
         now = self._performer.now()
         if complaint is not None:
-            failed = Failed(at=now, key=key, ask=ask, error=ErrorInfo("ValueError", complaint))
+            error = ErrorInfo("ValueError", self._performer.redactor.text(complaint))
+            failed = Failed(at=now, key=key, ask=ask, error=error)
             self._means.recorder.submit([failed], patient=True)
             self._calls.recorded.append(Asked(host, given=_aside(failed)))
             return
@@ -350,7 +363,9 @@ class ProgramRun:
         dropped += left_in_program(past, self._key, known, now)
         self._unknown += [record.key for record in dropped if isinstance(record, Unknown)]
         if dropped:
-            self._means.recorder.submit(dropped, patient=True)
+            spent = spent_by(dropped)
+            self._means.recorder.submit(dropped, patient=True, spend=spent)
+            self._programs.used += Used(tool_calls=spent.tool_calls)
         # Whatever it has asked for before: it asks for nothing more.
         self._performer.took(name for name in past.effects if name.startswith(f"{self._key}/"))
         waits = (*(wait for call in calls.waiting for wait in call.waits), *self._pauses.timers)

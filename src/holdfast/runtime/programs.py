@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.effects.replay import Begin
 from holdfast.messages import ToolCall
-from holdfast.policy.limits import Used
+from holdfast.policy.limits import Used, running
 from holdfast.policy.subject import CLEAN
 from holdfast.records import Done, ErrorInfo
 from holdfast.runtime.program_words import SKIPPED
@@ -42,8 +42,8 @@ class Means:
     performer: Performer
     recorder: Recorder
     carrying: Carrying
-    room: Callable[[Used, int], Awaitable[OutOf | None]]
-    """The limit that leaves no room for so many calls more, after what the programs of the batch have used."""
+    room: Callable[[Used, Used], Awaitable[OutOf | None]]
+    """The limit that leaves no room for what lies ahead, after what the batch has used."""
 
 
 class Programs:
@@ -112,8 +112,9 @@ class Programs:
             parsed = keys.parse(name)
             outcome = recorded.outcome
             if parsed is not None and parsed.nested and outcome is not None:
-                tool = keys.tool_of(name)
-                self.heard(result_of(ToolCall("", tool, {}), outcome))
+                result = result_of(ToolCall("", keys.tool_of(name), {}), outcome)
+                self.heard(result)
+                self._means.carrying.spilled += started(result)
             elif isinstance(outcome, Done) and name == f"{call.key}{KEPT}":
                 self.variables = decode_left(bytes(outcome.value)).after(self.variables)
             elif isinstance(outcome, Done) and is_finish(name):
@@ -123,11 +124,11 @@ class Programs:
 
     # ---- from a program under way ----
 
-    async def room(self, calls: int) -> OutOf | None:
+    async def room(self, calls: int, background: int) -> OutOf | None:
         """The limit that leaves no room for so many calls that are under way, or about to begin, in a program."""
         ended = sum(call.result is not None for call in self._batch)
         within = self.used + Used(tool_calls=ended)
-        return await self._means.room(within, calls + len(self._batch) - ended)
+        return await self._means.room(within, running(calls + len(self._batch) - ended, background))
 
     def heard(self, result: ToolResult) -> None:
         """A program got this result: what comes after may depend on it."""

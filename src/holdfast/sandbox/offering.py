@@ -16,13 +16,16 @@ if TYPE_CHECKING:
     from holdfast.sandbox.stubs import Stub
     from holdfast.tools.definition import AnyTool
 
+_TOOL: Final = (
+    "Run a Python program that can call the functions which your instructions declare. "
+    "You read the value of its last expression, and what it printed."
+)
 _RULES: Final = """\
-Run a Python program, and read what it comes to: the value of its last expression, and what it printed.
-
-The functions below are all that a program can do in the world. Each is async: write `await name(...)`; what they give \
-are plain values (dicts, lists, texts, numbers). For calls that do not depend on each other write \
-`await asyncio.gather(...)`. A call that fails or is not allowed raises an exception with the reason \
-(PermissionError where it is not allowed), which the program may catch. The types are checked before anything runs.
+You act by writing Python programs for the tool `run_program`. The functions below are all that a program can do in the \
+world. Each is async: write `await name(...)`; what they give are plain values (dicts, lists, texts, numbers). For calls \
+that do not depend on each other write `await asyncio.gather(...)`. A call that fails or is not allowed raises an \
+exception with the reason (PermissionError where it is not allowed), which the program may catch. The types are checked \
+before anything runs. You read the value of the last expression, and what was printed.
 
 Variables that hold plain values live on: the next program has them, also in later turns. Functions, classes and names \
 that begin with `_` do not. Print or return only what you need to read.
@@ -38,11 +41,18 @@ def functions(specs: Iterable[ToolSpec], output: OutputSpec | None) -> tuple[Stu
     return stubs_of([*specs, _finish(output)])
 
 
-def program_tool(stubs: Iterable[Stub]) -> AnyTool:
-    """The tool with which a model runs programs that have these functions. Whoever runs the turn does the work."""
-    described = f"{_RULES}\n\n```python\n{declarations(stubs)}```"
+def told(stubs: Iterable[Stub]) -> str:
+    """What a model must know to write programs that have these functions.
 
-    @tool(PROGRAM, idempotent=True, background=False, description=described)
+    It is for the instructions: some providers take only short descriptions of tools.
+    """
+    return f"{_RULES}\n\n```python\n{declarations(stubs)}```"
+
+
+def program_tool() -> AnyTool:
+    """The tool with which a model runs programs. Whoever runs the turn does the work."""
+
+    @tool(PROGRAM, idempotent=True, background=False, description=_TOOL)
     async def run_program(source: str) -> Any:  # noqa: ANN401  what a program comes to
         raise NotImplementedError(source)
 

@@ -103,7 +103,7 @@ def make_tools(folder: Path) -> list[hf.Tool[..., Any]]:
     async def pack(ctx: hf.Context, count: int) -> str:
         return act(ctx, hf.Repeat.KEYED, count)
 
-    @hf.tool
+    @hf.tool(read_only=True)
     async def listen(ctx: hf.Context, name: str) -> str:
         return await ctx.wait(name)
 

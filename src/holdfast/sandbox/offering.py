@@ -21,14 +21,14 @@ _TOOL: Final = (
     "You read the value of its last expression, and what it printed."
 )
 _RULES: Final = """\
-You act by writing Python programs for the tool `run_program`. The functions below are all that a program can do in the \
-world. Each is async: write `await name(...)`; what they give are plain values (dicts, lists, texts, numbers). For calls \
-that do not depend on each other write `await asyncio.gather(...)`. A call that fails or is not allowed raises an \
-exception with the reason (PermissionError where it is not allowed), which the program may catch. The types are checked \
-before anything runs. You read the value of the last expression, and what was printed.
+You act by writing Python programs for the tool `run_program`. The functions below are all that a program can do in \
+the world. Each is async: write `await name(...)`; what they give are plain values (dicts, lists, texts, numbers). \
+For calls that do not depend on each other write `await asyncio.gather(...)`. A call that fails or is not allowed \
+raises an exception with the reason (PermissionError where it is not allowed), which the program may catch. The \
+types are checked before anything runs. You read the value of the last expression, and what was printed.
 
-Variables that hold plain values live on: the next program has them, also in later turns. Functions, classes and names \
-that begin with `_` do not. Print or return only what you need to read.
+Variables that hold plain values live on: the next program has them, also in later turns. Functions, classes and \
+names that begin with `_` do not. Print or return only what you need to read.
 
 The language is a part of Python: no files, no network, no `yield`, no inheritance, no decorators on methods, no \
 `asyncio.create_task`. Of the standard library there are asyncio, collections, datetime, decimal, functools, \

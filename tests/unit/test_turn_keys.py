@@ -54,12 +54,11 @@ def test_the_key_of_a_call_is_taken_apart_as_it_was_made(run: int, number: int, 
     assert parse(key) == EffectKey(run_of(run), number, "tools", call, inner=False)
 
 
-@given(numbers, numbers, numbers, tools, numbers, tools)
+@given(numbers, numbers, numbers, numbers, tools)
 def test_the_key_of_a_call_of_a_program_is_taken_apart_as_it_was_made(
-    run: int, number: int, call: int, tool: str, nested: int, inner: str
+    run: int, number: int, call: int, nested: int, tool: str
 ) -> None:
-    program = call_key(run_of(run), number, call, tool)
-    key = nested_key(program, nested, inner)
+    key = nested_key(call_key(run_of(run), number, call, "run_program"), nested, tool)
     assert parse(key) == EffectKey(run_of(run), number, "tools", call, inner=False, nested=nested)
     assert parse(f"{key}/step") == EffectKey(run_of(run), number, "tools", call, inner=True, nested=nested)
 

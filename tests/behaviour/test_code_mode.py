@@ -448,3 +448,21 @@ async def test_a_program_is_a_message_like_any_other(shop: Shop) -> None:
         await said(runtime, agent)
         calls = [part for m in await runtime.session(SESSION).history() for part in getattr(m, "parts", ())]
         assert [part.name for part in calls if isinstance(part, ToolCall)] == ["run_program"]
+
+
+async def test_a_secret_that_a_tool_gives_is_hidden_from_programs_and_from_the_store(shop: Shop) -> None:
+    secret = "canary-4711-of-the-shop"  # noqa: S105  it is none
+
+    @hf.tool(read_only=True)
+    async def leak(ctx: hf.Context) -> str:
+        """Says too much."""
+        return f"the key is {ctx.secrets['KEY']}"
+
+    source = "said = await leak()\nprint(said)\nraise ValueError(said)"
+    agent = shop.agent(source, tools=[leak])
+    async with hf.open(None, agents=[agent], secrets={"KEY": lambda: secret}) as runtime:
+        await said(runtime, agent)
+        (result,) = results(await runtime.session(SESSION).history())
+        assert "the key is" in result.content
+        assert secret not in result.content
+        assert await check(runtime.store, canaries=[secret.encode()]) == []

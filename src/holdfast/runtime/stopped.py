@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Iterator
 
     from holdfast.effects.replay import Past
-    from holdfast.records import Ask, Record
+    from holdfast.records import Ask
 
 
 def is_program(past: Past, key: str) -> bool:
@@ -23,7 +23,7 @@ def is_program(past: Past, key: str) -> bool:
     return any(_asked_by(name, key) for name in past.effects)
 
 
-def left_in_program(past: Past, key: str, known: Container[str], now: int) -> Iterator[Record]:
+def left_in_program(past: Past, key: str, known: Container[str], now: int) -> Iterator[Unknown | Cancelled]:
     """Outcomes for what a program had begun in a process before this one and nobody can say the end of."""
     for name, found in past.effects.items():
         if not _asked_by(name, key) or found.outcome is not None or found.intent is None or name in known:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 from collections import Counter
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -14,15 +16,16 @@ import pytest
 from forking import Forks, error_in, reached_in
 
 import holdfast as hf
+import holdfast.runtime
 from holdfast.messages import ToolMessage
 from holdfast.sandbox import programs_problem
 from holdfast.testing import World, check
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
-    from pathlib import Path
 
 pytestmark = pytest.mark.skipif(programs_problem() is not None, reason=str(programs_problem()))
+NAMED: Final = re.compile(r'crash_point\("(.+?)"\)')
 KILLED: Final = -signal.SIGKILL
 QUICK: Final = 9
 """The quick run takes one in so many of the points of turns, tools and programs."""
@@ -135,6 +138,13 @@ async def _all(workers: Forks, cases: Sequence[Sequence[Kill]], folder: Path) ->
 async def test_without_a_kill_a_program_comes_to_its_end(workers: Forks, tmp_path: Path) -> None:
     found, _ = await _problems(workers, (), tmp_path / "golden")
     assert found == []
+
+
+def test_the_run_without_a_kill_reaches_every_crash_point_of_programs(points: list[Kill]) -> None:
+    source = Path(holdfast.runtime.__file__).parent
+    named = {name for path in source.glob("program*.py") for name in NAMED.findall(path.read_text(encoding="utf-8"))}
+    assert named
+    assert named <= {kill.point.partition(":")[0] for kill in points}
 
 
 @pytest.mark.timeout(240)

@@ -239,6 +239,28 @@ async def test_a_long_pause_parks_the_turn_and_nobody_is_asked_about_it(shop: Sh
         runtime.gate_changed()
         (result,) = await told(runtime, turn)
         assert (result.content["value"], shop.done) == (1, ["a", "b"])
+        entries = [entry.record async for entry in runtime.store.read_all(SESSION)]
+        assert [type(r).__name__ for r in entries if "%sleep" in getattr(r, "key", "")] == ["Intended", "Done"]
+
+
+async def test_a_pause_that_was_over_is_not_broken_off_with_the_turn(shop: Shop) -> None:
+    clock = ManualClock()
+    agent = shop.agent("import asyncio\nawait asyncio.sleep(3600)\nawait slow('a')")
+    async with hf.open(None, agents=[agent], clock=clock) as runtime:
+        turn = await began(runtime, agent)
+
+        async def rests() -> bool:
+            return await runtime.session(SESSION).status() == "waiting" and not runtime.active
+
+        await until(rests)
+        clock.advance(3_600_000)
+        runtime.gate_changed()
+        await shop.begun.wait()
+        await turn.cancel("enough")
+        await turn.outcome(timeout=10)
+        entries = [entry.record async for entry in runtime.store.read_all(SESSION)]
+        assert [type(r).__name__ for r in entries if "%sleep" in getattr(r, "key", "")] == ["Intended", "Done"]
+        assert await check(runtime.store) == []
 
 
 async def test_a_short_pause_is_made_in_place(shop: Shop) -> None:

@@ -39,13 +39,17 @@ class _Pause:
 class Pauses:
     """The clock and the pauses of one program, whose key is `program`."""
 
-    def __init__(self, program: str, around: Surroundings, performer: Performer, recorder: Recorder) -> None:
+    def __init__(
+        self, program: str, around: Surroundings, performer: Performer, recorder: Recorder, settled: set[str]
+    ) -> None:
         self._program = program
         self._around = around
         self._performer = performer
         self._recorder = recorder
         self._open: list[tuple[int, str, _Pause]] = []
         """A heap: what is over first stands first."""
+        self._settled = settled
+        """The keys of what has got its outcome here."""
 
     def now(self, host: HostCall, number: int) -> float:
         """What the clock says, in seconds since 1970; it is recorded."""
@@ -83,6 +87,7 @@ class Pauses:
         now = self._performer.now()
         while self._open and self._open[0][0] <= now:
             _, key, pause = heappop(self._open)
+            self._settled.add(key)
             done = Done(at=now, key=key, ask=pause.ask, value=msgspec.Raw(b"null"))
             self._recorder.submit([done], patient=True)
             yield pause.host

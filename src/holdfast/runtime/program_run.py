@@ -83,7 +83,7 @@ class ProgramRun:
         self._source = source
         self._performer = means.performer
         self._key = call.key
-        self._pauses = Pauses(call.key, means.around, means.performer, means.recorder)
+        self._pauses = Pauses(call.key, means.around, means.performer, means.recorder, means.carrying.settled)
         self._calls = CallQueue(means.carrying, means.performer, means.recorder, self._prepared, lambda: programs.taint)
         self._made: list[str] = []
         self._unknown: list[str] = []

@@ -264,8 +264,8 @@ async def test_a_pause_that_was_over_is_not_broken_off_with_the_turn(shop: Shop)
 
 
 async def test_a_short_pause_is_made_in_place(shop: Shop) -> None:
-    agent = shop.agent("import asyncio, time\nt = time.time()\nawait asyncio.sleep(0.02)\nround(time.time() - t, 3) >= 0.02")
-    (result,) = await came_to(agent)
+    source = "import asyncio, time\nt = time.time()\nawait asyncio.sleep(0.02)\nround(time.time() - t, 3) >= 0.02"
+    (result,) = await came_to(shop.agent(source))
     assert result.content["value"] is True
 
 

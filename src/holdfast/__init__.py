@@ -20,8 +20,12 @@ if TYPE_CHECKING:
     from holdfast.effects.boundary import EffectContext as EffectContext
     from holdfast.effects.replay import Repeat as Repeat
     from holdfast.errors import AgentUnknown as AgentUnknown
+    from holdfast.errors import AnswerInvalid as AnswerInvalid
     from holdfast.errors import ApprovalClosed as ApprovalClosed
     from holdfast.errors import ApprovalUnknown as ApprovalUnknown
+    from holdfast.errors import AttachmentsFull as AttachmentsFull
+    from holdfast.errors import AttachmentUnknown as AttachmentUnknown
+    from holdfast.errors import CollectionRefused as CollectionRefused
     from holdfast.errors import ControlCancelled as ControlCancelled
     from holdfast.errors import CursorInvalid as CursorInvalid
     from holdfast.errors import EffectCancelled as EffectCancelled
@@ -33,6 +37,7 @@ if TYPE_CHECKING:
     from holdfast.errors import HoldfastError as HoldfastError
     from holdfast.errors import KeyConflict as KeyConflict
     from holdfast.errors import LeaseHeld as LeaseHeld
+    from holdfast.errors import MediaTypeMismatch as MediaTypeMismatch
     from holdfast.errors import ModelError as ModelError
     from holdfast.errors import ModelUnknown as ModelUnknown
     from holdfast.errors import NoneSucceeded as NoneSucceeded
@@ -57,6 +62,8 @@ if TYPE_CHECKING:
     from holdfast.errors import TurnUnknown as TurnUnknown
     from holdfast.errors import UsageError as UsageError
     from holdfast.errors import WaitExpired as WaitExpired
+    from holdfast.errors import WaitFailed as WaitFailed
+    from holdfast.errors import WaitUnknown as WaitUnknown
     from holdfast.errors import WorldError as WorldError
     from holdfast.errors.processes import AgentTurnFailed as AgentTurnFailed
     from holdfast.errors.processes import FunctionUnknown as FunctionUnknown
@@ -73,6 +80,7 @@ if TYPE_CHECKING:
     from holdfast.events import ContextCompacted as ContextCompacted
     from holdfast.events import Event as Event
     from holdfast.events import Gap as Gap
+    from holdfast.events import HandedOver as HandedOver
     from holdfast.events import HookFailed as HookFailed
     from holdfast.events import InputAccepted as InputAccepted
     from holdfast.events import LoopDetected as LoopDetected
@@ -107,6 +115,7 @@ if TYPE_CHECKING:
     from holdfast.hands.agents.errors import SubAgentFailed as SubAgentFailed
     from holdfast.hands.agents.errors import SubAgentRefused as SubAgentRefused
     from holdfast.hands.agents.family import agent_tool as agent_tool
+    from holdfast.hands.agents.handing import handoff as handoff
     from holdfast.messages import AssistantMessage as AssistantMessage
     from holdfast.messages import Attachment as Attachment
     from holdfast.messages import CallChunk as CallChunk
@@ -171,6 +180,7 @@ if TYPE_CHECKING:
     from holdfast.runtime import run as run
     from holdfast.runtime.approving import Approval as Approval
     from holdfast.runtime.process_handle import Process as Process
+    from holdfast.runtime.resolving import Resolve as Resolve
     from holdfast.runtime.runtime import LIVE as LIVE
     from holdfast.runtime.triggers import Delivery as Delivery
     from holdfast.runtime.triggers import EventReceipt as EventReceipt
@@ -181,6 +191,7 @@ if TYPE_CHECKING:
     from holdfast.sandbox import Sandbox as Sandbox
     from holdfast.secrets.logs import RedactingFilter as RedactingFilter
     from holdfast.secrets.sources import Secrets as Secrets
+    from holdfast.store import Collected as Collected
     from holdfast.store import Notification as Notification
     from holdfast.store import Store as Store
     from holdfast.store import StoreLimits as StoreLimits
@@ -195,6 +206,7 @@ if TYPE_CHECKING:
     from holdfast.tools import tool as tool
     from holdfast.tools import toolset as toolset
     from holdfast.tools.context import Context as Context
+    from holdfast.tools.deferral import Deferred as Deferred
     from holdfast.tools.reach import Reach as Reach
     from holdfast.triggers import TriggerOptions as TriggerOptions
     from holdfast.triggers import cron as cron
@@ -210,12 +222,15 @@ _HOMES = {
     "Agent": "holdfast.agent",
     "AgentTurnFailed": "holdfast.errors.processes",
     "AgentUnknown": "holdfast.errors",
+    "AnswerInvalid": "holdfast.errors",
     "Approval": "holdfast.runtime.approving",
     "ApprovalClosed": "holdfast.errors",
     "ApprovalRequested": "holdfast.events",
     "ApprovalUnknown": "holdfast.errors",
     "AssistantMessage": "holdfast.messages",
     "Attachment": "holdfast.messages",
+    "AttachmentUnknown": "holdfast.errors",
+    "AttachmentsFull": "holdfast.errors",
     "AttemptReset": "holdfast.events",
     "Boundary": "holdfast.effects.boundary",
     "Budget": "holdfast.policy.limits",
@@ -223,6 +238,8 @@ _HOMES = {
     "CallEnd": "holdfast.messages",
     "CallLimits": "holdfast.models.limits",
     "CallStart": "holdfast.messages",
+    "Collected": "holdfast.store",
+    "CollectionRefused": "holdfast.errors",
     "Compaction": "holdfast.policy.context",
     "CompactionPaused": "holdfast.events",
     "Context": "holdfast.tools.context",
@@ -232,6 +249,7 @@ _HOMES = {
     "ControlCancelled": "holdfast.errors",
     "CursorInvalid": "holdfast.errors",
     "Decision": "holdfast.policy.subject",
+    "Deferred": "holdfast.tools.deferral",
     "Delivery": "holdfast.runtime.triggers",
     "Effect": "holdfast.effects.boundary",
     "EffectCancelled": "holdfast.errors",
@@ -248,6 +266,7 @@ _HOMES = {
     "ForkPointMissing": "holdfast.errors",
     "FunctionUnknown": "holdfast.errors.processes",
     "Gap": "holdfast.events",
+    "HandedOver": "holdfast.events",
     "GateInvalid": "holdfast.errors",
     "HoldfastError": "holdfast.errors",
     "HookCall": "holdfast.policy.hooks",
@@ -264,6 +283,7 @@ _HOMES = {
     "LoopDetected": "holdfast.events",
     "MessageCommitted": "holdfast.events",
     "Model": "holdfast.models",
+    "MediaTypeMismatch": "holdfast.errors",
     "ModelError": "holdfast.errors",
     "ModelFailed": "holdfast.events",
     "ModelNote": "holdfast.events",
@@ -305,6 +325,7 @@ _HOMES = {
     "Refusal": "holdfast.messages",
     "Repeat": "holdfast.effects.replay",
     "ReplayMismatch": "holdfast.errors",
+    "Resolve": "holdfast.runtime.resolving",
     "Retry": "holdfast.models.retry",
     "RunFailed": "holdfast.errors",
     "RunResumed": "holdfast.events",
@@ -379,6 +400,8 @@ _HOMES = {
     "UsageRecorded": "holdfast.events",
     "UserMessage": "holdfast.messages",
     "WaitExpired": "holdfast.errors",
+    "WaitFailed": "holdfast.errors",
+    "WaitUnknown": "holdfast.errors",
     "WorldError": "holdfast.errors",
     "allow": "holdfast.policy.making",
     "ask": "holdfast.policy.making",
@@ -386,6 +409,7 @@ _HOMES = {
     "deny": "holdfast.policy.making",
     "drive": "holdfast.driving",
     "event": "holdfast.triggers",
+    "handoff": "holdfast.hands.agents.handing",
     "interval": "holdfast.triggers",
     "model": "holdfast.models",
     "open": "holdfast.runtime",

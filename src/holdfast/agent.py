@@ -11,7 +11,8 @@ import msgspec
 from holdfast.effects.canonical import check as check_json
 from holdfast.effects.canonical import digest
 from holdfast.errors import AgentInvalid, InvalidArgument
-from holdfast.hands.agents import sub_agents
+from holdfast.hands.agents import handoffs, sub_agents
+from holdfast.hands.agents.handing import handoff_of
 from holdfast.messages import ModelRequest, Settings
 from holdfast.models import Model, model
 from holdfast.names import check_id
@@ -64,7 +65,8 @@ class Agent:
     `Policy`, or the path of a policy file; an agent whose tools change things must have one. `hooks` see and decide
     what happens around it. `compaction` says how its context is kept within the window of its model, `admission` what
     its sessions take in. With ``mode="code"`` the model has one tool, which runs programs that call the tools as
-    functions; `program_limits` bound them, and `sandbox` is where they run, if not in that of the runtime.
+    functions, besides those that hand over; `program_limits` bound them, and `sandbox` is where they run, if not in
+    that of the runtime.
     """
 
     def __init__(  # noqa: PLR0913
@@ -103,11 +105,13 @@ class Agent:
             raise InvalidArgument("settings", settings, "Settings")
         self.output = None if output is None else Output(output)
         self.tools: dict[str, AnyTool] = _by_name(name, tools)
+        if any(found.to == name for found in handoffs(self.tools)):
+            raise AgentInvalid(name, "it hands over to itself; name another agent")
         self.policy = Policy.of(policy)
         check_agent(name, [self.subject(tool) for tool in self.tools], self.policy)
         self.hooks: tuple[Hooks, ...] = checked_hooks(hooks)
-        self.admission = admission
-        if admission is not None and not isinstance(admission, Admission):  # pyright: ignore[reportUnnecessaryIsInstance]  # callers may be untyped
+        self.admission = Admission() if admission is None else admission
+        if not isinstance(self.admission, Admission):  # pyright: ignore[reportUnnecessaryIsInstance]  # callers may be untyped
             raise InvalidArgument("admission", admission, "an Admission")
         self.compaction = Compaction() if compaction is None else compaction
         if not isinstance(self.compaction, Compaction):  # pyright: ignore[reportUnnecessaryIsInstance]  # callers may be untyped
@@ -146,20 +150,22 @@ class Agent:
 
     @cached_property
     def shown(self) -> dict[str, AnyTool]:
-        """The tools that the model can call itself: in code mode one, which runs programs."""
+        """The tools that the model can call itself: in code mode one, which runs programs, and those that hand over."""
         if self.mode == "tools":
             return self.tools
         from holdfast.sandbox.offering import program_tool  # noqa: PLC0415  only where it is needed
 
         made = program_tool()
-        return {made.name: made}
+        return {made.name: made, **{name: tool for name, tool in self.tools.items() if handoff_of(tool) is not None}}
 
     @cached_property
     def stubs(self) -> tuple[Stub, ...]:
         """The functions that its programs can call."""
         from holdfast.sandbox.offering import functions  # noqa: PLC0415  only where it is needed
 
-        return functions((tool.spec for tool in self.tools.values()), None if self.output is None else self.output.spec)
+        # A program can't hand the session over: what it does has an end before that.
+        tools = (tool.spec for tool in self.tools.values() if handoff_of(tool) is None)
+        return functions(tools, None if self.output is None else self.output.spec)
 
     @cached_property
     def version(self) -> str:
@@ -202,7 +208,7 @@ class Agent:
         made = copy(self)
         made.policy = self.policy if policy is None else policy
         made.limits = self.limits if limits is None else limits
-        for name in ("guarded", "rules"):  # what follows from them
+        for name in ("guarded", "wary", "rules"):  # what follows from them
             vars(made).pop(name, None)
         return made
 
@@ -210,6 +216,22 @@ class Agent:
     def delegates(self) -> bool:
         """Whether it has sub-agents."""
         return any(True for _ in sub_agents(self.tools))
+
+    @cached_property
+    def hands_over(self) -> bool:
+        """Whether it can hand its sessions over."""
+        return any(True for _ in handoffs(self.tools))
+
+    @cached_property
+    def wary(self) -> bool:
+        """Whether anybody wants to know what its turns take in: its policy, or whom it hands over to."""
+        return self.guarded or self.hands_over
+
+    @property
+    def others(self) -> list[Agent]:
+        """The agents that it asks, and those that it hands over to."""
+        named = [*sub_agents(self.tools), *(found.agent for found in handoffs(self.tools))]
+        return [found for found in named if isinstance(found, Agent)]
 
     def subject(self, tool: str, arguments: dict[str, Any] | None = None) -> Subject:
         """A call of one of its tools, as a policy sees it; without arguments, the tool alone."""
@@ -293,7 +315,20 @@ class Agent:
             settings=self.settings,
             files=files,
             wire=thread,
+            ledger=[],
         )
+
+
+def team_of(agent: Agent) -> dict[str, Agent]:
+    """An agent with those that are known with it: its sub-agents, those it hands over to, and theirs."""
+    found = {agent.name: agent}
+    left = [agent]
+    while left:
+        for other in left.pop().others:
+            if other.name not in found:
+                found[other.name] = other
+                left.append(other)
+    return found
 
 
 def _by_name(agent: str, tools: Sequence[GivenTools] | Toolset) -> dict[str, AnyTool]:

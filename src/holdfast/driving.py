@@ -36,6 +36,7 @@ from holdfast.names import check_id
 from holdfast.records import Blob, Ended, Record, Started
 from holdfast.secrets.raising import safe_cause
 from holdfast.store.digests import blob_digest
+from holdfast.store.spending.worked import with_time
 from holdfast.store.store import LEASE_MS, MIN_LEASE_MS
 
 if TYPE_CHECKING:
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
     from holdfast.store.contract import Lease
     from holdfast.store.spending.contract import Spend
     from holdfast.store.store import Store
+    from holdfast.turns.stopwatch import Stopwatch
 
 T = TypeVar("T")
 
@@ -265,15 +267,19 @@ class LeasedJournal:
         self._store = store
         self._lease = lease
         self._on_durable = on_durable
-        self._head = lease.head
+        self.head = lease.head
+        """Where the journal ends, with what was submitted and is not durable yet."""
+        self._durable = lease.head
         self._pending: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         """Done when all that was appended is durable."""
         self._pending.set_result(lease.head)
+        self.watch: Stopwatch | None = None
+        """Counts the time of a session, if that is one: up to what was appended."""
 
     @property
-    def head(self) -> int:
-        """Where the journal ends, with what was submitted and is not durable yet."""
-        return self._head
+    def behind(self) -> int:
+        """How many records were submitted and are not durable yet."""
+        return self.head - self._durable
 
     def now(self) -> int:
         return self._store.clock.read().wall
@@ -288,28 +294,28 @@ class LeasedJournal:
         spend: Spend | None = None,
     ) -> tuple[int, asyncio.Future[int]]:
         if not added:
-            return self._head, self._pending
+            return self.head, self._pending
         future = self._store.append(
             self._lease,
             added,
-            head=self._head,
+            head=self.head,
             checked=False,
             patient=patient,
             notify=notify,
             consume=consume,
-            spend=spend,
+            spend=spend if self.watch is None else with_time(self.watch, added, spend),
         )
         if future.done() and (refusal := future.exception()) is not None:
             raise refusal  # it was not even queued: nothing may be put behind it
         # Looked at by whoever waits for a later append: if this one failed, that one fails too.
         future.add_done_callback(self._appended)
-        self._head += len(added)
+        self.head += len(added)
         self._pending = future
-        return self._head, future
+        return self.head, future
 
     def _appended(self, future: asyncio.Future[int]) -> None:
-        if not future.cancelled():
-            future.exception()
+        if not future.cancelled() and future.exception() is None:
+            self._durable = max(self._durable, future.result())
         if self._on_durable is not None:
             self._on_durable(self.journal)
 
@@ -322,8 +328,8 @@ class LeasedJournal:
     async def past(self) -> Past:
         """What is recorded: read while nobody else can write."""
         past = await _past(self._store, self.journal)
-        if past.records != self._head:
-            raise HeadConflict(self.journal, self._head, past.records)
+        if past.records != self.head:
+            raise HeadConflict(self.journal, self.head, past.records)
         return past
 
 
@@ -337,6 +343,7 @@ class RecordedJournal:
         self.redactor = store.redactor
         self._store = store
         self._kept: dict[str, bytes] = {}
+        self.behind = 0
 
     def now(self) -> int:
         return self._store.clock.read().wall

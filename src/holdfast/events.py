@@ -30,6 +30,7 @@ from holdfast.records import (
     EndStatus,
     ErrorInfo,
     Failed,
+    Handed,
     Intended,
     Outcome,
     Parked,
@@ -93,6 +94,17 @@ class RunStarted(_Event, frozen=True, tag="run_started"):
 
     code: str | None = None
     by: str | None = None
+
+
+class HandedOver(_Event, frozen=True, tag="handed_over"):
+    """Another agent has the session from here on, and goes on with the turn."""
+
+    agent: str
+    """Who has it now."""
+    by: str
+    """Who had it before."""
+    call: str
+    reason: str = ""
 
 
 class RunResumed(_Event, frozen=True, tag="run_resumed"):
@@ -367,6 +379,7 @@ RecordEvent: TypeAlias = (
     | SubAgentStarted
     | RunStarted
     | RunResumed
+    | HandedOver
     | TaskStarted
     | TaskProgressed
     | TaskEnded
@@ -437,10 +450,8 @@ def _seen(record: Record) -> Iterator[_Seen]:
         yield from _process(record)
         return
     match record:
-        case Started():
-            yield RunStarted, record.run, {"code": record.code, "by": record.by}
-        case Resumed():
-            yield RunResumed, record.run, {"by": record.by}
+        case Started() | Resumed():
+            yield _begun(record)
         case Admitted():
             yield from _admitted(record)
         case Parked():
@@ -452,6 +463,8 @@ def _seen(record: Record) -> Iterator[_Seen]:
             yield from _intended(record)
         case Done() | Failed() | Unknown() | Cancelled():
             yield from _outcome(record)
+        case Handed():
+            yield HandedOver, record.run, _handed(record)
         case _:
             return
 
@@ -461,7 +474,8 @@ def _intended(record: Intended) -> Iterator[_Seen]:
     if key is None:
         return
     if record.ask.kind == "await_event":
-        yield ApprovalRequested, key.run, {"call": call_name(key), "wait": record.ask.target}
+        if not record.key.endswith(f"/{keys.DEFERRAL}"):
+            yield ApprovalRequested, key.run, {"call": call_name(key), "wait": record.ask.target}
     elif key.nested and not key.inner:
         yield _called(key, record.key, record.ask)
 
@@ -480,6 +494,18 @@ def _called(key: EffectKey, name: str, ask: Ask) -> _Seen:
             "arguments": arguments,
         },
     )
+
+
+def _begun(record: Started | Resumed) -> _Seen:
+    if isinstance(record, Started):
+        return RunStarted, record.run, {"code": record.code, "by": record.by}
+    return RunResumed, record.run, {"by": record.by}
+
+
+def _handed(record: Handed) -> dict[str, Any]:
+    key = keys.parse(record.key)
+    call = record.key if key is None else call_name(key)
+    return {"agent": record.agent, "by": record.by, "call": call, "reason": record.reason}
 
 
 def _task(record: Record) -> Iterator[_Seen]:

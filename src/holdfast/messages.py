@@ -135,6 +135,12 @@ class Usage(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     cache_write: int = 0
     reasoning: int = 0
 
+    def __post_init__(self) -> None:
+        """Nobody gives tokens back: a number below zero would lower what others have used."""
+        if self.input < 0 or self.output < 0 or self.cache_read < 0 or self.cache_write < 0 or self.reasoning < 0:
+            for name in self.__struct_fields__:
+                msgspec.structs.force_setattr(self, name, max(0, getattr(self, name)))
+
     def __add__(self, other: Usage) -> Usage:
         return Usage(
             self.input + other.input,
@@ -202,6 +208,8 @@ class ModelRequest(msgspec.Struct, frozen=True, kw_only=True):
     """The bytes of attachments, by digest."""
     wire: Any = None
     """Where encoded messages are kept with the conversation; None encodes them anew."""
+    ledger: list[Attempt] | None = None
+    """Where each try is noted as soon as it is over, for a call that is cancelled and has no reply to tell them."""
 
 
 class Attempt(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
@@ -233,6 +241,11 @@ class ModelReply(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     response_id: str | None = None
     cost: float | None = None
     """In US dollars, by the price of the day; None where no price is known."""
+
+    def __post_init__(self) -> None:
+        """Nobody gives money back."""
+        if self.cost is not None and self.cost < 0:
+            msgspec.structs.force_setattr(self, "cost", 0.0)
 
     @property
     def text(self) -> str:

@@ -201,6 +201,8 @@ class Cancelled(_Record, frozen=True, gc=False, tag="cancelled"):
 
     key: str
     ask: Ask | None = None
+    detail: msgspec.Raw = ABSENT
+    """What else is known about it: the tries of a model call, say."""
 
 
 class Progressed(_Record, frozen=True, gc=False, tag="progressed"):
@@ -209,6 +211,23 @@ class Progressed(_Record, frozen=True, gc=False, tag="progressed"):
     run: str
     note: str | None = None
     fraction: float | None = None
+
+
+class Handed(_Record, frozen=True, gc=False, tag="handed"):
+    """Another agent has the session from here on, and goes on with the run. It is the last record of its commit."""
+
+    run: str
+    key: str
+    """The call that asked for it; its outcome is in the same commit."""
+    agent: str
+    """Who has the session now."""
+    by: str
+    """Who had it before."""
+    reason: str = ""
+    untrusted: bool = False
+    """What strangers wrote had been read by then; the next agent may not know the tools that gave it."""
+    private: bool = False
+    """The same, of what is not meant for everybody."""
 
 
 class Grouped(_Record, frozen=True, gc=False, tag="grouped"):
@@ -234,10 +253,11 @@ Record: TypeAlias = (
     | Cancelled
     | Grouped
     | Progressed
+    | Handed
 )
 
 KINDS: Final[frozenset[type]] = frozenset(get_args(Record))
-_LIFECYCLE: Final = frozenset((Opened, Started, Resumed, Parked, Ended))
+_LIFECYCLE: Final = frozenset((Opened, Started, Resumed, Parked, Ended, Handed))
 
 _encoder: Final = msgspec.json.Encoder()
 _decoder: Final = msgspec.json.Decoder(Record)
@@ -249,6 +269,8 @@ encode = _encoder.encode
 def encode_readable(record: Record) -> bytes:
     """The bytes of a record that we have made: nothing that can't be read may ever be stored."""
     body = encode(record)
+    if type(record) is Done and record.at >= 0 and record.ms >= 0:
+        return body  # its value is JSON that we have just written or read ourselves
     try:
         _decoder.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -269,6 +291,9 @@ def encode_checked(record: object) -> bytes:
         raise InvalidValue("$", "the record reads back as another one")
     return body
 
+
+HANDED: Final = b'{"t":"handed",'
+"""How the bytes of a handoff begin, and those of no other record."""
 
 decode_later = _decoder.decode
 """The record in bytes that are not the first of their journal: without a look at the format."""
@@ -305,6 +330,8 @@ def touches_lists(record: Record) -> bool:
 
 def is_plain(record: Record) -> bool:
     """Whether `record` concerns nothing but its own journal: no list, no inbox, no wait, no blob."""
+    if type(record) is Done:  # as most are
+        return record.blob is None and not record.refs and not record.kept
     if type(record) in (Admitted, Ended) or blobs_of(record):
         return False
     return not touches_lists(record)

@@ -37,6 +37,14 @@ async def ask_briefly(ctx: hf.Context) -> str:
         return "nobody"
 
 
+@hf.tool
+async def order(ctx: hf.Context) -> dict[str, int] | hf.Deferred[dict[str, int]]:
+    """Order something; the shop answers later."""
+    pending = await ctx.defer()
+    Path("key").write_text(pending.key, encoding="utf-8")  # noqa: ASYNC240
+    return pending
+
+
 def _leave_a_trace() -> None:
     Path("begun").touch()
 
@@ -71,6 +79,9 @@ looks = hf.Agent(
     policy=[hf.allow("*")],
 )
 asks = hf.Agent("asks", model=ScriptedModel([call("ask"), text("Approved.")]), tools=[ask], policy=[hf.allow("*")])
+orders = hf.Agent(
+    "orders", model=ScriptedModel([call("order"), text("Ordered.")]), tools=[order], policy=[hf.allow("*")]
+)
 asks_briefly = hf.Agent(
     "asks-briefly",
     model=ScriptedModel([call("ask_briefly"), text("Timed out.")]),

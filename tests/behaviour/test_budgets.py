@@ -380,3 +380,17 @@ async def test_doctor_tells_of_spending_that_the_records_do_not_tell_of(tmp_path
     wrong = CliRunner().invoke(app, ["doctor", str(path)])
     assert (sound.exit_code, wrong.exit_code) == (0, 1)
     assert "its records say" in wrong.output
+
+
+async def test_the_last_step_of_a_session_is_announced() -> None:
+    agent = worker(calls=9, session=hf.Budget(steps=3))
+    async with hf.open(None, agents=[agent]) as runtime:
+        outcome = await ran(runtime, agent)
+        assert isinstance(agent.model, ScriptedModel)
+        notes = [
+            [said.text for said in asked.messages if isinstance(said, hf.UserMessage) and said.origin == "holdfast"]
+            for asked in agent.model.requests
+        ]
+        assert [len(found) for found in notes] == [0, 0, 1]
+        assert (outcome.code, outcome.steps) == ("session_steps", 3)
+        assert [turn.verdict for turn in await check_turns(runtime.store, "s", agent)] == ["ok"]

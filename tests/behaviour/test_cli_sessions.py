@@ -276,6 +276,48 @@ def test_resolve_refuses_what_it_can_not_mean(shell: Shell, name: str, value: st
     assert len(done.stderr.splitlines()) == 1
 
 
+def _deferred(shell: Shell) -> str:
+    """The key of a call that was deferred, in a session that waits."""
+    assert shell("run", "agents.py:orders", "hello", "--as", "s").returncode == 3
+    return (shell.folder / "key").read_text()
+
+
+def test_resolve_gives_the_result_of_a_call_by_its_key(shell: Shell) -> None:
+    key = _deferred(shell)
+    done = shell("resolve", key, '{"cents": 900}')
+    assert (done.returncode, done.stdout) == (0, "answered 'result:order' of s\n")
+    assert shell("resume", "s").returncode == 0
+    assert '{"cents":900}' in shell("show", "s").stdout.replace(" ", "")
+
+
+def test_resolve_by_a_key_is_told_when_it_comes_too_late(shell: Shell) -> None:
+    key = _deferred(shell)
+    shell("resolve", key, "{}")
+    late = shell("resolve", key, "{}")
+    assert (late.returncode, late.stderr) == (1, "too late: 'result:order' was resolved before\n")
+    assert shell.json("resolve", key, "{}")["won"] is False
+
+
+def test_resolve_can_say_that_there_is_no_answer(shell: Shell) -> None:
+    _deferred(shell)
+    assert shell("resolve", "s", "result:order", "--error", "sold out").returncode == 0
+    shell("resume", "s")
+    assert "sold out" in shell("show", "s").stdout
+
+
+@pytest.mark.parametrize("given", [["KEY"], ["KEY", "1", "2"], ["KEY", "1", "--error", "no"], ["s", "1"]])
+def test_resolve_wants_a_key_or_a_wait_and_one_answer(shell: Shell, given: list[str]) -> None:
+    key = _deferred(shell)
+    done = shell("resolve", *(key if part == "KEY" else part for part in given))
+    assert done.returncode == 2
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_resolve_refuses_a_key_that_was_forged(shell: Shell) -> None:
+    key = _deferred(shell)
+    assert shell("resolve", f"{key[:-4]}AAAA", "1").returncode == 2
+
+
 def test_fork_prints_the_new_id_and_the_fork_goes_on_by_itself(shell: Shell) -> None:
     shell("run", "agents.py:echo", "hello", "--as", "s")
     assert shell("fork", "s", "--at", "5", "--as", "copy").stdout == "copy\n"

@@ -10,7 +10,8 @@ from tests.behaviour.talk import SOON, pairs_are_whole
 from tests.behaviour.window import SUMMARY, WINDOW, Writer, agent_of, compactions, look, marks, size
 
 import holdfast as hf
-from holdfast.messages import Usage
+from holdfast.messages import Usage, decode_reply
+from holdfast.records import Done
 from holdfast.runtime.checking import check_turns
 from holdfast.testing import ManualClock, call, check, error, reply, text
 from holdfast.turns.compacting.breaker import COOL_DOWN_MS
@@ -96,6 +97,18 @@ async def test_the_request_that_was_sent_again_is_the_recorded_one() -> None:
     async with hf.open(None, agents=[agent]) as runtime:
         await runtime.run(agent, "go", session="s")
         assert [turn.verdict for turn in await check_turns(runtime.store, "s", agent)] == ["ok"]
+
+
+async def test_the_try_that_did_not_fit_is_in_the_ledger_of_the_one_that_did() -> None:
+    model = hf.Fallback([Writer(12, say=refusing(10, 1))])
+    agent = agent_of(model, compaction=LARGE)
+    async with hf.open(None, agents=[agent]) as runtime:
+        await runtime.run(agent, "go", session="s")
+        records = [entry.record for entry in await runtime.store.read("s")]
+        said = [each for each in records if isinstance(each, Done) and each.key.endswith(".model")]
+        replies = [decode_reply(bytes(each.value)) for each in said]
+        (tried,) = [reply.attempts for reply in replies if reply.attempts]
+        assert [line.outcome for line in tried] == ["context_overflow"]
 
 
 async def test_an_input_that_is_too_long_by_itself_fails_by_name() -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 import holdfast as hf
 from holdfast.messages import ToolMessage
 from holdfast.runtime.checking import check_turns
@@ -116,6 +118,65 @@ async def test_a_tool_that_is_there_to_be_asked_again_is_no_loop() -> None:
     assert (
         await hf.run(hf.Agent("agent", model=model, tools=[ready], policy=[hf.allow("*")]), "go")
     ).text == "Not yet."
+
+
+class Numbers:
+    """Tools whose results change, or do not."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def tools(self) -> list[hf.Tool[..., Any]]:
+        @hf.tool(read_only=True)
+        async def grows() -> int:
+            """More each time."""
+            self.calls += 1
+            return self.calls
+
+        @hf.tool(read_only=True)
+        async def stays(at: int = 0) -> str:
+            """Always the same."""
+            return f"at {at}"
+
+        @hf.tool(read_only=True, polling=True)
+        async def ready() -> bool:
+            """Whether something is ready."""
+            return False
+
+        return [grows, stays, ready]
+
+
+ROUNDS: dict[str, Callable[[int], list[Any]]] = {
+    "the same call with other results": lambda _: [call("grows")],
+    "the same tool with other arguments": lambda n: [call("stays", at=n)],
+    "a step in which one result is new": lambda _: [call("grows"), call("stays")],
+    "alternating with a call that is of use": lambda n: [call("stays") if n % 2 else call("grows")],
+    "polling between calls of use": lambda n: [call("ready") if n % 2 else call("stays", at=n)],
+    "polling beside a call": lambda _: [call("ready"), call("stays")],
+    "a round of five": lambda n: [call("stays", at=n % 5)],
+}
+
+
+@pytest.mark.parametrize("round_of", ROUNDS.values(), ids=ROUNDS)
+async def test_what_is_of_use_is_no_loop(round_of: Callable[[int], list[Any]]) -> None:
+    script = [round_of(n) for n in range(24)]
+    model = ScriptedModel([*script, text("Done.")])
+    agent = hf.Agent("agent", model=model, tools=Numbers().tools(), policy=[hf.allow("*")])
+    assert (await hf.run(agent, "go")).text == "Done."
+    assert notes(model.requests[-1].messages) == []
+
+
+async def test_a_result_that_changes_once_begins_the_count_anew() -> None:
+    answers = iter(["a", "a", "b", "b", "a", "a", "c"])
+
+    @hf.tool(read_only=True)
+    async def state() -> str:
+        """How it stands."""
+        return next(answers)
+
+    model = ScriptedModel([*[call("state")] * 7, text("Done.")])
+    assert (await hf.run(hf.Agent("agent", model=model, tools=[state]), "go")).text == "Done."
+    assert notes(model.requests[-1].messages) == []
 
 
 async def test_the_guard_can_be_switched_off() -> None:

@@ -51,6 +51,7 @@ class Tiny:
     """Frames are objects with one of start, text, usage, pause, error, end."""
 
     name = "tiny"
+    arrays = False
 
     def encode(self, endpoint: Endpoint, model: str, request: ModelRequest) -> WireRequest:  # noqa: ARG002
         said = [message.text for message in request.messages if not isinstance(message, hf.ToolMessage)]

@@ -10,7 +10,7 @@ import pytest
 from tests.behaviour.talk import asked
 
 import holdfast as hf
-from holdfast.errors import InboxFull, JournalConflict, JournalMissing, PayloadTooLarge
+from holdfast.errors import InboxFull, InputTooLarge, JournalConflict, JournalMissing
 from holdfast.messages import Message, Text
 from holdfast.testing import ScriptedModel, call, check, text
 
@@ -407,7 +407,7 @@ async def test_content_beyond_the_limit_is_refused_and_the_session_goes_on() -> 
     agent = echoing()
     async with hf.open(None, agents=[agent]) as runtime:
         session = runtime.session("s", agent=agent)
-        with pytest.raises(PayloadTooLarge):
+        with pytest.raises(InputTooLarge):
             await session.send("x" * 2_000_000)
         assert (await (await session.send("go")).outcome(timeout=SOON)).text == "re: go"
 

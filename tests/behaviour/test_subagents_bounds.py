@@ -12,7 +12,7 @@ from tests.behaviour.stage import SOON, Stage
 import holdfast as hf
 from holdfast.messages import ToolMessage, Usage
 from holdfast.policy.mandates import ROLE
-from holdfast.testing import ScriptedModel, call, reply, text
+from holdfast.testing import ManualClock, ScriptedModel, call, reply, text
 from holdfast.turns.conversation import Said, input_of
 
 if TYPE_CHECKING:
@@ -389,3 +389,39 @@ async def test_a_cancelled_turn_leaves_what_went_to_the_background_alone(stage: 
             return found == {"low": "completed", "blocker": "cancelled"}
 
         await until(runtime, ended)
+
+
+# ---- time ------------------------------------------------------------------------------------------------------------
+
+
+def working(clock: ManualClock, **limits: Any) -> hf.Agent:
+    """An agent whose sub-agent works for a minute."""
+
+    @hf.tool(read_only=True)
+    async def work() -> str:
+        """Work for a minute."""
+        clock.advance(60_000)
+        return "worked"
+
+    child = agent("child", [call(work), text("Done.")], tools=[work])
+    return agent("parent", asks("child"), tools=[hf.agent_tool(child)], limits=hf.Limits(**limits))
+
+
+async def test_the_time_of_a_sub_agent_counts_for_the_session_that_it_works_for() -> None:
+    clock = ManualClock()
+    parent = working(clock, session=hf.Budget(wall_time=timedelta(minutes=1.5)))
+    async with hf.open(None, agents=[parent], clock=clock) as runtime:
+        outcome = await runtime.run(parent, "go", session="s")
+        assert (outcome.status, outcome.code) == ("limit", "session_wall_time")
+
+
+async def test_a_sub_agent_gets_no_more_time_than_is_left() -> None:
+    clock = ManualClock()
+    parent = working(clock, session=hf.Budget(wall_time=timedelta(minutes=10), background=4))
+    async with hf.open(None, agents=[parent], clock=clock) as runtime:
+        await runtime.run(parent, "go", session="s")
+        budget = (await mandate_of(runtime, "s")).budget
+        assert budget.wall_time is not None
+        assert timedelta(0) < budget.wall_time <= timedelta(minutes=10)
+        assert budget.background is not None
+        assert budget.background <= 4

@@ -152,6 +152,52 @@ async def test_a_kill_around_a_compaction_changes_nothing(
     await _kill_at(workers, _around(points)[::2], golden, tmp_path)
 
 
+async def _kill_twice(workers: Forks, first: int, second: int, golden: Told, folder: Path) -> int:
+    """Kill at one point, and whoever goes on at another; the third one comes to the end. Answers how many died."""
+    here = folder / f"{first}-{second}"
+    repro = f"killed at point {first}, then at {second}"
+    known: list[Known] = []
+    for point in (first, second):
+        status = workers.run(here, HOLDFAST_CRASH_AT=str(point))
+        assert status in (0, KILLED), f"{repro}\n{error_in(here)}"
+        if status == KILLED:
+            known.append(await _known(here))
+    assert workers.run(here) == 0, f"{repro}\n{error_in(here)}"
+    told = await _told(here, repro)
+    assert [again for each in known for again in each.asked_again(told.asked) if again != "summary"] == [], repro
+    assert (told.history, told.context) == (golden.history, golden.context), repro
+    assert [made.plan for made in told.compactions] == [made.plan for made in golden.compactions], repro
+    # Only a summary that was under way is asked for again, once for each kill.
+    assert told.asked.count("summary") <= SUMMARIES + len(known), repro
+    return len(known)
+
+
+SECONDS = (10, 25)
+"""Points of the process that goes on: before it has found its place again, and in what it does then."""
+
+
+@pytest.mark.timeout(120)
+async def test_two_kills_around_a_compaction_change_nothing(
+    workers: Forks, points: list[str], golden: Told, tmp_path: Path
+) -> None:
+    died = [
+        await _kill_twice(workers, first, second, golden, tmp_path)
+        for first in _around(points)[AROUND :: 2 * AROUND]
+        for second in SECONDS
+    ]
+    assert max(died) == 2
+
+
+@pytest.mark.torture
+@pytest.mark.timeout(1_800)
+async def test_two_kills_at_any_points_around_a_compaction_change_nothing(
+    workers: Forks, points: list[str], golden: Told, tmp_path: Path
+) -> None:
+    for first in _around(points)[::3]:
+        for second in range(2, 40, 4):
+            await _kill_twice(workers, first, second, golden, tmp_path)
+
+
 @pytest.mark.torture
 @pytest.mark.timeout(1_800)
 async def test_a_kill_at_any_point_of_a_session_that_is_compacted_changes_nothing(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import apsw
@@ -11,11 +12,12 @@ import holdfast as hf
 from holdfast.errors import StoreRefused
 from holdfast.errors.admission import RateExceeded
 from holdfast.records import Started
+from holdfast.runtime.spending import spend_of
 from holdfast.store import Admission, Spend
 from holdfast.store.audit import audit
 from holdfast.store.sqlite.health import examine
 from holdfast.store.sqlite.schema import APPLICATION_ID, MIGRATIONS, VERSION
-from holdfast.testing import ScriptedModel, check, text
+from holdfast.testing import ManualClock, ScriptedModel, call, check, reply, text
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -35,6 +37,11 @@ async def _store_of_schema(version: int, path: Path) -> None:
         await store.append(await store.claim("driven"), [Started(at=1, run="r")], head=1)
         await store.open_wait("s", "timer", deadline=5)
         await store.resolve(store.wait_token("s", "early"), "yes")
+    _as_of_schema(version, path)
+
+
+def _as_of_schema(version: int, path: Path) -> None:
+    """Put all that a store has into the tables of an older schema, beside it."""
     connection: Any = apsw.Connection(str(path))
     old: Any = apsw.Connection(str(path.with_suffix(".old")))
     for script in MIGRATIONS[:version]:
@@ -43,7 +50,7 @@ async def _store_of_schema(version: int, path: Path) -> None:
         columns = [row[1] for row in old.execute(f"PRAGMA table_info({table})")]
         listed, places = ", ".join(columns), ", ".join("?" * len(columns))
         for row in connection.execute(f"SELECT {listed} FROM {table}"):  # noqa: S608
-            old.execute(f"INSERT INTO {table} ({listed}) VALUES ({places})", row)  # noqa: S608
+            old.execute(f"INSERT OR REPLACE INTO {table} ({listed}) VALUES ({places})", row)  # noqa: S608
     old.execute(f"PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {version}; PRAGMA journal_mode = WAL")
     old.close()
     connection.close()
@@ -61,6 +68,8 @@ def _schema(path: Path) -> set[tuple[str, str, str]]:
 
 
 OLD = range(1, VERSION)
+BEFORE_4 = range(1, 4)
+"""Those that did not know questions, and counted no spending."""
 
 
 @pytest.mark.parametrize("version", OLD)
@@ -101,7 +110,7 @@ async def test_an_older_store_takes_notifications_and_memory(tmp_path: Path, ver
         assert await check(store) == []
 
 
-@pytest.mark.parametrize("version", OLD)
+@pytest.mark.parametrize("version", BEFORE_4)
 async def test_waits_of_an_older_store_are_sound_and_ask_nothing(tmp_path: Path, version: int) -> None:
     await _store_of_schema(version, tmp_path / "store.db")
     async with hf.open_store(tmp_path / "store.old") as store:
@@ -128,7 +137,7 @@ async def test_an_older_store_takes_questions_rules_and_admissions(tmp_path: Pat
         assert await check(store) == []
 
 
-@pytest.mark.parametrize("version", OLD)
+@pytest.mark.parametrize("version", BEFORE_4)
 async def test_spending_of_an_older_store_counts_from_its_migration(tmp_path: Path, version: int) -> None:
     await _store_of_schema(version, tmp_path / "store.db")
     async with hf.open_store(tmp_path / "store.old") as store:
@@ -137,7 +146,7 @@ async def test_spending_of_an_older_store_counts_from_its_migration(tmp_path: Pa
         assert await store.examine(lambda reader: audit(reader, None, _spend_of)) == []
 
 
-@pytest.mark.parametrize("version", OLD)
+@pytest.mark.parametrize("version", BEFORE_4)
 async def test_all_spending_of_an_older_store_can_be_counted_afterwards(tmp_path: Path, version: int) -> None:
     await _store_of_schema(version, tmp_path / "store.db")
     async with hf.open_store(tmp_path / "store.old") as store:
@@ -147,8 +156,87 @@ async def test_all_spending_of_an_older_store_can_be_counted_afterwards(tmp_path
         assert await store.examine(lambda reader: audit(reader, None, _spend_of)) == []
 
 
+@pytest.mark.parametrize("version", OLD)
+async def test_an_older_store_takes_attachments(tmp_path: Path, version: int) -> None:
+    await _store_of_schema(version, tmp_path / "store.db")
+    async with hf.open_store(tmp_path / "store.old") as store:
+        put = await store.put_attachment(b"hello", "text/plain", session="s")
+    async with hf.open_store(tmp_path / "store.old") as store:
+        assert await store.attachments("s") == [put]
+        assert await check(store) == []
+
+
 def _spend_of(record: Record, _: object) -> Spend | None:
     return Spend(tasks=1) if isinstance(record, Started) else None
+
+
+async def _spent_before(path: Path, clock: ManualClock, version: int) -> Spend:
+    """What an agent spent in a store that is one of an older schema afterwards."""
+    async with hf.open(path, agents=[_spender(clock)], mirror=False, clock=clock) as runtime:
+        assert (await runtime.run("a", "go", session="s")).status == "completed"
+        spent = await runtime.store.spent("a")
+    _as_of_schema(version, path)
+    return spent
+
+
+def _spender(clock: ManualClock, **limits: Any) -> hf.Agent:
+    @hf.tool(read_only=True)
+    async def look() -> str:
+        """Look for a while."""
+        clock.advance(1_000)
+        return "seen"
+
+    def say(request: hf.ModelRequest) -> Any:
+        said = text("done") if isinstance(request.messages[-1], hf.ToolMessage) else call(look)
+        return reply(said, usage=hf.Usage(input=8, output=2))
+
+    return hf.Agent("a", model=ScriptedModel(say), tools=[look], limits=hf.Limits(**limits))
+
+
+@pytest.mark.parametrize("version", OLD)
+async def test_a_runtime_counts_what_was_spent_in_an_older_store(tmp_path: Path, version: int) -> None:
+    clock = ManualClock()
+    spent = await _spent_before(tmp_path / "store.db", clock, version)
+    assert spent == Spend(2, 1, 16, 4, 0, 2, 0, 1_000)
+    async with hf.open(tmp_path / "store.old", agents=[_spender(clock)], mirror=False, clock=clock) as runtime:
+        assert await runtime.store.spent("a") == spent
+        assert await runtime.store.examine(lambda reader: audit(reader, None, spend_of)) == []
+
+
+@pytest.mark.parametrize(
+    ("budget", "code"),
+    [(hf.Budget(tokens=20), "total_tokens"), (hf.Budget(wall_time=timedelta(seconds=1)), "total_wall_time")],
+    ids=["tokens", "time"],
+)
+async def test_a_budget_that_was_used_up_in_an_older_store_is_used_up(
+    tmp_path: Path, budget: hf.Budget, code: str
+) -> None:
+    clock = ManualClock()
+    await _spent_before(tmp_path / "store.db", clock, 3)
+    agent = _spender(clock, total=budget)
+    async with hf.open(tmp_path / "store.old", agents=[agent], mirror=False, clock=clock) as runtime:
+        outcome = await runtime.run(agent, "go", session="other")
+        assert (outcome.code, outcome.steps) == (code, 0)
+
+
+async def test_a_runtime_that_died_before_it_had_counted_leaves_it_to_the_next(tmp_path: Path) -> None:
+    clock = ManualClock()
+    spent = await _spent_before(tmp_path / "store.db", clock, 3)
+    async with hf.open_store(tmp_path / "store.old", clock=clock) as store:  # brought up to date, and nothing counted
+        assert await store.spent("a") == Spend()
+    async with hf.open(tmp_path / "store.old", agents=[_spender(clock)], mirror=False, clock=clock) as runtime:
+        assert await runtime.store.spent("a") == spent
+        assert not await runtime.store.count_older_spending(spend_of)
+
+
+async def test_damage_in_an_older_store_does_not_keep_the_rest_from_being_counted(tmp_path: Path) -> None:
+    clock = ManualClock()
+    spent = await _spent_before(tmp_path / "store.db", clock, 3)
+    old: Any = apsw.Connection(str(tmp_path / "store.old"))
+    old.execute("UPDATE records SET body = zeroblob(10) WHERE pos = (SELECT max(pos) FROM records)")
+    old.close()
+    async with hf.open(tmp_path / "store.old", agents=[_spender(clock)], mirror=False, clock=clock) as runtime:
+        assert await runtime.store.spent("a") == spent
 
 
 @pytest.mark.parametrize("version", OLD)

@@ -56,7 +56,8 @@ async def test_a_durable_turn_gets_over_a_fault_and_the_verdict_is_clean(
     provider: str, fault: str, llmock: Any, make_model: Make, ask: Ask
 ) -> None:
     await llmock.script({"type": "reply", "text": ANSWER, "times": None}, FAULTS[fault])
-    agent = hf.Agent("judged", model=make_model(provider, llmock.address + PROVIDERS[provider], idle=0.5))
+    idle = 0.5 if fault == "stalled" else 10.0  # a busy machine is no stall
+    agent = hf.Agent("judged", model=make_model(provider, llmock.address + PROVIDERS[provider], idle=idle))
     outcome = await ask(agent, "How are things?")
     assert (outcome.status, outcome.text) == ("completed", ANSWER), outcome
     await clean(llmock, faults=FAULTS[fault].get("times", 1))

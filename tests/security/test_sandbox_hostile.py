@@ -322,6 +322,13 @@ async def test_nothing_is_left_of_a_closed_program(sandbox: MontySandbox) -> Non
     assert workers() == []
 
 
+async def test_the_kernel_remembers_no_process_of_a_closed_program(sandbox: MontySandbox) -> None:
+    number = await waiting_program(sandbox)
+    around = int(status(int(status(number)["PPid"]))["PPid"])
+    await sandbox.close()
+    assert not _name(around)
+
+
 async def test_nothing_is_left_of_a_program_that_was_cancelled(sandbox: MontySandbox) -> None:
     program = await sandbox.start("while True:\n    pass", limits=ProgramLimits(step_seconds=25))
     with pytest.raises(TimeoutError):

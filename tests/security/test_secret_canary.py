@@ -406,6 +406,8 @@ def test_the_model_was_never_told(story: Story) -> None:
         ("ps", "-a", "--json"),
         ("tasks", "--json"),
         ("notifications", "--json"),
+        ("inbox", "--json"),
+        ("inbox", "--refused", "--json"),
         ("memory", "get", "notes", "keys"),
         ("doctor",),
     ],
@@ -447,6 +449,24 @@ async def test_a_key_of_an_input_that_holds_it_is_refused(opened: dict[str, Any]
         with pytest.raises(hf.UsageError) as caught:
             await runtime.session("s", agent=agent).send("hello", key=f"order-{CANARY}")
     assert traces_in(str(caught.value).encode()) == []
+
+
+def _told_in(folder: Path) -> list[str]:
+    """The files that hold it."""
+    return [file.name for file in folder.rglob("*") if file.is_file() and traces_in(file.read_bytes())]
+
+
+async def test_an_input_that_is_refused_leaves_no_trace_of_it(
+    opened: dict[str, Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("DEBUG")
+    agent = hf.Agent("echo", model=ScriptedModel([]), admission=hf.Admission(max_chars=9))
+    async with hf.open(tmp_path / "s.db", agents=[agent], **opened) as runtime:
+        with pytest.raises(hf.UsageError):
+            await runtime.session("s", agent=agent).send(f"it is {CANARY}")
+        assert [found.error for found in await runtime.refusals("s")] == ["InputTooLarge"]
+    assert _told_in(tmp_path) == []
+    assert traces_in(caplog.text.encode()) == []
 
 
 async def test_a_session_whose_name_holds_it_is_refused(opened: dict[str, Any]) -> None:

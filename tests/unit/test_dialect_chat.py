@@ -1188,7 +1188,7 @@ def test_every_endpoint_has_a_dialect_flags_and_an_address_that_are_known(name: 
 
 def test_every_flag_is_used_by_an_endpoint_or_is_for_models_that_need_it() -> None:
     used = {flag for known in ENDPOINTS.values() for flag in known.endpoint.flags}
-    assert set(FLAGS) - used == {"developer", "instructions_as_user"}
+    assert set(FLAGS) - used == {"developer", "done_ends", "instructions_as_user"}
 
 
 def test_an_endpoint_takes_what_is_given_instead_of_what_is_known() -> None:
@@ -1241,3 +1241,53 @@ def test_a_password_in_an_address_is_refused_and_not_repeated() -> None:
 def test_words_that_nobody_knows_are_refused(field: str) -> None:
     with pytest.raises(InvalidArgument):
         endpoint("groq", **{field: "other"})  # pyright: ignore[reportArgumentType]
+
+
+# ---- a reply that came at once ---------------------------------------------------------------------------------------
+
+
+def _shaped(
+    required: dict[str, st.SearchStrategy[Any]], optional: dict[str, st.SearchStrategy[Any]] | None = None
+) -> st.SearchStrategy[dict[str, Any]]:
+    return st.fixed_dictionaries(required, optional=optional or {})
+
+
+_words = st.text(max_size=8)
+_counts = st.one_of(st.none(), st.integers(-2, 40), st.floats(0, 5), st.booleans())
+_calls = _shaped(
+    {
+        "id": st.text(min_size=1, max_size=3),
+        "type": st.just("function"),
+        "function": _shaped(
+            {"name": st.text(min_size=1, max_size=8)},
+            {"arguments": st.sampled_from(["", "{}", '{"a":1}', "[", "7"])},
+        ),
+    },
+)
+_messages = _shaped(
+    {"role": st.just("assistant"), "content": st.one_of(st.none(), _words)},
+    {
+        "tool_calls": st.one_of(st.none(), st.lists(_calls, max_size=3, unique_by=lambda call: str(call["id"]))),
+        "reasoning_content": _words,
+    },
+)
+_bodies = _shaped(
+    {},
+    {
+        "id": st.one_of(st.none(), _words),
+        "model": st.one_of(st.none(), _words),
+        "created": _counts,
+        "usage": _shaped({}, {"prompt_tokens": _counts, "completion_tokens": _counts, "total_tokens": _counts}),
+    },
+)
+
+
+@given(body=_bodies, said=_messages, reason=st.sampled_from(["stop", "tool_calls", "length", "content_filter", "else"]))
+def test_a_reply_that_is_made_in_one_go_is_the_one_that_is_put_together(
+    body: dict[str, Any], said: dict[str, Any], reason: str
+) -> None:
+    whole = {**body, "choices": [{"index": 0, "finish_reason": reason, "message": said}]}
+    # A field that is not usual: the fold puts such a reply together from its pieces.
+    pieced = {**whole, "x_groq": {"id": "x"}}
+    made, put_together = (DIALECT.fold(at(), MODEL).whole(json.dumps(each).encode()) for each in (whole, pieced))
+    assert made == put_together

@@ -11,7 +11,7 @@ PACKAGE = Path(__file__).parents[2] / "src" / "holdfast"
 
 # A module may import from its own layer and from those above it in this list, never from below.
 LAYERS: list[tuple[str, ...]] = [
-    ("errors", "bounds", "clock", "names", "crashpoints", "records", "messages", "spawning", "attachments"),
+    ("errors", "bounds", "clock", "names", "crashpoints", "records", "messages", "spawning", "attachments", "media"),
     ("secrets",),
     ("effects",),
     ("policy", "turns", "tasks", "triggers", "events", "output"),
@@ -35,11 +35,13 @@ PURE = [
     *("names.py", "records.py", "effects/canonical.py", "effects/envelope.py", "effects/divergence.py"),
     *("effects/replay.py", "effects/values.py", "store/contract.py", "store/decisions.py", "store/checksum.py"),
     *("store/digests.py", "store/audit.py", "messages.py", "events.py", "tools/results.py"),
+    *("media.py", "tools/deferral.py", "runtime/answering.py", "store/attachments/contract.py"),
+    *("store/attachments/decisions.py", "store/attachments/changing.py", "store/attachments/audit.py"),
     *("store/limits.py", "store/notifications/contract.py", "store/notifications/decisions.py"),
     *("store/notifications/moving.py", "store/notifications/audit.py", "store/memories/contract.py"),
     *("store/memories/decisions.py", "store/memories/changing.py", "store/memories/audit.py"),
     *(f"models/{name}.py" for name in ("wire", "waiting", "retry", "sse", "arrays", "reading", "writing", "statuses")),
-    *("models/flags.py", "models/recorded/redaction.py", "models/recorded/comparing.py"),
+    *("models/flags.py", "models/overflow.py", "models/recorded/redaction.py", "models/recorded/comparing.py"),
     *(
         str(path.relative_to(PACKAGE))
         for name in ("anthropic", "responses", "chat", "google")
@@ -62,6 +64,7 @@ PURE = [
     *(f"policy/{name}.py" for name in ("subject", "rules", "conditions", "deciding", "approvals", "always", "hooks")),
     *(f"policy/{name}.py" for name in ("limits", "admission", "globs", "hosts", "selecting", "spans")),
     *(f"turns/{name}.py" for name in ("machine", "thread", "keys", "answers", "ending", "conversation", "notices")),
+    *("turns/stopwatch.py", "turns/telling.py", "store/spending/worked.py", "store/gate/contract.py"),
 ]
 IMPURE_MODULES = {"asyncio", "time", "random", "os", "threading", "socket", "subprocess", "secrets", "apsw"}
 HEAVY = {"apsw", "msgspec", "pydantic", "typer", "asyncio"}

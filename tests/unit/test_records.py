@@ -21,6 +21,7 @@ from holdfast.records import (
     ErrorInfo,
     Failed,
     Grouped,
+    Handed,
     Intended,
     Opened,
     Parked,
@@ -72,6 +73,14 @@ GOLDEN: list[tuple[Record, str]] = [
     (Started(at=1, run="main", code="v1"), '{"t":"started","run":"main","code":"v1","at":1}'),
     (Started(at=1, run="main", by="pid 4711"), '{"t":"started","run":"main","by":"pid 4711","at":1}'),
     (Resumed(at=1, run="main", by="pid 4712"), '{"t":"resumed","run":"main","by":"pid 4712","at":1}'),
+    (
+        Handed(at=1, run="t1", key="t1/2.tools/1.give", agent="cook", by="clerk"),
+        '{"t":"handed","run":"t1","key":"t1/2.tools/1.give","agent":"cook","by":"clerk","at":1}',
+    ),
+    (
+        Handed(at=1, run="t1", key="k", agent="b", by="a", reason="r", untrusted=True, private=True),
+        '{"t":"handed","run":"t1","key":"k","agent":"b","by":"a","reason":"r","untrusted":true,"private":true,"at":1}',
+    ),
     (Parked(at=1, run="main"), '{"t":"parked","run":"main","at":1}'),
     (Parked(at=1, run="main", waits=("a", "b")), '{"t":"parked","run":"main","waits":["a","b"],"at":1}'),
     (
@@ -136,6 +145,11 @@ def test_each_record_is_read_back_as_it_was(record: Record, body: str) -> None:
 
 def test_every_kind_of_record_has_its_bytes_here() -> None:
     assert {type(record) for record, _ in GOLDEN} == set(get_args(Record))
+
+
+def test_a_handoff_is_known_by_its_first_bytes() -> None:
+    found = {type(record) for record, _ in GOLDEN if records.encode(record).startswith(records.HANDED)}
+    assert found == {Handed}
 
 
 def test_the_first_record_of_a_journal_carries_the_format_version() -> None:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from holdfast.records import Record
     from holdfast.store.spending.contract import ReadBlob
 
-spends = st.builds(Spend, *[st.integers(0, 100)] * 7)
+spends = st.builds(Spend, *[st.integers(0, 100)] * 8)
 
 
 def done(at: int, blob: Blob | None = None) -> Done:

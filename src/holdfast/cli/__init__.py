@@ -11,6 +11,7 @@ from typer.core import TyperGroup
 
 from holdfast import __version__
 from holdfast.cli import (
+    attachments,
     commands,
     doctor,
     memory,
@@ -78,6 +79,7 @@ for _command in (
     doctor.doctor,
 ):
     app.command(_command.__name__)(_command)
+app.add_typer(attachments.app, name="attachments")
 app.add_typer(models.app, name="models")
 app.add_typer(memory.app, name="memory")
 app.add_typer(notifications.app, name="notifications")

@@ -1,16 +1,13 @@
-"""`holdfast cancel`, `resolve` and `fork`: acting on a session from outside, whoever drives it."""
+"""`holdfast cancel` and `fork`: acting on a session from outside, whoever drives it."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import msgspec
-
-from holdfast.cli.failures import FAILED, ApprovalNotResolved, CallInvalid, WaitNotOpen
-from holdfast.cli.following import hint
+from holdfast.cli.failures import FAILED
 from holdfast.cli.listing import read_line
-from holdfast.cli.sessions import approval_in, find, find_session, looking, wait_label
-from holdfast.cli.terminal import stderr, stdout
+from holdfast.cli.sessions import find, find_session, looking
+from holdfast.cli.terminal import stdout
 from holdfast.errors import TurnUnknown
 from holdfast.runtime.reading import read_conversation
 from holdfast.turns import keys
@@ -66,45 +63,6 @@ async def _turn_to_cancel(runtime: Runtime, target: Target) -> str | None:
     if conversation.turn is not None:
         return conversation.turn.run
     return keys.run_of(min(queued)) if queued else None
-
-
-async def resolve(path: Path, given: str, name: str, text: str) -> int:
-    """Answer a wait of a session with a JSON value."""
-    try:
-        value: Any = msgspec.json.decode(text)
-    except (msgspec.DecodeError, UnicodeError):
-        message = f"{text!r} is no JSON; quote it for the shell: true, 42, '\"words\"', '{{\"ok\": true}}'"
-        raise CallInvalid(message) from None
-    async with looking(path) as runtime:
-        session = (await find(runtime.store, given)).id
-        wait = await _named_wait(runtime, session, name)
-        settlement = await runtime.resolve(runtime.wait_token(session, wait), value)
-        line = await read_line(runtime.store, await runtime.store.journal(session))
-    if not settlement.won:
-        stderr().line(f"too late: {wait_label(wait)!r} was {settlement.wait.state} before")
-        return FAILED
-    stdout().line(f"answered {wait_label(wait)!r} of {session}")
-    if line.pid is None:
-        stderr().line(f"go on with: {hint(path, 'resume', session)}")
-    return 0
-
-
-async def _named_wait(runtime: Runtime, session: str, name: str) -> str:
-    """The wait with this name, or whose last part this is."""
-    names = [wait.name for wait in await runtime.waits(session)]
-    for known in names:
-        asked = approval_in(known)
-        if asked is not None and name in {known, wait_label(known), asked.id}:
-            raise ApprovalNotResolved(session, asked.id)
-    if name in names:
-        return name
-    found = [known for known in names if wait_label(known) == name]
-    if len(found) > 1:
-        message = f"{session!r} has several waits called {name!r}: {', '.join(found)}; give the whole name"
-        raise CallInvalid(message)
-    if not found:
-        raise WaitNotOpen(session, name, [wait_label(known) for known in names])
-    return found[0]
 
 
 async def fork(path: Path, given: str, at: int, as_id: str | None) -> int:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
-from holdfast.cli.failures import explained
+from holdfast.cli.failures import CallInvalid, explained
 from holdfast.cli.options import (
     DEFAULT_STORE,
     AgentArgument,
@@ -146,14 +146,27 @@ def ps(
     _finish(listing.ps(store, every=every, as_json=as_json, tree=tree))
 
 
-def show(
+def show(  # noqa: PLR0913
     id: PlaceArgument,
     *,
     raw: Annotated[bool, typer.Option("--raw", help="The records themselves, one JSON object to a line.")] = False,
+    history: Annotated[bool, typer.Option("--history", help="All that was said, message by message.")] = False,
+    context: Annotated[bool, typer.Option("--context", help="What the model sees of it now.")] = False,
+    words: Annotated[
+        str | None, typer.Option("--find", metavar="WORDS", help="Only messages with these words.", show_default=False)
+    ] = None,
     as_json: JsonOption = False,
     store: StoreOption = DEFAULT_STORE,
 ) -> None:
     """Show what happened in a session: its turns, their steps, how long they took, and which process did them."""
+    if (raw and (history or context or words)) or (history and context):
+        message = "--raw, --history and --context show different things: give one of them"
+        with explained():
+            raise CallInvalid(message)
+    if history or context or words:
+        from holdfast.cli import conversing  # noqa: PLC0415
+
+        _finish(conversing.conversation(store, id, context=context, words=words, as_json=as_json))
     from holdfast.cli import showing  # noqa: PLC0415
 
     _finish(showing.show(store, id, raw=raw, as_json=as_json))
@@ -201,17 +214,31 @@ def cancel(
     _finish(acting.cancel(store, id, reason))
 
 
-def resolve(
-    id: PlaceArgument,
-    wait: Annotated[str, typer.Argument(help="What the session waits for, as 'ps' shows it.", show_default=False)],
-    value: Annotated[str, typer.Argument(metavar="JSON", help="The answer.", show_default=False)],
+def resolve(  # noqa: PLR0913
+    id: Annotated[
+        str,
+        typer.Argument(metavar="KEY|ID", help="The key that a tool has given out, or a session.", show_default=False),
+    ],
+    wait: Annotated[
+        str | None,
+        typer.Argument(metavar="[WAIT]", help="Of a session: what it waits for, as 'ps' shows it.", show_default=False),
+    ] = None,
+    value: Annotated[str | None, typer.Argument(metavar="JSON", help="The answer.", show_default=False)] = None,
     *,
+    error: Annotated[
+        str | None,
+        typer.Option("--error", metavar="TEXT", help="Say that there is no answer, and why.", show_default=False),
+    ] = None,
+    as_json: JsonOption = False,
     store: StoreOption = DEFAULT_STORE,
 ) -> None:
-    """Answer what a session waits for. The first answer counts."""
-    from holdfast.cli import acting  # noqa: PLC0415
+    """Give the result of a call that was deferred (KEY JSON), or answer what a session waits for (ID WAIT JSON).
 
-    _finish(acting.resolve(store, id, wait, value))
+    The first answer counts. Exit code 0 when it was this one, 1 when it came too late.
+    """
+    from holdfast.cli import resolving  # noqa: PLC0415
+
+    _finish(resolving.resolve(store, [id, *(given for given in (wait, value) if given is not None)], error, as_json))
 
 
 def replay(
@@ -233,6 +260,9 @@ def replay(
 
 def inbox(
     *,
+    refused: Annotated[
+        bool, typer.Option("--refused", help="List the last inputs that were not taken in, and why, instead.")
+    ] = False,
     as_json: JsonOption = False,
     store: StoreOption = DEFAULT_STORE,
 ) -> None:
@@ -241,6 +271,10 @@ def inbox(
     These are calls that want an approval, the waits of sessions, calls of which nobody knows how they ended, and
     notifications that were given up.
     """
+    if refused:
+        from holdfast.cli import refused as turned_away  # noqa: PLC0415
+
+        _finish(turned_away.refused(store, as_json=as_json))
     from holdfast.cli import inbox as shown  # noqa: PLC0415
 
     _finish(shown.inbox(store, as_json=as_json))

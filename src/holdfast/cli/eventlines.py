@@ -78,6 +78,8 @@ def describe(event: Event) -> str | None:  # noqa: PLR0911, PLR0912  one line fo
             return f"started by {event.by}"
         case events.RunResumed():
             return f"resumed by {event.by}"
+        case events.HandedOver():
+            return f"handed over to {one_line(event.agent, 40)}: {one_line(event.reason, 160)}"
         case events.MessageCommitted():
             return _said(event)
         case events.UsageRecorded():

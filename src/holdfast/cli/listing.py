@@ -9,6 +9,7 @@ import msgspec
 from holdfast.cli.sessions import all_sessions, looking, wait_told
 from holdfast.cli.terminal import duration, one_line, stdout, table
 from holdfast.cli.tree import Placed, arranged
+from holdfast.errors import StoreError
 from holdfast.policy.mandates import ROLE
 from holdfast.turns.conversation import deadline_wait
 
@@ -16,9 +17,12 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from holdfast.cli.terminal import Terminal
+    from holdfast.runtime.runtime import Runtime
     from holdfast.store import Journal, Store, Work
 
 _HEADINGS: Final = ["SESSION", "AGENT", "STATUS", "RECORDS", "CHANGED", "BY"]
+_TOTALS: Final = ["SESSION", "AGENT", "STATUS", "RECORDS", "TOKENS", "COST", "CHANGED", "BY"]
+"""As a tree: what a session used stands with what those below it used."""
 _WHOLE: Final = 24
 """Ids up to this length are shown whole."""
 _ACTIVE: Final = frozenset(("running", "interrupted", "waiting", "queued", "quarantined"))
@@ -41,22 +45,36 @@ class Line(msgspec.Struct, frozen=True):
     """Inputs that wait for their turn."""
     parent: str | None = None
     """The session that it works for, where it is that of a sub-agent."""
+    total_tokens: int | None = None
+    """What it used, with its sub-agents on all levels. None: not counted, as only a tree does, or not readable."""
+    total_cost: float | None = None
+    """In US dollars; None where a price is not known."""
 
 
 async def ps(path: Path, *, every: bool, as_json: bool, tree: bool = False) -> int:
     """List the sessions of a store, those that changed last first; as a tree, sub-agents below their parents."""
     async with looking(path) as runtime:
         lines = await read_lines(runtime.store, every=every)
+        lines = [await _counted(runtime, line) for line in lines] if tree else lines
         now = runtime.store.clock.read().wall
     out = stdout()
     if as_json:
         out.line(msgspec.json.encode(lines).decode())
     elif lines:
         placed = arranged(lines) if tree else [Placed("", line) for line in lines]
-        out.write("".join(f"{line}\n" for line in _rows(out, placed, now)))
+        out.write("".join(f"{line}\n" for line in _rows(out, placed, now, totals=tree)))
     else:
         out.line("no sessions" if every else "nothing runs or waits ('holdfast ps -a' lists all sessions)")
     return 0
+
+
+async def _counted(runtime: Runtime, line: Line) -> Line:
+    """The line, with what the session has used and those below it."""
+    try:
+        found = await runtime.children.whole(await runtime.store.journal(line.id))
+    except StoreError:  # one that is damaged, here or below, must not hide the others
+        return line
+    return msgspec.structs.replace(line, total_tokens=found.total.total, total_cost=found.cost)
 
 
 async def read_lines(store: Store, *, every: bool) -> list[Line]:
@@ -118,22 +136,29 @@ def standing(line: Journal, *, held: bool, queued: int) -> str:
     return "running" if held else "queued"
 
 
-def _rows(out: Terminal, lines: list[Placed], now: int) -> list[str]:
+def _rows(out: Terminal, lines: list[Placed], now: int, *, totals: bool = False) -> list[str]:
     short = _short_ids([line.id for _, line in lines]) if out.live else {}
-    rows = [_HEADINGS]
-    painted = [[out.paint(word, "bold") for word in _HEADINGS]]
+    headings = _TOTALS if totals else _HEADINGS
+    rows = [headings]
+    painted = [[out.paint(word, "bold") for word in headings]]
     for drawn, line in lines:
         row = [
             drawn + short.get(line.id, line.id),
             one_line(line.agent or "-", 24),
             line.status,
             f"{line.records:,}",
+            *(_used(line) if totals else ()),
             f"{duration(max(now - line.updated, 0))} ago",
             _by(line),
         ]
         rows.append(row)
         painted.append([row[0], row[1], out.status(row[2]), *row[3:]])
     return table(rows, painted)
+
+
+def _used(line: Line) -> tuple[str, str]:
+    tokens = "-" if line.total_tokens is None else f"{line.total_tokens:,}"
+    return tokens, "-" if line.total_cost is None else f"${line.total_cost:.4f}"
 
 
 def _by(line: Line) -> str:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from holdfast.agent import team_of
 from holdfast.cli.failures import CallInvalid
 from holdfast.cli.following import Follower, hint
 from holdfast.cli.loading import load_agent
@@ -192,7 +193,7 @@ async def resume(  # noqa: PLR0913
 
 
 async def _resume(path: Path, target: Target, agent: Agent, screen: Screen, *, unattended: bool) -> int:
-    if target.line.agent != agent.name:
+    if target.line.agent not in team_of(agent):
         raise JournalConflict(target.id, f"a session of agent {target.line.agent!r}", f"one of {agent.name!r}")
     code = 0
     async with open_store(path) as store:

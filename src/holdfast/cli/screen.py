@@ -95,6 +95,8 @@ class TextScreen:
             case events.ToolExecutionProgress():
                 share = "" if event.fraction is None else f" {event.fraction:.0%}"
                 self.remark(f".. {event.tool}{share} {one_line(event.note or '', 80)}".rstrip())
+            case events.HandedOver():
+                self.remark(f"=> {one_line(event.agent, 40)} has the session: {one_line(event.reason, 80)}")
             case events.ToolExecutionFinished():
                 self.remark(f"<- {event.tool} {event.state}, {duration(event.ms)}")
             case _:

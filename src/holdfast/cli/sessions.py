@@ -166,11 +166,20 @@ def approval_in(name: str) -> AskedCall | None:
 
 
 def wait_label(name: str) -> str:
-    """The tool's own name for a wait, without the place where it was asked; of an approval, its id and the tool."""
+    """The tool's own name for a wait, without the place where it was asked; of an approval, its id and the tool.
+
+    The result of a call that was deferred is called by the tool.
+    """
     asked = approval_in(name)
     if asked is not None:
         return f"approval {asked.id} of {asked.tool}"
-    return "the end of a pause" if is_pause(name) else name.rpartition("/")[2]
+    if is_pause(name):
+        return "the end of a pause"
+    called, _, last = name.rpartition("/")
+    if last == keys.DEFERRAL:
+        tool = called.rpartition("/")[2]
+        return f"result:{tool.partition('.')[2] or tool}"
+    return last
 
 
 def wait_told(name: str) -> str:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from holdfast.cli.terminal import Terminal
     from holdfast.messages import Usage
     from holdfast.records import Record
+    from holdfast.runtime.runtime import Runtime
     from holdfast.store import Journal
 
 
@@ -35,11 +36,11 @@ async def show(path: Path, given: str, *, raw: bool, as_json: bool) -> int:
         target = await find(runtime.store, given)
         entries = [entry async for entry in read_records(runtime.store, target.id)]
         line = await read_line(runtime.store, target.line)
+        turns = [] if raw else await _with_children(runtime, target, _chosen(target, tell(entries)))
     out = stdout()
     if raw:
         out.write("".join(f"{_raw(seq, record)}\n" for seq, record in entries if _concerns(record, target.turn)))
         return 0
-    turns = _chosen(target, tell(entries))
     if as_json:
         told = {"session": line, "parent": target.line.parent, "parent_seq": target.line.parent_seq, "turns": turns}
         out.line(msgspec.json.encode(told).decode())
@@ -51,6 +52,14 @@ async def show(path: Path, given: str, *, raw: bool, as_json: bool) -> int:
             out.line()
         out.write("".join(f"{text}\n" for text in _story(out, turn, line)))
     return 0
+
+
+async def _with_children(runtime: Runtime, target: Target, turns: list[TurnStory]) -> list[TurnStory]:
+    """The turns, with what their sub-agents used."""
+    for turn in turns if await runtime.children.any_of(target.id) else ():
+        below = await runtime.children.below(target.id, turn.turn)
+        turn.children, turn.children_cost = below.total, below.cost
+    return turns
 
 
 def _chosen(target: Target, turns: list[TurnStory]) -> list[TurnStory]:
@@ -90,9 +99,13 @@ def _title(out: Terminal, journal: Journal, line: Line) -> str:
 def _story(out: Terminal, turn: TurnStory, line: Line) -> list[str]:
     status = turn.status or ("waiting" if line.status == "waiting" else line.status)
     parts = [f"{out.paint(turn.turn, 'bold')}  {out.status(status)}"]
+    if len(turn.agents) > 1 or turn.agents != [line.agent]:
+        parts.append(" > ".join(one_line(name, 40) for name in turn.agents))
     if turn.model_calls:
         parts.append(f"{turn.model_calls} model call{'' if turn.model_calls == 1 else 's'}")
         parts.append(_tokens(turn.usage))
+    if turn.children.total:
+        parts.append(f"with sub-agents {_tokens(turn.usage + turn.children)}")
     if turn.ended is not None:
         parts.append(duration(max(turn.ended - turn.begun, 0)))
     lines = [", ".join(parts)]
@@ -126,6 +139,8 @@ def _subject(step: Step) -> str:
             return f"{one_line(step.name, 40)} {step.state}"
         case "wait":
             return f"{one_line(step.name, 80)} {step.state}"
+        case "handoff":
+            return f"to {one_line(step.agent or '', 40)}"
         case "model":
             return step.state
         case _:

@@ -15,7 +15,9 @@ from holdfast.records import (
     Done,
     Ended,
     Failed,
+    Handed,
     Intended,
+    Opened,
     Outcome,
     Parked,
     Record,
@@ -31,7 +33,7 @@ from holdfast.turns.programs import answer_message, finish_of, is_finish
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-StepKind: TypeAlias = Literal["input", "cancel", "model", "tool", "note", "wait", "parked", "resumed"]
+StepKind: TypeAlias = Literal["input", "cancel", "model", "tool", "note", "wait", "parked", "resumed", "handoff"]
 
 _answers: Final = msgspec.json.Decoder(Answer)
 
@@ -54,6 +56,8 @@ class Step(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The process that did it."""
     depth: int = 0
     """1 for what a program did."""
+    agent: str | None = None
+    """Who spoke, or called the tool; of a handoff, who has the session then."""
 
 
 class TurnStory(msgspec.Struct, kw_only=True):
@@ -68,6 +72,11 @@ class TurnStory(msgspec.Struct, kw_only=True):
     model_calls: int = 0
     usage: Usage = Usage()
     answer: str = ""
+    agents: list[str] = msgspec.field(default_factory=list[str])
+    """Who had it, one after the other."""
+    children: Usage = Usage()
+    """What its sub-agents used, besides."""
+    children_cost: float | None = 0.0
     steps: list[Step] = msgspec.field(default_factory=list[Step])
 
 
@@ -83,10 +92,15 @@ class _Teller:
     def __init__(self) -> None:
         self.turns: dict[str, TurnStory] = {}
         self._by: str | None = None
+        self._agent: str | None = None
         self._replies: dict[str, str] = {}
 
     def add(self, seq: int, record: Record) -> None:
         match record:
+            case Opened():
+                self._agent = record.agent
+            case Handed():
+                self._handed(seq, record)
             case Started():
                 self._by = record.by
                 self._turn(record.run, record.at)
@@ -110,11 +124,20 @@ class _Teller:
     def _turn(self, run: str, at: int) -> TurnStory:
         found = self.turns.get(run)
         if found is None:
-            found = self.turns[run] = TurnStory(turn=run, begun=at)
+            agents = [] if self._agent is None else [self._agent]
+            found = self.turns[run] = TurnStory(turn=run, begun=at, agents=agents)
         return found
 
     def _step(self, run: str, step: Step) -> None:
         self._turn(run, step.at).steps.append(step)
+
+    def _handed(self, seq: int, record: Handed) -> None:
+        self._agent = record.agent
+        self._turn(record.run, record.at).agents.append(record.agent)
+        step = Step(
+            seq=seq, at=record.at, kind="handoff", text=record.reason, state="ok", by=self._by, agent=record.agent
+        )
+        self._step(record.run, step)
 
     def _admitted(self, seq: int, record: Admitted) -> None:
         said = input_of(bytes(record.body))
@@ -163,7 +186,8 @@ class _Teller:
         asked = any(step.kind == "wait" and step.name == name for step in self._turn(run, record.at).steps)
         if asked:
             state = "answered" if isinstance(record, Done) else "not answered"
-            text = bytes(record.value).decode() if isinstance(record, Done) and record.blob is None else ""
+            shown = isinstance(record, Done) and record.blob is None and not record.key.endswith(f"/{keys.DEFERRAL}")
+            text = bytes(record.value).decode() if isinstance(record, Done) and shown else ""
             step = Step(seq=seq, at=record.at, kind="wait", name=name, state=state, text=text, by=self._by)
             self._step(run, step)
 
@@ -185,11 +209,15 @@ class _Teller:
                 calls=tuple(call.name for call in reply.calls),
                 usage=reply.usage,
                 by=self._by,
+                agent=self._agent,
             )
         else:
             text = f"{record.error.kind}: {record.error.message}" if isinstance(record, Failed) else ""
             ms = record.ms if isinstance(record, Failed) else 0
-            step = Step(seq=seq, at=record.at, kind="model", state="failed", ms=ms, text=text, by=self._by)
+            state = "cancelled" if isinstance(record, Cancelled) else "failed"
+            step = Step(
+                seq=seq, at=record.at, kind="model", state=state, ms=ms, text=text, by=self._by, agent=self._agent
+            )
         self._step(key.run, step)
 
     def _tool(self, seq: int, key: keys.EffectKey, record: Outcome) -> None:
@@ -207,6 +235,7 @@ class _Teller:
             text=text,
             by=self._by,
             depth=depth,
+            agent=self._agent,
         )
         self._step(key.run, step)
 

@@ -87,6 +87,11 @@ class Ledger(Protocol):
     inline_bytes: int
     redactor: Redactor
 
+    @property
+    def behind(self) -> int:
+        """How many records were submitted and are not durable yet."""
+        ...
+
     def now(self) -> int:
         """Wall time in milliseconds."""
         ...
@@ -557,6 +562,11 @@ class Performer:
     def now(self) -> int:
         """Wall time for records."""
         return self._ledger.now()
+
+    @property
+    def behind(self) -> int:
+        """How many records were submitted and are not durable yet."""
+        return self._ledger.behind
 
 
 def idempotency_key(store: str, journal: str, key: str) -> str:

@@ -30,6 +30,12 @@ from holdfast.errors.arguments import (
     InvalidValue,
     PayloadTooLarge,
 )
+from holdfast.errors.attachments import (
+    AttachmentsFull,
+    AttachmentUnknown,
+    CollectionRefused,
+    MediaTypeMismatch,
+)
 from holdfast.errors.delivering import GateInvalid, NotASession
 from holdfast.errors.effects import (
     EffectCancelled,
@@ -69,6 +75,7 @@ from holdfast.errors.models import (
     RecordingEnded,
     RecordingInvalid,
     StreamCut,
+    StreamFailed,
 )
 from holdfast.errors.notifications import NotificationsFull, NotificationUnknown
 from holdfast.errors.policy import PolicyInvalid, PolicyMissing, PolicyUnsafe, PolicyUnwritable
@@ -138,19 +145,33 @@ from holdfast.errors.triggers import (
     TriggerUnknown,
 )
 from holdfast.errors.unoffered import NotOffered
-from holdfast.errors.waits import ApprovalMismatch, WaitConsumed, WaitEnded, WaitExpired, WaitUnknown
+from holdfast.errors.waits import (
+    AnswerInvalid,
+    AnswerLate,
+    ApprovalMismatch,
+    WaitConsumed,
+    WaitEnded,
+    WaitExpired,
+    WaitFailed,
+    WaitUnknown,
+)
 
 __all__ = [
     "Actor",
     "AgentInvalid",
     "AgentTurnFailed",
     "AgentUnknown",
+    "AnswerInvalid",
+    "AnswerLate",
     "AnswerRefused",
     "ApprovalClosed",
     "ApprovalMismatch",
     "ApprovalUnknown",
+    "AttachmentUnknown",
+    "AttachmentsFull",
     "BlobCorrupt",
     "BlobMissing",
+    "CollectionRefused",
     "CommitUnknown",
     "ContextOverflow",
     "ControlCancelled",
@@ -185,6 +206,7 @@ __all__ = [
     "JournalQuarantined",
     "KeyConflict",
     "LeaseHeld",
+    "MediaTypeMismatch",
     "MemoryConflict",
     "MemoryCorrupt",
     "MemoryFull",
@@ -244,6 +266,7 @@ __all__ = [
     "StoreTooNew",
     "StoreUnsafe",
     "StreamCut",
+    "StreamFailed",
     "StubsInvalid",
     "Suspended",
     "TaskUnknown",
@@ -260,6 +283,7 @@ __all__ = [
     "WaitConsumed",
     "WaitEnded",
     "WaitExpired",
+    "WaitFailed",
     "WaitUnknown",
     "WalPinned",
     "WorkerFailed",

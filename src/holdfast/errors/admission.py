@@ -1,4 +1,4 @@
-"""Input that was not taken in. Nothing was recorded; the message says what the caller can do."""
+"""Input that was not taken in. Nothing is recorded but the refusal; the message says what the caller can do."""
 
 from __future__ import annotations
 

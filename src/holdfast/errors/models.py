@@ -58,6 +58,14 @@ class StreamCut(ModelError):
         self.model = model
 
 
+class StreamFailed(StreamCut):
+    """The provider put an error into a response that had begun well: it is cut as well, and `kind` says why."""
+
+    def __init__(self, message: str, *, kind: str, retryable: bool) -> None:
+        ModelError.__init__(self, message, kind=kind, retryable=retryable)
+        self.model = ""
+
+
 class ContextOverflow(ModelError):
     """The conversation does not fit into the model's context window."""
 

@@ -32,6 +32,32 @@ class WaitEnded(WorldError):
         self.state = state
 
 
+class WaitFailed(WorldError):
+    """Whoever was to answer said that there is no answer, and why."""
+
+    def __init__(self, name: str, message: str) -> None:
+        super().__init__(f"there is no answer to {name!r}: {message}")
+        self.name = name
+        self.message = message
+
+
+class AnswerInvalid(UsageError):
+    """An answer does not fit what the tool says that it returns. Nothing was settled: give another one."""
+
+    def __init__(self, tool: str, reason: str) -> None:
+        super().__init__(f"the answer is no result of {tool!r}: {reason}. Nothing was settled; give another answer")
+        self.tool = tool
+        self.reason = reason
+
+
+class AnswerLate(WorldError):
+    """Somebody else has answered before, or nobody can any more."""
+
+    def __init__(self, state: str) -> None:
+        super().__init__(f"the answer came too late: the wait was {state} before")
+        self.state = state
+
+
 class ApprovalMismatch(UsageError):
     """The answer is about something else than what is asked. Nothing was settled."""
 

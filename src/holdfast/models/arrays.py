@@ -66,6 +66,12 @@ class ArraySplitter:
             self._keep(data[start:])
         return frames
 
+    def close(self) -> list[Frame]:
+        """The end of the body: an element that is not whole by then never will be."""
+        self._kept.clear()
+        self._size = 0
+        return []
+
     def _begin(self, data: bytes) -> bytes:
         data = self._head + data
         if len(data) < len(_BOM) and _BOM.startswith(data):

@@ -75,13 +75,20 @@ class Fallback:
                         yield batch
             except ModelError as error:
                 failure = error
-            failed = attempt(model.name, failure, seconds=self._clock() - begun)
-            attempts += failure.attempts or (failed,)
+            attempts += failure.attempts or _noted(request, model, failure, self._clock() - begun)
             if number == len(self.models) or failure.kind in STAYS:
                 raise blame(failure, attempts)
             why = bounded(f"{failure.kind}: {failure.message}", 300)
             note = StreamNote("fallback", f"{self.models[number].name} takes over from {model.name} after {why}")
             yield [StreamReset(why), note] if shown else [note]
+
+
+def _noted(request: ModelRequest, model: Model, failure: ModelError, seconds: float) -> tuple[Attempt, ...]:
+    """The one try of a model that keeps no ledger of its own."""
+    line = attempt(model.name, failure, seconds=seconds)
+    if request.ledger is not None:
+        request.ledger.append(line)
+    return (line,)
 
 
 _QUIET: Final = (StreamStart, StreamNote)

@@ -39,7 +39,7 @@ from holdfast.models.contract import flattened, respond
 from holdfast.models.credentials import Credentials, scrub, scrubbed, without
 from holdfast.models.flags import NO_STREAM
 from holdfast.models.limits import CallLimits, Gate, gate
-from holdfast.models.receiving import Reading, refusal_body, whole_body
+from holdfast.models.receiving import Reading, refusal_body, reply_in, whole_body
 from holdfast.models.retry import Retry, attempt, blame, pause
 from holdfast.models.transport import Timeouts, shared
 from holdfast.models.waiting import asked_in_headers, should_retry
@@ -124,7 +124,7 @@ class HttpModel:
         if wire.dropped:
             detail = f"{wire.dropped} parts that another model or address made are left out"
             yield [StreamNote("replay_dropped", detail)]
-        call = _Call(self._clock())
+        call = _Call(self._clock(), request.ledger)
         while True:
             ask = _Try(self._clock())
             try:
@@ -138,6 +138,9 @@ class HttpModel:
                     yield call.seen(_events_of_reply(ask.whole, self.name), ask)
             except ModelError as error:
                 ask.failure = error
+            except (asyncio.CancelledError, GeneratorExit):
+                call.left(ask, self.name, self._clock())
+                raise
             finally:
                 ask.close()
             if ask.failure is not None:
@@ -174,11 +177,12 @@ class HttpModel:
         if "html" in kind:
             raise ModelError(f"{self.name} answered with a web page", kind="bad_frame", retryable=True)
         fold = self.dialect.fold(self.endpoint, self.model)
-        if "json" in kind:
-            ask.whole = ask.reply = fold.whole(await whole_body(response))
+        arrays = self.dialect.arrays
+        if "json" in kind and not arrays:
+            ask.whole = ask.reply = reply_in(fold, await whole_body(response))
             ask.paused = fold.paused
         else:
-            ask.reading = Reading(fold, response, self.timeouts.rest)
+            ask.reading = Reading(fold, response, self.timeouts.rest, arrays=arrays)
 
     async def _refused(self, response: Response, ask: _Try) -> ModelError:
         said = scrubbed(await refusal_body(response, self.timeouts.rest), ask.key)
@@ -203,7 +207,7 @@ class HttpModel:
             request_id=ask.request_id,
             usage=ask.usage,
         )
-        call.attempts.append(line)
+        call.note(line)
         call.failures += 1
         if call.failing_since is None:
             call.failing_since = now
@@ -274,6 +278,8 @@ class _Try:
         if self.reading is not None:
             self.reply = self.reading.reply()
             self.paused = self.reading.fold.paused
+            if self.reading.at_once:
+                self.whole = self.reply
 
     def close(self) -> None:
         """Let go of the connection, and of the place among the calls at once."""
@@ -291,18 +297,22 @@ class _Try:
         if self.response is None:
             return None
         headers = self.response.headers
-        found = next((headers[name] for name in _REQUEST_IDS if name in headers), None)
-        return None if found is None else without(bounded(found, 200), self.key)
+        for name in _REQUEST_IDS:
+            if (found := headers.get(name)) is not None:
+                return without(bounded(found, 200), self.key)
+        return None
 
 
 class _Call:
     """One question, over all its tries."""
 
-    __slots__ = ("attempts", "begun", "failing_since", "failures", "kept", "pauses", "shown", "usage")
+    __slots__ = ("attempts", "begun", "failing_since", "failures", "kept", "ledger", "pauses", "shown", "usage")
 
-    def __init__(self, begun: float) -> None:
+    def __init__(self, begun: float, ledger: list[Attempt] | None) -> None:
         self.begun = begun
         self.attempts: list[Attempt] = []
+        self.ledger = ledger
+        """Where whoever asked reads of the tries also if there is no reply."""
         self.failures = 0
         """In a row."""
         self.failing_since: float | None = None
@@ -329,6 +339,22 @@ class _Call:
                 shown.append(event)
             self.shown = True
         return shown
+
+    def note(self, line: Attempt) -> None:
+        """Enter a try into the ledger."""
+        self.attempts.append(line)
+        if self.ledger is not None:
+            self.ledger.append(line)
+
+    def left(self, ask: _Try, name: str, now: float) -> None:
+        """Nobody waits for the answer any more. A question that was never sent is no try."""
+        if ask.place is not None:
+            status, request_id = ask.status, ask.request_id
+            seconds = now - ask.begun
+            line = attempt(
+                name, None, seconds=seconds, status=status, request_id=request_id, usage=ask.usage, outcome="cancelled"
+            )
+            self.note(line)
 
     def reset(self, error: ModelError, wait: float) -> list[StreamEvent]:
         """What observers are told between two tries."""
@@ -357,7 +383,7 @@ class _Call:
             outcome="paused" if ask.paused else "completed",
         )
         ignored = 0 if ask.reading is None else ask.reading.fold.ignored
-        self.attempts.append(msgspec.structs.replace(line, ignored=ignored) if ignored else line)
+        self.note(msgspec.structs.replace(line, ignored=ignored) if ignored else line)
         self.failures = 0
         self.failing_since = None
         if ask.paused:

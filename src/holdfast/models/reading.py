@@ -50,6 +50,8 @@ def worded(value: Any) -> str:  # noqa: ANN401  whatever came
 
 def counted(value: Any) -> int:  # noqa: ANN401  whatever came
     """The count that came: a whole number from 0 to `MOST`; 0 for anything that is no number."""
+    if value is None:
+        return 0
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         return 0
     return min(max(int(value), 0), MOST)

@@ -6,32 +6,63 @@ import asyncio
 from typing import TYPE_CHECKING, Final
 
 from holdfast.errors import ModelError, StreamCut
+from holdfast.messages import CallStart, ReasoningChunk, TextChunk
+from holdfast.models.arrays import ArraySplitter
 from holdfast.models.credentials import say
 from holdfast.models.sse import SseDecoder
 
 if TYPE_CHECKING:
     from holdfast.messages import ModelReply, StreamEvent
     from holdfast.models.transport import Response
-    from holdfast.models.wire import Fold
+    from holdfast.models.wire import Fold, Frame
 
 MAX_RESPONSE: Final = 256 * 1024 * 1024
 """Longest body of an answer, in bytes."""
 MAX_ERROR: Final = 64 * 1024
 """How much of the body of a refusal is read."""
 
+_BOM: Final = b"\xef\xbb\xbf"
+_HEAD: Final = 64
+"""So many blanks at the beginning of a body leave no doubt what it is not."""
+_SAID: Final = frozenset((TextChunk, ReasoningChunk, CallStart))
+_EVENTS: Final = (b"data:", b"event:", b"id:", b"retry:", b":")
+"""What server-sent events may begin with, and JSON never does."""
+
 
 class Reading:
-    """A stream that is being read. Nothing but a cancellation is raised before `reply`."""
+    """A body that is being read. Nothing but a cancellation is raised before `reply`.
 
-    __slots__ = ("_chunks", "_decoder", "_failure", "_received", "_rest", "_until", "fold", "open")
+    Its first bytes say what it is, whatever its headers say: server-sent events; or JSON, which is a stream as well
+    where each element of an array is a frame (`arrays`), and is read at its end otherwise.
+    """
 
-    def __init__(self, fold: Fold, response: Response, rest: float) -> None:
+    __slots__ = (
+        "_arrays",
+        "_chunks",
+        "_decoder",
+        "_failure",
+        "_head",
+        "_received",
+        "_rest",
+        "_unsure",
+        "_until",
+        "fold",
+        "open",
+    )
+
+    def __init__(self, fold: Fold, response: Response, rest: float, *, arrays: bool = False) -> None:
         self.fold = fold
         self.open = True
+        self._arrays = arrays
+        self._head: bytes | None = b""
+        """The first bytes, while they do not say what the body is; None afterwards."""
         self._chunks = response.chunks()
         self._rest = rest
         self._until: float | None = None
-        self._decoder = SseDecoder()
+        """When nobody waits any more for what may follow the provider's last word."""
+        self._unsure = False
+        """More of the reply came after what was taken for its last word: only the end of the body is its end."""
+        self._decoder: SseDecoder | ArraySplitter | _Whole = SseDecoder()
         self._received = 0
         self._failure: ModelError | None = None
 
@@ -40,10 +71,14 @@ class Reading:
         events: list[StreamEvent] = []
         try:
             chunk = await self._next()
+            if self._head is not None and chunk is not None:
+                chunk = self._begun(chunk)
             frames = self._decoder.close() if chunk is None else self._decoder.feed(chunk)
             for frame in frames:
                 if frame.data:
                     events += self.fold.feed(frame)
+            if self._until is not None and not self._unsure:
+                self._unsure = any(type(event) in _SAID for event in events)
         except ModelError as error:
             # Half a frame at the end is nothing but a sign that the stream was cut; `reply` will say so. And what can't
             # be read after the provider's last word takes nothing away from the reply.
@@ -52,10 +87,22 @@ class Reading:
             self.open = False
         return events
 
+    def _begun(self, chunk: bytes) -> bytes:
+        """What there is to read as soon as the form of the body is known."""
+        head = (self._head or b"") + chunk
+        first = head.removeprefix(_BOM).lstrip()[:1]
+        if len(head) < _HEAD and (not first or _BOM.startswith(head)):
+            self._head = head
+            return b""
+        self._head = None
+        if first in {b"{", b"["}:
+            self._decoder = ArraySplitter() if self._arrays else _Whole()
+        return head
+
     async def _next(self) -> bytes | None:
         """The next piece, or None at the end."""
         try:
-            if self.fold.complete:
+            if self.fold.complete and not self._unsure:
                 # One span for all that still comes: whoever only says that he is there does not hold up the reply.
                 loop = asyncio.get_running_loop()
                 self._until = self._until or loop.time() + self._rest
@@ -76,13 +123,18 @@ class Reading:
             raise _too_long(MAX_RESPONSE)
         return chunk
 
+    @property
+    def at_once(self) -> bool:
+        """Whether the body can only be read at its end."""
+        return type(self._decoder) is _Whole
+
     def reply(self) -> ModelReply:
         """The whole reply, or why there is none."""
         failure = self._failure
-        if failure is not None and failure.kind not in _OF_THE_WAY:
+        if failure is not None and (self.at_once or failure.kind not in _OF_THE_WAY):
             raise failure
         try:
-            return self.fold.finish()
+            return self._decoder.read(self.fold) if type(self._decoder) is _Whole else self.fold.finish()
         except StreamCut as cut:
             if failure is None:
                 raise
@@ -90,6 +142,25 @@ class Reading:
                 say(cut, f"{cut.message}: {failure.message}")
                 raise
         raise failure
+
+
+class _Whole:
+    """A body that is read at its end."""
+
+    __slots__ = ("_pieces",)
+
+    def __init__(self) -> None:
+        self._pieces: list[bytes] = []
+
+    def feed(self, chunk: bytes) -> list[Frame]:
+        self._pieces.append(chunk)
+        return []
+
+    def close(self) -> list[Frame]:
+        return []
+
+    def read(self, fold: Fold) -> ModelReply:
+        return fold.whole(b"".join(self._pieces))
 
 
 _OF_THE_WAY: Final = frozenset({"network", "timeout"})
@@ -108,6 +179,17 @@ async def whole_body(response: Response) -> bytes:
     return b"".join(pieces)
 
 
+def reply_in(fold: Fold, body: bytes) -> ModelReply:
+    """The reply in a body that is said to be JSON. Some send events under that name."""
+    if not body[:_HEAD].removeprefix(_BOM).lstrip().startswith(_EVENTS):
+        return fold.whole(body)
+    decoder = SseDecoder()
+    for frame in (*decoder.feed(body), *decoder.close()):
+        if frame.data:
+            fold.feed(frame)
+    return fold.finish()
+
+
 async def refusal_body(response: Response, rest: float) -> bytes:
     """The words of a refusal, as far as they come in time and are of use."""
     body = bytearray()
@@ -119,7 +201,11 @@ async def refusal_body(response: Response, rest: float) -> bytes:
                     break
     except (ModelError, TimeoutError):
         pass  # the status says enough
-    return bytes(body[:MAX_ERROR])
+    said = bytes(body[:MAX_ERROR])
+    if not said[:_HEAD].removeprefix(_BOM).lstrip().startswith(_EVENTS):
+        return said
+    decoder = SseDecoder()  # a stream was asked for, and some refuse in the form of one
+    return next((frame.data for frame in (*decoder.feed(said), *decoder.close()) if frame.data), said)
 
 
 def _too_long(limit: int) -> ModelError:

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     import aiohttp
 
 _EXCERPT: Final = 300
+_AT_ONCE: Final = 32_768
+"""A request of at most so many bytes is never held up on its way out: it fits what a connection buffers."""
 _FOREVER: Final = float("inf")
 
 
@@ -115,11 +117,13 @@ class AiohttpTransport:
         loop = asyncio.get_running_loop()
         lane = self._lanes.get(loop) or await self._lane(loop)
         over = _FOREVER if timeouts.total is None else loop.time() + timeouts.total
-        # The exact times are kept by aiohttp; this one also ends an upload that nobody takes.
-        most = min(timeouts.connect + timeouts.first_byte, over - loop.time())
         try:
-            async with asyncio.timeout(most):
+            if timeouts.total is None and len(body) <= _AT_ONCE:
                 raw = await _posted(lane, url, headers, body, timeouts)
+            else:
+                # The exact times are kept by aiohttp; this one also ends an upload that nobody takes.
+                async with asyncio.timeout(min(timeouts.connect + timeouts.first_byte, over - loop.time())):
+                    raw = await _posted(lane, url, headers, body, timeouts)
         except _failures() as error:
             failure = _meaning(error, url)
         else:
@@ -231,7 +235,9 @@ class _AiohttpResponse:
         """When the wait for the next piece began; None while nobody waits."""
         # The first look comes early enough for both times, so that a stream that flows needs no other timer.
         self._due = min(loop.time() + min(self._allowed, self._idle), over)
-        self._timer: asyncio.TimerHandle | None = loop.call_at(self._due, self._look)
+        self._timer: asyncio.TimerHandle | None = None
+        if not raw.content.is_eof():  # otherwise all of it is here, and nobody will wait
+            self._arm(self._due)
 
     @property
     def status(self) -> int:

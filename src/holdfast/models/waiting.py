@@ -32,11 +32,11 @@ _SEARCHED: Final = 4_000
 
 
 def asked_in_headers(headers: Mapping[str, str], now: float | None = None) -> float | None:
-    """Seconds, from ``retry-after-ms`` or ``retry-after`` as a number or a date.
+    """Seconds, from ``retry-after-ms`` (of Azure also ``x-ms-...``), or ``retry-after`` as a number or a date.
 
     A date is held against the date of the response; where that is not told against `now`, in seconds since 1970.
     """
-    milliseconds = seconds_in(headers.get("retry-after-ms"))
+    milliseconds = seconds_in(headers.get("retry-after-ms") or headers.get("x-ms-retry-after-ms"))
     if milliseconds is not None:
         return milliseconds / 1_000
     said = headers.get("retry-after")

@@ -93,6 +93,8 @@ class Dialect(Protocol):
     """How one family of providers is spoken to."""
 
     name: str
+    arrays: bool
+    """Whether a body of JSON is a stream as well: each element of its array is a frame."""
 
     def encode(self, endpoint: Endpoint, model: str, request: ModelRequest) -> WireRequest:
         """The request for a stream."""

@@ -7,7 +7,7 @@ said, not under which key.
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 import msgspec
 
@@ -17,6 +17,9 @@ from holdfast.messages import Attachment, Text
 from holdfast.policy.spans import milliseconds
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from holdfast.attachments import File
     from holdfast.messages import InputPart
 
 Duplicates = Literal["allow", "same_turn", "refuse"]
@@ -61,10 +64,31 @@ class Admission(msgspec.Struct, frozen=True, kw_only=True):
         return max(spans)
 
 
-def misshapen(admission: Admission, session: str, parts: tuple[InputPart, ...]) -> EmptyInput | InputTooLarge | None:
+DEFAULT: Final = Admission()
+_decode: Final = msgspec.json.Decoder(Admission).decode
+
+
+def written(admission: Admission) -> str | None:
+    """What an agent takes in, for others to read; None where it is as by default."""
+    return None if admission == DEFAULT else msgspec.json.encode(admission).decode()
+
+
+def read(body: str | None) -> Admission:
+    """What `written` wrote. What can't be read (a newer release may have written it) is the default."""
+    if body is None:
+        return DEFAULT
+    try:
+        return _decode(body)
+    except (msgspec.DecodeError, InvalidArgument, ValueError):
+        return DEFAULT
+
+
+def misshapen(
+    admission: Admission, session: str, parts: Sequence[InputPart | File]
+) -> EmptyInput | InputTooLarge | None:
     """What is wrong with an input by itself. It needs no look at the store."""
     texts = [part.text for part in parts if isinstance(part, Text)]
-    files = [part.size for part in parts if isinstance(part, Attachment)]
+    files = [_size(part) for part in parts if not isinstance(part, Text)]
     if not files and not any(text.strip() for text in texts):
         return EmptyInput("".join(texts))
     sizes = (
@@ -76,3 +100,7 @@ def misshapen(admission: Admission, session: str, parts: tuple[InputPart, ...]) 
         if size > limit:
             return InputTooLarge(session, what, size, limit)
     return None
+
+
+def _size(file: Attachment | File) -> int:
+    return file.size if isinstance(file, Attachment) else len(file.data)

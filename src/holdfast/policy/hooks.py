@@ -8,7 +8,7 @@ told and the turn goes on.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, cast
 
 import msgspec
 
@@ -48,6 +48,7 @@ class Answer(msgspec.Struct, frozen=True, tag="answer"):
     value: Any
 
 
+RequestKind: TypeAlias = Literal["turn", "summary"]
 ToolDecision: TypeAlias = Deny | Ask | Replace | Answer
 ModelDecision: TypeAlias = Deny | Answer
 
@@ -70,17 +71,20 @@ class HookTurn:
 
 @dataclass(frozen=True, slots=True)
 class HookRequest:
-    """A question to the model, before it is asked."""
+    """A question to the model, before it is asked. `kind` tells what is asked for: the next step of the turn, or a
+    summary of the conversation, which makes room for it.
+    """
 
     turn: HookTurn
     request: ModelRequest
+    kind: RequestKind = "turn"
 
     def deny(self, reason: str) -> Deny:
-        """The model is not asked; the turn ends as failed."""
+        """The model is not asked; the turn ends as failed. Instead of a summary, the oldest messages are dropped."""
         return Deny(reason)
 
     def answer(self, text: str) -> Answer:
-        """The model is not asked; this is its reply."""
+        """The model is not asked; this is its reply, or the summary."""
         return Answer(text)
 
 

@@ -2,7 +2,7 @@
 
 Limits are looked at before each effect. Steps, tool calls and background tasks are counted ahead: what would pass the
 limit is not begun. What a model call will use nobody knows before it, so tokens and money stop the next effect, and may
-be passed by the call that reached them.
+be passed by the call that reached them. Time runs while an effect is under way, and stops it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from holdfast.policy.spans import milliseconds
 Scope = Literal["turn", "family", "session", "daily", "total"]
 """Over what a budget runs: one turn, with its sub-agents, one session, one day (UTC) or all of an agent."""
 Unpriced = Literal["stop", "free"]
-Counted = Literal["steps", "tokens", "cost_usd", "tool_calls", "background"]
+Counted = Literal["steps", "tokens", "cost_usd", "tool_calls", "background", "wall_time"]
 
 _WHOSE: Final[dict[Scope, str]] = {
     "turn": "the turn",
@@ -42,9 +42,21 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True):
     """US dollars, by the prices at the time of each call."""
     tool_calls: int | None = None
     """Tool calls that were asked for and not refused by a limit, however they ended."""
+    background: int | None = None
+    """Calls that went on in the background."""
+    wall_time: timedelta | None = None
+    """Time in which turns were worked on: not the queue, and not while one waits for somebody and nothing runs."""
 
     def __post_init__(self) -> None:
         check_budget("budget", self.steps, self.tokens, self.cost_usd, self.tool_calls)
+        _check_count("budget background", self.background)
+        if self.wall_time is not None:
+            milliseconds(self.wall_time)
+
+    @property
+    def wall_ms(self) -> int | None:
+        """`wall_time` in milliseconds."""
+        return None if self.wall_time is None else milliseconds(self.wall_time)
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,6 +74,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """Calls that go on in the background."""
     depth: int = 4
     """How deep sub-agents may start sub-agents; 0: not at all."""
+    handoffs: int = 5
+    """How often the turn may have been handed over when the agent hands it over; 0: the agent never does."""
     repeats: int | None = 3
     """How often the same calls with the same results are a loop; None: repetition is never looked for."""
     no_progress: int = 12
@@ -85,6 +99,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
         check_budget("limit", self.steps, self.tokens, self.cost_usd, self.tool_calls)
         _check_count("limit background", self.background)
         check_int("limit depth", self.depth)
+        check_int("limit handoffs", self.handoffs)
         if self.repeats is not None:
             check_int("limit repeats", self.repeats, least=2, most=100)
         check_int("limit no_progress", self.no_progress, least=1)
@@ -102,6 +117,11 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
         """Whether there is a budget that is not the turn's own."""
         return self.session is not None or self.daily is not None or self.total is not None
 
+    @property
+    def budgets(self) -> tuple[Budget | None, Budget | None, Budget | None]:
+        """Those that are not the turn's own: of the session, the day, and all."""
+        return self.session, self.daily, self.total
+
 
 class Used(msgspec.Struct, frozen=True, gc=False):
     """How much was used, by a turn, a session, an agent."""
@@ -114,6 +134,8 @@ class Used(msgspec.Struct, frozen=True, gc=False):
     background: int = 0
     unpriced: int = 0
     """Calls of unknown price."""
+    wall_ms: int = 0
+    """Milliseconds in which turns were worked on."""
 
     def __add__(self, other: Used) -> Used:
         return Used(
@@ -123,6 +145,7 @@ class Used(msgspec.Struct, frozen=True, gc=False):
             self.tool_calls + other.tool_calls,
             self.background + other.background,
             self.unpriced + other.unpriced,
+            self.wall_ms + other.wall_ms,
         )
 
 
@@ -135,6 +158,7 @@ class OutOf(msgspec.Struct, frozen=True, gc=False):
     used: float | None = None
 
 
+_BEYOND: Final[tuple[Scope, Scope, Scope]] = ("session", "daily", "total")
 NOTHING: Final = Used()
 ASKING: Final = Used(steps=1)
 """What a model call uses for certain."""
@@ -160,12 +184,7 @@ def exceeded(  # noqa: PLR0913
     the turn machine's; here the turn only tells whether one of its calls had no known price. Calls of earlier turns
     without one count as nothing, or a single one would close a session for good.
     """
-    scopes: tuple[tuple[Scope, Budget | None, Used], ...] = (
-        ("session", limits.session, session),
-        ("daily", limits.daily, day),
-        ("total", limits.total, total),
-    )
-    for scope, budget, used in scopes:
+    for scope, budget, used in zip(_BEYOND, limits.budgets, (session, day, total), strict=True):
         if budget is None:
             continue
         if budget.cost_usd is not None and turn.unpriced and limits.unpriced == "stop":
@@ -176,7 +195,21 @@ def exceeded(  # noqa: PLR0913
     return None
 
 
-def over(budget: Budget, used: Used, ahead: Used, scope: Scope) -> OutOf | None:
+def left(limits: Limits, session: Used, day: Used, total: Used) -> tuple[int | None, int | None]:
+    """How many calls in the background, and how many milliseconds, all budgets beyond the turn leave; None: no end."""
+    tasks: list[int] = []
+    spans: list[int] = []
+    for budget, used in zip(limits.budgets, (session, day, total), strict=True):
+        if budget is None:
+            continue
+        if budget.background is not None:
+            tasks.append(budget.background - used.background)
+        if budget.wall_ms is not None:
+            spans.append(budget.wall_ms - used.wall_ms)
+    return min(tasks, default=None), min(spans, default=None)
+
+
+def over(budget: Budget, used: Used, ahead: Used, scope: Scope) -> OutOf | None:  # noqa: PLR0911  one for each limit
     """What of `budget` leaves no room for what lies `ahead`; None when all of it does."""
     if budget.steps is not None and used.steps + ahead.steps > budget.steps:
         return out_of(scope, "steps", budget.steps, used.steps)
@@ -186,6 +219,10 @@ def over(budget: Budget, used: Used, ahead: Used, scope: Scope) -> OutOf | None:
         return out_of(scope, "cost_usd", budget.cost_usd, used.cost_usd)
     if budget.tool_calls is not None and used.tool_calls + ahead.tool_calls > budget.tool_calls:
         return out_of(scope, "tool_calls", budget.tool_calls, used.tool_calls, ahead.tool_calls)
+    if budget.background is not None and ahead.background and used.background + ahead.background > budget.background:
+        return out_of(scope, "background", budget.background, used.background, ahead.background)
+    if budget.wall_ms is not None and used.wall_ms >= budget.wall_ms:
+        return out_of(scope, "wall_time", budget.wall_ms / 1000, used.wall_ms / 1000)
     return None
 
 
@@ -216,6 +253,7 @@ _UNITS: Final[dict[Counted, str]] = {
     "tokens": "tokens",
     "tool_calls": "tool calls",
     "background": "calls in the background",
+    "wall_time": "seconds",
 }
 
 

@@ -7,6 +7,7 @@ the agents above, so that their policies of today decide; it never makes anythin
 from __future__ import annotations
 
 import math
+from datetime import timedelta
 from typing import TYPE_CHECKING, Final, TypeVar
 
 import msgspec
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 ROLE: Final = "agent"
 """The role of the session of a sub-agent; the session that it works for is that of its parent."""
 
-T = TypeVar("T", int, float)
+T = TypeVar("T", int, float, timedelta)
 
 
 class Mandate(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
@@ -76,6 +77,8 @@ def tightest(one: Budget, other: Budget) -> Budget:
         tokens=_least(one.tokens, other.tokens),
         cost_usd=_least(one.cost_usd, other.cost_usd),
         tool_calls=_least(one.tool_calls, other.tool_calls),
+        background=_least(one.background, other.background),
+        wall_time=_least(one.wall_time, other.wall_time),
     )
 
 
@@ -112,8 +115,9 @@ def promised(budget: Budget, used: Used) -> Used:
         max(used.tokens, budget.tokens or 0),
         max(used.cost_usd, budget.cost_usd or 0.0),
         max(used.tool_calls, budget.tool_calls or 0),
-        used.background,
+        max(used.background, budget.background or 0),
         used.unpriced,
+        max(used.wall_ms, budget.wall_ms or 0),
     )
 
 
@@ -142,7 +146,18 @@ def _part(fraction: float, account: Account) -> Budget | OutOf:
         return out_of(scope, "cost_usd", budget.cost_usd or 0.0, used.cost_usd)
     if calls is not None and calls < 0:
         return out_of(scope, "tool_calls", budget.tool_calls or 0, used.tool_calls)
-    return Budget(steps=steps, tokens=tokens, cost_usd=cost, tool_calls=calls)
+    tasks = _whole(fraction, budget.background, used.background)
+    span = _whole(fraction, budget.wall_ms, used.wall_ms)
+    if span is not None and span < 1:
+        return out_of(scope, "wall_time", (budget.wall_ms or 0) / 1000, used.wall_ms / 1000)
+    return Budget(
+        steps=steps,
+        tokens=tokens,
+        cost_usd=cost,
+        tool_calls=calls,
+        background=None if tasks is None else max(tasks, 0),
+        wall_time=None if span is None else timedelta(milliseconds=span),
+    )
 
 
 def _whole(fraction: float, allowed: int | None, used: int) -> int | None:

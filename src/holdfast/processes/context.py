@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol
 
 from holdfast.effects.replay import Repeat
+from holdfast.tools.deferral import LONGEST
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -43,6 +44,24 @@ class Child(Protocol):
         ...
 
 
+class Awaited(Protocol):
+    """A key that was given out, and the answer to it."""
+
+    @property
+    def key(self) -> str:
+        """What whoever answers has to show; the same after a crash."""
+        ...
+
+    @property
+    def deadline(self) -> datetime:
+        """When it is too late to answer."""
+        ...
+
+    async def answer(self, *, returns: type[Any] | None = None) -> Any:  # noqa: ANN401  whatever was answered
+        """What was given for the key, as soon as it is; nothing is held in memory meanwhile."""
+        ...
+
+
 class Carrier(Protocol):
     """Who carries out what a durable function asks for."""
 
@@ -62,6 +81,7 @@ class Carrier(Protocol):
     ) -> Any: ...  # noqa: ANN401
     async def sleep(self, span: timedelta | float) -> None: ...
     async def wait(self, name: str, timeout: timedelta | float | None, returns: type[Any] | None) -> Any: ...  # noqa: ANN401
+    async def defer(self, timeout: timedelta | float) -> Awaited: ...
     async def gather(self, work: tuple[Awaitable[Any], ...]) -> list[Any]: ...
     async def race(self, work: tuple[Awaitable[Any], ...]) -> tuple[int, Any]: ...
     async def sample(self, what: str) -> Any: ...  # noqa: ANN401
@@ -136,6 +156,14 @@ class ProcessContext:
     ) -> Any:  # noqa: ANN401  whatever was signalled
         """The next signal called `name`, also one that came before; `WaitExpired` when none comes in time."""
         return await self._carrier.wait(name, timeout, returns)
+
+    async def defer(self, *, timeout: timedelta | float = LONGEST) -> Awaited:
+        """A key that somebody outside answers once, with `runtime.resolve(key, value)`: also before it is waited for.
+
+        ``pending = await ctx.defer(timeout=timedelta(days=2))``, pass ``pending.key`` on in a step, and then
+        ``await pending.answer()``: `WaitExpired` when nobody answered within `timeout` (7 days).
+        """
+        return await self._carrier.defer(timeout)
 
     async def gather(self, *work: Awaitable[Any]) -> list[Any]:
         """Do all at once; their values in the order given. All come to their end, then the first that failed is raised.

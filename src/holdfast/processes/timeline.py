@@ -15,6 +15,7 @@ from holdfast.records import (
     Ended,
     Failed,
     Grouped,
+    Handed,
     Intended,
     Opened,
     Parked,
@@ -121,6 +122,8 @@ def event_of(journal: str, seq: int, record: Record) -> ProcessEvent:  # noqa: P
             return event("grouped", key=record.key, detail=list(record.members))
         case Progressed():
             return event("progressed", detail=record.note)
+        case Handed():
+            return event("handed_over", key=record.key, detail=record.agent)
 
 
 def _kind(ask: Ask | None) -> str | None:

@@ -2,33 +2,54 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from holdfast.agent import milliseconds
+from holdfast.errors import (
+    DuplicateInput,
+    EmptyInput,
+    InboxFull,
+    InputTooLarge,
+    KeyConflict,
+    PayloadTooLarge,
+    RateExceeded,
+)
 from holdfast.policy.admission import misshapen
 from holdfast.store.admission import Admission
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from holdfast.agent import Agent
+    from holdfast.attachments import File
+    from holdfast.messages import InputPart
+    from holdfast.policy.admission import Admission as Terms
     from holdfast.turns.conversation import Said
 
+REFUSALS: Final = (
+    *(DuplicateInput, EmptyInput, InboxFull, InputTooLarge),
+    *(KeyConflict, PayloadTooLarge, RateExceeded),
+)
+"""What an input is refused with that is well-formed otherwise: such a refusal is kept."""
 
-def admission_of(agent: Agent | None, session: str, said: Said) -> Admission | None:
-    """What a session takes in, as the store counts it; raises what is wrong with an input by itself."""
-    admission = None if agent is None else agent.admission
-    if admission is None:
-        return None
-    wrong = misshapen(admission, session, said.parts)
-    if wrong is not None:
-        raise wrong
-    if not admission.looks_back_ms:
+
+def admission_of(terms: Terms) -> Admission | None:
+    """What a session takes in, as the store counts it; None where it need not look back."""
+    if not terms.looks_back_ms:
         return None
     return Admission(
-        admission.per_window,
-        milliseconds(admission.window),
-        admission.duplicates,
-        milliseconds(admission.duplicate_window),
+        terms.per_window,
+        milliseconds(terms.window),
+        terms.duplicates,
+        milliseconds(terms.duplicate_window),
     )
+
+
+def check_shape(terms: Terms, session: str, parts: Sequence[InputPart | File]) -> None:
+    """Raise what is wrong with an input by itself."""
+    wrong = misshapen(terms, session, parts)
+    if wrong is not None:
+        raise wrong
 
 
 def deadline_of(agent: Agent | None, said: Said) -> int | None:

@@ -35,18 +35,19 @@ from holdfast.messages import (
 )
 from holdfast.models.contract import batches
 from holdfast.policy.hooks import Answer, Deny, HookRequest
-from holdfast.records import ABSENT, Ask, Blob, Done, ErrorInfo, Failed
+from holdfast.records import ABSENT, Ask, Blob, Cancelled, Done, ErrorInfo, Failed
 from holdfast.runtime.spending import spent_on
 from holdfast.runtime.surroundings import passes
-from holdfast.turns import ModelFailed, Replied
+from holdfast.turns import ModelFailed, Replied, UsedUp
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Awaitable, Callable, Iterator
 
     from holdfast.agent import Agent
     from holdfast.effects.performer import Performer
-    from holdfast.messages import Message, ModelRequest, StreamEvent
-    from holdfast.records import Outcome
+    from holdfast.messages import Attempt, Message, ModelRequest, StreamEvent
+    from holdfast.policy.limits import OutOf
+    from holdfast.records import Outcome, Record
     from holdfast.runtime.compacting import Compacting
     from holdfast.runtime.hooking import Hooked
     from holdfast.runtime.recording import Recorder
@@ -54,6 +55,8 @@ if TYPE_CHECKING:
     from holdfast.secrets.streaming import RedactedStream
     from holdfast.turns import CallModel
     from holdfast.turns.thread import Thread
+
+    Judge = Callable[[Usage, float | None], Awaitable[OutOf | None]]
 
 
 class Unfinished(NamedTuple):
@@ -64,16 +67,20 @@ class Unfinished(NamedTuple):
     said: list[str]
     used: list[Usage]
     """What the provider has counted so far; the last one counts."""
+    tried: list[Attempt] | None
+    """The tries that are over."""
 
     @property
     def answer(self) -> str:
         """The id of the message that these words become if the turn is broken off now."""
         return self.key.replace("/", ".").removesuffix(".model")
 
-    def outcome(self, model: str, now: int) -> Done:
-        """The words so far as the recorded reply."""
+    def outcome(self, model: str, now: int) -> Done | Cancelled:
+        """The words so far as the recorded reply, with every try; the tries alone where nothing was said."""
+        if not any(self.said):
+            return Cancelled(at=now, key=self.key, ask=self.ask, detail=msgspec.Raw(encode(self.tried or ())))
         usage = self.used[-1] if self.used else Usage()
-        reply = ModelReply((Text("".join(self.said)),), "cancelled", usage, model)
+        reply = ModelReply((Text("".join(self.said)),), "cancelled", usage, model, attempts=tuple(self.tried or ()))
         return Done(at=now, key=self.key, ask=self.ask, value=msgspec.Raw(encode(reply)))
 
 
@@ -85,6 +92,7 @@ class _Overflow(Exception):
         self.reply = reply
         self.error = error
         self.begun = begun
+        self.tries: tuple[Attempt, ...] = () if (told := reply or error) is None else told.attempts
 
 
 class Asking:
@@ -113,6 +121,8 @@ class Asking:
         self._files: dict[str, bytes] = {}
         self._searched = 0
         self._unfinished: Unfinished | None = None
+        self._before: tuple[Attempt, ...] = ()
+        """The tries that the question took before room was made for it."""
         self.rules = agent.rules
 
     @property
@@ -121,15 +131,25 @@ class Asking:
         found = self._unfinished
         return found if found is not None and any(found.said) else None
 
-    async def respond(self, effect: CallModel, key: str) -> Replied | ModelFailed:
-        """What the model says to the conversation."""
+    def left_over(self, now: int) -> Iterator[Record]:
+        """What is recorded of a reply that is under way when the turn is stopped."""
+        found = self._unfinished
+        if found is not None and (any(found.said) or found.tried):
+            yield found.outcome(self._agent.model.name, now)
+
+    async def respond(self, effect: CallModel, key: str, judge: Judge) -> Replied | ModelFailed | UsedUp:
+        """What the model says to the conversation. `judge` tells whether what making room took leaves enough for it."""
         compacting = self._compacting
+        self._before = ()
         thread = compacting.recorded(key, effect.thread)
         known = self._performer.recorded(key)
         if known is None or known.outcome is None:
             await self._around.boundary()
             if not self._performer.strict:  # there nothing is asked, a summary neither
                 thread = await compacting.fitting(key, thread)
+            out = await self._judged(judge)
+            if out is not None:
+                return out
         ask = self._question(thread)
         decision = self._performer.decide(key, ask, Repeat.FREE)
         if isinstance(decision, Recorded):
@@ -142,7 +162,11 @@ class Asking:
             if shorter is None and overflow.error is not None:
                 response = await self._told(self._failed(key, ask, overflow.error, overflow.begun))
             else:
+                out = await self._judged(judge)
+                if out is not None:
+                    return out
                 thread = thread if shorter is None else shorter
+                self._before = overflow.tries
                 response = await self._asked(effect, thread, key, self._question(thread), again=False)
         if isinstance(response, Replied):
             compacting.reported(thread, response.reply)
@@ -152,6 +176,14 @@ class Asking:
     def room(self) -> Usage:
         """What making room took for the call under way, as far as nobody has counted it."""
         return self._compacting.usage
+
+    async def _judged(self, judge: Judge) -> UsedUp | None:
+        """How the turn ends if making room took the rest of a budget."""
+        usage, cost = self._compacting.usage, self._compacting.cost
+        if not usage.total and not cost and cost is not None:
+            return None
+        out = await judge(usage, cost)
+        return None if out is None else UsedUp(out, *self._compacting.handed_over())
 
     def _question(self, thread: Thread) -> Ask:
         """What is asked, in one digest."""
@@ -172,6 +204,8 @@ class Asking:
     ) -> Replied | ModelFailed:
         files = await self._attached(thread, anew=thread is not effect.thread)
         request = self._agent.request(thread, effect.position, files)
+        if request.ledger is not None:
+            request.ledger.extend(self._before)
         instructions = self._redactor.text(request.instructions)
         if instructions is not request.instructions:
             request = msgspec.structs.replace(request, instructions=instructions)
@@ -184,7 +218,10 @@ class Asking:
         begun = self._loop.time()
         crash_point("model.before_call")
         try:
-            said = encode(await self._replied(Unfinished(key, ask, [], []), request))
+            answer = await self._replied(Unfinished(key, ask, [], [], request.ledger), request)
+            if self._before:
+                answer = msgspec.structs.replace(answer, attempts=(*self._before, *answer.attempts))
+            said = encode(answer)
             body = self._redactor.bytes(said, numbers=False)
             reply = decode_reply(body)  # a model of somebody's own may have put anything into it
             _check_fits(reply, again=again)
@@ -246,7 +283,8 @@ class Asking:
     def _failed(self, key: str, ask: Ask, error: ModelError, begun: float) -> Failed:
         info = ErrorInfo(printable(error.kind[:100]), bounded(self._redactor.text(error.message)))
         ms = round((self._loop.time() - begun) * 1000)
-        detail = msgspec.Raw(encode(error.attempts)) if error.attempts else ABSENT
+        tries = (*self._before, *error.attempts)
+        detail = msgspec.Raw(encode(tries)) if tries else ABSENT
         return Failed(at=self._performer.now(), key=key, ask=ask, error=info, ms=ms, detail=detail)
 
     def _priced(self, reply: ModelReply) -> ModelReply:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, Protocol
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from holdfast.agent import milliseconds
 from holdfast.effects.canonical import digest_of_bytes
 from holdfast.effects.envelope import segment
 from holdfast.effects.replay import Answer, Begin, Repeat
 from holdfast.effects.values import decode_value
-from holdfast.errors import Suspended, WaitEnded, WaitExpired
+from holdfast.errors import Suspended, WaitEnded, WaitExpired, WaitFailed, WaitUnknown
 from holdfast.names import check_id
 from holdfast.records import Ask, Done, ErrorInfo, Failed, Intended
+from holdfast.runtime.answering import failure_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -24,6 +26,9 @@ if TYPE_CHECKING:
     from holdfast.store import Store
     from holdfast.store.contract import Wait
 
+FAILED: Final = "failed"
+"""How a wait is recorded to which somebody answered that there is no answer."""
+
 
 class Waits(Protocol):
     """Where waits are kept."""
@@ -32,6 +37,10 @@ class Waits(Protocol):
         self, name: str, deadline: int | None, *, kind: str | None = None, body: bytes | None = None
     ) -> Wait:
         """The wait as it now is."""
+        ...
+
+    async def close_wait(self, name: str) -> None:
+        """Nobody can answer it any more, if nobody has."""
         ...
 
     def token(self, name: str) -> str:
@@ -54,6 +63,11 @@ class JournalWaits:
         if self._is_overdue(wait):
             wait = (await self._store.expire_wait(self._journal, name)).wait
         return wait
+
+    async def close_wait(self, name: str) -> None:
+        """Nobody can answer it any more, if nobody has."""
+        with suppress(WaitUnknown):  # it was never opened, or revoked
+            await self._store.cancel_wait(self._journal, name)
 
     def token(self, name: str) -> str:
         """The secret that resolves it."""
@@ -98,7 +112,10 @@ class Awaiting:
                 self._recorder.submit([Intended(at=self._performer.now(), key=below, ask=ask)])
             raise Suspended(known)
         asked = ask if isinstance(decision, Begin) else None
-        if wait.state == "resolved":
+        failure = failure_in(wait.payload)
+        if failure is not None:
+            outcome = Failed(at=self._performer.now(), key=below, ask=asked, error=ErrorInfo(FAILED, failure))
+        elif wait.state == "resolved":
             begun = asyncio.get_running_loop().time()
             outcome = await self._performer.succeeded(below, asked, wait.payload or b"null", begun)
         else:
@@ -116,11 +133,17 @@ class Awaiting:
         state = outcome.error.kind if isinstance(outcome, Failed) else "cancelled"
         if state == "expired":
             raise WaitExpired(name)
+        if isinstance(outcome, Failed) and state == FAILED:
+            raise WaitFailed(name, outcome.error.message)
         raise WaitEnded(name, state)
 
 
 def _names(key: str, name: str, occurrence: int) -> tuple[str, str]:
     """The key of a wait, and the name under which the store knows it."""
     below = f"{key}/{segment(check_id('wait', name), occurrence)}"
-    known = below if len(below) <= 200 else f"{below[:150]}~{digest_of_bytes('wait', below.encode())[:40]}"
-    return below, known
+    return below, known_as(below)
+
+
+def known_as(below: str) -> str:
+    """The name under which the store knows the wait with this key."""
+    return below if len(below) <= 200 else f"{below[:150]}~{digest_of_bytes('wait', below.encode())[:40]}"

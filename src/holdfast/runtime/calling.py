@@ -9,11 +9,13 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+from holdfast.crashpoints import crash_point
 from holdfast.policy.approvals import MARK
-from holdfast.records import Cancelled, Unknown
+from holdfast.records import Cancelled, Done, Unknown
 from holdfast.runtime.carrying import ask_of
+from holdfast.runtime.handing import TAKEN, hands_over
 from holdfast.runtime.interrupted import has_outcome, only_waits
-from holdfast.runtime.stopped import is_program, left_in_program, made_by, stopped_program
+from holdfast.runtime.stopped import is_program, left_in_program, made_by, stopped_program, unknown_in
 from holdfast.turns import Results, keys
 from holdfast.turns.programs import PROGRAM
 
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
     from holdfast.policy.subject import Taint
     from holdfast.records import Record
     from holdfast.runtime.carrying import Carrying
+    from holdfast.runtime.deferring import Deferring
+    from holdfast.runtime.handing import Handing
     from holdfast.runtime.invoking import Call
     from holdfast.runtime.programs import Programs
     from holdfast.runtime.recording import Recorder
@@ -43,20 +47,28 @@ class Park(Exception):
 class Calling:
     """Performs the tool calls of one turn, batch after batch. `tools` are those that its model sees."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913
         self,
         tools: Mapping[str, AnyTool],
         performer: Performer,
         recorder: Recorder,
         carrying: Carrying,
+        deferring: Deferring,
+        *,
+        handing: Handing | None = None,
         programs: Programs | None = None,
     ) -> None:
+        self.handed = False
+        """The session was handed over: nothing more is done here."""
         self._tools = tools
         self._performer = performer
         self._recorder = recorder
         self._carrying = carrying
+        self._deferring = deferring
+        self._handing = handing
         self._programs = programs
         self._run = performer.run
+        self._loop = asyncio.get_running_loop()
 
     async def perform(self, effect: RunTools, taint: Taint) -> Results:
         """The results of a batch of calls, in their order. Raises `Park` when one of them waits for somebody."""
@@ -71,7 +83,8 @@ class Calling:
         await carrying.authorise(calls, taint)
         # Those about which a person is asked do not hold up the others.
         asked = tuple(wait for call in calls for wait in call.waits)
-        for group in _groups([call for call in calls if not call.waits]):
+        handoffs = [call for call in calls if hands_over(call)]
+        for group in _groups([call for call in calls if not call.waits and not hands_over(call)]):
             if programs is not None:
                 programs.pass_over(group)
             todo = [call for call in group if call.result is None]
@@ -83,11 +96,16 @@ class Calling:
             else:
                 await self._together(todo)
             self._recorder.flush()
-            waits = tuple(wait for call in group for wait in call.waits)
+            # Nothing runs of a call whose result is given from outside: it does not hold up the others either.
+            asked += tuple(wait for call in group for wait in call.waits if call.deferred)
+            waits = tuple(wait for call in group for wait in call.waits if not call.deferred)
             if waits:
                 raise Park((*waits, *asked))
         if asked:
             raise Park(asked)
+        if programs is not None:
+            programs.pass_over(handoffs)
+        await self._hand_over(handoffs, calls, taint if programs is None else programs.taint)
         results = tuple(call.result for call in calls if call.result is not None)
         return Results(results) if programs is None else programs.results(results)
 
@@ -106,16 +124,50 @@ class Calling:
 
     async def _together(self, todo: list[Call]) -> None:
         first, *others = todo
-        tasks = [asyncio.ensure_future(self._carrying.perform(call)) for call in others]
+        tasks = [self._loop.create_task(self._carrying.perform(call)) for call in others]
         try:
             await self._carrying.perform(first)  # needs no task of its own
-            await asyncio.gather(*tasks)
+            await asyncio.sleep(0)  # those that wait for nothing are done after one round
+            for task in tasks:
+                if task.done():
+                    task.result()
+            if left := [task for task in tasks if not task.done()]:
+                await asyncio.gather(*left)
         finally:
             left = [task for task in tasks if not task.done()]
             for task in left:
                 task.cancel()
             if left:
                 await asyncio.gather(*left, return_exceptions=True)
+
+    # ---- handing over ----
+
+    async def _hand_over(self, handoffs: list[Call], calls: list[Call], taint: Taint) -> None:
+        """Let the first one take the session over that may, when all else is done; then no other one does."""
+        carrying = self._carrying
+        for call in handoffs:
+            if call.result is not None or self._handing is None:
+                continue
+            await carrying.enter()
+            call.refused = call.refused or self._handing.refusal(call)
+            await carrying.intend([call])
+            if call.refused is not None or call.given is not None:
+                await carrying.perform(call)
+                continue
+            outcome = await carrying.told(call)
+            if not isinstance(outcome, Done):
+                await carrying.record(call, outcome)
+                continue
+            for other in handoffs:
+                if other.result is None and other is not call:
+                    other.refused = other.refused or TAKEN
+                    await carrying.intend([other])
+                    await carrying.perform(other)
+            self._recorder.flush()
+            results = [found.result for found in calls if found.result is not None]
+            crash_point("handoff.before")
+            await carrying.record(call, outcome, self._handing.record(call, taint, results))
+            self.handed = True
 
     # ---- when the turn is stopped ----
 
@@ -132,13 +184,13 @@ class Calling:
         for ordinal, call in enumerate(turn.batch, 1):
             key = keys.call_key(self._run, turn.batch_id, ordinal, call.name)
             tool = self._tools.get(call.name)
-            if ordinal in turn.results or has_outcome(past, key) or (tool and tool.read_only):
+            if ordinal in turn.results or has_outcome(past, key):
                 continue
             if self._is_program(call) or is_program(past, key):
                 left = list(left_in_program(past, key, known, now))
                 yield from left
                 if key not in known and (first or left):
-                    unknown = [record.key for record in left if isinstance(record, Unknown)]
+                    unknown = unknown_in(left, key)
                     ask = ask_of(call, key, program=True)
                     yield stopped_program(key, ask, now, made_by(past, key), unknown)
                 first = False
@@ -146,6 +198,12 @@ class Calling:
             if key in known:
                 continue
             intended = ordinal in turn.intended
+            if self._deferring.begun(key):  # also where it has no intent: somebody outside may know of it
+                kind = Cancelled if tool and tool.read_only else Unknown
+                yield kind(at=now, key=key, ask=None if intended else ask_of(call, key))
+                continue
+            if tool and tool.read_only:
+                continue
             questions = [] if intended else self._performer.below(key, MARK)
             if questions:  # a person was asked about it, and it was not begun
                 intents = [found.intent for found in questions if found.intent is not None and found.outcome is None]

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from holdfast.policy.subject import Taint
     from holdfast.records import Outcome, Record
     from holdfast.runtime.authorising import Authorising
+    from holdfast.runtime.deferring import Deferring
     from holdfast.runtime.invoking import Work
     from holdfast.runtime.recording import Recorder
     from holdfast.runtime.surroundings import Surroundings
@@ -46,6 +47,7 @@ class Carrying:
         caller: Caller,
         performer: Performer,
         recorder: Recorder,
+        deferring: Deferring,
         *,
         authorising: Authorising | None = None,
         budget: float | None = None,
@@ -67,7 +69,8 @@ class Carrying:
         """A process before this one may have begun calls, and let them go on in the background."""
         self._around = around
         self._caller = caller
-        self._invoker = Invoker(caller, performer, recorder, reads_on=reads_on)
+        self._invoker = Invoker(caller, performer, recorder, deferring, reads_on=reads_on)
+        self._deferring = deferring
         self._performer = performer
         self._recorder = recorder
         self._run = performer.run
@@ -99,6 +102,8 @@ class Carrying:
     def _bind(self, prepared: Call, repeat: Repeat, known: Iterable[str]) -> None:
         if isinstance(prepared.decision, SettleUnknown) and left_by_itself(self._performer.past, prepared.key):
             prepared.decision = Again()
+        if isinstance(prepared.decision, Begin) and self._deferring.begun(prepared.key):
+            prepared.decision = Again()  # it was allowed, and begun
         if self._authorising is not None:
             decided = self._authorising.decided(prepared.key)
             prepared.edited = decided.edited
@@ -120,10 +125,18 @@ class Carrying:
                 call.decision = Begin(intent=False) if call.fresh else call.decision  # it will not be performed
 
     async def begin(self, todo: list[Call]) -> None:
-        """Record what is about to be done, together with the reply that asked for it. Others may go first."""
+        """Record what is about to be done. Others may go first."""
+        await self.enter()
+        await self.intend(todo)
+
+    async def enter(self) -> None:
+        """A place between two calls: the turn may be stopped here, and others may go first."""
         if self._caller.stopped:
             raise asyncio.CancelledError
         await self._around.boundary()
+
+    async def intend(self, todo: list[Call]) -> None:
+        """Record what is about to be done, together with the reply that asked for it."""
         intending = [call for call in todo if call.intends]
         decided = [record for call in todo for record in call.before]
         if intending or decided:
@@ -147,18 +160,30 @@ class Carrying:
     async def perform(self, prepared: Call) -> None:
         """One call, to its outcome; or to the waits at which it was left."""
         try:
-            outcome = await self._outcome(prepared)
+            outcome = await self.told(prepared)
         except Suspended as suspended:
             prepared.waits = suspended.waits
             return
-        if self._authorising is not None and not prepared.program:
-            outcome = await self._authorising.told(prepared, outcome)
+        await self.record(prepared, outcome)
+
+    async def told(self, prepared: Call) -> Outcome:
+        """The outcome of a call, as hooks let it be."""
+        outcome = await self._outcome(prepared)
+        if self._authorising is None or prepared.program:
+            return outcome
+        return await self._authorising.told(prepared, outcome)
+
+    async def record(self, prepared: Call, outcome: Outcome, handed: Record | None = None) -> None:
+        """Record the outcome of a call; `handed` in the same commit."""
         crash_point("tool.before_outcome")
         self._recorder.gather(outcome, prepared.beside, alone=prepared.by_itself)
+        if handed is not None:
+            self._recorder.submit([handed])
         if prepared.recorded is not None:
             prepared.recorded()
         self.open.pop(prepared.key, None)
         self.settled.add(prepared.key)
+        await self._deferring.withdraw(prepared.key)
         if isinstance(outcome, Done) and outcome.blob is not None:
             body = await self._performer.large(outcome.blob)
             outcome = msgspec.structs.replace(outcome, value=msgspec.Raw(body), blob=None)

@@ -9,18 +9,28 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
+from holdfast.agent import team_of
 from holdfast.driving import RecordedJournal
 from holdfast.effects.divergence import Divergence, diverge
-from holdfast.errors import Halted, HoldfastError, InvariantBroken, JournalConflict, ReplayMismatch, ReplayMiss
+from holdfast.errors import (
+    AgentUnknown,
+    Halted,
+    HoldfastError,
+    InvariantBroken,
+    JournalConflict,
+    ReplayMismatch,
+    ReplayMiss,
+)
 from holdfast.policy.limits import beyond_turn
-from holdfast.records import Ended, EndStatus
-from holdfast.runtime.performing import Park, TurnRun
+from holdfast.records import Ended, EndStatus, Handed
+from holdfast.runtime.performing import HandedOver, Park, TurnRun
 from holdfast.runtime.reading import read_conversation, read_records
-from holdfast.turns import Conversation, Ending
+from holdfast.turns import Conversation, Ending, keys
 from holdfast.turns.conversation import ending_of
 
 if TYPE_CHECKING:
     import asyncio
+    from collections.abc import Mapping, Sequence
 
     from holdfast.agent import Agent
     from holdfast.events import LiveEvent
@@ -48,7 +58,7 @@ class Finding(msgspec.Struct, frozen=True):
 
 
 class TurnCheck(msgspec.Struct, frozen=True):
-    """How well a turn fits its records.
+    """How well a turn fits its records, with all agents that had it.
 
     `drift`: a model would be asked something else today; what it had answered is kept. `divergence`: the turn would
     take another way. `status` is how the turn ended, None while it is under way.
@@ -60,24 +70,31 @@ class TurnCheck(msgspec.Struct, frozen=True):
     findings: tuple[Finding, ...] = ()
 
 
-async def check_turns(store: Store, session: str, agent: Agent) -> list[TurnCheck]:
-    """Drive all turns of a session again, from their records alone. Nothing is performed and nothing is written."""
+async def check_turns(store: Store, session: str, agent: Agent, others: Sequence[Agent] = ()) -> list[TurnCheck]:
+    """Drive all turns of a session again, from their records alone. Nothing is performed and nothing is written.
+
+    Where the session was handed over, each agent is checked in what it did. Those that `agent` asks and hands over to
+    are known with it, and `others` are known too; one that is not is an `AgentUnknown`.
+    """
     line = await store.journal(session)
-    if line.agent != agent.name:
+    team = {name: found for each in (*others, agent) for name, found in team_of(each).items()}
+    if line.agent not in team:
         raise JournalConflict(session, f"a session of agent {line.agent!r}", f"one of {agent.name!r}")
     conversation = await _before(store, line.parent, line.parent_seq)
-    checks: list[TurnCheck] = []
+    check = _Check(store, session, team)
     async for seq, record in read_records(store, session):
+        turn = conversation.turn
+        if isinstance(record, Handed) and turn is not None:
+            await check.handed(conversation.agent, turn, record)
         if isinstance(record, Ended):
-            turn = conversation.turn
             if turn is not None and turn.run == record.run:
-                checks.append(await _check(store, session, agent, turn, ending_of(record)))
+                await check.ended(conversation.agent, turn, ending_of(record))
             else:  # it was stopped before it began
-                checks.append(TurnCheck(record.run, "ok", record.status))
+                check.found.append(TurnCheck(record.run, "ok", record.status))
         conversation.add(seq, record)
     if conversation.turn is not None:
-        checks.append(await _check(store, session, agent, conversation.turn, None))
-    return checks
+        await check.ended(conversation.agent, conversation.turn, None)
+    return check.found
 
 
 async def _before(store: Store, parent: str | None, at: int) -> Conversation:
@@ -90,19 +107,58 @@ async def _before(store: Store, parent: str | None, at: int) -> Conversation:
     return conversation
 
 
-async def _check(store: Store, session: str, agent: Agent, turn: OpenTurn, recorded: Ending | None) -> TurnCheck:
-    run = TurnRun(_Nobody(session), agent, turn, RecordedJournal(store, session), strict=True)
-    status = None if recorded is None else recorded.status
-    try:
-        finding = _compare(turn.run, recorded, await _finish(run))
-    except Halted as halted:
-        finding = _halted(halted.reason, recorded)
-    finally:
-        await run.performer.close("ended")
-    if finding is not None:
-        return TurnCheck(turn.run, "divergence", status, (finding,))
-    drifts = tuple(Finding(drift.key, drift.divergence) for drift in run.performer.drifts)
-    return TurnCheck(turn.run, "drift" if drifts else "ok", status, drifts)
+class _Check:
+    """The turns of one session, each agent in its part of them."""
+
+    def __init__(self, store: Store, session: str, team: Mapping[str, Agent]) -> None:
+        self.found: list[TurnCheck] = []
+        self._store = store
+        self._session = session
+        self._team = team
+        self._before: list[TurnCheck] = []
+        """What agents did in the turn under way that have handed it over."""
+
+    async def handed(self, agent: str | None, turn: OpenTurn, record: Handed) -> None:
+        """An agent has handed its turn over."""
+        key = keys.parse(record.key)
+        self._before.append(await self._part(agent, turn, None, 0 if key is None else key.number))
+
+    async def ended(self, agent: str | None, turn: OpenTurn, recorded: Ending | None) -> None:
+        """A turn has ended, or is under way."""
+        last = await self._part(agent, turn, recorded, 0)
+        parts, self._before = [*self._before, last], []
+        worst = _worst([part.verdict for part in parts])
+        findings = tuple(finding for part in parts if part.verdict == worst for finding in part.findings)
+        self.found.append(TurnCheck(turn.run, worst, last.status, findings))
+
+    async def _part(self, name: str | None, turn: OpenTurn, recorded: Ending | None, until: int) -> TurnCheck:
+        agent = self._team.get(name or "")
+        if agent is None:
+            raise AgentUnknown(name or "", tuple(self._team))
+        ledger = RecordedJournal(self._store, self._session)
+        run = TurnRun(_Nobody(self._session), agent, turn, ledger, strict=True, until=until)
+        status = None if recorded is None else recorded.status
+        try:
+            ending = await _finish(run)
+            finding = _compare(turn.run, recorded, ending)
+            if until:
+                finding = Finding(turn.run, diverge({"handed over": True}, {"handed over": False}))
+        except Halted as halted:
+            finding = _halted(halted.reason, recorded, handed=bool(until))
+        except HandedOver:
+            finding = None
+        finally:
+            await run.performer.close("ended")
+        if finding is not None:
+            return TurnCheck(turn.run, "divergence", status, (finding,))
+        drifts = tuple(Finding(drift.key, drift.divergence) for drift in run.performer.drifts)
+        return TurnCheck(turn.run, "drift" if drifts else "ok", status, drifts)
+
+
+def _worst(verdicts: list[Verdict]) -> Verdict:
+    if "divergence" in verdicts:
+        return "divergence"
+    return "drift" if "drift" in verdicts else "ok"
 
 
 async def _finish(run: TurnRun) -> Ending | None:
@@ -111,7 +167,7 @@ async def _finish(run: TurnRun) -> Ending | None:
         return await run.finish()
     except Park:
         return None
-    except HoldfastError:
+    except (HoldfastError, HandedOver):
         raise
     except Exception as error:  # noqa: BLE001  what the agent's own code raises is how such a turn ended
         return Ending("failed", type(error).__name__, str(error)[:2_000], "code", **run.so_far())
@@ -124,12 +180,12 @@ def _compare(turn: str, recorded: Ending | None, replayed: Ending | None) -> Fin
     return None if before == after else Finding(turn, diverge(before, after or {"status": "waiting"}))
 
 
-def _halted(reason: HoldfastError, recorded: Ending | None) -> Finding | None:
+def _halted(reason: HoldfastError, recorded: Ending | None, *, handed: bool) -> Finding | None:
     match reason:
         case ReplayMismatch():
             return Finding(reason.key, reason.divergence)
         case ReplayMiss():
-            if recorded is None or _broken_off(recorded):
+            if not handed and (recorded is None or _broken_off(recorded)):
                 return None
             return Finding(reason.key, diverge({"effect": None}, {"effect": reason.key}))
         case _:
@@ -162,6 +218,10 @@ class _Nobody:
     async def steering(self) -> list[tuple[Admitted, UserMessage]]:
         return []
 
+    def knows(self, agent: str) -> bool:  # noqa: ARG002
+        """Nobody hands anything over."""
+        return False
+
     async def boundary(self) -> None:
         """It may always go on: nothing is performed."""
 
@@ -184,8 +244,8 @@ class _Nobody:
         message = f"a check must not open the wait {name!r}"
         raise InvariantBroken(message)
 
-    async def drop_wait(self, name: str) -> None:
-        message = f"a check must not drop the wait {name!r}"
+    async def close_wait(self, name: str) -> None:
+        message = f"a check must not close the wait {name!r}"
         raise InvariantBroken(message)
 
     def sandbox(self, given: Sandbox | None) -> Sandbox:
@@ -196,7 +256,14 @@ class _Nobody:
         message = f"a check must not give out the token of {name!r}"
         raise InvariantBroken(message)
 
-    async def below(self, run: str) -> Used:
+    def worked(self) -> tuple[int, int]:
+        """Nothing is worked on."""
+        return 0, 0
+
+    def let_run(self, ms: int | None) -> None:
+        """Nothing runs."""
+
+    async def below(self, run: str | None) -> Used:
         message = f"a check must not ask what sub-agents of {run!r} have used"
         raise InvariantBroken(message)
 

@@ -14,7 +14,18 @@ from weakref import WeakValueDictionary
 
 import msgspec
 
-from holdfast.errors import AgentUnknown, HoldfastError, JournalMissing, KeyConflict, RuntimeStopped
+from holdfast.errors import (
+    AgentUnknown,
+    BlobCorrupt,
+    BlobMissing,
+    HoldfastError,
+    JournalCorrupt,
+    JournalMissing,
+    JournalQuarantined,
+    KeyConflict,
+    RecordUnreadable,
+    RuntimeStopped,
+)
 from holdfast.hands.agents import WAIT, Child, SubAgentRefused
 from holdfast.messages import Text, Usage
 from holdfast.policy.limits import Budget, OutOf, Used
@@ -52,6 +63,8 @@ LOOK: Final = 0.25
 _KEPT: Final = 10_000
 """Of how many sub-agents that have ended is remembered what they used."""
 _ACTIVE: Final = frozenset(("idle", "running", "waiting"))
+_DAMAGE: Final = (JournalCorrupt, JournalQuarantined, RecordUnreadable, BlobCorrupt, BlobMissing)
+"""What is wrong with one session, and must not hold up another."""
 
 
 class Below(NamedTuple):
@@ -62,6 +75,19 @@ class Below(NamedTuple):
     """By model."""
     calls: dict[str, int] = {}  # noqa: RUF012
     costs: dict[str, float | None] = {}  # noqa: RUF012
+
+    @property
+    def total(self) -> Usage:
+        """Of all models together."""
+        return sum(self.usage.values(), Usage())
+
+    @property
+    def cost(self) -> float | None:
+        """In US dollars; None where a price is not known."""
+        cost: float | None = 0.0
+        for each in self.costs.values():
+            cost = added(cost, each)
+        return cost
 
 
 def agent_under(agent: Agent | None, mandate: Mandate | None, agents: Mapping[str, Agent]) -> Agent | None:
@@ -87,7 +113,9 @@ class Children:
         self.mine: set[str] = set()
         """Sessions of sub-agents for which somebody waits here."""
         self._ended: dict[str, Below] = {}
-        """What sessions of sub-agents have used that have come to their end."""
+        """What sessions have used themselves that have come to their end."""
+        self._mandates: dict[str, Mandate | None] = {}
+        """Those of sub-agents: they never change."""
         self._begun: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._telling: dict[str, asyncio.Task[None]] = {}
 
@@ -142,7 +170,7 @@ class Children:
 
     async def _mandate(self, order: Order) -> Mandate:
         conversation = await read_conversation(self._store, order.session)
-        parent = self._agent(conversation.agent or "")
+        parent = self._agent(order.by or conversation.agent or "")  # who may have handed the session over since
         over = conversation.mandate
         limits = parent.limits if over is None else limited(parent.limits, over)
         above = (*(() if over is None else over.above), parent.name)
@@ -150,7 +178,7 @@ class Children:
             raise SubAgentRefused(order.agent, f"it works on this itself already ({' > '.join(above)})")
         if limits.depth < 1:
             raise SubAgentRefused(order.agent, f"{parent.name!r} may start no sub-agents here (Limits.depth)")
-        taint = joined(taint_under(over), parent.taint_of(conversation.heard))
+        taint = joined(joined(taint_under(over), conversation.taint), parent.taint_of(conversation.heard))
         if conversation.noticed:  # as for the parent itself
             taint = Taint(untrusted_input=True, private_data=True)
         accounts = [
@@ -257,29 +285,57 @@ class Children:
 
     async def _stop(self, child: str, reason: str) -> None:
         said = f"what asked for it was stopped: {reason}" if reason else "what asked for it was stopped"
-        await self._runtime.request_stop(child, keys.run_of(FIRST), said[:1_000])
+        try:
+            await self._runtime.request_stop(child, keys.run_of(FIRST), said[:1_000])
+        except _DAMAGE as error:  # then it does not go on either
+            _log.warning("%r can't be stopped: %s", child, error)
 
     # ---- counting ----
+
+    async def any_of(self, session: str) -> bool:
+        """Whether a session has sub-agents."""
+        return bool(await self._store.journals(kind="session", role=ROLE, session=session, limit=1))
 
     async def below(self, session: str, turn: str | None = None) -> Below:
         """What the sub-agents of a session have used so far, and those below them; of one turn, or of all."""
         found = Below()
         async for line, mandate in self._of(session):
             if turn is None or mandate.turn == turn:
-                found = _together(found, await self._whole(line))
+                found = _together(found, await self._counted(line, mandate))
         return found
+
+    async def _counted(self, line: Journal, mandate: Mandate) -> Below:
+        """What one sub-agent has used, with those below it; all that it may use where nobody can say."""
+        try:
+            return await self.whole(line)
+        except _DAMAGE:
+            return Below(promised(mandate.budget, Used()), costs={"": None})
 
     async def _promised(self, session: str, turn: str | None) -> Used:
         """What the sub-agents have used, and what those that still work may use."""
         total = Used()
         async for line, mandate in self._of(session):
             if turn is None or mandate.turn == turn:
-                used = (await self._whole(line)).used
-                total += promised(mandate.budget, used) if line.status in _ACTIVE else used
+                used = (await self._counted(line, mandate)).used
+                total += promised(mandate.budget, used) if await self._works(line) else used
         return total
 
-    async def _whole(self, line: Journal) -> Below:
-        """What one sub-agent has used, with those below it."""
+    async def _works(self, line: Journal) -> bool:
+        """Whether a sub-agent, or one below it, still works: then what was promised to it may be used."""
+        if line.status in _ACTIVE:
+            return True
+        async for below, _ in self._of(line.id):
+            if await self._works(below):
+                return True
+        return False
+
+    async def whole(self, line: Journal) -> Below:
+        """What one session has used, with the sub-agents below it: those may go on when it has ended."""
+        return _together(await self._own(line), await self.below(line.id))
+
+    async def _own(self, line: Journal) -> Below:
+        if line.quarantine is not None:
+            raise JournalQuarantined(line.id, line.quarantine)
         known = self._ended.get(f"{line.id}@{line.head}")
         if known is not None:
             return known
@@ -291,21 +347,50 @@ class Children:
             usage[model] = usage.get(model, Usage()) + used
             calls[model] = calls.get(model, 0) + conversation.calls[model, source]
             costs[model] = added(costs.get(model, 0.0), conversation.costs[model, source])
-        found = _together(Below(conversation.used, usage, calls, costs), await self.below(line.id))
+        found = Below(conversation.used, usage, calls, costs)
         if line.status not in _ACTIVE and len(self._ended) < _KEPT:
             self._ended[f"{line.id}@{line.head}"] = found
         return found
 
     async def _of(self, session: str) -> AsyncIterator[tuple[Journal, Mandate]]:
         """The sub-agents of a session, with their mandates."""
-        last: Journal | None = None
-        while page := await self._store.journals(kind="session", role=ROLE, session=session, before=last):
-            for line in page:
-                begun = await self._store.input(line.id, FIRST) if line.parent is None else None
-                said = None if begun is None else input_of(begun.body)
-                if isinstance(said, Said) and said.mandate is not None:
-                    yield line, said.mandate
-            last = page[-1]
+        for line in await self._lines(session):
+            mandate = await self._mandate_of(line)
+            if mandate is not None:
+                yield line, mandate
+
+    async def _lines(self, session: str) -> list[Journal]:
+        """All sessions that work for a session. One that changes while they are listed is not missed."""
+        found: dict[str, Journal] = {}
+        most = self._store.limits.page
+        while True:
+            before = len(found)
+            page = await self._store.journals(kind="session", role=ROLE, session=session, limit=most)
+            found |= {line.id: line for line in page}
+            if len(page) < most:
+                return list(found.values())
+            while page:
+                page = await self._store.journals(
+                    kind="session", role=ROLE, session=session, before=page[-1], limit=most
+                )
+                found |= {line.id: line for line in page}
+            if len(found) == before:  # whatever moved to the front meanwhile was seen there
+                return list(found.values())
+
+    async def _mandate_of(self, line: Journal) -> Mandate | None:
+        """On whose behalf a session works; nobody's, where it is a fork."""
+        if line.parent is not None:
+            return None
+        if line.id not in self._mandates:
+            try:
+                begun = await self._store.input(line.id, FIRST)
+            except _DAMAGE:
+                return None
+            said = None if begun is None else input_of(begun.body)
+            if len(self._mandates) >= _KEPT:
+                self._mandates.clear()
+            self._mandates[line.id] = said.mandate if isinstance(said, Said) else None
+        return self._mandates[line.id]
 
 
 def _together(one: Below, other: Below) -> Below:
@@ -314,7 +399,7 @@ def _together(one: Below, other: Below) -> Below:
         one.used + other.used,
         {name: one.usage.get(name, Usage()) + other.usage.get(name, Usage()) for name in models},
         {name: one.calls.get(name, 0) + other.calls.get(name, 0) for name in models},
-        {name: added(one.costs.get(name, 0.0), other.costs.get(name, 0.0)) for name in models},
+        {name: added(one.costs.get(name, 0.0), other.costs.get(name, 0.0)) for name in {**one.costs, **other.costs}},
     )
 
 

@@ -18,9 +18,10 @@ from holdfast.crashpoints import crash_point
 from holdfast.effects.canonical import digest_of_bytes
 from holdfast.effects.performer import printable
 from holdfast.errors import ModelError
-from holdfast.messages import ModelRequest, Settings, Text, Usage, UserMessage, decode_reply, encode
+from holdfast.messages import ModelReply, ModelRequest, Settings, Text, Usage, UserMessage, decode_reply, encode
 from holdfast.models import model as named
 from holdfast.models import prices, respond
+from holdfast.policy.hooks import Answer, Deny, HookRequest
 from holdfast.records import Ask, Done
 from holdfast.runtime.spending import spent_on_room
 from holdfast.runtime.surroundings import passes
@@ -46,7 +47,7 @@ from holdfast.turns.machine import added
 if TYPE_CHECKING:
     from holdfast.agent import Agent
     from holdfast.effects.performer import Performer
-    from holdfast.messages import ModelReply
+    from holdfast.models import Model
     from holdfast.runtime.hooking import Hooked
     from holdfast.runtime.recording import Recorder
     from holdfast.runtime.surroundings import Surroundings
@@ -227,21 +228,44 @@ class Compacting:
         prior = prior_of(thread, made)
         for piece in chunks(thread, made, max(made.after, 2_000), most=PIECES):
             question = summary_request(piece, prior, made.cap)
-            said = await respond(
-                model,
-                ModelRequest(
-                    messages=(UserMessage("summary", (Text(question.prompt),), "holdfast"),),
-                    instructions=question.instructions,
-                    settings=Settings(max_output_tokens=question.max_output_tokens),
-                ),
+            request = ModelRequest(
+                messages=(UserMessage("summary", (Text(question.prompt),), "holdfast"),),
+                instructions=question.instructions,
+                settings=Settings(max_output_tokens=question.max_output_tokens),
             )
-            reply = decode_reply(encode(said))  # a model of somebody's own may have put anything into it
-            summary.count(reply, self._around.price(reply, model.name), model.name)
+            reply = await self._replied(model, request, summary)
             found = accept_summary(reply.text, reply.finish, made.cap, self._counter)
             if isinstance(found, Refused):
                 raise ModelError(found.detail, kind=found.reason)
             prior = found
         summary.text = prior
+
+    async def _replied(self, model: Model, request: ModelRequest, summary: _Summary) -> ModelReply:
+        """What the model says, or a hook in its place. What was paid counts, also where it must not be used."""
+        asked = HookRequest(self._hooked.turn, request, "summary")
+        if self._hooked.has("before_model"):
+            match await self._hooked.before_model(asked):
+                case Deny(reason):
+                    raise ModelError(reason, kind="denied")
+                case Answer(value):
+                    reply = ModelReply((Text(str(value)),), "stop", Usage(), "hook", cost=0.0)
+                    summary.count(reply, 0.0, "hook")
+                    return reply
+                case None:
+                    pass
+        said = encode(await respond(model, request))
+        reply = decode_reply(said)  # a model of somebody's own may have put anything into it
+        summary.count(reply, self._around.price(reply, model.name), model.name)
+        if self._hooked.has("after_model"):
+            decision = await self._hooked.after_model(asked, self._cleaned(reply, said))
+            if decision is not None:
+                raise ModelError(decision.reason, kind="denied")
+        return reply
+
+    def _cleaned(self, reply: ModelReply, said: bytes) -> ModelReply:
+        """A reply without secrets."""
+        redactor = self._performer.redactor
+        return decode_reply(redactor.bytes(said, numbers=False)) if redactor.active else reply
 
 
 def _window(name: str) -> int | None:

@@ -20,15 +20,16 @@ from holdfast.models.prices import cost
 from holdfast.names import check_id, check_string
 from holdfast.output import Output
 from holdfast.processes.ids import RUN
-from holdfast.records import Cancelled, Done, ErrorInfo, Failed
+from holdfast.records import ABSENT, Cancelled, Done, ErrorInfo, Failed
 from holdfast.runtime.spending import spent_on
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from holdfast.effects.boundary import Boundary
     from holdfast.effects.performer import Performer
     from holdfast.effects.scopes import Place
+    from holdfast.messages import Attempt
     from holdfast.models.prices import Price
     from holdfast.records import Ask, Outcome
     from holdfast.runtime.surroundings import Surround
@@ -88,23 +89,27 @@ class Completing:
                 if isinstance(decision.outcome, Cancelled):
                     await performer.until_cancelled()
                 return await self._value(question, decision.outcome)
+            tried: list[Attempt] = []
             try:
-                outcome = await self._asked(key, ask, question)
+                outcome = await self._asked(key, ask, question, tried)
             except asyncio.CancelledError:
-                performer.abandon([Cancelled(at=performer.now(), key=key, ask=ask)])
+                performer.abandon([Cancelled(at=performer.now(), key=key, ask=ask, detail=_told(tried))])
                 raise
             return await self._value(question, outcome)
 
-    async def _asked(self, key: str, ask: Ask, question: Question) -> Outcome:
+    async def _asked(self, key: str, ask: Ask, question: Question, tried: list[Attempt]) -> Outcome:
         begun = asyncio.get_running_loop().time()
         crash_point("model.before_call")
         spend = None
         try:
-            reply = self._priced(await respond(question.model, question.request), question.model.name)
+            request = msgspec.structs.replace(question.request, ledger=tried)
+            reply = self._priced(await respond(question.model, request), question.model.name)
             body = self._performer.redactor.bytes(encode(reply), numbers=False)
         except ModelError as error:
             info = ErrorInfo(error.kind[:100], self._performer.redactor.text(error.message))
-            outcome: Outcome = Failed(at=self._performer.now(), key=key, ask=ask, error=info)
+            ms = round((asyncio.get_running_loop().time() - begun) * 1000)
+            detail = _told(error.attempts)
+            outcome: Outcome = Failed(at=self._performer.now(), key=key, ask=ask, error=info, ms=ms, detail=detail)
         except Exception as error:  # noqa: BLE001  a model of somebody's own may raise anything
             outcome = self._performer.failed(key, ask, error, begun)
         else:
@@ -135,6 +140,11 @@ class Completing:
         if complaint is not None:
             raise ModelError(complaint, kind="invalid_output")
         return question.value(reply)
+
+
+def _told(tried: Sequence[Attempt]) -> msgspec.Raw:
+    """The tries of a call that has no reply, as a record holds them."""
+    return msgspec.Raw(encode(tried)) if tried else ABSENT
 
 
 async def complete_once(around: Surround, question: Question, key: str | None) -> Any:  # noqa: ANN401

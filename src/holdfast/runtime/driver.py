@@ -26,7 +26,6 @@ from holdfast.errors import (
     LeaseHeld,
     RuleCorrupt,
     StoreError,
-    WaitUnknown,
 )
 from holdfast.messages import UserMessage
 from holdfast.models.prices import cost
@@ -35,9 +34,9 @@ from holdfast.records import Admitted, Ended, Record, Resumed, Started
 from holdfast.runtime.awaiting import JournalWaits
 from holdfast.runtime.children import agent_under
 from holdfast.runtime.delivering import AT_ONCE, deliver
-from holdfast.runtime.inbox import Interruption, Over, Waiting, interruption, next_due, over
+from holdfast.runtime.inbox import Interruption, Over, Waiting, interruption, next_due, out_of_time, over
 from holdfast.runtime.live import Ring
-from holdfast.runtime.performing import Park, TurnRun
+from holdfast.runtime.performing import HandedOver, Park, TurnRun
 from holdfast.runtime.reading import read_on, read_session
 from holdfast.runtime.services import Services
 from holdfast.runtime.surroundings import Stopping
@@ -64,6 +63,8 @@ if TYPE_CHECKING:
 
 _log: Final = logging.getLogger("holdfast.driver")
 
+LOOK_AT_TIME: Final = 30_000
+"""How often budgets of time are looked at while an effect is under way, in milliseconds."""
 LOOK_AGAIN: Final = 0.25
 """How long to wait with the next look after the store could not be read, in seconds."""
 
@@ -87,6 +88,8 @@ class SessionDrive:
         self._mandate: Mandate | None = None
         self._stopping = False
         self._finished = False
+        self._handed = False
+        """Another agent has the session since: it goes on with the turn."""
         # What came from outside.
         self._news = True
         self._wakes = 0
@@ -103,6 +106,8 @@ class SessionDrive:
         self._open: OpenTurn | None = None
         self._turn: TurnRun | None = None
         self._work: asyncio.Task[Ending] | None = None
+        self._look_at: int | None = None
+        """When budgets of time must be looked at, while an effect is under way."""
         self._interruption: Interruption | None = None
         self._interrupted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._lease: Lease
@@ -163,6 +168,7 @@ class SessionDrive:
             conversation, pending, ready = await read_session(self._store, self.session, lease.head)
             if conversation.seq != lease.head:
                 raise HeadConflict(self.session, lease.head, conversation.seq)
+            self._ledger.watch = conversation.watch.copy()
             self._agent = self._agent_of(conversation, pending)
             await self._serve(conversation, pending, ready, seen)
         finally:
@@ -190,13 +196,15 @@ class SessionDrive:
                 return
             await read_on(self._store, self.session, conversation)
             self._open = conversation.turn
+            if self._handed:
+                self._agent = self._agent_of(conversation, [])
             await self._look()
 
     async def _goes_on(self, turn: OpenTurn | None) -> bool:
         """Whether there is anything more to do, after `turn` has ended or was parked, or with none to go on with."""
         if self._looking is not None:
             await asyncio.gather(self._looking, return_exceptions=True)
-        if self._news or self._interruption is not None:
+        if self._news or self._interruption is not None or self._handed:
             return True
         if self._held_back and (turn is None or turn.parked is None):
             self._held_back = False
@@ -226,6 +234,8 @@ class SessionDrive:
             said = input_of(pending[0].body)
             mandate = said.mandate if isinstance(said, Said) else None
         self._mandate = mandate
+        if self.host is not None:
+            self.host.agent = conversation.agent
         return agent_under(self._around.agents.get(conversation.agent or ""), mandate, self._around.agents)
 
     # ---- which turn ----
@@ -235,8 +245,11 @@ class SessionDrive:
         turn = conversation.turn
         if turn is None:
             return await self._next(conversation)
+        handed, self._handed = self._handed, False
         if not await self._may_resume(turn):
             return None, []
+        if handed:
+            return turn, []  # the same process goes on with it
         return turn, [Resumed(at=self._ledger.now(), run=turn.run, by=self._around.me)]
 
     async def _next(self, conversation: Conversation) -> tuple[OpenTurn | None, list[Record]]:
@@ -296,6 +309,16 @@ class SessionDrive:
                 self._news = True  # whatever came has not been looked at
                 raise
             await self._act_on(pending, ready, seen)
+        await self._look_at_time()
+
+    async def _look_at_time(self) -> None:
+        """Stop the open turn if a budget of time is used up, also in the middle of an effect."""
+        turn, due = self._turn, self._look_at
+        if turn is None or due is None or due > self._ledger.now() or self._interruption is not None:
+            return
+        out = await turn.out_of_time()
+        if out is not None and turn is self._turn and self._work is not None:
+            self._interrupt(Interruption(out_of_time(out)))
 
     async def _pending(self) -> list[Input]:
         """All that waits: a request to stop may stand behind a thousand others."""
@@ -355,8 +378,15 @@ class SessionDrive:
         """The open turn must stop if somebody asked for it, or if its time is up. The first reason stays."""
         if self._open is None or self._interruption is not None:
             return
-        self._interruption = interruption(self._inbox, self._open, self._ledger.now())
-        if self._interruption is not None and not self._interrupted.done():
+        found = interruption(self._inbox, self._open, self._ledger.now())
+        if found is not None:
+            self._interrupt(found)
+
+    def _interrupt(self, found: Interruption) -> None:
+        """Stop the open turn. The first reason stays."""
+        if self._interruption is None:
+            self._interruption = found
+        if not self._interrupted.done():
             self._interrupted.set_result(None)
 
     def _over(self) -> list[Over]:
@@ -387,7 +417,9 @@ class SessionDrive:
         if self._alarm is not None:
             self._alarm.cancel()
             self._alarm = None
-        due = next_due(self._inbox, self._open, self._agent)
+        look = None if self._interruption is not None else self._look_at
+        dues = (next_due(self._inbox, self._open, self._agent), look)
+        due = min((due for due in dues if due is not None), default=None)
         if due is not None:
             delay = max(0.0, (due - self._ledger.now()) / 1000)
             self._alarm = asyncio.get_running_loop().call_later(min(delay, 30.0), self.notify)
@@ -410,8 +442,8 @@ class SessionDrive:
                 ending = await self._work_on(run)
         finally:
             await run.performer.close("ended")
-            self._turn = None
-        if turn.parked is None:
+            self._turn, self._look_at = None, None
+        if turn.parked is None and not self._handed:  # else a request to stop it must still find it
             self._open, self._interruption = None, None
             self._interrupted = asyncio.get_running_loop().create_future()
         return None if ending is None else TurnEnded(turn.run, turn.inputs.keys(), ending, run.answer(ending))
@@ -436,6 +468,11 @@ class SessionDrive:
             ending = _ending(run, work)
         except Park as park:
             await self._park(run, park.waits)
+            return None
+        except HandedOver:
+            await run.settle()
+            crash_point("handoff.after")
+            self._handed = True
             return None
         except asyncio.CancelledError:
             # The drive itself is cancelled: nothing is recorded, and whoever drives next goes on.
@@ -500,6 +537,9 @@ class SessionDrive:
         turn.pinned |= {message.id for record, message in admitted if record.input in pinned}
         return admitted
 
+    def knows(self, agent: str) -> bool:
+        return agent_under(self._around.agents.get(agent), self._mandate, self._around.agents) is not None
+
     async def boundary(self) -> None:
         if self._stopping:
             raise Stopping
@@ -510,10 +550,24 @@ class SessionDrive:
     ) -> Wait:
         return await self._waits.open_wait(name, deadline, kind=kind, body=body)
 
+    async def close_wait(self, name: str) -> None:
+        await self._waits.close_wait(name)
+
     async def spent(self, agent: str, day: int | None) -> Spend:
         return await self._store.spent(agent, day)
 
-    async def below(self, run: str) -> Used:
+    def worked(self) -> tuple[int, int]:
+        now, watch = self._ledger.now(), self._ledger.watch
+        return (0, now) if watch is None else (watch.total, watch.last(now))
+
+    def let_run(self, ms: int | None) -> None:
+        if ms is None and self._look_at is None:
+            return
+        # Others may use it up sooner.
+        self._look_at = None if ms is None else self._ledger.now() + min(ms, LOOK_AT_TIME)
+        self._set_alarm()
+
+    async def below(self, run: str | None) -> Used:
         return (await self._around.children.below(self.session, run)).used
 
     async def always(self, agent: str, subject: Subject) -> bool:
@@ -523,10 +577,6 @@ class SessionDrive:
             _log.error("%s; nothing is allowed by stored rules", error)
             return False
         return answered([rule.body for rule in stored], subject)
-
-    async def drop_wait(self, name: str) -> None:
-        with suppress(WaitUnknown):
-            await self._store.cancel_wait(self.session, name)
 
     def token(self, name: str) -> str:
         return self._waits.token(name)
@@ -568,7 +618,7 @@ def _ending(run: TurnRun, work: asyncio.Task[Ending]) -> Ending:
     """How the turn ended; a bug of ours or of a model fails the turn, and the session goes on."""
     try:
         return work.result()
-    except (HoldfastError, Stopping, Park):
+    except (HoldfastError, Stopping, Park, HandedOver):
         raise
     except (Exception, GeneratorExit) as error:  # noqa: BLE001  whatever it was, the turn gets an ending
         run.performer.check_halted()

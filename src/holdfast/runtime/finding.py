@@ -18,6 +18,8 @@ from holdfast.tools.context import Context
 from holdfast.tools.definition import NotDone
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
     from holdfast.effects.performer import Performer
     from holdfast.messages import ToolCall
     from holdfast.records import Outcome
@@ -47,16 +49,20 @@ class Finder:
         self._performer = performer
         self._recorder = recorder
 
-    async def found(self, call: Interrupted) -> Outcome | None:
+    async def found(
+        self, call: Interrupted, later: Callable[[], Awaitable[Outcome | None]] | None = None
+    ) -> Outcome | None:
         """What came of it; None when it is certain that nothing did: then it is to be performed now.
 
-        First `reconcile` of the tool is asked. If that can't tell, a person is, where the tool wants it so; otherwise
-        nobody can say.
+        First `reconcile` of the tool is asked. If that can't tell, `later` may: the result may be given from outside.
+        Then a person is asked, where the tool wants it so; otherwise nobody can say.
         """
         look = next_look(self._performer.past, call.key)
         outcome: Outcome | None = Unknown(at=self._performer.now(), key=call.key)
         if call.tool is not None and call.tool.reconcile is not None and call.bound is not None:
             outcome = await self._reconciled(call, call.tool, call.bound, look)
+        if isinstance(outcome, Unknown) and later is not None:
+            outcome = await later() or outcome
         if isinstance(outcome, Unknown) and call.tool is not None and call.tool.on_interrupt == "ask":
             outcome = await self._asked(call, look)
         if outcome is not None:

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from holdfast.agent import Agent
+    from holdfast.policy.limits import OutOf
     from holdfast.store.contract import Input
     from holdfast.turns import OpenTurn
 
@@ -104,6 +105,11 @@ def _means(stop: Stop, turn: OpenTurn) -> bool:
 
 def _cancelled(reason: str) -> Ending:
     return Ending("cancelled", "cancelled", reason)
+
+
+def out_of_time(out: OutOf) -> Ending:
+    """The end of a turn that a budget of time stops in the middle of an effect."""
+    return Ending("limit", out.code, out.message, "limit", allowed=out.allowed, used=out.used)
 
 
 def _too_late() -> Ending:

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from holdfast.turns.keys import DEFERRAL
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -39,7 +41,8 @@ def left_by_itself(past: Past, key: str) -> bool:
     """Whether the call was left in order, to wait: then nothing of it was interrupted, and it may run again."""
     waiting = False
     for name, found in _below(past, key):
-        if not name.startswith((f"{key}/{LOOK}", *_decided(key))) and found.ask().kind == "await_event":
+        apart = (f"{key}/{LOOK}", f"{key}/{DEFERRAL}", *_decided(key))
+        if not name.startswith(apart) and found.ask().kind == "await_event":
             waiting = found.outcome is None
     return waiting
 
@@ -48,8 +51,8 @@ def only_waits(past: Past, key: str) -> bool:
     """Whether the call did nothing that is recorded but wait, and nobody has answered it."""
     apart = (f"{key}/{ATTEMPT}", *_decided(key))
     below = {name: found for name, found in _below(past, key) if not name.startswith(apart)}
-    if any(name.startswith(f"{key}/{LOOK}") for name in below):
-        return False  # it was interrupted once, and somebody is finding out
+    if any(name.startswith((f"{key}/{LOOK}", f"{key}/{DEFERRAL}")) for name in below):
+        return False  # it was interrupted once, and somebody is finding out; or somebody outside has been asked
     waits = [found for found in below.values() if found.ask().kind == "await_event" and found.outcome is None]
     return bool(waits) and len(waits) == len(below)
 

@@ -14,7 +14,8 @@ from holdfast.crashpoints import crash_point
 from holdfast.effects.canonical import digest_of_bytes
 from holdfast.effects.replay import Again, Begin, Decision, SettleUnknown
 from holdfast.effects.scopes import Place, current
-from holdfast.errors import InvariantBroken, PayloadTooLarge, Suspended
+from holdfast.effects.values import decode_value
+from holdfast.errors import AttachmentUnknown, InvalidArgument, InvariantBroken, PayloadTooLarge, Suspended
 from holdfast.messages import Attachment, ToolCall, ToolResult
 from holdfast.records import ABSENT, Ask, Blob, ErrorInfo, Failed, Unknown
 from holdfast.runtime.finding import Finder
@@ -24,10 +25,21 @@ from holdfast.spawning import unwound
 from holdfast.tools import crowding
 from holdfast.tools.context import Context
 from holdfast.tools.cutting import Whole
+from holdfast.tools.deferral import Deferred
 from holdfast.tools.definition import Complaint
 from holdfast.tools.paging import READER
 from holdfast.tools.processes import spawning
-from holdfast.tools.results import complained, leaves, malformed, raised, said_by, timed_out, unknown_tool
+from holdfast.tools.results import (
+    MAX_TEXT,
+    complained,
+    leaves,
+    malformed,
+    raised,
+    said_by,
+    shorten,
+    timed_out,
+    unknown_tool,
+)
 from holdfast.tools.returned import as_text, long_json, long_text
 from holdfast.turns.answers import result_of
 
@@ -36,6 +48,7 @@ if TYPE_CHECKING:
 
     from holdfast.effects.performer import Performer
     from holdfast.records import Outcome, Record
+    from holdfast.runtime.deferring import Deferring, Reply
     from holdfast.runtime.recording import Recorder
     from holdfast.tools.context import Caller
     from holdfast.tools.definition import AnyTool, Bound
@@ -62,12 +75,14 @@ class Call:
     """How it ended, with its whole value."""
     waits: tuple[str, ...] = ()
     """What it waits for: a person, or somebody outside."""
+    deferred: bool = False
+    """Its tool has come to its end, and only the answer of somebody outside is missing."""
     begun: bool = False
     idempotency: str | None = None
     """What makes it recognisable to the outside world, where its key does not say."""
-    before: list[Record] = field(default_factory=list["Record"])
+    before: list[Record] = field(default_factory=list)
     """What was decided about it, to be recorded together with its intent."""
-    consumes: list[str] = field(default_factory=list[str])
+    consumes: list[str] = field(default_factory=list)
     """Approvals that are used up with it."""
     given: bytes | None = None
     """What comes of it, where somebody decided that it is not to be made."""
@@ -153,13 +168,16 @@ class Spill(Protocol):
 class Invoker:
     """Carries out calls on behalf of one turn, or of one task."""
 
-    def __init__(self, caller: Caller, performer: Performer, recorder: Recorder, *, reads_on: bool = False) -> None:
+    def __init__(
+        self, caller: Caller, performer: Performer, recorder: Recorder, deferring: Deferring, *, reads_on: bool = False
+    ) -> None:
         self._reads_on = reads_on
         """Whether the model has the tool that reads what was too long to be shown."""
         self._caller = caller
         self._performer = performer
         self._clean = performer.redactor.text
         self._recorder = recorder
+        self._deferring = deferring
         self._finder = Finder(caller, performer, recorder)
         self._tried: dict[str, int] = {}
         self._loop = asyncio.get_running_loop()
@@ -171,8 +189,12 @@ class Invoker:
 
         A call that takes longer than `budget` seconds goes to `spill`, unless it has recorded steps of its own.
         """
+        if self._deferring.returned(prepared.key):
+            begin(prepared)
+            prepared.begun = True
+            return await self._replied(prepared)
         if isinstance(prepared.decision, SettleUnknown):
-            found = await self._finder.found(prepared)
+            found = await self._found(prepared)
             if found is not None:
                 return found
             prepared.decision = Again()
@@ -180,6 +202,9 @@ class Invoker:
             return self._failed(prepared, prepared.refused, 0)
         begin(prepared)
         prepared.begun = True
+        return await self._performed(prepared, budget, spill)
+
+    async def _performed(self, prepared: Call, budget: float | None, spill: Spill | None) -> Outcome:
         tool, bound = _ready(prepared)
         context = Context(self._caller, prepared.key, prepared.call.id, tool.name, idempotency=prepared.idempotency)
         place = Place(self._performer, prepared.key, inside=True)
@@ -206,6 +231,22 @@ class Invoker:
             if not work.handed_over:
                 await unwound(task)
             raise
+
+    async def _found(self, prepared: Call) -> Outcome | None:
+        """What came of a call that was interrupted. Somebody outside may have been asked for its result by then."""
+        if not self._deferring.begun(prepared.key):
+            return await self._finder.found(prepared)
+        early = await self._deferring.early(prepared.key)
+        if early is not None:
+            return await self._replied(prepared)
+
+        async def later() -> Outcome | None:
+            prepared.deferred = True
+            reply = await self._deferring.reply(prepared.key)
+            prepared.deferred = False
+            return await self._outcome_of(prepared, reply) if reply.given else None
+
+        return await self._finder.found(prepared, later)
 
     async def finished(self, work: Work) -> Outcome:
         """How a call that runs in a task of its own ends. If this is cancelled, so is the call."""
@@ -238,11 +279,16 @@ class Invoker:
         )
         self._recorder.submit([failed], patient=True)
 
-    async def _settled(self, prepared: Call, begun: float, value_of: Awaitable[object]) -> Outcome:
+    async def _settled(  # noqa: PLR0911  one for each way in which it ends
+        self, prepared: Call, begun: float, value_of: Awaitable[object]
+    ) -> Outcome:
         tool, _ = _ready(prepared)
         try:
             value = await value_of
             crash_point("tool.after_run")
+            if isinstance(value, Deferred):
+                self._hand_over(prepared, cast("Deferred[Any]", value))
+                return await self._replied(prepared)
             refs: list[Blob] = []
             kept: list[Blob] = []
             if _holds_file(value):
@@ -267,6 +313,37 @@ class Invoker:
             return self._failed(prepared, raised(error, self._clean), begun)
         return await self._performer.succeeded(prepared.key, prepared.asked, body, begun, tuple(refs), tuple(kept))
 
+    # ---- results that come later ----
+
+    def _hand_over(self, prepared: Call, deferred: Deferred[Any]) -> None:
+        if deferred.call != prepared.key:
+            message = "it returned the deferral of another call; make one with `await ctx.defer()` in each call"
+            raise InvalidArgument("result", deferred, message)
+        self._deferring.hand_over(prepared.key, deferred)
+
+    async def _replied(self, prepared: Call) -> Outcome:
+        """What somebody outside gave as the result; the call is left here until then."""
+        prepared.deferred = True
+        reply = await self._deferring.reply(prepared.key)
+        prepared.deferred = False
+        return await self._outcome_of(prepared, reply)
+
+    async def _outcome_of(self, prepared: Call, reply: Reply) -> Outcome:
+        begun = self._loop.time()
+        if reply.error is not None:
+            message = shorten(self._clean(reply.error.message), MAX_TEXT)
+            return self._failed(prepared, ErrorInfo(reply.error.kind, message), begun)
+        tool = prepared.tool
+        if tool is None:  # it is gone, and its last call has its answer all the same
+            return await self._performer.succeeded(prepared.key, prepared.asked, reply.body, begun)
+        complaint = _complaint(tool, reply.body) if reply.given else None
+        if complaint is not None:
+            said = f"what was answered is no result of {tool.name}: {self._clean(complaint)}"
+            return self._failed(prepared, ErrorInfo("AnswerInvalid", said), begun)
+        kept: list[Blob] = []
+        body = await self._body(tool, decode_value(reply.body), kept, prepared.room or tool.output_limit)
+        return await self._performer.succeeded(prepared.key, prepared.asked, body, begun, (), tuple(kept))
+
     async def _body(self, tool: AnyTool, value: object, kept: list[Blob], limit: int) -> bytes:
         """The JSON of what a tool gave. What is too long for the model is kept apart, and told with its ends."""
         value = self._performer.redactor.value(as_text(value))  # before it is cut: half a secret is one, too
@@ -290,6 +367,12 @@ class Invoker:
             blob = await self._performer.keep(value.data)
             refs.append(blob)
             return Attachment(blob.digest, value.media_type, blob.size, value.name)
+        if isinstance(value, Attachment):
+            if self._caller.host is None:
+                raise AttachmentUnknown(value.digest, self._caller.session)
+            found: Attachment = await self._caller.host.attached(value)  # a digest may come from the model
+            refs.append(Blob(found.digest, found.size))
+            return found
         if depth < FILES_DEPTH and isinstance(value, list | tuple):
             return [await self._kept(item, refs, depth + 1) for item in cast("list[object]", value)]
         if depth < FILES_DEPTH and type(value) is dict:
@@ -335,9 +418,9 @@ class TimedOut(Exception):
 
 async def _attempt(tool: AnyTool, bound: Bound, context: Context, place: Place) -> object:
     async with crowding.place(tool):  # outside of the time that it may take: it has not begun
-        if tool.timeout is None:
-            return await _call(tool, bound, context, place)
-        return await _timed(tool, bound, context, place, tool.timeout)
+        if tool.timeout is not None:
+            return await _timed(tool, bound, context, place, tool.timeout)
+        return await _call(tool, bound, context, place)
 
 
 async def _call(tool: AnyTool, bound: Bound, context: Context, place: Place) -> object:
@@ -374,13 +457,27 @@ def _ready(prepared: Call) -> tuple[AnyTool, Bound]:
     return prepared.tool, prepared.bound
 
 
+def _complaint(tool: AnyTool, body: bytes) -> str | None:
+    from holdfast.tools.returning import complaint_about  # noqa: PLC0415  pydantic only when it is needed
+
+    return complaint_about(tool.function, body)
+
+
+_NO_FILES: Final = frozenset((str, int, float, bool, bytes, type(None)))
+
+
 def _holds_file(value: Any, depth: int = 0) -> bool:  # noqa: ANN401  whatever a tool gave
-    if isinstance(value, File):
+    if type(value) in _NO_FILES:
+        return False
+    if isinstance(value, File | Attachment):
         return True
     if depth == FILES_DEPTH:
         return False
+    items: Iterable[object]
     if isinstance(value, list | tuple):
-        return any(_holds_file(item, depth + 1) for item in cast("list[object]", value))
-    return type(value) is dict and any(
-        _holds_file(item, depth + 1) for item in cast("dict[object, object]", value).values()
-    )
+        items = cast("list[object]", value)
+    elif type(value) is dict:
+        items = cast("dict[object, object]", value).values()
+    else:
+        return False
+    return any(_holds_file(item, depth + 1) for item in items if type(item) not in _NO_FILES)

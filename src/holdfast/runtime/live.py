@@ -71,8 +71,10 @@ class Ring:
             return
         wall, mono, _ = self._clock.read()
         self.last += 1
-        self._items.append(_Item(self.last, wall, mono, kind, turn, seq, fields))
-        self._trim(mono)
+        items = self._items
+        items.append(_Item(self.last, wall, mono, kind, turn, seq, fields))
+        if len(items) > MAX_EVENTS or items[0].mono < mono - MAX_AGE_MS:
+            self._trim(mono)
         self._touched(self.session)
 
     def _merged(self, kind: type[LiveEvent], turn: str, seq: int, text: str) -> bool:

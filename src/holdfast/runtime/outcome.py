@@ -14,7 +14,7 @@ from holdfast.runtime.reading import read_page
 from holdfast.turns import Conversation, Ending, keys
 from holdfast.turns.conversation import Stop, input_of
 from holdfast.turns.ending import Blame  # noqa: TC001  msgspec reads the annotations
-from holdfast.turns.machine import answer_of
+from holdfast.turns.machine import added, answer_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -51,11 +51,25 @@ class TurnOutcome(msgspec.Struct, frozen=True, kw_only=True):
     """What sub-agents of the turn used, besides; those that go on in the background as far as they were."""
     children_cost: float | None = 0.0
     """In US dollars; None where a price is not known."""
+    agent: str | None = None
+    """Who had the session when the turn ended; None where nobody had begun it."""
+    handoffs: int = 0
+    """How often the turn was handed over to another agent."""
 
     @property
     def ok(self) -> bool:
         """Whether the turn completed."""
         return self.status == "completed"
+
+    @property
+    def total_usage(self) -> Usage:
+        """What the turn used, with its sub-agents on all levels."""
+        return self.usage + self.children
+
+    @property
+    def total_cost(self) -> float | None:
+        """In US dollars, with sub-agents; None where a price is not known."""
+        return added(self.cost, self.children_cost)
 
 
 class TurnReader:
@@ -151,6 +165,8 @@ class TurnReader:
             cost=ending.cost,
             allowed=ending.allowed,
             used=ending.used,
+            agent=ending.agent,
+            handoffs=ending.handoffs,
         )
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from functools import cached_property
+from dataclasses import replace
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -16,21 +17,23 @@ from holdfast.effects.performer import Performer, bounded
 from holdfast.effects.replay import Answer, Repeat, fold
 from holdfast.errors import InvariantBroken, ReplayMismatch
 from holdfast.messages import Usage
-from holdfast.policy.limits import ASKING, Budget, Used, exceeded, over, running
+from holdfast.policy.limits import ASKING
 from holdfast.policy.mandates import joined, limited, taint_under
 from holdfast.policy.subject import Taint
 from holdfast.records import Ask, Done, Ended, Parked
 from holdfast.runtime.asking import Asking
 from holdfast.runtime.authorising import Authorising
 from holdfast.runtime.awaiting import Awaiting
+from holdfast.runtime.budgeting import Budgeting
 from holdfast.runtime.calling import Calling, Park
 from holdfast.runtime.carrying import Carrying
 from holdfast.runtime.compacting import Compacting
+from holdfast.runtime.deferring import Deferring
+from holdfast.runtime.handing import HandedOver, Handing
 from holdfast.runtime.hooking import Hooked
 from holdfast.runtime.programs import Means, Programs
 from holdfast.runtime.recording import Recorder
-from holdfast.runtime.spending import spent_by, used_of
-from holdfast.store.spending.contract import day_of
+from holdfast.runtime.spending import spent_by
 from holdfast.tools.paging import READER
 from holdfast.turns import (
     CallModel,
@@ -45,9 +48,9 @@ from holdfast.turns import (
     respond,
     start,
 )
-from holdfast.turns.bounding import no_room
+from holdfast.turns.bounding import used_up
 from holdfast.turns.conversation import Entered, checkpoint_of
-from holdfast.turns.machine import answer_of
+from holdfast.turns.machine import answer_of, go_on, paid
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -56,12 +59,14 @@ if TYPE_CHECKING:
     from holdfast.agent import Agent
     from holdfast.effects.performer import Ledger
     from holdfast.messages import UserMessage
-    from holdfast.policy.limits import OutOf
+    from holdfast.policy.limits import OutOf, Used
     from holdfast.records import Record
     from holdfast.runtime.surroundings import Surroundings
-    from holdfast.turns.machine import Effect, Response, TurnState
+    from holdfast.tools.deferral import Deferred
+    from holdfast.turns import Results
+    from holdfast.turns.machine import Effect, Response, Rules, TurnState
 
-__all__ = ["Park", "TurnRun"]
+__all__ = ["HandedOver", "Park", "TurnRun"]
 
 BEGUN: Final = "/%begun"
 """What is put to the name of a turn to name what hooks decided before it began."""
@@ -69,10 +74,20 @@ _reasons: Final = msgspec.json.Decoder(str | None)
 
 
 class TurnRun:
-    """One turn, driven from its beginning or from where its records end."""
+    """One turn, driven from its beginning or from where its records end, as long as one agent has it.
 
-    def __init__(
-        self, around: Surroundings, agent: Agent | None, turn: OpenTurn, ledger: Ledger, *, strict: bool = False
+    `until` is the effect after which the agent is known to have handed it over.
+    """
+
+    def __init__(  # noqa: PLR0913
+        self,
+        around: Surroundings,
+        agent: Agent | None,
+        turn: OpenTurn,
+        ledger: Ledger,
+        *,
+        strict: bool = False,
+        until: int = 0,
     ) -> None:
         if agent is not None and turn.mandate is not None:
             agent = agent.narrowed(limits=limited(agent.limits, turn.mandate))
@@ -90,20 +105,28 @@ class TurnRun:
         self._here: TurnState | None = None
         """Where the turn is, from its beginning on."""
         self._strict = strict
+        self._until = until
         self._recorded = _numbers(turn)
         self._last = max(self._recorded, default=0)
         self._loop = asyncio.get_running_loop()
         self._recorder = Recorder(self.performer)
         self._waits = Awaiting(around, self.performer, self._recorder)
+        self._budgeting: Budgeting | None = None
+        if agent is not None and not strict:
+            self._budgeting = Budgeting(around, agent, turn, self.performer.now)
+        self._deferring = Deferring(around, self.performer, self._recorder)
         budget = around.inline_budget if agent is None or agent.inline_budget is None else agent.inline_budget
         hooks = () if agent is None else (*around.hooks, *agent.hooks)
         self._hooked = Hooked(hooks, around, "" if agent is None else agent.name, turn.run)
-        self._taint: Taint = taint_under(turn.mandate)
+        self._taint: Taint = joined(taint_under(turn.mandate), turn.taint)
+        self._tainted = agent is not None and agent.wary
+        """Whether anybody wants to know what is taken in."""
         self._carrying = Carrying(
             around,
             self,
             self.performer,
             self._recorder,
+            self._deferring,
             authorising=self._authoriser(around, agent),
             budget=budget,
             spills=self._spills,
@@ -114,8 +137,15 @@ class TurnRun:
         if agent is not None and agent.mode == "code":
             means = Means(around, agent, self.performer, self._recorder, self._carrying, self._room)
             self._programs = Programs(means, turn.variables)
-        shown = {} if agent is None else agent.shown
-        self._calling = Calling(shown, self.performer, self._recorder, self._carrying, self._programs)
+        self._calling = Calling(
+            {} if agent is None else agent.shown,
+            self.performer,
+            self._recorder,
+            self._carrying,
+            self._deferring,
+            handing=None if agent is None else Handing(agent, turn, self.performer, around.knows),
+            programs=self._programs,
+        )
 
     def _authoriser(self, around: Surroundings, agent: Agent | None) -> Authorising | None:
         """Who decides about calls; nobody where there is nothing to decide."""
@@ -135,22 +165,26 @@ class TurnRun:
         return Asking(around, self.run, agent, performer, self._recorder, self._hooked, compacting)
 
     async def finish(self) -> Ending:
-        """Drive the turn to its end; answers how it ended. Raises `Park` when it has to wait for somebody."""
+        """Drive the turn to its end; answers how it ended.
+
+        Raises `Park` when it has to wait for somebody, `HandedOver` when another agent is to go on with it.
+        """
         turn, asking = self._turn, self._asking
         denied = await self._begun(turn)
         if denied is not None:
             return denied
         # What was read in earlier turns is still in the conversation, or in a summary of it.
-        if self._agent is not None and self._agent.guarded:
+        if self._agent is not None and self._tainted:
             self._taint = joined(self._taint, self._agent.taint_of(turn.heard))
         if turn.noticed:
             self._noticed()
         self._entering(turn.said)
-        state = start(turn.run, asking.rules, turn.before, turn.said, turn.position, self._last)
+        state = self._opening(turn, self._rules(asking.rules))
         while True:
             self._here = state
             if self.stopped:  # a tool may have swallowed the cancellation; the turn goes no further
                 raise asyncio.CancelledError
+            await self._recorder.keep_up()
             effect = poll(state)
             out = await self._out_of(state, effect)
             if out is not None:
@@ -159,66 +193,77 @@ class TurnRun:
             match effect:
                 case Finish(ending=ending):
                     self.performer.check_complete()
-                    return ending
+                    return msgspec.structs.replace(ending, **self._who())
                 case CallModel():
-                    response: Response = await asking.respond(effect, self._expect(effect.id, "model"))
+                    judge = partial(self._after_room, state, effect)
+                    response: Response = await asking.respond(effect, self._expect(effect.id, "model"), judge)
                 case RunTools():
-                    self._expect(effect.id, "tools")
-                    response = await self._calling.perform(effect, self._taint)
-                    if self._programs is not None:
-                        self._taint = self._programs.taint
-                    elif self._agent is not None and self._agent.guarded:
-                        self._taint = self._agent.taint_after(self._taint, response.results)
+                    response = await self._results(effect)
                 case Checkpoint():
                     inputs = response = await self._checkpoint(effect)
                     self._entering(inputs.messages)
             state = self._state = respond(state, effect.id, response)
 
+    async def _results(self, effect: RunTools) -> Results:
+        self._expect(effect.id, "tools")
+        results = await self._calling.perform(effect, self._taint)
+        if effect.id == self._until:
+            self.performer.check_complete()
+        if self._calling.handed or effect.id == self._until:
+            raise HandedOver
+        if self._agent is not None and self._tainted:
+            before = self._taint if self._programs is None else self._programs.taint
+            self._taint = self._agent.taint_after(before, results.results)
+        return results
+
+    def _opening(self, turn: OpenTurn, rules: Rules) -> TurnState:
+        """Where the turn begins, or where another agent has taken it over."""
+        if not turn.goes_on:
+            return start(turn.run, rules, turn.before, turn.said, turn.position, self._last)
+        state = start(turn.run, rules, turn.before, (), turn.position, self._last)
+        return go_on(msgspec.structs.replace(state, **msgspec.structs.asdict(turn.carried)), turn.goes_on)
+
+    def _rules(self, rules: Rules) -> Rules:
+        """What bounds the turn, with what the session leaves it."""
+        session = None if self._agent is None else self._agent.limits.session
+        if session is None or session.steps is None:
+            return rules
+        return replace(rules, session_steps=session.steps - self._turn.used.steps)
+
     async def _out_of(self, state: TurnState, effect: Effect) -> OutOf | None:
         """The budget of the session or the agent that leaves no room for an effect that is new."""
-        agent = self._agent
-        if agent is None or effect.id <= self._last or self._strict:
+        if self._budgeting is None:
             return None
-        if not (agent.limits.beyond_turn or agent.delegates):
-            return None
-        if isinstance(effect, CallModel):
-            return await self._beyond(agent, state, ASKING)
-        if isinstance(effect, RunTools):
-            return await self._beyond(agent, state, running(len(effect.calls)))
-        return None
+        return await self._budgeting.out_of(state, effect, self._last, self._recorder.settle)
 
     async def _room(self, within: Used, ahead: Used) -> OutOf | None:
         """The limit that leaves no room for what lies ahead, after what the batch under way has used so far."""
-        state, agent = self._here, self._agent
-        if state is None or agent is None or self._strict:
+        state = self._here
+        if state is None or self._budgeting is None:
             return None
         state = msgspec.structs.replace(state, used=state.used + within)
-        out = no_room(state, self._last + 1, ahead)
-        if out is not None or not (agent.limits.beyond_turn or agent.delegates):
-            return out
-        return await self._beyond(agent, state, ahead)
+        return used_up(state, ahead) or await self._budgeting.room(state.used, within, ahead, self._recorder.settle)
 
-    async def _beyond(self, agent: Agent, state: TurnState, ahead: Used) -> OutOf | None:
-        limits, name = agent.limits, agent.name
-        below = await self._around.below(self.run) if agent.delegates else Used()
-        if below != Used():
-            budget = Budget(tokens=limits.tokens, cost_usd=limits.cost_usd)
-            out = over(budget, state.used + below, ahead, "family")
-            if out is not None:
-                return out
-        if limits.daily is not None or limits.total is not None:
-            await self._recorder.settle()  # what this turn has used is counted with its records
-        today = day_of(self.performer.now())
-        day = Used() if limits.daily is None else used_of(await self._around.spent(name, today))
-        total = Used() if limits.total is None else used_of(await self._around.spent(name, None))
-        session = self._turn.used + state.used + below
-        return exceeded(limits, turn=state.used, session=session, day=day, total=total, ahead=ahead)
+    async def _after_room(self, state: TurnState, effect: CallModel, usage: Usage, cost: float | None) -> OutOf | None:
+        """The budget that leaves no room for a model call after what making room for it took."""
+        state = paid(state, usage, cost)
+        out = used_up(state, ASKING)
+        if out is not None or self._budgeting is None:
+            return out
+        return await self._budgeting.out_of(state, effect, effect.id - 1, self._recorder.settle)
+
+    async def out_of_time(self) -> OutOf | None:
+        """The budget of time that is used up, whatever is under way."""
+        return None if self._budgeting is None else await self._budgeting.out_of_time()
 
     def _spills(self) -> bool:
         """Whether one more call may go on in the background."""
         most = None if self._agent is None else self._agent.limits.background
         used = 0 if self._state is None else self._state.used.background
-        return most is None or used + self._carrying.spilled < most
+        if most is not None and used + self._carrying.spilled >= most:
+            return False
+        shared = None if self._budgeting is None else self._budgeting.tasks
+        return shared is None or self._carrying.spilled < shared
 
     async def _begun(self, turn: OpenTurn) -> Ending | None:
         """Let hooks see that the turn begins; how it ends if one of them does not want it."""
@@ -228,20 +273,26 @@ class TurnRun:
         else:
             done = known[0].outcome if known else None
             denied = _reasons.decode(bytes(done.value)) if isinstance(done, Done) else None
-        return None if denied is None else Ending("failed", "denied", denied, "caller")
+        used = self.so_far() if turn.goes_on else self._who()
+        return None if denied is None else Ending("failed", "denied", denied, "caller", **used)
 
     async def _asked_before(self, turn: OpenTurn) -> str | None:
         """Ask the hooks whether the turn may begin; what they say is recorded."""
         reason: str | None = None
-        if self._hooked.has("before_turn"):
-            decision = await self._hooked.before_turn()
+        # Those of the runtime have seen the turn begin; those of an agent that takes it over have not.
+        own = () if self._agent is None else self._agent.hooks
+        hooked = Hooked(own, self._around, self._hooked.turn.agent, turn.run) if turn.goes_on else self._hooked
+        if hooked.has("before_turn"):
+            decision = await hooked.before_turn()
             reason = None if decision is None else bounded(decision.reason)
             ask = Ask("sample", "hook", digest_of_bytes("hook", turn.run.encode()))
             value = msgspec.Raw(msgspec.json.encode(reason))
-            done = Done(at=self.performer.now(), key=f"{turn.run}{BEGUN}", ask=ask, value=value)
+            key = f"{turn.run}{BEGUN}.{turn.handoffs}" if turn.handoffs else f"{turn.run}{BEGUN}"
+            done = Done(at=self.performer.now(), key=key, ask=ask, value=value)
             self._recorder.submit([done])
             await self._recorder.settle()
-        await self._entered(turn.said)
+        if not turn.goes_on:
+            await self._entered(turn.said)
         return reason
 
     def _entering(self, messages: Iterable[UserMessage]) -> None:
@@ -251,7 +302,7 @@ class TurnRun:
 
     def _noticed(self) -> None:
         """A notification may tell what any of the agent's tools gave."""
-        if self._agent is not None and self._agent.guarded:
+        if self._agent is not None and self._tainted:
             may = self._agent.taint_of(self._agent.tools)
             self._taint = Taint(
                 untrusted_input=self._taint.untrusted_input or may.untrusted_input,
@@ -310,9 +361,13 @@ class TurnRun:
         unfinished = None if self._agent is None else self._asking.unfinished
         usage = counted.usage + room if self._state is not None else counted.usage
         if unfinished is None:
-            return {"steps": counted.steps, "usage": usage, "cost": counted.cost}
+            return {"steps": counted.steps, "usage": usage, "cost": counted.cost, **self._who()}
         # What a reply cost that was broken off nobody says.
-        return {"steps": counted.steps + 1, "usage": usage, "cost": None, "answer": unfinished.answer}
+        return {"steps": counted.steps + 1, "usage": usage, "cost": None, "answer": unfinished.answer, **self._who()}
+
+    def _who(self) -> dict[str, Any]:
+        """Who has the turn, and how often it was handed over."""
+        return {"agent": None if self._agent is None else self._agent.name, "handoffs": self._turn.handoffs}
 
     def park(self, waits: tuple[str, ...]) -> Parked:
         """Record that the turn waits."""
@@ -339,8 +394,8 @@ class TurnRun:
     def left_over(self) -> Iterator[Record]:
         """Outcomes for what was under way when the turn was stopped: the words so far, and calls that were begun."""
         now = self.performer.now()
-        if self._agent is not None and self._asking.unfinished is not None:
-            yield self._asking.unfinished.outcome(self._agent.model.name, now)
+        if self._agent is not None:
+            yield from self._asking.left_over(now)
         if self._programs is not None:
             yield from self._programs.left_over(now)
         yield from self._calling.left_over(self._turn, now, resumed=self._state is not None)
@@ -352,6 +407,9 @@ class TurnRun:
 
     async def wait(self, key: str, name: str, occurrence: int, timeout: timedelta | float | None) -> Any:  # noqa: ANN401
         return await self._waits.wait(key, name, occurrence, timeout)
+
+    async def defer(self, key: str, timeout: timedelta | float, default: object) -> Deferred[Any]:
+        return await self._deferring.defer(key, timeout, default)
 
     def progress(self, key: str, note: str | None, fraction: float | None) -> None:
         try:

@@ -8,6 +8,7 @@ import inspect
 import secrets as chance
 import uuid
 from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 import msgspec
@@ -42,6 +43,9 @@ from holdfast.processes.state import Registration
 from holdfast.records import Cancelled, Done, Failed
 from holdfast.runtime.completing import NAME, Completing, Question
 from holdfast.runtime.process_children import Started, raise_unless_completed
+from holdfast.runtime.process_deferrals import ANSWER, AwaitedAnswer, answer_in, opened
+from holdfast.runtime.process_deferrals import NAME as DEFER
+from holdfast.runtime.process_deferrals import name_of as deferral_name
 from holdfast.runtime.process_waits import Waiting
 from holdfast.runtime.seeking import Awaited, AwaitedTurn, ChildEnded, TurnEnd
 
@@ -252,6 +256,24 @@ class ProcessRun:
                 prefix = asked.target.rpartition("/")[0] + "/"
                 slots[prefix] = max(slots.get(prefix, 0), number_of(asked.target))
         return slots
+
+    async def defer(self, timeout: timedelta | float) -> AwaitedAnswer:
+        span, journal = milliseconds(timeout), self._state.journal
+        place, key = self._next(DEFER)
+        name = deferral_name(key)
+
+        async def call(_: str) -> int:
+            return await self.waiting.guarded(opened(self._store, journal, name, self.performer.now() + span))
+
+        due: int = await self._effect("process", DEFER, DEFER, {"ms": span}, call, at=(place, key))
+        return AwaitedAnswer(self._store.wait_token(journal, name), due, name, partial(self._answered, name, due))
+
+    async def _answered(self, name: str, due: int, returns: type[Any] | None) -> Any:  # noqa: ANN401
+        check_returns(returns)
+        place, key = self._next(ANSWER)
+        ask = self._ask(key, "process", ANSWER, name, None)
+        sought = Awaited(self._store, self._state.journal, name, due, _dropped)
+        return await answer_in(await self.waiting.seek(place, key, ask, sought), self.performer.large, returns)
 
     async def outside(self) -> Any:  # noqa: ANN401
         """The end of a process that is carried out elsewhere."""

@@ -372,7 +372,7 @@ class ProgramRun:
         calls.waiting.clear()
         self._pauses.clear()
         for wait in waits:
-            await self._means.around.drop_wait(wait)
+            await self._means.around.close_wait(wait)
 
     async def _told(self, step: Step) -> object:
         kept = getattr(step, "kept", None)

@@ -135,7 +135,7 @@ class Programs:
         agent = self._means.agent
         self.used += Used(tool_calls=1, background=int(started(result)))
         self.polled = self.polled or result.name in agent.rules.polling
-        if agent.guarded:
+        if agent.wary:
             self.taint = agent.taint_after(self.taint, (result,))
 
     def left_over(self, now: int) -> Iterator[Record]:

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from holdfast.records import Record
 
 
+BEHIND: Final = 256
+"""Records of one turn that may be on their way to the disk when its next effect begins."""
 _CALL: Final = Spend(tool_calls=1)
 
 
@@ -77,6 +79,11 @@ class Recorder:
             broken = InvariantBroken(f"what a tool gave can't be recorded: {error!r}")
             broken.__cause__ = error
             self._performer.halt(broken)
+
+    async def keep_up(self) -> None:
+        """Wait for the disk if it is far behind: what is not durable is held in memory, and lost with the process."""
+        if self._performer.behind > BEHIND:
+            await self.settle()
 
     async def settle(self) -> None:
         """Wait until everything that was submitted is durable."""

@@ -7,7 +7,7 @@ import os
 import secrets
 import signal
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any, Final, Self, cast
+from typing import TYPE_CHECKING, Any, Final, Self
 
 import msgspec
 
@@ -23,31 +23,36 @@ from holdfast.errors import (
     KeyConflict,
     RuntimeStopped,
 )
-from holdfast.hands.agents import sub_agents
 from holdfast.models import prices
 from holdfast.names import check_id
 from holdfast.policy.hooks import checked_hooks
 from holdfast.policy.mandates import ROLE
 from holdfast.processes import is_process_journal
 from holdfast.processes.definition import Procedure
-from holdfast.runtime.admitting import admission_of, deadline_of
+from holdfast.runtime.admitting import admission_of, check_shape, deadline_of
+from holdfast.runtime.answering import answer_of
 from holdfast.runtime.approving import Approvals
+from holdfast.runtime.attachments import Attachments
 from holdfast.runtime.children import Children
 from holdfast.runtime.completing import Question, complete_once
+from holdfast.runtime.counting import count_older
 from holdfast.runtime.delivering import checked_gate, checked_session, wall_of
 from holdfast.runtime.desk import Desk
 from holdfast.runtime.driver import SessionDrive
 from holdfast.runtime.following import Cursor, Rings, follow_store, store_cursor
+from holdfast.runtime.gating import Gate
 from holdfast.runtime.hiding import lender_of
 from holdfast.runtime.invocation import Emitted, Subscription, emit
 from holdfast.runtime.mirroring import Mirroring
 from holdfast.runtime.procedures import Processes
+from holdfast.runtime.resolving import Resolve, ResolveTarget
 from holdfast.runtime.sandboxes import Sandboxes
 from holdfast.runtime.session import Session
 from holdfast.runtime.surroundings import Surround
 from holdfast.runtime.targets import process_adapter
 from holdfast.runtime.triggers import Triggers
 from holdfast.runtime.turnstile import Turnstile
+from holdfast.runtime.vetting import check_answer
 from holdfast.runtime.watch import Watch
 from holdfast.runtime.working import TaskDrive
 from holdfast.secrets.logs import hidden_in_logs
@@ -85,6 +90,7 @@ if TYPE_CHECKING:
     from holdfast.secrets.sources import SecretsGiven
     from holdfast.store import Notification
     from holdfast.store.contract import Journal, Receipt, Settlement, Wait, Work
+    from holdfast.store.gate.contract import Refusal
     from holdfast.triggers.definition import TriggerOptions
     from holdfast.triggers.sources import Source
     from holdfast.turns.conversation import Said
@@ -155,7 +161,11 @@ class Runtime:
             checked_hooks(hooks),
             None if inline_budget is None else milliseconds(inline_budget) / 1000,
         )
+        self.attachments = Attachments(store)
+        """Files: put, get, list, collect."""
         self._approvals = Approvals(store, self.agents)
+        self.gate = Gate(store, self.agents)
+        """What sessions take in, and what was refused."""
         self.tasks = Desk(self._around)
         """Background work: tool calls that go on after the model has had an answer."""
         self._around.desk = self.tasks
@@ -170,6 +180,7 @@ class Runtime:
         self.triggers = Triggers(self, lease_ms, None if self._engine is None else self._engine.poke)
         """What starts work by itself: list, fire, enable, disable."""
         self.triggers.targets.adapters.append(process_adapter(self.processes, Procedure))
+        self.triggers.targets.adapters.append(lambda given: ResolveTarget(self) if isinstance(given, Resolve) else None)
         self._only = only
         self._subscriptions: set[Subscription] = set()
         self._closed = False
@@ -179,7 +190,9 @@ class Runtime:
         self._hiding.enter_context(hidden_in_logs(self.redactor))
         self._reading_prices = spawn(asyncio.to_thread(prices.load)) if self._buys() else None
         await self._around.mirroring.begin()
+        await self.gate.open()
         if self._engine is not None:
+            await count_older(self.store)
             self._engine.start()
         await self.processes.begin()
         return self
@@ -249,8 +262,8 @@ class Runtime:
                 self._engine.wake()  # what was left alone until now can go on
         elif known is not agent:
             raise AgentInvalid(agent.name, "another agent has this name here; give one of them another name")
-        for below in sub_agents(agent.tools) if known is None else ():
-            self.register(cast("Agent", below))
+        for other in agent.others if known is None else ():
+            self.register(other)
         return agent
 
     def _agent_name(self, agent: Agent | str) -> str:
@@ -281,6 +294,10 @@ class Runtime:
         """Sessions, those that changed last first."""
         return await self.store.journals(kind="session", agent=agent, status=status, before=before, limit=limit)
 
+    async def refusals(self, session: str | None = None, *, limit: int = 50) -> list[Refusal]:
+        """Inputs that were not taken in, newest first: when, why, and how many of that session there were so far."""
+        return await self.store.refusals(session, limit=limit)
+
     async def run(
         self,
         agent: Agent | str,
@@ -304,9 +321,15 @@ class Runtime:
             raise RuntimeStopped
         if key is not None and check_id("key", key).startswith(RESERVED):
             raise InvalidId("key", key, f"keys that begin with {RESERVED!r} are Holdfast's own")
+        async with self.gate.keeping(session, agent, key):
+            return await self._accept(session, agent, said, key)
+
+    async def _accept(self, session: str, agent: str, said: Said, key: str | None) -> Receipt:
         body = msgspec.to_builtins(said)
-        known = self.agents.get(agent)
-        due = deadline_of(known, said)
+        terms = await self.gate.terms(agent)
+        if said.origin == "user":
+            check_shape(terms, session, said.parts)
+        due = deadline_of(self.agents.get(agent), said)
         early = due is None and self._engine is not None
         accepting = self.store.accept_into(
             session,
@@ -318,7 +341,7 @@ class Runtime:
             patient=early,
             role=None if said.mandate is None else ROLE,
             session=None if said.mandate is None else said.mandate.session,
-            admission=admission_of(known, session, said),
+            admission=admission_of(terms),
         )
         # The drive of a session that rests begins at once: its lease is claimed in the same commit.
         begun = early and self._engine is not None and self._engine.begin_early(session)
@@ -384,9 +407,17 @@ class Runtime:
         """Carry out what was asked of a session that nobody drives: stop what is to be stopped."""
         await SessionDrive(self._around, session).run()
 
-    async def resolve(self, token: str, value: object) -> Settlement:
-        """Answer a wait. The first answer counts; everybody learns the same. Approvals are for `approve` and `deny`."""
-        settlement = await self.store.resolve(token, value)
+    async def resolve(self, key: str, value: object = None, *, error: str | None = None) -> Settlement:
+        """Answer a wait, or give the result of a call that was deferred; with `error`, say that there is none, and why.
+
+        The first answer counts, everybody learns the same: see `Settlement.won`. A key that was forged is a
+        `WaitUnknown`; a value that is no result of the tool an `AnswerInvalid`, where that tool is known here.
+        Approvals are for `approve` and `deny`.
+        """
+        answer = answer_of(value, error)
+        if error is None:
+            await check_answer(self.store, self.agents, key, answer)
+        settlement = await self.store.resolve(key, answer)
         if self._engine is not None:
             self._engine.poke(settlement.wait.journal)
         return settlement

@@ -9,13 +9,16 @@ from typing import TYPE_CHECKING
 
 from holdfast.effects.values import decode_value, encode_value
 from holdfast.errors import StoreError, TaskUnknown
+from holdfast.messages import Attachment
 from holdfast.records import Done
+from holdfast.runtime.attachments import Attachments
 from holdfast.runtime.reading import read_records
 from holdfast.turns import keys
 from holdfast.turns.compacting import place_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
     from typing import Literal
 
     from holdfast.memory import Memory
@@ -29,15 +32,18 @@ if TYPE_CHECKING:
 class Services:
     """The runtime as the tools of one session see it."""
 
-    def __init__(self, around: Surround, session: str) -> None:
+    def __init__(self, around: Surround, session: str, agent: str | None = None) -> None:
         self.store = around.store
         self.session = session
+        self.agent = agent
+        """Who calls."""
         self._desk = around.desk
         self.children = around.children
         """Sub-agents."""
         self.secrets = around.lender
         """What is lent to a call as ``ctx.secrets``."""
         self._mirroring = around.mirroring
+        self._attachments = Attachments(around.store)
 
     def memory(self, scope: str) -> Memory:
         """The memory of a scope."""
@@ -88,6 +94,20 @@ class Services:
             return False
         found, decided = await self.store.settle_notification(id, "cancelled")
         return decided and found.state == "cancelled"
+
+    # ---- attachments ----
+
+    async def attachment(self, digest: str) -> bytes:
+        """The bytes of an attachment that this session may read; `AttachmentUnknown` for any other."""
+        return await self._attachments.get(digest, session=self.session)
+
+    async def attach(self, data: bytes | Path | str, media_type: str | None, name: str | None) -> Attachment:
+        """Keep bytes, or a file, for this session."""
+        return await self._attachments.put(data, media_type=media_type, name=name, session=self.session)
+
+    async def attached(self, given: Attachment) -> Attachment:
+        """An attachment that this session may read, with its true size; `AttachmentUnknown` for any other."""
+        return Attachment(given.digest, given.media_type, len(await self.attachment(given.digest)), given.name)
 
     # ---- results that were too long ----
 

@@ -11,10 +11,11 @@ from holdfast.agent import milliseconds
 from holdfast.attachments import File
 from holdfast.bounds import check_int
 from holdfast.effects.canonical import check as check_json
-from holdfast.errors import EmptyInput, InvalidArgument, InvalidId, TurnUnknown
+from holdfast.errors import InvalidArgument, InvalidId, TurnUnknown
 from holdfast.messages import Attachment, Message, Text, Usage
 from holdfast.names import check_id, check_text
 from holdfast.processes import is_process_journal
+from holdfast.runtime.admitting import check_shape
 from holdfast.runtime.following import follow_session, session_cursor
 from holdfast.runtime.reading import read_conversation
 from holdfast.runtime.turn import Turn
@@ -22,6 +23,8 @@ from holdfast.tasks import is_task_id
 from holdfast.triggers.definition import is_trigger_id
 from holdfast.turns import keys
 from holdfast.turns.conversation import Said, input_of
+from holdfast.turns.machine import added
+from holdfast.turns.telling import speaks_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
@@ -45,6 +48,15 @@ class UsageLine(msgspec.Struct, frozen=True):
     """In US dollars; None where a price is not known."""
 
 
+class UsageTotal(msgspec.Struct, frozen=True):
+    """What was used in a session in all, with its sub-agents on all levels."""
+
+    calls: int = 0
+    usage: Usage = Usage()
+    cost: float | None = 0.0
+    """In US dollars; None where a price is not known."""
+
+
 class Session:
     """A conversation. The handle is cheap and holds nothing: make one wherever it is needed."""
 
@@ -60,7 +72,7 @@ class Session:
 
     async def send(  # noqa: PLR0913
         self,
-        content: str | Text | File | Sequence[str | Text | File],
+        content: str | Text | File | Attachment | Sequence[str | Text | File | Attachment],
         *,
         key: str | None = None,
         steer: bool = False,
@@ -72,41 +84,43 @@ class Session:
 
         The same `key` with the same content gives the same turn. `steer` enters the turn that is running, at its next
         safe point; if none is, it begins one like any other input. `deadline` bounds the turn, from now on. What is
-        pinned (`pin`) stays in the context of the model as it is, however long the conversation becomes.
+        pinned (`pin`) stays in the context of the model as it is, however long the conversation becomes. Files are
+        `hf.File`s, or what `runtime.attachments.put` gave.
         """
         if metadata is not None:
             if not isinstance(metadata, dict):  # pyright: ignore[reportUnnecessaryIsInstance]  # callers may be untyped
                 raise InvalidArgument("metadata", metadata, "a dictionary")
             check_json(metadata)
+        agent = await self._named_agent()
+        given = _parts(content)
+        async with self._runtime.gate.keeping(self.id, agent, key if isinstance(key, str) else None):
+            # Before files are put into the store.
+            check_shape(await self._runtime.gate.terms(agent), self.id, given)
         said = Said(
-            parts=await self._kept(_parts(content)),
+            parts=await self._kept(given),
             steer=bool(steer),
             pin=bool(pin),
             deadline_ms=None if deadline is None else milliseconds(deadline),
             metadata=metadata,
         )
-        receipt = await self._runtime.accept(self.id, await self._named_agent(), said, key)
+        receipt = await self._runtime.accept(self.id, agent, said, key)
         after = receipt.head if receipt.fresh and not steer else 0
         return Turn(self._runtime, self.id, receipt.input, after, begins=not steer, fresh=receipt.fresh)
 
-    async def _kept(self, given: list[Text | File]) -> tuple[Text | Attachment, ...]:
+    async def _kept(self, given: list[Text | File | Attachment]) -> tuple[Text | Attachment, ...]:
         """What was given, with files replaced by references to bytes that the store has."""
         parts: list[Text | Attachment] = []
         for part in given:
             if isinstance(part, File):
-                blob = await self._runtime.store.put_blob(part.data)
-                parts.append(Attachment(blob.digest, part.media_type, blob.size, part.name))
+                parts.append(await self._runtime.attachments.keep(part, self.id))
+            elif isinstance(part, Attachment):
+                parts.append(await self._runtime.attachments.sendable(part, self.id))
             else:
                 parts.append(part)
         return tuple(parts)
 
     async def _named_agent(self) -> str:
-        if self._agent is not None:
-            return self._agent
-        line = await self._runtime.store.journal(self.id)
-        if line.agent is None:
-            raise InvalidArgument("session", self.id, "the id of a session with an agent")
-        return line.agent
+        return self._agent if self._agent is not None else await self.agent()
 
     def turn(self, id: str) -> Turn:
         """The turn with this id, whoever began it."""
@@ -114,6 +128,13 @@ class Session:
         if number is None:
             raise TurnUnknown(self.id, str(id))
         return Turn(self._runtime, self.id, number)
+
+    async def agent(self) -> str:
+        """Who has the session: the agent it was opened with, or the one that has taken it over since."""
+        line = await self._runtime.store.journal(self.id)
+        if line.agent is None:
+            raise InvalidArgument("session", self.id, "the id of a session with an agent")
+        return line.agent
 
     async def status(self) -> Status:
         """How the session stands: idle, running, waiting, or how its last turn ended."""
@@ -140,8 +161,16 @@ class Session:
         """What the model sees of the conversation: after compaction that is less than `history`."""
         return list((await read_conversation(self._runtime.store, self.id)).context.messages)
 
+    async def search(self, words: str) -> list[Message]:
+        """The messages of `history` with these words in them, oldest first: also those that were compacted."""
+        wanted = check_text("words", words)
+        return [message for message in await self.history() if speaks_of(message, wanted)]
+
     async def usage(self) -> list[UsageLine]:
-        """What was used, by model and by what it was asked for; "child" is what sub-agents used, all together."""
+        """What was used, by model and by what it was asked for; "child" is what sub-agents used, all together.
+
+        A line without a model is for sub-agents of which nobody can say it: their journals are damaged.
+        """
         found = await read_conversation(self._runtime.store, self.id)
         below = await self._runtime.children.below(self.id)
         lines = [
@@ -149,10 +178,17 @@ class Session:
             for (model, source), usage in found.usage.items()
         ]
         lines += [
-            UsageLine(model, "child", below.calls[model], usage, below.costs[model])
-            for model, usage in below.usage.items()
+            UsageLine(model, "child", below.calls.get(model, 0), below.usage.get(model, Usage()), cost)
+            for model, cost in below.costs.items()
         ]
         return sorted(lines, key=lambda line: (line.model, line.source))
+
+    async def total_usage(self) -> UsageTotal:
+        """The sum of `usage`: all models, with sub-agents on all levels."""
+        total = UsageTotal()
+        for line in await self.usage():
+            total = UsageTotal(total.calls + line.calls, total.usage + line.usage, added(total.cost, line.cost))
+        return total
 
     async def events(self, after: int | str = 0) -> AsyncGenerator[Event]:
         """What happens in this session, from its beginning or from a cursor, without an end."""
@@ -168,22 +204,20 @@ class Session:
         """
         line = await self._runtime.store.journal(self.id)
         name = f"{self.id[:240]}~{secrets.token_hex(4)}" if id is None else check_id("session", id)
-        await self._runtime.store.fork(name, self.id, line.head if at is None else at)
-        return Session(self._runtime, name, line.agent)
+        fork = await self._runtime.store.fork(name, self.id, line.head if at is None else at)
+        return Session(self._runtime, name, fork.agent)
 
 
-def _parts(content: object) -> list[Text | File]:
-    given = [content] if isinstance(content, str | Text | File) else content
+def _parts(content: object) -> list[Text | File | Attachment]:
+    given = [content] if isinstance(content, str | Text | File | Attachment) else content
     if not isinstance(given, list | tuple):
         raise InvalidArgument("content", content, "text")
-    parts: list[Text | File] = []
+    parts: list[Text | File | Attachment] = []
     for part in cast("Sequence[object]", given):
         if isinstance(part, str):
             parts.append(Text(part))
-        elif isinstance(part, File) or (isinstance(part, Text) and type(part.text) is str):
+        elif isinstance(part, File | Attachment) or (isinstance(part, Text) and type(part.text) is str):
             parts.append(part)
         else:
             raise InvalidArgument("content", part, "text")
-    if not any(isinstance(part, File) or part.text.strip() for part in parts):
-        raise EmptyInput("".join(part.text for part in parts if isinstance(part, Text)))
     return parts

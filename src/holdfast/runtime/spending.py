@@ -100,4 +100,5 @@ def used_of(spend: Spend) -> Used:
         spend.tool_calls,
         spend.tasks,
         spend.unpriced,
+        spend.wall_ms,
     )

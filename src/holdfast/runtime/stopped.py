@@ -47,6 +47,13 @@ def stopped_program(key: str, ask: Ask | None, now: int, done: Iterable[str], un
     return Failed(at=now, key=key, ask=ask, error=ErrorInfo(STOPPED, " ".join(said)))
 
 
+def unknown_in(left: Iterable[Unknown | Cancelled], key: str) -> list[str]:
+    """The calls of a program that may have taken effect, by what is left of it; also where only a deferral is known."""
+    outside = f"/{keys.DEFERRAL}"
+    found = (record.key for record in left if isinstance(record, Unknown) or record.key.endswith(outside))
+    return list(dict.fromkeys(_call_of(name, key) for name in found))
+
+
 def made_by(past: Past, key: str) -> list[str]:
     """The calls of a program that have an outcome."""
     return [name for name, found in past.effects.items() if found.outcome is not None and _is_call(name, key)]

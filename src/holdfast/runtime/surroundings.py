@@ -81,6 +81,10 @@ class Surroundings(Protocol):
         """Inputs that want to enter the running turn now."""
         ...
 
+    def knows(self, agent: str) -> bool:
+        """Whether an agent could have the session here."""
+        ...
+
     async def boundary(self) -> None:
         """A place between two effects: others may go first, and the drive may be stopped here."""
         ...
@@ -95,8 +99,8 @@ class Surroundings(Protocol):
         """The wait as it now is."""
         ...
 
-    async def drop_wait(self, name: str) -> None:
-        """Nobody waits for it any more."""
+    async def close_wait(self, name: str) -> None:
+        """Nobody can answer a wait any more, if nobody has."""
         ...
 
     def token(self, name: str) -> str:
@@ -111,8 +115,16 @@ class Surroundings(Protocol):
         """What an agent has used on a day, or in all."""
         ...
 
-    async def below(self, run: str) -> Used:
-        """What the sub-agents of a turn have used."""
+    def worked(self) -> tuple[int, int]:
+        """How many milliseconds the session was worked on, up to its last record of that; and when that was."""
+        ...
+
+    def let_run(self, ms: int | None) -> None:
+        """How long the turn may go on before budgets of time are looked at again; None: as long as it takes."""
+        ...
+
+    async def below(self, run: str | None) -> Used:
+        """What the sub-agents of a turn have used, or of all turns."""
         ...
 
     async def spilled(self, key: str) -> str | None:

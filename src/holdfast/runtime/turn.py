@@ -8,13 +8,11 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 from holdfast.events import TERMINAL, InputAccepted
-from holdfast.messages import Usage
 from holdfast.names import check_text
 from holdfast.runtime.following import Cursor, follow_session, session_cursor
 from holdfast.runtime.outcome import TurnReader
 from holdfast.tools.crowding import step_aside
 from holdfast.turns import keys
-from holdfast.turns.machine import added
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -71,19 +69,20 @@ class Turn:
         step_aside()  # a tool that waits for another turn must not keep the calls of that turn out
         reader = self._reader()
         ending = await reader.wait(self._runtime.watch, self._runtime.stuck, expected)
-        agent = await self._runtime.agent_of(self.session) if ending.typed else None
+        agents = self._runtime.agents
+        agent = None
+        if ending.typed:
+            agent = agents.get(ending.agent) if ending.agent else await self._runtime.agent_of(self.session)
         outcome = reader.outcome(ending, agent)
-        known = self._runtime.agents.values()
-        return await self._with_children(outcome) if any(each.delegates for each in known) else outcome
+        # An agent that is known here and has no sub-agents has asked none.
+        alone = ending.agent in agents and not ending.handoffs and not any(each.delegates for each in agents.values())
+        return outcome if alone else await self._with_children(outcome)
 
     async def _with_children(self, outcome: TurnOutcome) -> TurnOutcome:
         below = await self._runtime.children.below(self.session, outcome.turn)
-        if not below.usage:
+        if not below.costs:
             return outcome
-        cost: float | None = 0.0
-        for each in below.costs.values():
-            cost = added(cost, each)
-        return msgspec.structs.replace(outcome, children=sum(below.usage.values(), Usage()), children_cost=cost)
+        return msgspec.structs.replace(outcome, children=below.total, children_cost=below.cost)
 
     async def status(self) -> TurnStatus:
         """How it stands."""

@@ -22,6 +22,7 @@ from holdfast.messages import ToolCall
 from holdfast.records import Cancelled, Done, Ended, ErrorInfo, Failed, Parked, Progressed, Resumed, Started, Unknown
 from holdfast.runtime.amending import DENIED
 from holdfast.runtime.awaiting import Awaiting, JournalWaits
+from holdfast.runtime.deferring import Deferring
 from holdfast.runtime.interrupted import left_by_itself, only_waits
 from holdfast.runtime.invoking import Call, Invoker
 from holdfast.runtime.recording import Recorder
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     from holdfast.store import Store
     from holdfast.store.contract import Lease
     from holdfast.tasks.state import TaskCall, TaskStatus
+    from holdfast.tools.deferral import Deferred
     from holdfast.tools.definition import AnyTool
 
 _log: Final = logging.getLogger("holdfast.tasks")
@@ -229,7 +231,7 @@ class _TaskRun:
 
     def __init__(self, around: Surround, state: TaskState, call: TaskCall, ledger: LeasedJournal) -> None:
         self.session = state.session or state.id
-        self.host = Services(around, self.session)
+        self.host = Services(around, self.session, state.agent)
         self.run = call.turn
         self.deadline: int | None = None
         self.stopped = False
@@ -239,10 +241,12 @@ class _TaskRun:
         self._state = state
         self._call = call
         self._loop = asyncio.get_running_loop()
-        self._waits = Awaiting(JournalWaits(around.store, state.id), self.performer, self.recorder)
+        waits = JournalWaits(around.store, state.id)
+        self._waits = Awaiting(waits, self.performer, self.recorder)
+        self._deferring = Deferring(waits, self.performer, self.recorder)
         agent = around.agents.get(state.agent or "")
         reads_on = agent is not None and READER in agent.tools
-        self._invoker = Invoker(self, self.performer, self.recorder, reads_on=reads_on)
+        self._invoker = Invoker(self, self.performer, self.recorder, self._deferring, reads_on=reads_on)
         self._told: tuple[str | None, float | None] | None = None
         self._telling: asyncio.TimerHandle | None = None
 
@@ -285,6 +289,7 @@ class _TaskRun:
     async def park(self, waits: tuple[str, ...]) -> None:
         """Record that the task waits for somebody outside."""
         self._flush()
+        crash_point("task.before_park")
         self.recorder.submit([Parked(at=self.performer.now(), run=RUN, waits=waits)])
         await self.recorder.settle()
 
@@ -364,6 +369,9 @@ class _TaskRun:
 
     async def wait(self, key: str, name: str, occurrence: int, timeout: timedelta | float | None) -> Any:  # noqa: ANN401
         return await self._waits.wait(key, name, occurrence, timeout)
+
+    async def defer(self, key: str, timeout: timedelta | float, default: object) -> Deferred[Any]:
+        return await self._deferring.defer(key, timeout, default)
 
 
 def _has_outcome(carrying: asyncio.Task[Outcome]) -> bool:

@@ -123,14 +123,13 @@ class Worker:
             if self._pool is not None:
                 with suppress(Exception):  # the process is gone already, and this is the end of its thread
                     self._pool.__exit__(None, None, None)
-            if self._pidfd is not None:
-                _reap(self._pidfd)
         finally:
             with self._lock:
                 self.closed = True
-                if self._pidfd is not None:
-                    os.close(self._pidfd)
-                    self._pidfd = None
+                pidfd, self._pidfd = self._pidfd, None
+            if pidfd is not None:
+                _reap(pidfd)
+            with self._lock:
                 self._ended = True
                 waiters, self._waiters = self._waiters, []
             for loop, gone in waiters:
@@ -138,9 +137,12 @@ class Worker:
 
 
 def _reap(pidfd: int) -> None:
-    """Take the process that was killed out of the list of processes; whoever started it does not."""
-    with suppress(ChildProcessError):  # it was taken out already
+    """Wait until the process is gone, and let the kernel forget it: who started it does not."""
+    with suppress(ProcessLookupError):
+        signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+    with suppress(ChildProcessError):
         os.waitid(os.P_PIDFD, pidfd, os.WEXITED)
+    os.close(pidfd)
 
 
 def _do(job: Callable[[], Any], loop: asyncio.AbstractEventLoop, done: asyncio.Future[Any]) -> None:

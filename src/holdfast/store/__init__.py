@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 from holdfast.store.admission import Admission
+from holdfast.store.attachments.contract import Collected, StoredAttachment
 from holdfast.store.contract import (
     Durability,
     Entry,
@@ -36,6 +37,7 @@ __all__ = [
     "LEASE_MS",
     "AddRule",
     "Admission",
+    "Collected",
     "Durability",
     "Entry",
     "FeedEntry",
@@ -57,6 +59,7 @@ __all__ = [
     "SpendOf",
     "Store",
     "StoreLimits",
+    "StoredAttachment",
     "StoredRule",
     "Wait",
     "Work",

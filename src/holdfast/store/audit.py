@@ -16,6 +16,7 @@ from holdfast.records import (
     Ended,
     Failed,
     Grouped,
+    Handed,
     Intended,
     Opened,
     Resumed,
@@ -25,6 +26,7 @@ from holdfast.records import (
     next_status,
     touches_lists,
 )
+from holdfast.store.attachments.audit import audit_attachments
 from holdfast.store.memories.audit import audit_memories
 from holdfast.store.notifications.audit import Surroundings, audit_notifications
 from holdfast.store.rules.audit import audit_rules
@@ -84,6 +86,7 @@ def audit(
     found.extend(Violation(*violated) for violated in audit_notifications(reader, around))
     found.extend(Violation(*violated) for violated in audit_memories(reader))
     found.extend(Violation(*violated) for violated in audit_rules(reader))
+    found.extend(Violation(*violated) for violated in audit_attachments(reader, blobs))
     found.extend(Violation(*violated) for violated in audit_spending(reader, tally))
     return found
 
@@ -149,8 +152,12 @@ class _JournalAudit:
         self._closed_scopes: set[str] = set()
         self._admitted: set[int] = set()
         self._opened: Opened | None = None
+        self._agent: str | None = None
+        """Who has it, by its records."""
 
     def run(self, raw: Iterator[RawRecord]) -> list[Violation]:
+        if self._tally is not None:
+            self._tally.begin(self._row)
         for entry in raw:
             self._place(entry)
             if not entry.sound:
@@ -158,9 +165,10 @@ class _JournalAudit:
                 continue
             try:
                 record = records.decode(entry.body)
+                agent = self._agent  # who hands it over with this record has it until then
                 self._content(entry.seq, record)
                 if self._tally is not None:
-                    self._tally.add(self._row.agent, entry.pos, record)
+                    self._tally.add(agent, entry.pos, record)
             except RecordUnreadable as error:
                 self._report("unreadable", entry.seq, error.reason)
         self._summary()
@@ -194,6 +202,9 @@ class _JournalAudit:
         match record:
             case Opened():
                 self._opened = self._opened or record
+                self._agent = self._opened.agent
+            case Handed():
+                self._hand(seq, record)
             case Started() | Resumed():
                 self._begin(seq, record.run)
             case Intended():
@@ -215,6 +226,13 @@ class _JournalAudit:
         if run in self.ended:
             self._report("terminal", seq, f"the run {run!r} goes on, but it had ended")
         self._started.add(run)
+
+    def _hand(self, seq: int, record: Handed) -> None:
+        if record.by != self._agent:
+            self._report("handoff", seq, f"it was handed over by {record.by!r}, but {self._agent!r} had it")
+        if record.key not in self._settled:
+            self._report("handoff", seq, f"{record.key!r} asked for it, and has no outcome")
+        self._agent = record.agent
 
     def _intent(self, seq: int, record: Intended) -> None:
         self._run_is_open(seq, record.key)
@@ -273,8 +291,11 @@ class _JournalAudit:
         broken = any(violation.rule in {"checksum", "unreadable", "gap"} for violation in self._found)
         if self._tally is not None and (broken or row.head != self._seq):
             self._tally.doubt(row.agent)
+            self._tally.doubt(self._agent)
         if not broken and (row.status, row.updated) != (self._status, self._updated):
             self._report("list", row.head, f"listed as {row.status}, its records say {self._status}")
+        if not broken and row.agent != self._agent:
+            self._report("list", row.head, f"listed as one of {row.agent!r}, its records say {self._agent!r}")
         first = self._opened
         if first is not None and (row.parent, row.parent_seq) != (first.parent, first.parent_seq):
             self._report("list", row.head, f"listed as a fork of {row.parent!r}, its records say {first.parent!r}")

@@ -48,7 +48,7 @@ def require_journal(row: JournalRow | None, journal: str) -> JournalRow:
 
 
 def check_opening(row: JournalRow, asked: OpenJournal) -> None:
-    """An id belongs to one kind, one agent, one role and one session for ever."""
+    """An id belongs to one kind, one role and one session for ever, and to one agent unless that hands it over."""
     if (row.kind, row.agent, row.role, row.session) != (asked.kind, asked.agent, asked.role, asked.session):
         raise JournalConflict(row.id, _opened_as(row), _opened_as(asked))
 

@@ -16,6 +16,12 @@ class StoreLimits(msgspec.Struct, frozen=True):
     """One accepted input, or one resolution of a wait."""
     blob_bytes: int = 64 * 1024 * 1024
     """One blob."""
+    attachment_bytes: int = 64 * 1024 * 1024
+    """One attachment."""
+    attachments: int = 10_000
+    """Attachments of one session, and those of none."""
+    attachments_bytes: int = 4 * 1024 * 1024 * 1024
+    """All attachments of one session, and those of none."""
     pending_inputs: int = 1_000
     """Inputs that wait for one journal."""
     page: int = 1_000

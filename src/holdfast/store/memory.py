@@ -26,6 +26,7 @@ from holdfast.errors import (
     StoreBusy,
     StoreClosed,
 )
+from holdfast.store.attachments.table import AttachmentTable
 from holdfast.store.checksum import checksum, salt_of
 from holdfast.store.contract import (
     Entry,
@@ -42,6 +43,7 @@ from holdfast.store.contract import (
 )
 from holdfast.store.decisions import as_work, earliest, has_work
 from holdfast.store.digests import blob_digest, input_digest, trusted
+from holdfast.store.gate.table import GateTable
 from holdfast.store.memories.table import MemoryTable
 from holdfast.store.notifications.table import NotificationTable
 from holdfast.store.owners import this_process
@@ -51,7 +53,7 @@ from holdfast.store.transaction import Transaction, as_journal, broken_by
 from holdfast.store.waiting import Versions
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from holdfast.clock import Clock, Instant
     from holdfast.store.contract import Command, JournalFilter, Owner, Reader, WaitState
@@ -82,12 +84,24 @@ class MemoryDisk:
         self._inputs: dict[int, dict[int, InputRow]] = {}
         self._aliases: dict[tuple[int, str], int] = {}
         self._waits: dict[int, dict[str, Wait]] = {}
-        self._blobs: dict[str, tuple[int, bytes]] = {}
+        self.blobs: dict[str, tuple[int, bytes]] = {}
         self._refs: set[tuple[str, int, int]] = set()
         self.notifications = NotificationTable()
         self.memories = MemoryTable()
         self.rules = RuleTable()
         self.spending = SpendingTable()
+        self.gate = GateTable()
+        self.attachments = AttachmentTable(self)
+
+    @property
+    def journal_rows(self) -> Mapping[str, JournalRow]:
+        """All journals by their ids."""
+        return self._journals
+
+    @property
+    def references(self) -> Iterable[tuple[str, int, int]]:
+        """Which record of which journal refers to which blob."""
+        return self._refs
 
     # ---- Rows ----
 
@@ -112,6 +126,10 @@ class MemoryDisk:
         for seq, body in enumerate(bodies, first):
             self._feed.append(_Stored(row.no, seq, epoch, checksum(salt, seq, epoch, body), body))
             self._positions[row.no].append(len(self._feed))
+
+    def first_record(self, row: JournalRow) -> bytes | None:
+        found = self._feed[self._positions[row.no][0] - 1]
+        return found.body if checksum(salt_of(row.id), found.seq, found.epoch, found.body) == found.crc else None
 
     def input_by_key(self, row: JournalRow, key: str) -> InputRow | None:
         found = next((found for found in self._inputs[row.no].values() if found.key == key), None)
@@ -158,21 +176,14 @@ class MemoryDisk:
         return len(waits)
 
     def has_blob(self, digest: str) -> bool:
-        return digest in self._blobs
+        return digest in self.blobs
 
     def put_blob(self, digest: str, body: bytes, at: int) -> None:
-        last = self._blobs[digest][0] if digest in self._blobs else at
-        self._blobs[digest] = (max(at, last), body)
+        last = self.blobs[digest][0] if digest in self.blobs else at
+        self.blobs[digest] = (max(at, last), body)
 
     def refer(self, digest: str, row: JournalRow, seq: int) -> None:
         self._refs.add((digest, row.no, seq))
-
-    def collect_blobs(self, before: int) -> int:
-        kept = {digest for digest, _, _ in self._refs}
-        doomed = [digest for digest, (at, _) in self._blobs.items() if at < before and digest not in kept]
-        for digest in doomed:
-            del self._blobs[digest]
-        return len(doomed)
 
     def give_back(self, owner: Owner) -> None:
         """Free the leases of an opening that is closed."""
@@ -213,6 +224,11 @@ class MemoryDisk:
 
     def tail(self, journal: str, limit: int) -> list[Entry]:
         return self.records(journal, max(self._known(journal).head - limit, 0), limit)
+
+    def handed_at(self, journal: str, upto: int) -> int:
+        positions = self._positions[self._known(journal).no][: max(upto, 0)]
+        found = (self._feed[pos - 1] for pos in reversed(positions))
+        return next((entry.seq for entry in found if entry.body.startswith(records.HANDED)), 0)
 
     def feed(self, after: int, limit: int) -> list[FeedEntry]:
         names = {row.no: row.id for row in self._journals.values()}
@@ -283,7 +299,7 @@ class MemoryDisk:
         return earliest(waiting[0][0] if waiting else None, self.notifications.next_due())
 
     def blob(self, digest: str) -> bytes | None:
-        found = self._blobs.get(digest)
+        found = self.blobs.get(digest)
         if found is not None and blob_digest(found[1]) != digest:
             raise BlobCorrupt(digest)
         return None if found is None else found[1]
@@ -308,7 +324,7 @@ class MemoryDisk:
             yield RawRecord(journal, found.seq, pos, found.epoch, sound, found.body)
 
     def raw_blobs(self) -> Iterator[tuple[str, bool]]:
-        for digest, (_, body) in self._blobs.items():
+        for digest, (_, body) in self.blobs.items():
             yield digest, blob_digest(body) == digest
 
     def raw_references(self) -> Iterator[tuple[str, str, int]]:
@@ -323,10 +339,11 @@ class MemoryDisk:
 
     def raw_bytes(self) -> Iterator[tuple[str, bytes]]:
         yield from (("record", found.body) for found in self._feed)
-        yield from (("blob", body) for _, body in self._blobs.values())
+        yield from (("blob", body) for _, body in self.blobs.values())
         yield from (("input", row.body) for found in self._inputs.values() for row in found.values())
         for wait, _ in self.raw_waits():
             yield from (("wait", body) for body in (wait.payload, wait.body) if body is not None)
+        yield from (("gate", text.encode()) for text in self.gate.raw_texts())
         yield from (("rule", rule.body.encode()) for rule, _ in self.rules.raw())
         for found, _ in self.notifications.raw():
             yield from (("notification", text.encode()) for text in (found.title, found.body))

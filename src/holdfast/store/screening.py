@@ -11,11 +11,11 @@ from msgspec.structs import replace
 
 from holdfast.errors import InvariantBroken
 from holdfast.secrets.recorded import clean_record
+from holdfast.store.attachments.contract import CollectBlobs, PutAttachment, ShareAttachment
 from holdfast.store.contract import (
     Accept,
     Append,
     Claim,
-    CollectBlobs,
     Fork,
     Mark,
     OpenJournal,
@@ -25,6 +25,7 @@ from holdfast.store.contract import (
     Renew,
 )
 from holdfast.store.digests import blob_digest, input_digest
+from holdfast.store.gate.contract import NoteRefusal, SetTerms
 from holdfast.store.memories.contract import DeleteMemory, PurgeMemory, PutMemory
 from holdfast.store.notifications.contract import Carry, Notify, PurgeNotifications, Ripen, SettleNotification
 from holdfast.store.rules.contract import AddRule, RemoveRule
@@ -42,7 +43,7 @@ _NAMES: Final = ("journal", "agent", "session", "key", "kind", "source", "scope"
 NOTHING_TOLD: Final[frozenset[type[Command[Any]]]] = frozenset(
     (
         *(Claim, CollectBlobs, DeleteMemory, Fork, Mark, OpenJournal, PurgeMemory, PurgeNotifications, Release),
-        *(RemoveRule, Renew, ReplaceSpending, RevokeWaits, Ripen, SettleNotification),
+        *(RemoveRule, Renew, ReplaceSpending, RevokeWaits, Ripen, SetTerms, SettleNotification, ShareAttachment),
     )
 )
 """Commands that have names and numbers, and nothing to clean."""
@@ -82,6 +83,10 @@ def _notify(command: Notify, redactor: Redactor) -> Notify:
     return replace(command, title=redactor.text(command.title), body=redactor.text(command.body))
 
 
+def _note_refusal(command: NoteRefusal, redactor: Redactor) -> NoteRefusal:
+    return replace(command, message=redactor.text(command.message))
+
+
 def _put_memory(command: PutMemory, redactor: Redactor) -> PutMemory:
     return replace(command, value=redactor.text(command.value))
 
@@ -89,6 +94,12 @@ def _put_memory(command: PutMemory, redactor: Redactor) -> PutMemory:
 def _put_blob(command: PutBlob, redactor: Redactor) -> PutBlob:
     body = redactor.bytes(command.body, numbers=False)
     return command if body is command.body else PutBlob(blob_digest(body), body)
+
+
+def _put_attachment(command: PutAttachment, redactor: Redactor) -> PutAttachment:
+    redactor.check("media type", command.media_type)
+    body = redactor.bytes(command.body, numbers=False)
+    return command if body is command.body else replace(command, digest=blob_digest(body), body=body)
 
 
 def _open_wait(command: OpenWait, redactor: Redactor) -> OpenWait:
@@ -117,8 +128,10 @@ CLEANED: Final[dict[type[Command[Any]], Callable[[Any, Redactor], Any]]] = {
     AddRule: _add_rule,
     Append: _append,
     Carry: _accept,
+    NoteRefusal: _note_refusal,
     Notify: _notify,
     OpenWait: _open_wait,
+    PutAttachment: _put_attachment,
     PutBlob: _put_blob,
     PutMemory: _put_memory,
     Quarantine: _quarantine,

@@ -16,12 +16,12 @@ from holdfast.errors import (
     PayloadTooLarge,
 )
 from holdfast.names import check_choice, check_id, check_text
-from holdfast.records import JOURNAL_KINDS, STATUSES, Opened, is_plain
+from holdfast.records import JOURNAL_KINDS, STATUSES, Handed, Opened, is_plain
+from holdfast.store.attachments.calls import AttachmentCalls
 from holdfast.store.calls import refused
 from holdfast.store.contract import (
     Append,
     Claim,
-    CollectBlobs,
     Fork,
     Journal,
     JournalFilter,
@@ -34,6 +34,7 @@ from holdfast.store.contract import (
     Renew,
 )
 from holdfast.store.digests import blob_digest
+from holdfast.store.gate.calls import GateCalls
 from holdfast.store.inbox import InboxCalls, opening
 from holdfast.store.memories.calls import MemoryCalls
 from holdfast.store.notifications.calls import NotificationCalls
@@ -73,8 +74,10 @@ MIN_LEASE_MS: Final = 50
 """The shortest lease."""
 
 
-class Store(InboxCalls, WaitCalls, NotificationCalls, MemoryCalls, RuleCalls, SpendingCalls):
-    """Journals, leases, inbox, waits, notifications, memory, rules, spending and blobs in one place.
+class Store(
+    InboxCalls, WaitCalls, NotificationCalls, MemoryCalls, RuleCalls, SpendingCalls, GateCalls, AttachmentCalls
+):
+    """Journals, leases, inbox, waits, notifications, memory, rules, spending, blobs and attachments in one place.
 
     Every method that changes something returns when the change is durable. Several processes may have the same store
     open; `holdfast.open_store` opens one.
@@ -136,7 +139,7 @@ class Store(InboxCalls, WaitCalls, NotificationCalls, MemoryCalls, RuleCalls, Sp
         return await self._submit(opening(journal, kind, agent, role, session))
 
     async def fork(self, journal: str, parent: str, at: int) -> Journal:
-        """Create a journal that goes on after record `at` of `parent`, with the kind and the agent of that one.
+        """Create a journal that goes on after record `at` of `parent`, with the kind of that one, and who had it there.
 
         Nothing is copied. The same fork again finds it as it is; anything else under its id is a `JournalConflict`, and
         a record that the parent does not have is a `ForkPointMissing`.
@@ -144,7 +147,8 @@ class Store(InboxCalls, WaitCalls, NotificationCalls, MemoryCalls, RuleCalls, Sp
         check_id("journal id", journal)
         check_id("journal id", parent)
         check_int("fork point", at, least=-MAX_INT)  # which records there are is known to the store
-        return await self._submit(Fork(journal, parent, at))
+        agent = await self._guarded(parent, lambda reader: _agent_at(reader, parent, at))
+        return await self._submit(Fork(journal, parent, at, agent))
 
     def append(  # noqa: PLR0913
         self,
@@ -176,32 +180,40 @@ class Store(InboxCalls, WaitCalls, NotificationCalls, MemoryCalls, RuleCalls, Sp
         is used by these records, once: `WaitConsumed` when one was used before, or is not resolved.
         """
         try:
-            append = self._append(lease, added, head, checked=checked, patient=patient)
-            if notify:
-                notices = tuple(checked_notice(notice, self._backend.limits) for notice in _notices(notify))
-                append = msgspec.structs.replace(append, notify=notices)
-            if spend is not None:
-                append = msgspec.structs.replace(append, spend=checked_spend(spend, append.records))
-            if consume:
-                append = msgspec.structs.replace(append, consume=_wait_names(consume))
-            return self._submit(append)
+            _lease(lease)
+            check_int("head", head)
+            kept = _as_tuple(added)
+            return self._submit(
+                Append(
+                    lease.journal,
+                    lease.epoch,
+                    head,
+                    kept,
+                    self._bodies(kept, checked=checked),
+                    all(map(is_plain, kept)),
+                    patient,
+                    tuple(checked_notice(each, self._backend.limits) for each in _notices(notify)) if notify else (),
+                    () if spend is None else checked_spend(spend, kept),
+                    _wait_names(consume) if consume else (),
+                )
+            )
         except HoldfastError as refusal:
             return refused(refusal)
 
-    def _append(self, lease: Lease, added: Sequence[Record], head: int, *, checked: bool, patient: bool) -> Append:
-        _lease(lease)
-        check_int("head", head)
-        kept = _as_tuple(added)
+    def _bodies(self, kept: tuple[Record, ...], *, checked: bool) -> list[bytes]:
         limit = self._backend.limits.record_bytes
+        encode = records.encode_checked if checked else records.encode_readable
         bodies: list[bytes] = []
         for record in kept:
             if type(record) is Opened:
                 raise InvalidValue("$", "a journal is opened once, by open_journal")
-            body = records.encode_checked(record) if checked else records.encode_readable(record)
+            if type(record) is Handed and (not check_id("agent", record.agent) or len(bodies) + 1 < len(kept)):
+                raise InvalidValue("$", "a handoff is the last record of its commit")
+            body = encode(record)
             if len(body) > limit:
                 raise PayloadTooLarge("a record", len(body), limit)
             bodies.append(body)
-        return Append(lease.journal, lease.epoch, head, kept, bodies, all(map(is_plain, kept)), patient)
+        return bodies
 
     async def journal(self, journal: str) -> Journal:
         """One line of the lists; `JournalMissing` when there is none."""
@@ -359,11 +371,6 @@ class Store(InboxCalls, WaitCalls, NotificationCalls, MemoryCalls, RuleCalls, Sp
         check_id("digest", digest)
         return await self._backend.read(lambda reader: reader.blob(digest))
 
-    async def collect_blobs(self, *, unused_ms: int = 3_600_000) -> int:
-        """Delete blobs that no record refers to and that were last put `unused_ms` ago; answers how many."""
-        check_int("age", unused_ms)
-        return await self._submit(CollectBlobs(self._backend.clock.read().wall - unused_ms))
-
     # ---- changes ----
 
     @property
@@ -399,6 +406,13 @@ def _wait_names(given: Sequence[str]) -> tuple[str, ...]:
     if not names or len(set(names)) != len(names):
         raise InvalidArgument("consume", given, "a list of names of waits, none of them twice,")
     return names
+
+
+def _agent_at(reader: Reader, journal: str, seq: int) -> str | None:
+    """Who had a journal at one of its records."""
+    found = reader.records(journal, max(reader.handed_at(journal, seq) - 1, 0), 1)
+    record = found[0].record if found else None
+    return record.agent if isinstance(record, Handed | Opened) else None
 
 
 def _names(journals: Sequence[str]) -> list[str]:

@@ -21,6 +21,11 @@ def mint(secret: bytes, journal: str, name: str) -> str:
     return f"{_PREFIX}.{_armour(claim)}.{_armour(_sign(secret, claim))}"
 
 
+def is_token(text: str) -> bool:
+    """Whether this looks like a token, good or bad."""
+    return text.startswith(f"{_PREFIX}.")
+
+
 def verify(secret: bytes, token: object) -> tuple[str, str]:
     """Journal and name of the wait that `token` stands for, or `WaitUnknown`."""
     if not isinstance(token, str) or len(token) > _MAX_TOKEN:

@@ -13,13 +13,14 @@ from msgspec.structs import replace
 from holdfast import records
 from holdfast.effects.envelope import segment
 from holdfast.errors import BlobMissing, HoldfastError, InputTaken, InvariantBroken, StoreBusy
-from holdfast.records import Admitted, Blob, Ended, Opened, Parked, blobs_of, next_status, touches_lists
+from holdfast.records import Admitted, Blob, Ended, Handed, Opened, Parked, blobs_of, next_status, touches_lists
 from holdfast.store import admission, decisions
+from holdfast.store.attachments.changing import Attachments
+from holdfast.store.attachments.contract import CollectBlobs, PutAttachment, ShareAttachment
 from holdfast.store.contract import (
     Accept,
     Append,
     Claim,
-    CollectBlobs,
     Command,
     Fork,
     InputRow,
@@ -41,6 +42,7 @@ from holdfast.store.contract import (
     StoreLimits,
     Wait,
 )
+from holdfast.store.gate.contract import NoteRefusal, Refusal, SetTerms
 from holdfast.store.memories.changing import Memories
 from holdfast.store.memories.contract import DeleteMemory, PurgeMemory, PutMemory
 from holdfast.store.notifications.contract import Carry, Notify, PurgeNotifications, Ripen, SettleNotification
@@ -60,12 +62,13 @@ if TYPE_CHECKING:
 class Transaction:
     """One transaction over `rows`, at one instant."""
 
-    __slots__ = ("_limits", "_now", "_rows", "memories", "notices", "rules")
+    __slots__ = ("_limits", "_now", "_rows", "attachments", "memories", "notices", "rules")
 
     def __init__(self, rows: Rows, limits: StoreLimits, now: Instant) -> None:
         self._rows = rows
         self._limits = limits
         self._now = now
+        self.attachments = Attachments(rows, limits, now.wall)
         self.notices = Notices(rows, limits, now.wall, self._wake)
         self.memories = Memories(rows, limits, now.wall)
         self.rules = Rules(rows, limits, now.wall)
@@ -84,15 +87,23 @@ class Transaction:
         row = self._rows.journal(asked.journal)
         if row is None:
             return self._add_journal(asked)
+        if asked.agent != row.agent and asked.agent == self._first_agent(row):
+            asked = replace(asked, agent=row.agent)  # it was handed over since
         decisions.check_opening(row, asked)
         return row
+
+    def _first_agent(self, row: JournalRow) -> str | None:
+        """The agent with which a journal was opened."""
+        body = self._rows.first_record(row)
+        first = None if body is None else records.decode_later(body)
+        return first.agent if isinstance(first, Opened) else None
 
     def fork(self, asked: Fork) -> Journal:
         parent = self._row(asked.parent)
         row = self._rows.journal(asked.journal)
         decisions.check_fork(parent, row, asked)
         if row is None:
-            opening = OpenJournal(asked.journal, parent.kind, parent.agent, parent.role, parent.session)
+            opening = OpenJournal(asked.journal, parent.kind, asked.agent, parent.role, parent.session)
             row = self._add_journal(opening, parent, asked.at)
         return as_journal(row)
 
@@ -157,7 +168,7 @@ class Transaction:
         row = self._row(asked.journal)
         first = row.head + 1
         head = decisions.plan_append(row, asked)
-        woken = False
+        woken, agent = False, row.agent
         if not asked.plain:
             self._check_references(row, asked.records)
             woken = any(self._is_answered(row, record) for record in asked.records)
@@ -173,7 +184,7 @@ class Transaction:
         for wait in used:
             self._rows.save_wait(row, wait)
         for day, spend in asked.spend:
-            self._rows.spending.add(row.agent, day, spend)
+            self._rows.spending.add(agent, day, spend)  # who has handed the session over with this has spent it
         for notice in asked.notify:
             self.notices.send(notice)
         return head
@@ -206,6 +217,8 @@ class Transaction:
                 self._rows.admit_input(row, record.input)
                 if row.notices:
                     self.notices.admitted(row, record)
+            if type(record) is Handed:
+                row.agent = record.agent
             if type(record) is Ended:
                 self._end_waits(row, record.run)
                 if row.notices:
@@ -302,15 +315,18 @@ class Transaction:
             raise StoreBusy(f"{newer:,} records came after those of which the spending was counted")
         self._rows.spending.replace(asked.rows)
 
+    def note_refusal(self, asked: NoteRefusal) -> Refusal:
+        return self._rows.gate.note(asked, self._now.wall)
+
+    def set_terms(self, asked: SetTerms) -> None:
+        self._rows.gate.set_terms(asked.agent, asked.body, self._now.wall)
+
     def mark(self, _: Mark) -> int:
         return self._rows.last_position()
 
     def put_blob(self, asked: PutBlob) -> Blob:
         self._rows.put_blob(asked.digest, asked.body, self._now.wall)
         return Blob(asked.digest, len(asked.body))
-
-    def collect_blobs(self, asked: CollectBlobs) -> int:
-        return self._rows.collect_blobs(asked.before)
 
     def quarantine(self, asked: Quarantine) -> None:
         row = self._row(asked.journal)
@@ -333,9 +349,13 @@ _HANDLERS: Final[dict[type[Command[Any]], Callable[[Transaction, Any], Any]]] = 
     RevokeWaits: Transaction.revoke_waits,
     Mark: Transaction.mark,
     PutBlob: Transaction.put_blob,
-    CollectBlobs: Transaction.collect_blobs,
+    ShareAttachment: lambda transaction, asked: transaction.attachments.share(asked),
+    PutAttachment: lambda transaction, asked: transaction.attachments.put(asked),
+    CollectBlobs: lambda transaction, asked: transaction.attachments.collect(asked),
     Quarantine: Transaction.quarantine,
     ReplaceSpending: Transaction.replace_spending,
+    NoteRefusal: Transaction.note_refusal,
+    SetTerms: Transaction.set_terms,
     Notify: lambda transaction, asked: transaction.notices.notify(asked),
     Carry: lambda transaction, asked: transaction.notices.carry(asked),
     SettleNotification: lambda transaction, asked: transaction.notices.settle(asked),

@@ -8,13 +8,17 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from holdfast.effects.boundary import Boundary, EffectContext
 from holdfast.effects.envelope import segment
+from holdfast.tools.deferral import LONGEST, NO_DEFAULT
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from datetime import timedelta
+    from pathlib import Path
 
     from holdfast.effects.performer import Performer
+    from holdfast.messages import Attachment
     from holdfast.secrets.lending import Lender
+    from holdfast.tools.deferral import Deferred
 
 
 class Caller(Protocol):
@@ -34,6 +38,10 @@ class Caller(Protocol):
 
     async def wait(self, key: str, name: str, occurrence: int, timeout: timedelta | float | None) -> Any:  # noqa: ANN401
         """The value that somebody outside gives; the turn is parked until then."""
+        ...
+
+    async def defer(self, key: str, timeout: timedelta | float, default: object) -> Deferred[Any]:
+        """The deferral of a call."""
         ...
 
     def token(self, key: str, name: str, occurrence: int) -> str:
@@ -141,6 +149,39 @@ class Context(EffectContext):
         await self._here()
         occurrence = self._waits[name] = self._waits.get(name, 0) + 1
         return await self._caller.wait(self._scope, name, occurrence, timeout)
+
+    async def defer(
+        self,
+        *,
+        timeout: timedelta | float = LONGEST,
+        default: Any = NO_DEFAULT,  # noqa: ANN401  any JSON value
+    ) -> Deferred[Any]:
+        """Let somebody outside give the result of this call later: pass on its `key`, and return it.
+
+        ``pending = await ctx.defer(timeout=timedelta(days=2))``, send ``pending.key`` somewhere, ``return pending``.
+        The result is what `runtime.resolve(key, value)` gives, also if that comes before the tool has returned; the
+        tool is not called again. Nothing is kept in memory meanwhile. When nobody has answered within `timeout` (7
+        days), the result is `default`, or an error. One call has one deferral: asked for again, it is the same.
+        """
+        await self._here()
+        return await self._caller.defer(self.key, timeout, default)
+
+    async def attach(
+        self, data: bytes | Path | str, *, media_type: str | None = None, name: str | None = None
+    ) -> Attachment:
+        """Keep bytes, or the file at a path, for the session of this call; a tool may return it, as it may a `File`.
+
+        What they are is seen by how they begin; a `media_type` that says something else is a `MediaTypeMismatch`.
+        """
+        return await self.host.attach(data, media_type, name)
+
+    async def attachment(self, given: Attachment | str) -> bytes:
+        """The bytes of an attachment, by itself or by its digest, if the session of this call may read it.
+
+        What was sent to the session, what its tools and tasks gave, what was put for it. Anything else is an
+        `AttachmentUnknown`, whether it is there or not.
+        """
+        return await self.host.attachment(given if isinstance(given, str) else given.digest)
 
     def waited(self, name: str) -> bool:
         """Whether this call was left at the next wait called `name` before: then it has to come there again."""

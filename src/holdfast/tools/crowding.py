@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakKeyDictionary
@@ -17,7 +17,7 @@ from weakref import WeakKeyDictionary
 from holdfast.bounds import check_int
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Generator
+    from collections.abc import Callable, Generator
 
     from holdfast.tools.definition import AnyTool
 
@@ -38,10 +38,16 @@ class Gate:
         self._inside = 0
         self._waiting: deque[asyncio.Future[None]] = deque()
 
+    def enter_now(self) -> bool:
+        """Take a place, if nobody has to wait for one."""
+        if self._inside >= self._limit or self._waiting:
+            return False
+        self._inside += 1
+        return True
+
     async def enter(self) -> None:
         """Take a place, as soon as there is one."""
-        if self._inside < self._limit and not self._waiting:
-            self._inside += 1
+        if self.enter_now():
             return
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append(turn)
@@ -57,7 +63,8 @@ class Gate:
     def leave(self) -> None:
         """Give the place back."""
         self._inside -= 1
-        self._admit()
+        if self._waiting:
+            self._admit()
 
     def widen(self, limit: int) -> None:
         """Let in so many from now on. Nobody who is inside is sent away."""
@@ -164,27 +171,33 @@ def at_most(calls: int) -> Generator[None]:
         crowd.everyone.widen(min(crowd.limits, default=MAX_CALLS))
 
 
-@asynccontextmanager
-async def place(tool: AnyTool) -> AsyncGenerator[None]:
-    """Wait until another call may run, of `tool` and of all tools, and run here.
+class place:  # noqa: N801  it reads as what is taken: `async with place(tool):`
+    """Waits until another call may run, of `tool` and of all tools, and runs it here.
 
     The same function under two names, or in two agents, is one tool here. A call that waits for another one of its
     tool takes no place among all calls yet.
     """
-    crowd = _crowd()
-    own = None if tool.max_parallel is None else crowd.tools.setdefault(tool.function, Gate(tool.max_parallel))
-    if own is not None:
-        await own.enter()
-    try:
-        await crowd.everyone.enter()
-    except BaseException:
+
+    __slots__ = ("_taken", "_token", "_tool")
+
+    def __init__(self, tool: AnyTool) -> None:
+        self._tool = tool
+
+    async def __aenter__(self) -> None:
+        tool, crowd = self._tool, _crowd()
+        own = None if tool.max_parallel is None else crowd.tools.setdefault(tool.function, Gate(tool.max_parallel))
         if own is not None:
-            own.leave()
-        raise
-    taken = Place(crowd.everyone, own)
-    token = held.set(taken)
-    try:
-        yield
-    finally:
-        held.reset(token)
-        taken.leave()
+            await own.enter()
+        if not crowd.everyone.enter_now():
+            try:
+                await crowd.everyone.enter()
+            except BaseException:
+                if own is not None:
+                    own.leave()
+                raise
+        self._taken = Place(crowd.everyone, own)
+        self._token = held.set(self._taken)
+
+    async def __aexit__(self, *_: object) -> None:
+        held.reset(self._token)
+        self._taken.leave()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import io
+import types
 from collections.abc import AsyncIterator, Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, cast
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 
 MAX_ITEMS: Final = 100_000
 """How many items are read from an iterator that a function returns."""
+_PLAIN: Final = frozenset((dict, list, tuple, str, int, float, bool, bytes, type(None)))
+"""What most functions return: nothing that has to be waited for or read to its end."""
 
 
 async def invoked(function: Callable[..., Any], kwargs: dict[str, Any], name: str) -> object:
@@ -37,8 +40,10 @@ async def invoked(function: Callable[..., Any], kwargs: dict[str, Any], name: st
 
 async def _called(function: Callable[..., Any], kwargs: dict[str, Any], name: str) -> object:
     try:
-        if inspect.iscoroutinefunction(function):
-            return await _on_the_loop(function(**kwargs), function, name)
+        if _is_async(function):
+            with running(name, function):
+                value = await function(**kwargs)
+                return value if type(value) in _PLAIN else await _collected(value, name)
         value = await in_thread(_listed, {"function": function, "kwargs": kwargs}, name=name)
         # It may be an async function behind a plain one.
         return await _on_the_loop(value, function, name) if _has_more(value) else value
@@ -46,6 +51,12 @@ async def _called(function: Callable[..., Any], kwargs: dict[str, Any], name: st
         # One tool must not take all other sessions of the process with it.
         said = f"the function asked to end the process (exit code {error.code!r:.60}); it was not ended"
         raise RuntimeError(said) from error
+
+
+def _is_async(function: Callable[..., Any]) -> bool:
+    if type(function) is types.FunctionType and function.__code__.co_flags & inspect.CO_COROUTINE:
+        return True  # as most are: no need to look through wrappers
+    return inspect.iscoroutinefunction(function)
 
 
 async def _on_the_loop(given: object, function: Callable[..., Any], name: str) -> object:

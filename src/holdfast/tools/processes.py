@@ -16,7 +16,6 @@ import os
 import signal
 import subprocess
 import sys
-from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
@@ -127,16 +126,21 @@ _LINUX: Final = sys.platform == "linux"
 _watching = False
 
 
-@contextmanager
-def spawning(name: str) -> Generator[Spawned]:
-    """Remember which programs are started here, in the tasks that are made here, and in the threads for them."""
-    _watch()
-    made = Spawned(name, _call.get())
-    token = _call.set(made)
-    try:
-        yield made
-    finally:
-        _call.reset(token)
+class spawning:  # noqa: N801  it reads as a verb: `with spawning(tool) as spawned:`
+    """Remembers which programs are started here, in the tasks that are made here, and in the threads for them."""
+
+    __slots__ = ("_made", "_token")
+
+    def __init__(self, name: str) -> None:
+        _watch()
+        self._made = Spawned(name, _call.get())
+
+    def __enter__(self) -> Spawned:
+        self._token = _call.set(self._made)
+        return self._made
+
+    def __exit__(self, *_: object) -> None:
+        _call.reset(self._token)
 
 
 def current() -> Spawned | None:

@@ -89,7 +89,7 @@ class _Registry:
     __slots__ = ("calls", "watch", "watchers")
 
     def __init__(self) -> None:
-        self.calls: dict[int, Running] = {}
+        self.calls: set[running] = set()
         self.watch: _Watch | None = None
         self.watchers = 0
 
@@ -107,17 +107,22 @@ def _registry(loop: asyncio.AbstractEventLoop) -> _Registry:
 class running:  # noqa: N801  it reads as a verb: `with running(tool):`
     """Says that a call of `tool` runs on this event loop. `function` lets the watchdog know it by its code."""
 
-    __slots__ = ("_call", "_calls")
+    __slots__ = ("_calls", "_function", "_tool")
 
     def __init__(self, tool: str, function: Callable[..., object] | None = None) -> None:
         self._calls = _registry(asyncio.get_running_loop()).calls
-        self._call = Running(tool, _codes_of(function))
+        self._tool = tool
+        self._function = function
 
     def __enter__(self) -> None:
-        self._calls[id(self._call)] = self._call
+        self._calls.add(self)
 
     def __exit__(self, *_: object) -> None:
-        del self._calls[id(self._call)]
+        self._calls.remove(self)
+
+    def told(self) -> Running:
+        """What runs, for the decision."""
+        return Running(self._tool, _codes_of(self._function))
 
 
 @lru_cache(maxsize=1024)
@@ -190,7 +195,7 @@ class _Watch:
             return
         if self._told:
             return
-        calls = tuple(self._registry.calls.copy().values())
+        calls = tuple(call.told() for call in self._registry.calls.copy())
         blocked = judged(asked, time.monotonic(), _stack(self._loop_thread), calls)
         if blocked is not None and self._asked is not None:
             self._told = True

@@ -19,11 +19,17 @@ LAST_STEP: Final = (
 
 def no_room(state: TurnState, id: int, ahead: Used) -> OutOf | None:
     """The budget of the turn that leaves no room for effect `id`, which is new."""
-    rules, used = state.rules, state.used
+    rules = state.rules
     if id <= state.recorded:
         return None
     if rules.steps is not None and state.steps + ahead.steps > rules.steps:
         return out_of("turn", "steps", rules.steps, state.steps)
+    return used_up(state, ahead)
+
+
+def used_up(state: TurnState, ahead: Used) -> OutOf | None:
+    """The budget of the turn that leaves no room for what lies ahead, steps aside."""
+    rules, used = state.rules, state.used
     if rules.budget.cost_usd is not None and used.unpriced and rules.unpriced == "stop":
         return unknown_price("turn", rules.budget.cost_usd, used.cost_usd)
     return over(rules.budget, used, ahead, "turn") or over_background(rules.background, used, ahead)
@@ -47,8 +53,9 @@ def advice(state: TurnState) -> str | None:
 
 
 def last_step(state: TurnState) -> str | None:
-    """What the model is told before the last step of the turn."""
-    return LAST_STEP if state.rules.steps is not None and state.steps == state.rules.steps - 1 else None
+    """What the model is told before the last step of the turn, or of the session."""
+    left = (state.rules.steps, state.rules.session_steps)
+    return LAST_STEP if any(most is not None and state.steps == most - 1 for most in left) else None
 
 
 def heard(state: TurnState) -> Trace:

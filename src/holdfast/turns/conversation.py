@@ -6,7 +6,7 @@ call of a turn that has ended has a result: calls that were never begun get one 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import msgspec
@@ -25,7 +25,8 @@ from holdfast.messages import (
     decode_reply,
 )
 from holdfast.policy.limits import Used
-from holdfast.policy.mandates import Mandate  # noqa: TC001  msgspec reads the annotations
+from holdfast.policy.mandates import Mandate, joined
+from holdfast.policy.subject import CLEAN, Taint
 from holdfast.records import (
     Admitted,
     Blob,
@@ -34,6 +35,7 @@ from holdfast.records import (
     Ended,
     EndStatus,
     Failed,
+    Handed,
     Intended,
     Opened,
     Outcome,
@@ -45,11 +47,13 @@ from holdfast.records import (
 )
 from holdfast.turns import keys
 from holdfast.turns.answers import forked, result_of, said_in, skipped, unknown
+from holdfast.turns.background import started
 from holdfast.turns.compacting import Breaker, View
 from holdfast.turns.compactions import decode_compaction, is_compaction
 from holdfast.turns.ending import Ending, decode_ending
 from holdfast.turns.machine import added
 from holdfast.turns.programs import answer_message, decode_left, finish_of, is_finish, is_kept
+from holdfast.turns.stopwatch import Stopwatch
 from holdfast.turns.thread import Thread
 
 if TYPE_CHECKING:
@@ -101,6 +105,15 @@ def input_of(body: bytes) -> Said | Stop:
     return _stop(body) if body.startswith(b'{"cancel"') else _said(body)
 
 
+class Carried(msgspec.Struct, frozen=True):
+    """What a turn had used when it was handed over: with this the next agent goes on."""
+
+    steps: int = 0
+    usage: Usage = Usage()
+    cost: float | None = 0.0
+    used: Used = Used()
+
+
 @dataclass(slots=True)
 class OpenTurn:
     """A turn that has begun and not ended."""
@@ -140,6 +153,16 @@ class OpenTurn:
     """What programs before this turn have left."""
     finished: str | None = None
     """The words with which a program of the batch under way ends the turn."""
+    spent: Used = Used()  # noqa: RUF009  frozen
+    """What the turn itself has used."""
+    goes_on: int = 0
+    """The effect with which the agent goes on that has taken the turn over; 0: nobody has."""
+    carried: Carried = Carried()  # noqa: RUF009  frozen
+    """What it had used by then."""
+    handoffs: int = 0
+    """How often the turn was handed over. What is recorded here comes after the last time."""
+    taint: Taint = CLEAN
+    """What agents had taken in that have handed the session over."""
 
 
 class Conversation:
@@ -161,6 +184,11 @@ class Conversation:
         self.turn: OpenTurn | None = None
         """The turn under way."""
         self.agent: str | None = None
+        """Who has the session."""
+        self.handoffs = 0
+        """How often it was handed over."""
+        self.taint = CLEAN
+        """What agents had taken in that have handed it over."""
         self.mandate: Mandate | None = None
         """On whose behalf the session works; the first one holds for all of it."""
         self.endings: dict[str, Ending] = {}
@@ -168,7 +196,10 @@ class Conversation:
         self.calls: dict[tuple[str, Source], int] = {}
         self.costs: dict[tuple[str, Source], float | None] = {}
         self.tool_calls = 0
+        self.background = 0
         self.unpriced = 0
+        self.watch = Stopwatch()
+        """How long its turns were worked on."""
         self._seen: View | None = None
         """What the model sees of the conversation, if that is not all of it."""
         self._pinned: set[str] = set()
@@ -187,6 +218,7 @@ class Conversation:
             raise RecordUnreadable(f"what record {seq} says can't be understood: {error}") from error
 
     def _take(self, record: Record) -> None:
+        self.watch.take(record)
         match record:
             case Opened():
                 self.agent = record.agent
@@ -203,6 +235,8 @@ class Conversation:
                 self._outcome(record)
             case Intended():
                 self._intent(record)
+            case Handed():
+                self._hand(record)
             case _:
                 if self.turn is not None:
                     self.turn.records.append(record)
@@ -225,6 +259,7 @@ class Conversation:
             heard=self.heard,
             noticed=self._noticed,
             variables=self.variables,
+            taint=self.taint,
         )
 
     @property
@@ -242,7 +277,7 @@ class Conversation:
         """What the session has used so far."""
         tokens = sum(usage.total for usage in self.usage.values())
         cost = sum(cost or 0.0 for cost in self.costs.values())
-        return Used(self.steps, tokens, cost, self.tool_calls, unpriced=self.unpriced)
+        return Used(self.steps, tokens, cost, self.tool_calls, self.background, self.unpriced, self.watch.total)
 
     @property
     def context(self) -> Thread:
@@ -257,6 +292,7 @@ class Conversation:
         if self.turn is not None:
             self._close(self.turn, None)
             self.turn = None
+        self.watch.stop()
 
     # ---- what came in ----
 
@@ -278,6 +314,35 @@ class Conversation:
         turn.inputs[record.input] = message
         self.thread = self.thread.add(message)
 
+    # ---- who has it ----
+
+    def _hand(self, record: Handed) -> None:
+        """Another agent has the session. It goes on with the turn after the step, and looks at nothing before that."""
+        self.agent = record.agent
+        self.handoffs += 1
+        self.taint = joined(self.taint, Taint(record.untrusted, record.private))
+        turn = self.turn
+        if turn is None or record.run != turn.run:
+            return
+        key = keys.parse(record.key)
+        if key is None or turn.batch:
+            message = f"{record.run!r} is handed over, but not after a step"
+            raise RecordUnreadable(message)
+        self.turn = replace(
+            turn,
+            before=self.context,
+            position=self.position,
+            records=[],
+            breaker=self._breaker,
+            heard=self.heard,
+            noticed=self._noticed,
+            goes_on=key.number + 1,
+            carried=Carried(turn.steps, turn.usage, turn.cost, turn.spent),
+            handoffs=turn.handoffs + 1,
+            taint=self.taint,
+            variables=self.variables,
+        )
+
     # ---- what came of it ----
 
     def _outcome(self, record: Outcome) -> None:
@@ -293,8 +358,7 @@ class Conversation:
                 self._within(turn, record)
             return
         if key.nested:
-            self._heard.add(keys.tool_of(record.key))
-            self.tool_calls += 1
+            self._nested(turn, record)
             return
         match key.name, record:
             case "model", Done():
@@ -307,6 +371,15 @@ class Conversation:
                 self._result(turn, key.call, record)
             case _:
                 pass
+
+    def _nested(self, turn: OpenTurn, record: Outcome) -> None:
+        """A program got this: no model reads it, but it was used, and what comes after may depend on it."""
+        name = keys.tool_of(record.key)
+        background = started(result_of(ToolCall("", name, {}), record))
+        self._heard.add(name)
+        self.tool_calls += 1
+        self.background += background
+        turn.spent += Used(tool_calls=1, background=background)
 
     def _within(self, turn: OpenTurn, record: Done) -> None:
         """What was done below a call: little of it is part of the conversation."""
@@ -335,6 +408,7 @@ class Conversation:
         turn.steps += 1
         turn.usage += reply.usage
         turn.cost = added(turn.cost, reply.cost)
+        turn.spent += Used(1, reply.usage.total, reply.cost or 0.0, unpriced=reply.cost is None)
         self._count((reply.model, "turn"), 1, reply.usage, reply.cost)
         message = said_in(reply, f"{turn.run}.{number}")
         if not message.parts:
@@ -355,6 +429,7 @@ class Conversation:
             self._count((made.model, "direct"), made.calls, made.usage, made.cost)
             turn.usage += made.usage
             turn.cost = added(turn.cost, made.cost)
+            turn.spent += Used(0, made.usage.total, made.cost or 0.0, unpriced=made.cost is None)
         self._breaker = made.judged(self._breaker, record.at)
         if self._whole:
             self._seen = View(made.applied(self.context), len(self.thread))
@@ -367,14 +442,16 @@ class Conversation:
     def _result(self, turn: OpenTurn, call: int, record: Outcome) -> None:
         if not 1 <= call <= len(turn.batch) or (isinstance(record, Cancelled) and call in turn.results):
             return
-        turn.results[call] = result_of(turn.batch[call - 1], record)
+        result = turn.results[call] = result_of(turn.batch[call - 1], record)
         self.tool_calls += 1
+        self.background += started(result)
         if len(turn.results) == len(turn.batch):
             self._answer_all(turn)
 
     def _answer_all(self, turn: OpenTurn) -> None:
         results = tuple(turn.results[number] for number in range(1, len(turn.batch) + 1))
         self._heard.update(result.name for result in results if result.state != "skipped")
+        turn.spent += Used(tool_calls=len(results), background=sum(map(started, results)))
         self.thread = self.thread.add(ToolMessage(f"{turn.run}.{turn.batch_id}", results))
         if turn.finished is not None:
             self.thread = self.thread.add(answer_message(turn.run, turn.batch_id, turn.finished))

@@ -44,6 +44,10 @@ class Ending(msgspec.Struct, frozen=True, omit_defaults=True):
     """How much of it was used."""
     skipped: tuple[Skipped, ...] = ()
     """Calls of the last reply that were not begun."""
+    agent: str | None = None
+    """Who had the turn when it ended; None where nobody had begun it."""
+    handoffs: int = 0
+    """How often it was handed over before."""
 
 
 decode_ending: Final = msgspec.json.Decoder(Ending).decode

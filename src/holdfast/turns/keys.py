@@ -7,10 +7,15 @@ a call, and those that it makes have places below it that no step of a tool can 
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Final, Literal, NamedTuple
 
 NESTED: Final = "/%call-"
 """What stands between the key of a program and the number of a call that it made."""
+DEFERRAL: Final = "%defer"
+"""What the place below a call is called in which it stands that its result is given from outside."""
+RETURNED: Final = "%deferred"
+"""The same, for that the tool has come to its end, and only the answer is missing."""
 
 _MADE: Final = NESTED[1:]
 
@@ -60,6 +65,7 @@ def tool_of(key: str) -> str:
     return key.rpartition("/")[2].partition(".")[2]
 
 
+@lru_cache(maxsize=1_024)
 def _shown(tool: str) -> str:
     return tool if tool.replace("_", "").replace("-", "").isalnum() and tool.isascii() and len(tool) <= 64 else "tool"
 

@@ -45,6 +45,7 @@ from holdfast.turns.state import (
     Rules,
     RunTools,
     TurnState,
+    UsedUp,
 )
 
 if TYPE_CHECKING:
@@ -70,8 +71,11 @@ __all__ = [
     "Rules",
     "RunTools",
     "TurnState",
+    "UsedUp",
     "added",
     "answer_of",
+    "go_on",
+    "paid",
     "poll",
     "respond",
     "start",
@@ -93,12 +97,20 @@ def start(  # noqa: PLR0913, PLR0917
     return TurnState(run, rules, thread, CallModel(1, thread, position), position, recorded=recorded)
 
 
+def go_on(state: TurnState, effect: int) -> TurnState:
+    """A turn that another agent has taken over after a step: `state` says what was used, under whose rules it goes on.
+
+    What was done is not looked at again. The limits of the turn go on counting.
+    """
+    return _stopped(state, effect) or replace(state, awaited=Checkpoint(effect, "after_work", advice=advice(state)))
+
+
 def poll(state: TurnState) -> Effect:
     """The effect that is awaited: the same one until its outcome comes."""
     return state.awaited
 
 
-def respond(state: TurnState, effect: int, response: Response) -> TurnState:
+def respond(state: TurnState, effect: int, response: Response) -> TurnState:  # noqa: PLR0911  one for each response
     """The state after the outcome of effect number `effect`."""
     awaited = state.awaited
     if effect != awaited.id:
@@ -109,7 +121,9 @@ def respond(state: TurnState, effect: int, response: Response) -> TurnState:
         case CallModel(), Replied(reply):
             return _replied(_made_room(state, response), awaited, reply)
         case CallModel(), ModelFailed(code, message, usage, cost):
-            return _finish(_paid(state, usage, cost), "failed", code, message, "model")
+            return _finish(paid(state, usage, cost), "failed", code, message, "model")
+        case CallModel(), UsedUp(out, usage, cost):
+            return _out(paid(state, usage, cost), out)
         case RunTools(), Results():
             return _worked(state, awaited, response)
         case Checkpoint(), Inputs(messages, told):
@@ -135,10 +149,10 @@ def _made_room(state: TurnState, response: Replied) -> TurnState:
     """From here on the turn goes on with what the model has seen."""
     if response.seen is None:
         return state
-    return _paid(replace(state, thread=response.seen), response.usage, response.cost)
+    return paid(replace(state, thread=response.seen), response.usage, response.cost)
 
 
-def _paid(state: TurnState, usage: Usage, cost: float | None) -> TurnState:
+def paid(state: TurnState, usage: Usage, cost: float | None) -> TurnState:
     """What a model used besides its steps."""
     used = state.used + Used(0, usage.total, cost or 0.0, unpriced=cost is None)
     return replace(state, usage=state.usage + usage, cost=added(state.cost, cost), used=used)

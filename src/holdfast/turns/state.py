@@ -36,6 +36,8 @@ class Rules:
     """Calls that may go on in the background."""
     tasks: frozenset[str] = frozenset()
     """Tools whose calls always do."""
+    session_steps: int | None = None
+    """Steps that the budget of the session left for the turn when it began: the last one is announced."""
     repeats: int | None = 3
     """How often the same step is a loop."""
     polling: frozenset[str] = frozenset()
@@ -122,6 +124,15 @@ class ModelFailed:
 
 
 @dataclass(frozen=True, slots=True)
+class UsedUp:
+    """Making room for the question used up a budget; the model was not asked. `usage` and `cost` are those of that."""
+
+    out: OutOf
+    usage: Usage = NOTHING
+    cost: float | None = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class Results:
     """What the calls came to, in their order; and what the programs among them did besides."""
 
@@ -145,7 +156,7 @@ class Inputs:
 
 
 # `OutOf`: a budget beyond the turn leaves no room for the effect; it was not begun.
-Response: TypeAlias = Replied | ModelFailed | Results | Inputs | OutOf
+Response: TypeAlias = Replied | ModelFailed | UsedUp | Results | Inputs | OutOf
 
 
 # ---- where a turn is -------------------------------------------------------------------------------------------------

@@ -67,7 +67,8 @@ class Delegation:
         check_string("prompt", prompt)
         name = self.agent.name
         children = _children(ctx)
-        order = Order(name, prompt, self.budget, ctx.session, ctx.turn, ctx.key, ctx.idempotency_key, ctx.deadline)
+        by: str | None = getattr(ctx.host, "agent", None)
+        order = Order(name, prompt, self.budget, ctx.session, ctx.turn, ctx.key, ctx.idempotency_key, ctx.deadline, by)
         child = await children.delegate(order)
         ctx.progress(f"{name} works in session {child.session}")
         return _told(child, await _answer(ctx, children, child))

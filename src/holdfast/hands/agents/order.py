@@ -30,6 +30,8 @@ class Order:
     call: str
     """The idempotency key of the parent's call."""
     deadline: datetime | None = None
+    by: str | None = None
+    """The agent that asks; None: whoever has the session."""
 
     @property
     def child(self) -> str:

@@ -49,6 +49,7 @@ class Anthropic:
     """How Anthropic, and whoever speaks like it, is spoken to."""
 
     name: ClassVar[str] = "anthropic"
+    arrays: ClassVar[bool] = False
 
     def encode(self, endpoint: Endpoint, model: str, request: ModelRequest) -> WireRequest:
         """The request for a stream."""

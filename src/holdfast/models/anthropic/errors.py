@@ -7,7 +7,8 @@ from datetime import datetime
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any, Final
 
-from holdfast.errors import ContextOverflow, ModelError
+from holdfast.errors import ContextOverflow, ModelError, StreamFailed
+from holdfast.models.overflow import too_long
 from holdfast.models.reading import mapping, read, worded
 from holdfast.models.retry import PASSING_KINDS
 from holdfast.models.statuses import kind_of_status
@@ -15,7 +16,7 @@ from holdfast.models.waiting import asked_in_headers, should_retry
 from holdfast.models.wire import bounded
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
 _KINDS: Final = {
     "invalid_request_error": "bad_request",
@@ -32,10 +33,6 @@ _KINDS: Final = {
 }
 _FINAL: Final = frozenset((400, 401, 402, 403, 404, 413, 422))
 _SAYINGS: Final = (
-    (
-        re.compile("prompt is too long|context[ _](?:limit|window|length|size)|too many tokens", re.IGNORECASE),
-        "context_overflow",
-    ),
     (re.compile("content filtering policy", re.IGNORECASE), "content_filter"),
     (re.compile("credit balance", re.IGNORECASE), "billing"),
 )
@@ -69,18 +66,21 @@ def told(event: dict[str, Any]) -> ModelError:
     detail = event.get("error")
     error = mapping(detail)
     words = worded(error.get("message")) or worded(detail) or "the provider reports an error"
-    failure = _failure(_KINDS.get(worded(error.get("type")), "server_error"), words)
+    code = error.get("code")
+    kind = kind_of_status(code) if type(code) is int and 400 <= code < 600 else "server_error"
+    failure = _failure(_KINDS.get(worded(error.get("type")), kind), words, StreamFailed)
     failure.request_id = worded(event.get("request_id")) or None
     return failure
 
 
-def _failure(kind: str, words: str) -> ModelError:
+def _failure(kind: str, words: str, made: Callable[..., ModelError] = ModelError) -> ModelError:
     words = bounded(_SECRET.sub("sk-...", words))
     if kind in {"bad_request", "server_error"}:
-        kind = next((better for saying, better in _SAYINGS if saying.search(words)), kind)
+        found = next((better for saying, better in _SAYINGS if saying.search(words)), kind)
+        kind = "context_overflow" if too_long(words) else found
     if kind == "context_overflow":
         return ContextOverflow(words)
-    return ModelError(words, kind=kind, retryable=kind in PASSING_KINDS)
+    return made(words, kind=kind, retryable=kind in PASSING_KINDS)
 
 
 def _retry_after(headers: Mapping[str, str]) -> float | None:

@@ -45,6 +45,8 @@ _FINISHES: Final[dict[str, FinishReason]] = {
 }
 _PAUSES: Final = frozenset(("pause_turn", "compaction"))
 _CUTS: Final = frozenset(_FINISHES)
+_BEGUN_BY: Final = {"text_delta": "text", "thinking_delta": "thinking"}
+"""The kinds of blocks that need no announcement to be understood."""
 _GROWING: Final = ("text", "thinking", "partial_json", "content")
 """Fields whose text goes on in later frames."""
 
@@ -52,9 +54,10 @@ _GROWING: Final = ("text", "thinking", "partial_json", "content")
 class _Block:
     """A block while it grows."""
 
-    __slots__ = ("citations", "ended", "given", "grown", "kind", "signature", "written")
+    __slots__ = ("citations", "ended", "given", "grown", "index", "kind", "signature", "written")
 
-    def __init__(self, kind: str, given: dict[str, Any]) -> None:
+    def __init__(self, index: int, kind: str, given: dict[str, Any]) -> None:
+        self.index = index
         self.kind = kind
         self.given = given
         self.written: list[str] = []
@@ -81,6 +84,8 @@ class AnthropicFold:
         self._halves = Halves(*_GROWING)
         self._size = 0
         self._started = False
+        self._early = False
+        """Blocks came before the message that they are part of."""
         self._done = False
         self._begin_again()
 
@@ -90,6 +95,8 @@ class AnthropicFold:
         self._usage: dict[str, Any] = {}
         self._blocks: list[_Block] = []
         self._open: dict[int, _Block] = {}
+        self._seen: set[int] = set()
+        """The places of all blocks."""
         self._ids: set[str] = set()
         """Of the calls."""
         self._seed = ""
@@ -106,7 +113,7 @@ class AnthropicFold:
         self._size += len(data)
         if self._size > MAX_REPLY:
             raise ModelError(f"the reply of {self._name} is longer than {MAX_REPLY:,} bytes", kind="bad_frame")
-        if self._done or not data or data.isspace():
+        if self._done or not data or data.isspace() or data == b"[DONE]":
             self.ignored += 1
             return []
         came = self._halves.read(data)
@@ -174,14 +181,14 @@ class AnthropicFold:
     def _on_start(self, event: dict[str, Any]) -> list[StreamEvent]:
         message = mapping(event.get("message"))
         events: list[StreamEvent] = []
-        if self._started:
+        if self._started and not self._early:
             if message.get("id") == self._id:  # some gateways say it twice
                 self.ignored += 1
                 return []
             # A gateway lost the reply it was passing on, asked again, and goes on in the same response.
             events.append(StreamReset("the provider began its reply anew"))
             self._begin_again()
-        self._started = True
+        self._started, self._early = True, False
         self._id, self._model = worded(message.get("id")), worded(message.get("model"))
         events.append(StreamStart(self._model))
         events += self._counted(message.get("usage"))
@@ -193,12 +200,15 @@ class AnthropicFold:
     def _on_block(self, event: dict[str, Any]) -> list[StreamEvent]:
         given, index = mapping(event.get("content_block")), event.get("index")
         kind = worded(given.get("type"))
-        if not self._started or type(index) is not int or not kind:
+        if type(index) is not int or not kind:
             self.ignored += 1
             return []
-        block = _Block(kind, given)
+        self._early = self._early or not self._started  # some gateways begin their message late, or never
+        self._started = True
+        block = _Block(index, kind, given)
         self._blocks.append(block)
         self._open[index] = block
+        self._seen.add(index)
         if kind == "text":
             block.citations = listed(given.get("citations")).copy()
             return self._wrote(block, given.get("text"))
@@ -230,11 +240,14 @@ class AnthropicFold:
 
     def _grown(self, event: dict[str, Any]) -> list[StreamEvent]:
         delta, index = mapping(event.get("delta")), event.get("index")
+        kind = delta.get("type")
+        begun = _BEGUN_BY.get(worded(kind), "")
+        if delta.get(begun) and type(index) is int and index not in self._seen:  # some never announce a block
+            self._on_block({"index": index, "content_block": {"type": begun}})
         block = self._open.get(index) if type(index) is int else None
         if block is None:
             self.ignored += 1
             return []
-        kind = delta.get("type")
         if kind == "text_delta" and block.kind == "text":
             return self._wrote(block, delta.get("text"))
         if kind == "thinking_delta" and block.kind == "thinking":
@@ -292,6 +305,8 @@ class AnthropicFold:
         if not self._started:
             self.ignored += 1
             return []
+        if len(self._seen) == len(self._blocks):  # the order in which they began is not the one in which they stand
+            self._blocks.sort(key=_place)
         # A call that was begun and not ended, in a reply without a reason to stop, is not whole: it must not run.
         growing = [block for block in self._blocks if not block.ended]
         self._done = bool(self._stop) or not any(block.kind == "tool_use" for block in growing)
@@ -359,6 +374,10 @@ class AnthropicFold:
     def _is_cut(self, block: _Block) -> bool:
         """Whether more of a block may have been to come: nobody ended it, or it is where the reply was cut off."""
         return not block.ended or (self._stop in _CUTS and block is self._blocks[-1])
+
+
+def _place(block: _Block) -> int:
+    return block.index
 
 
 def settled(parts: Sequence[Part]) -> list[Part]:

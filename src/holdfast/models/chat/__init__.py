@@ -50,6 +50,8 @@ FLAGS: Final[Mapping[str, str]] = {
     "call_ids_9": "ids of calls have nine letters and digits; others are replaced by such, always by the same",
     "call_ids_40": "ids of calls have at most 40 characters; longer ones are replaced, always by the same",
     "document_url": "PDFs are document_url parts, not file parts",
+    # the reply
+    "done_ends": "a stream may end with [DONE] and no reason why: it is whole then, and not cut",
     # reasoning that goes back
     "send_reasoning_details": "reasoning goes back as reasoning_details, where it came with them",
     "send_reasoning_content": "reasoning goes back as reasoning_content",
@@ -65,6 +67,7 @@ class Chat:
     """How Chat Completions is spoken."""
 
     name = "chat"
+    arrays = False
 
     def encode(self, endpoint: Endpoint, model: str, request: ModelRequest) -> WireRequest:
         """The request for a stream."""

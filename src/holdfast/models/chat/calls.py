@@ -70,6 +70,9 @@ class OpenCalls:
                 found = self.all[-1]
         else:
             found = next((call for call in reversed(self.all) if call.index == index), None)
+            if found is None and came and not name:
+                # A tail under an index that nobody has: of the call with its id, or of the last one.
+                found = next((call for call in reversed(self.all) if not id or call.theirs == id), None)
         if found is not None and not _another(found, id, name, came):
             return found
         if len(self.all) >= MAX_CALLS:
@@ -104,6 +107,7 @@ def _another(call: OpenCall, id: str, name: str, came: object) -> bool:
     if id and call.theirs and id != call.theirs:
         return True
     if call.name and name != call.name:
-        return True
+        # A name may come in pieces, too: of a call with an id, before its first argument.
+        return bool(id) or not call.theirs or bool(call.arguments)
     # The same tool again, without an id: another call when this one has all its arguments.
     return not id and bool(call.name) and bool(came) and call.end.reached(call.arguments)

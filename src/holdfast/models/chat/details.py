@@ -1,4 +1,4 @@
-"""Reasoning as ``reasoning_details``: what is kept to go back as it came, the pieces of one detail joined. Pure."""
+"""Reasoning: the fields in which endpoints tell it, and ``reasoning_details``, which go back as they came. Pure."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ from typing import Any, Final
 
 import msgspec
 
-from holdfast.models.reading import UNREADABLE, mapping, sound, worded
+from holdfast.models.reading import UNREADABLE, listed, mapping, sound, worded
 
 _GROWING: Final = {"reasoning.text": "text", "reasoning.summary": "summary"}
 """The kinds of details that come in pieces, and the field in which they grow. Encrypted ones come whole."""
+_FIELDS: Final = ("reasoning_content", "reasoning", "reasoning_text", "thinking")
+"""Where endpoints tell what a model thinks. Those who fill two of them repeat themselves."""
 _encode: Final = msgspec.json.Encoder().encode
 
 
@@ -55,6 +57,21 @@ def summary_of(details: list[Any]) -> str:
     """What details say that can be read."""
     found = [mapping(detail) for detail in details]
     return "".join([worded(detail.get(_GROWING.get(worded(detail.get("type")), ""))) for detail in found])
+
+
+def thought_in(said: dict[str, Any]) -> str:
+    """What a message, or a piece of one, tells of the thoughts of the model."""
+    return words_of(next((said[name] for name in _FIELDS if said.get(name)), ""))
+
+
+def words_of(thought: Any) -> str:  # noqa: ANN401  whatever came
+    """A thought that may be told as a text, as an object with one, or as a list of such."""
+    if isinstance(thought, str):
+        return thought
+    told = mapping(thought)
+    if told:
+        return worded(told.get("text")) or worded(told.get("content"))
+    return "".join([worded(mapping(part).get("text")) for part in listed(thought)])
 
 
 def size_of(detail: dict[str, Any]) -> int:

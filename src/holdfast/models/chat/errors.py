@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
-from holdfast.errors import ContextOverflow, ModelError
+from holdfast.errors import ContextOverflow, ModelError, StreamFailed
+from holdfast.models.overflow import too_long
 from holdfast.models.reading import listed, mapping, read, request_id_in, worded, written
 from holdfast.models.waiting import asked_by_limits, asked_in_headers, asked_in_words, delay_in, should_retry
 from holdfast.models.wire import bounded
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
 _MAX_MESSAGE: Final = 990
 
@@ -28,11 +29,6 @@ class _Complaint(NamedTuple):
     """The headers of whoever stands behind the provider, where it repeats them."""
 
 
-_OVERFLOW: Final = re.compile(
-    r"context_length_exceeded|exceed_context_size|maximum context length|context length|context window|context size"
-    r"|too many tokens|prompt is too long|input is too long|input length exceed|reduce the length"
-    r"|reduce your message size|request too large for model",
-)
 _FILTERED: Final = re.compile(r"content_filter|content_policy|responsibleaipolicy|moderation|flagged_input")
 _UNPAID_CODES: Final = re.compile(
     r"insufficient_quota|billing|insufficient.(?:balance|credit|funds)|payment_required|usage_limit_reached"
@@ -79,7 +75,7 @@ _STATUSES: Final[Mapping[int, tuple[str, bool]]] = {
 """What a status means when the words say nothing more, and whether the same request may succeed later."""
 
 _WORDS: Final = (
-    (re.compile(r"rate.?limit|too many requests"), ("rate_limited", True)),
+    (re.compile(r"rate.?limit|too.many.requests"), ("rate_limited", True)),
     (re.compile(r"overloaded|unavailable|capacity"), ("overloaded", True)),
     (re.compile(r"timeout|timed.out"), ("timeout", True)),
     (re.compile(r"model_not_found|not_found"), ("not_found", False)),
@@ -87,6 +83,14 @@ _WORDS: Final = (
     (re.compile(r"invalid_request|bad_request|validation"), ("bad_request", False)),
 )
 """The same for errors without a status."""
+
+
+def is_complaint(frame: dict[str, Any]) -> bool:
+    """Whether a frame without an answer tells of an error, though it does not say so in the usual field."""
+    kinds = (worded(frame.get("object")).lower(), worded(frame.get("type")).lower())
+    if "error" in kinds or frame.get("detail"):
+        return True
+    return bool(frame.get("message")) and any(frame.get(name) for name in ("code", "status", "status_code", "type"))
 
 
 def http_error(status: int, headers: Mapping[str, str], body: bytes) -> ModelError:
@@ -110,17 +114,20 @@ def http_error(status: int, headers: Mapping[str, str], body: bytes) -> ModelErr
 def in_stream(said: Any) -> ModelError:  # noqa: ANN401  whatever came
     """An error inside a response that had begun well."""
     complaint = _complaint(said)
-    error = _mapped(complaint, complaint.status, complaint.message or "the provider ended the reply with an error")
+    message = complaint.message or "the provider ended the reply with an error"
+    error = _mapped(complaint, complaint.status, message, StreamFailed)
     error.retry_after = complaint.retry_after
     return error
 
 
-def _mapped(complaint: _Complaint, status: int | None, message: str) -> ModelError:
+def _mapped(
+    complaint: _Complaint, status: int | None, message: str, made: Callable[..., ModelError] = ModelError
+) -> ModelError:
     message = bounded(_SECRET.sub("***", message), _MAX_MESSAGE)
     kind, retryable = _kind(status, complaint)
     if kind == "context_overflow":
         return ContextOverflow(message)
-    return ModelError(message, kind=kind, retryable=retryable)
+    return made(message, kind=kind, retryable=retryable)
 
 
 def _kind(status: int | None, complaint: _Complaint) -> tuple[str, bool]:
@@ -136,7 +143,7 @@ def _kind(status: int | None, complaint: _Complaint) -> tuple[str, bool]:
             return kind
     if not _RATED.search(words) and _is_unpaid(complaint, message):
         return "billing", False
-    if status != 429 and (status is None or status < 500 or "exceed_context" in words) and _OVERFLOW.search(everything):
+    if status != 429 and (status is None or status < 500 or "exceed_context" in words) and too_long(everything):
         return "context_overflow", False
     if status is not None:
         return _STATUSES.get(status) or (("server_error", True) if status >= 500 else ("bad_request", False))
@@ -180,14 +187,18 @@ def _complaint(said: Any) -> _Complaint:  # noqa: ANN401  whatever came
     words = " ".join([code.lower() for code in (*codes, *reasons) if isinstance(code, str)])
     if metadata.get("flagged_input") is not None:
         words += " flagged_input"
-    status = next((code for code in (error.get("status_code"), *codes) if _is_status(code)), None)
+    codes += [error.get("status_code"), *(top.get(name) for name in ("status_code", "status", "code"))]
+    status = next((found for code in codes if (found := _status(code)) is not None), None)
     asked = delay_in(details)
     limits = {name.lower(): worded(value) for name, value in mapping(metadata.get("headers")).items()}
     return _Complaint(message, words, status, asked_in_words(message) if asked is None else asked, limits)
 
 
-def _is_status(code: Any) -> bool:  # noqa: ANN401  whatever came
-    return type(code) is int and 400 <= code < 600
+def _status(code: Any) -> int | None:  # noqa: ANN401  whatever came
+    """A status of HTTP, as a number or as its digits."""
+    if isinstance(code, str) and len(code) == 3 and code.isascii() and code.isdecimal():
+        code = int(code)
+    return code if type(code) is int and 400 <= code < 600 else None
 
 
 def _words_of(error: dict[str, Any]) -> str:

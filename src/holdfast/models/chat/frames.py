@@ -40,6 +40,10 @@ class Delta(msgspec.Struct, gc=False):
     reasoning_details: Any = None
     refusal: Any = None
     function_call: Any = None
+    reasoning_text: Any = None
+    thinking: Any = None
+    audio: Any = None
+    images: Any = None
 
 
 class Choice(msgspec.Struct, gc=False):
@@ -126,6 +130,8 @@ def _is_usual(choice: Choice) -> bool:
     if choice.index or choice.error or choice.usage or choice.message is not None:
         return False
     if delta.refusal or delta.reasoning_details or delta.function_call is not None:
+        return False
+    if delta.reasoning_text or delta.thinking or delta.audio or delta.images:
         return False
     return delta.tool_calls is None or all(
         piece.index is not None and piece.custom is None and piece.extra_content is None for piece in delta.tool_calls

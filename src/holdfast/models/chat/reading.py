@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 import msgspec
 
-from holdfast.errors import ModelError, StreamCut
+from holdfast.errors import ModelError, StreamCut, StreamFailed
 from holdfast.messages import (
     CallChunk,
     CallEnd,
@@ -22,9 +22,10 @@ from holdfast.messages import (
     Usage,
 )
 from holdfast.models.chat.calls import OpenCalls
-from holdfast.models.chat.details import Details, size_of, summary_of
-from holdfast.models.chat.errors import in_stream
+from holdfast.models.chat.details import Details, size_of, summary_of, thought_in, words_of
+from holdfast.models.chat.errors import in_stream, is_complaint
 from holdfast.models.chat.frames import usual, usual_body
+from holdfast.models.chat.plain import plain_reply
 from holdfast.models.reading import Halves, counted, listed, mapping, read, worded
 
 if TYPE_CHECKING:
@@ -90,7 +91,10 @@ class ChatFold:
                 return []
             if data == b"[DONE]":
                 self._done = True
-                return []
+                events: list[StreamEvent] = []
+                if self._started and "done_ends" in self._flags:
+                    self._close("stop", events)
+                return events
         if self._done:
             self.ignored += 1
             return []
@@ -109,6 +113,9 @@ class ChatFold:
         """
         known = usual_body(body)
         if known is not None:
+            plain = plain_reply(known, self._model, _usage)
+            if plain is not None:
+                return plain
             self._usual(known)
             return self.finish()
         said = read(body)
@@ -118,7 +125,7 @@ class ChatFold:
             raise _bad("the body is no JSON object")
         chunk = cast("dict[str, Any]", said)
         choices = listed(chunk.get("choices"))
-        if not choices and not chunk.get("error"):
+        if not choices and not chunk.get("error") and not is_complaint(chunk):
             raise _bad("the body has no choices")
         self._chunk(chunk, failed=False)
         if self._finish is None and not self._calls.all:
@@ -149,6 +156,8 @@ class ChatFold:
         choices = chunk.get("choices")
         usage = chunk.get("usage") or mapping(chunk.get("x_groq")).get("usage")
         if not isinstance(choices, list) and not usage:
+            if is_complaint(chunk):
+                raise in_stream(self._halves.kept(chunk))
             self.ignored += 1
             return []
         events: list[StreamEvent] = []
@@ -165,7 +174,7 @@ class ChatFold:
         events: list[StreamEvent] = []
         if self._id is None:
             self._begin(chunk.id, chunk.model, chunk.created, events)
-        if chunk.usage is not None:
+        if chunk.usage:
             self._raw_usage = chunk.usage
         for choice in chunk.choices:
             delta = choice.delta
@@ -182,7 +191,7 @@ class ChatFold:
                     self._grow(call, more, events)
             if choice.finish_reason:
                 self._close(choice.finish_reason, events)
-        if chunk.usage is not None:
+        if chunk.usage:
             self._count(chunk.usage, events)
         return events
 
@@ -217,15 +226,19 @@ class ChatFold:
 
     def _take(self, said: dict[str, Any], events: list[StreamEvent]) -> None:
         details = said.get("reasoning_details")
-        thought = said.get("reasoning_content") or said.get("reasoning")
+        thought = thought_in(said)
         if details:
             self._keep_details(listed(details))
             thought = thought or summary_of(listed(details))
-        if thought and isinstance(thought, str):
+        if thought:
             self._say(self._thoughts, "thoughts", thought, ReasoningChunk, events)
         content = said.get("content")
         if content:
             self._content(content, events)
+        audio = mapping(said.get("audio"))
+        if audio:
+            self._say(self._text, "text", worded(audio.get("transcript")), TextChunk, events)
+        self.ignored += bool(audio.get("data")) + len(listed(said.get("images")))  # what is heard and seen of it
         refusal = said.get("refusal")
         if refusal and isinstance(refusal, str):
             self._say(self._refusal, "refusal", refusal, TextChunk, events)
@@ -241,13 +254,13 @@ class ChatFold:
         if isinstance(content, str):
             self._say(self._text, "text", content, TextChunk, events)
             return
-        for item in listed(content):
-            part = mapping(item)
+        for item in listed(content) or [content]:
+            part = {"type": "text", "text": item} if isinstance(item, str) else mapping(item)
             match part.get("type"):
                 case "text":
                     self._say(self._text, "text", worded(part.get("text")), TextChunk, events)
                 case "thinking":
-                    self._say(self._thoughts, "thoughts", _thinking(part.get("thinking")), ReasoningChunk, events)
+                    self._say(self._thoughts, "thoughts", words_of(part.get("thinking")), ReasoningChunk, events)
                 case _:
                     self.ignored += 1
 
@@ -324,13 +337,15 @@ class ChatFold:
         self._grow(call, more, events)
 
     def _addressed(self, index: int | None, id: str, name: str, came: object) -> OpenCall | None:
-        """The call that a fragment belongs to, with its id and its name; None after the end of the reply."""
+        """The call that a fragment belongs to, with its id and its name; None after the end of the calls."""
         if self._finish is not None:
-            self.ignored += 1
-            return None
+            if not name or self._calls.all or _FINISHES.get(self._finish, "stop") != "stop":
+                self.ignored += 1
+                return None
+            self._finish = None  # some end each piece: a call that begins now waits for an end of its own
         call = self._calls.addressed(index, id, name, came)
         call.theirs = call.theirs or id
-        call.name = call.name or name
+        call.name = name if not call.name or name == call.name else call.name + name
         if not call.id:
             self._hold(len(id) + len(name))
         return call
@@ -364,7 +379,7 @@ class ChatFold:
             return
         failure = _FAILURES.get(reason)
         if failure is not None:
-            raise ModelError(f"the provider ended the reply with {reason!r}", kind=failure, retryable=True)
+            raise StreamFailed(f"the provider ended the reply with {reason!r}", kind=failure, retryable=True)
         self._finish = reason
         self._end_texts(events)
         self.ignored += self._calls.settle()
@@ -422,18 +437,12 @@ _FAILURES: Final[Mapping[str, str]] = {
 
 
 def _finished(reason: str, *, calls: bool, refused: bool) -> FinishReason:
-    finish = _FINISHES.get(reason, "stop")
+    finish = _FINISHES.get(reason.lower().partition(":")[0], "stop")
     if finish not in {"stop", "tool_calls"}:
         return finish
     if calls:
         return "tool_calls"  # many say "stop" here
     return "refusal" if refused else "stop"
-
-
-def _thinking(thinking: Any) -> str:  # noqa: ANN401  whatever came
-    if isinstance(thinking, str):
-        return thinking
-    return "".join([worded(mapping(part).get("text")) for part in listed(thinking)])
 
 
 def _usage(usage: dict[str, Any]) -> Usage:
@@ -449,7 +458,10 @@ def _usage(usage: dict[str, Any]) -> Usage:
 
 
 def _first(*values: Any) -> int:  # noqa: ANN401  whatever came
-    return next((number for number in map(counted, values) if number), 0)
+    for value in values:
+        if value and (number := counted(value)):
+            return number
+    return 0
 
 
 def _bad(message: str) -> ModelError:

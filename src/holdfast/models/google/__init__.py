@@ -46,6 +46,7 @@ class Google:
     """How Google, and whoever speaks like it, is spoken to."""
 
     name: ClassVar[str] = "google"
+    arrays: ClassVar[bool] = True
 
     def encode(self, endpoint: Endpoint, model: str, request: ModelRequest) -> WireRequest:
         """The request for a stream."""

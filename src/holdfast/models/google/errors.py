@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, Final
 
-from holdfast.errors import ContextOverflow, ModelError
+from holdfast.errors import ContextOverflow, ModelError, StreamFailed
+from holdfast.models.overflow import too_long
 from holdfast.models.reading import listed, mapping, read, worded
 from holdfast.models.retry import PASSING_KINDS
 from holdfast.models.statuses import kind_of_status
@@ -38,9 +39,6 @@ _REASONS: Final = {
     "ACCESS_TOKEN_EXPIRED": "authentication",
     "BILLING_DISABLED": "billing",
 }
-_OVERFLOW: Final = re.compile(
-    r"token count.{0,80}exceeds|exceeds the maximum number of tokens|context (?:window|length)"
-)
 _UNPAID: Final = re.compile(r"enable billing|billing account|credits are depleted|spending cap")
 _SECRET: Final = re.compile(r"AIza[\w-]{10,}|ya29\.[\w.-]{10,}|\bAQ\.[\w-]{20,}")
 _MOST_WORDS: Final = 990
@@ -73,8 +71,11 @@ def failure(status: int, headers: Mapping[str, str], error: dict[str, Any], body
     words = _SECRET.sub("[key]", words) or f"HTTP {code}"
     kind = _kind(code, worded(error.get("status")), words, details)
     message = bounded(words, _MOST_WORDS)
-    failed = ContextOverflow(message) if kind == "context_overflow" else ModelError(message, kind=kind)
-    failed.retryable = kind in PASSING_KINDS
+    if kind == "context_overflow":
+        failed: ModelError = ContextOverflow(message)
+    else:
+        made = StreamFailed if status < 300 else ModelError
+        failed = made(message, kind=kind, retryable=kind in PASSING_KINDS)
     failed.status = status
     failed.request_id = _request_id(named, details)
     failed.retry_after = _retry_after(named, details, words)
@@ -87,7 +88,7 @@ def _kind(code: int, status: str, words: str, details: list[dict[str, Any]]) -> 
         return reasons[0]
     kind = _KINDS.get(status) or kind_of_status(code)
     lowered = words.lower()
-    if kind == "bad_request" and _OVERFLOW.search(lowered):
+    if kind == "bad_request" and too_long(lowered):
         return "context_overflow"
     if kind == "bad_request" and "api key not valid" in lowered:
         return "authentication"

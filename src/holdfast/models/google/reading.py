@@ -89,14 +89,19 @@ class GoogleFold:
         self._raw: dict[str, Any] = {}
         self._usage = Usage()
         self._reason = ""
+        self._said = False
+        """Whether anything came that a reason to finish can be about."""
         self._why = ""
         self._refusal = ""
         """The words about a reply that was filtered, as they were shown."""
 
     @property
     def complete(self) -> bool:
-        """Whether there is a reason to finish. Numbers may follow."""
-        return bool(self._reason)
+        """Whether there is a reason to finish, after something was said. Numbers may follow.
+
+        Some say with each frame that the reply is over, also before its first word: then only the end of the body is.
+        """
+        return bool(self._reason) and self._said
 
     def feed(self, frame: Frame) -> list[StreamEvent]:
         """What a frame means. Raises a `ModelError` for an error that the provider puts into its stream."""
@@ -162,7 +167,7 @@ class GoogleFold:
             self._candidate(mapping(candidate), events)
         feedback = mapping(body.get("promptFeedback"))
         if (blocked := worded(feedback.get("blockReason"))) not in _UNSAID:
-            self._reason = "PROHIBITED_CONTENT"
+            self._reason, self._said = "PROHIBITED_CONTENT", True
             self._why = bounded(worded(feedback.get("blockReasonMessage")) or f"the prompt was blocked: {blocked}")
         if self._why and not self._refusal and _FINISH.get(self._reason) == "content_filter":
             self._refusal = self._why
@@ -183,11 +188,12 @@ class GoogleFold:
                 self._end_call(events, whole=False)
             # A prompt that is blocked stays blocked, whatever the candidate says.
             self._why = self._why or bounded(worded(candidate.get("finishMessage")))
-            self._reason = self._reason or reason
+            self._reason = reason if self._reason in {"", "STOP"} else self._reason
         if self._reason:
             self._flush(events)
 
     def _part(self, part: dict[str, Any], events: list[StreamEvent]) -> None:
+        self._said = True
         signature = worded(part.get("thoughtSignature"))
         if isinstance(part.get("functionCall"), dict):
             self._function_call(mapping(part["functionCall"]), signature, events)

@@ -51,6 +51,7 @@ class Responses:
     """How the Responses API is spoken."""
 
     name: ClassVar[str] = "responses"
+    arrays: ClassVar[bool] = False
 
     def encode(self, endpoint: Endpoint, model: str, request: ModelRequest) -> WireRequest:
         """The request for a stream."""

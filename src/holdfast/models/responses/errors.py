@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from holdfast.errors import ContextOverflow, ModelError
+from holdfast.errors import ContextOverflow, ModelError, StreamFailed
+from holdfast.models.overflow import too_long
 from holdfast.models.reading import mapping, read, request_id_in, written
 from holdfast.models.waiting import asked_by_limits, asked_in_headers, asked_in_words, should_retry
 from holdfast.models.wire import bounded
@@ -69,11 +70,6 @@ _STATUSES: Final[Mapping[int, str]] = {
     529: "overloaded",
 }
 _RETRYABLE: Final = frozenset(("rate_limited", "overloaded", "server_error", "timeout"))
-_OVERFLOW: Final = re.compile(
-    r"context (?:window|length|size)|context_(?:length|size)|maximum context|prompt is too long"
-    r"|too many (?:input )?tokens|input (?:length|tokens?) exceeds?|exceeds? the (?:maximum|model).{0,40}tokens",
-    re.IGNORECASE,
-)
 # To its end: of a key that is replaced in part, nobody would find the rest.
 _SECRET: Final = re.compile(
     r"\b(?:sk|xai|gsk|rk|pk|key)-[\w*.\-]{4}[^\s\"'`<>()\[\]{},;]*|\bBearer\s+\S+", re.IGNORECASE
@@ -92,6 +88,7 @@ def http_error(status: int, headers: Mapping[str, str], body: bytes) -> ModelErr
 def failure(found: Any, status: int | None, headers: Mapping[str, str]) -> ModelError:  # noqa: ANN401  what a provider said
     """The error that a provider told, by its words first and by the status of the response otherwise."""
     codes, said = _reasons(found)
+    made = StreamFailed if status is None else ModelError
     if status is None:
         status = next((int(code) for code in codes if code.isdecimal() and len(code) == 3), None)
     message = bounded(_SECRET.sub("[key]", said)) if said else f"HTTP {status}" if status else "no reason was given"
@@ -99,7 +96,7 @@ def failure(found: Any, status: int | None, headers: Mapping[str, str]) -> Model
     error = (
         ContextOverflow(message)
         if kind == "context_overflow"
-        else ModelError(message, kind=kind, retryable=kind in _RETRYABLE)
+        else made(message, kind=kind, retryable=kind in _RETRYABLE)
     )
     error.status = status
     error.request_id = request_id_in(headers)
@@ -132,7 +129,7 @@ def _kind(codes: list[str], message: str, status: int | None) -> str:
     named = next((_CODES[code] for code in codes if code in _CODES), None)
     if named is not None and named != "bad_request":
         return named
-    if status in {None, 400, 413, 422} and _OVERFLOW.search(message):
+    if status in {None, 400, 413, 422} and too_long(message):
         return "context_overflow"
     if status is None:
         return named or "server_error"

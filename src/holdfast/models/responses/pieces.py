@@ -6,9 +6,9 @@ servers never send the whole: then what was shown is the reply.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
-from holdfast.models.reading import worded
+from holdfast.models.reading import mapping, worded
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -56,6 +56,14 @@ class Pieces:
                 size += sum(map(len, kept))
                 kept.clear()
         return size
+
+    def filled(self, key: Key, item: Item, halves: Halves) -> Item:
+        """An item that is done, with what was shown of it where it says nothing itself: some servers send it empty."""
+        said = {name: item.get(name) for name in ("content", "summary", "arguments")}
+        if any(_says(value) for value in said.values()):
+            return item
+        grown = self._grown(key, item, halves)
+        return item if grown is None else {**item, **grown}
 
     def items(
         self, begun: Mapping[Key, Item], found: Mapping[Key, Item], halves: Halves, *, cut: bool
@@ -110,6 +118,14 @@ class Pieces:
 
     def _texts(self, key: Key, item: Item) -> list[dict[Piece, list[str]]]:
         return [self._kept[place] for place in self._places(key, item)]
+
+
+def _says(value: Any) -> bool:  # noqa: ANN401  whatever came
+    """Whether there are words in what an item holds."""
+    if isinstance(value, list):
+        parts = [mapping(part) for part in cast("list[Any]", value)]
+        return any(part.get("text") or part.get("refusal") for part in parts)
+    return bool(value)
 
 
 def _parts(texts: Mapping[Piece, str], kind: str, type: str, field: str) -> Iterable[dict[str, Any]]:

@@ -58,6 +58,7 @@ class _Event(msgspec.Struct, gc=False):
     refusal: Any = None
     arguments: Any = None
     item: Any = None
+    part: Any = None
     item_id: Any = None
     output_index: Any = None
     content_index: Any = None
@@ -117,7 +118,7 @@ class ResponsesFold:
         step = self._STEPS.get(kind)
         if step is not None:
             return step(self, event, len(frame.data))
-        if kind == "error" or (not kind and (event.error or event.code)):
+        if kind in _ERRORS or (not kind and (event.error or event.code)):
             raise failure(event.error or {"code": event.code, "message": event.message}, None, {})
         # The progress of an item is told again, and in full, when the item is done.
         self.ignored += event.item_id is None and event.output_index is None
@@ -172,6 +173,20 @@ class ResponsesFold:
         text = self._rest(event, ("text", _index(event.content_index)), event.text)
         return [TextChunk(text)] if text else []
 
+    def _part_done(self, event: _Event, size: int) -> list[StreamEvent]:
+        """A text that is whole; all that some servers tell of it."""
+        part = mapping(event.part)
+        event.text, event.refusal = part.get("text"), part.get("refusal")
+        match part.get("type"):
+            case "output_text":
+                return self._text_done(event, size)
+            case "refusal":
+                return self._refused_done(event, size)
+            case "summary_text" | "reasoning_text":
+                return self._thinking_done(event, size)
+            case _:
+                return []
+
     def _refused(self, event: _Event, _size: int) -> list[StreamEvent]:
         text = self._grown(event, ("refusal", _index(event.content_index)), event.delta)
         return [TextChunk(text)] if text else []
@@ -220,6 +235,7 @@ class ResponsesFold:
             self.ignored += 1
             return []
         key = _key(event)
+        item = self._pieces.filled(key, item, self._halves)
         self._bound(size - self._pieces.forget(key, item))  # they are part of the item
         if key is None:
             key = f"#{len(self._done)}"
@@ -348,15 +364,19 @@ class ResponsesFold:
         "response.reasoning_text.done": _thinking_done,
         "response.function_call_arguments.delta": _arguments,
         "response.function_call_arguments.done": _arguments_done,
+        "response.content_part.done": _part_done,
+        "response.reasoning_summary_part.done": _part_done,
         "response.output_item.added": _item_added,
         "response.output_item.done": _item_done,
     }
 
 
+_ERRORS: Final = frozenset(("error", "response.error"))
 _NOTHING: Final = frozenset((b"", b"[DONE]"))
 _ARGUMENTS: Final[Piece] = ("arguments", 0)
 _TERMINAL: Final[Mapping[str, str]] = {
     "response.completed": "completed",
+    "response.done": "completed",
     "response.incomplete": "incomplete",
     "response.failed": "failed",
     "response.cancelled": "cancelled",

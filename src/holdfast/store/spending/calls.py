@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final, cast
 
+from msgspec.structs import astuple
+
 from holdfast.bounds import check_int
-from holdfast.errors import InvalidArgument
+from holdfast.errors import InvalidArgument, StoreBusy
 from holdfast.names import check_id
 from holdfast.store.calls import Calls
 from holdfast.store.spending.contract import MAX_SPEND, NOTHING, ReplaceSpending, Spend, day_of
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
     from holdfast.records import Record
     from holdfast.store.spending.contract import SpendOf
 
-_FIELDS: Final = tuple((name, f"spend: {name}") for name in Spend.__struct_fields__)
+_TRIES: Final = 5
 
 
 class SpendingCalls(Calls):
@@ -28,13 +30,34 @@ class SpendingCalls(Calls):
         """What the agent has used up on one day (since 1970-01-01, UTC), or in all; None is journals without agent.
 
         Counted in the same commit as the records. In a store that comes from an older schema, what was recorded before
-        it was brought up to date counts only after `rebuild_spending`.
+        it was brought up to date counts only after `count_older_spending`; a runtime that drives begins with that.
         """
         if agent is not None:
             check_id("agent", agent)
         if day is not None:
             check_int("day", day)
         return await self._backend.read(lambda reader: reader.spending.spent(agent, day))
+
+    async def count_older_spending(self, spend_of: SpendOf) -> bool:
+        """Count all records anew if an older schema wrote some that were never counted; whether that was so.
+
+        One commit: whoever is killed before it counts again. In a journal that can't be trusted, the records up to the
+        first bad one count. `StoreBusy` when others kept recording meanwhile.
+        """
+        for tries_left in reversed(range(_TRIES)):
+            if not await self._backend.read(lambda reader: reader.spending.since()):
+                return False
+            rows, position = await self._backend.read(
+                lambda reader: (fold(reader, spend_of, strict=False), reader.last_position())
+            )
+            try:
+                await self._submit(ReplaceSpending(rows, position))
+            except StoreBusy:
+                if not tries_left:
+                    raise
+            else:
+                return True
+        return False
 
     async def rebuild_spending(self, spend_of: SpendOf) -> None:
         """Count all records of the store anew, and put that in the place of what was counted.
@@ -66,6 +89,8 @@ def _checked_row(agent: str | None, day: int, spend: Spend) -> tuple[str | None,
 
 def checked_spend(given: Spend | Mapping[int, Spend], added: Sequence[Record]) -> tuple[tuple[int, Spend], ...]:
     """What an append counts, by day. Without a day it is that of the last record."""
+    if type(given) is Spend:
+        return () if given == NOTHING else ((day_of(added[-1].at), _checked(given, MAX_SPEND)),)
     days = cast("object", given if isinstance(given, Mapping) else {day_of(added[-1].at): given})
     checked = [
         (check_int("day", day), _checked(spend, MAX_SPEND)) for day, spend in cast("Mapping[int, Spend]", days).items()
@@ -76,6 +101,8 @@ def checked_spend(given: Spend | Mapping[int, Spend], added: Sequence[Record]) -
 def _checked(spend: Spend, most: int) -> Spend:
     if type(spend) is not Spend:
         raise InvalidArgument("spend", spend, "a Spend, or one for each day")
-    for name, what in _FIELDS:
-        check_int(what, getattr(spend, name), most=most)
+    counts = astuple(spend)
+    if any(type(count) is not int or not 0 <= count <= most for count in counts):
+        for name, count in zip(Spend.__struct_fields__, counts, strict=True):
+            check_int(f"spend: {name}", count, most=most)
     return spend

@@ -31,6 +31,8 @@ class Spend(msgspec.Struct, frozen=True, gc=False):
     """Model calls of unknown price."""
     tasks: int = 0
     """Tasks that were started."""
+    wall_ms: int = 0
+    """Milliseconds in which turns of sessions were worked on."""
 
     def __add__(self, other: Spend) -> Spend:
         return Spend(
@@ -41,6 +43,7 @@ class Spend(msgspec.Struct, frozen=True, gc=False):
             self.cost_micros + other.cost_micros,
             self.unpriced + other.unpriced,
             self.tasks + other.tasks,
+            self.wall_ms + other.wall_ms,
         )
 
 

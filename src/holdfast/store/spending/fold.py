@@ -2,28 +2,39 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import logging
+from typing import TYPE_CHECKING, Final
 
 from holdfast import records
 from holdfast.errors import BlobCorrupt, JournalCorrupt, RecordUnreadable
-from holdfast.store.spending.contract import NOTHING, Spend, Spent, day_of
+from holdfast.records import Handed, Opened
+from holdfast.store.spending.contract import MAX_SPEND, NOTHING, Spend, Spent, day_of
+from holdfast.store.spending.worked import worked
+from holdfast.turns.stopwatch import Stopwatch
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from holdfast.records import Blob, Record
-    from holdfast.store.contract import RawRecord, Reader
+    from holdfast.store.contract import JournalRow, RawRecord, Reader
     from holdfast.store.spending.contract import ReadBlob, SpendOf
 
 
-def by_day(added: Iterable[Record], spend_of: SpendOf, read_blob: ReadBlob) -> dict[int, Spend]:
-    """What these records say was spent, by day: what an append of them counts."""
+_log: Final = logging.getLogger("holdfast")
+
+
+def by_day(
+    added: Iterable[Record], spend_of: SpendOf, read_blob: ReadBlob, watch: Stopwatch | None = None
+) -> dict[int, Spend]:
+    """What these records say was spent, by day: what an append of them counts. In sessions, a stopwatch runs along."""
     days: dict[int, Spend] = {}
     for record in added:
         spend = spend_of(record, read_blob)
         if spend is not None and spend != NOTHING:
             day = day_of(record.at)
             days[day] = days.get(day, NOTHING) + spend
+        for day, ms in () if watch is None else worked(watch, record):
+            days[day] = days.get(day, NOTHING) + Spend(wall_ms=min(ms, MAX_SPEND))
     return days
 
 
@@ -35,25 +46,75 @@ def rebuild(spends: Iterable[tuple[str | None, int, Spend]]) -> tuple[Spent, ...
     return tuple(Spent(agent, day, spend) for (agent, day), spend in rows.items() if spend != NOTHING)
 
 
-def fold(reader: Reader, spend_of: SpendOf) -> tuple[Spent, ...]:
-    """What all records of the store say was spent. One that can't be trusted is a `JournalCorrupt`."""
+def fold(reader: Reader, spend_of: SpendOf, *, strict: bool = True) -> tuple[Spent, ...]:
+    """What all records of the store say was spent. One that can't be trusted is a `JournalCorrupt`.
+
+    If not `strict`, it is the end of what is counted of its journal.
+    """
     return rebuild(
-        (row.agent, day, spend)
+        (agent, day, spend)
         for row in reader.raw_journals()
-        for day, spend in by_day(
-            _trusted(row.id, reader.raw_records(row.id)), spend_of, lambda blob: reader.blob(blob.digest)
-        ).items()
+        for agent, day, spend in _spent_in(reader, row, spend_of, strict=strict)
     )
 
 
-def _trusted(journal: str, raw: Iterator[RawRecord]) -> Iterator[Record]:
-    for entry in raw:
-        if not entry.sound:
-            raise JournalCorrupt(journal, entry.seq, "it does not match its checksum")
+def _spent_in(
+    reader: Reader, row: JournalRow, spend_of: SpendOf, *, strict: bool
+) -> Iterator[tuple[str | None, int, Spend]]:
+    """What one journal spent: who, on which day, how much."""
+    counting, watch = _counting(spend_of, row, strict=strict), _watch(row)
+    for agent, record in with_agents(_trusted(row.id, reader.raw_records(row.id), strict=strict)):
+        for day, spend in by_day((record,), counting, lambda blob: reader.blob(blob.digest), watch).items():
+            yield agent, day, spend
+
+
+def with_agents(journal: Iterable[Record]) -> Iterator[tuple[str | None, Record]]:
+    """The records of a journal, each with the agent that had it then: who hands it over has it until then."""
+    agent: str | None = None
+    for record in journal:
+        agent = record.agent if isinstance(record, Opened) else agent
+        yield agent, record
+        agent = record.agent if isinstance(record, Handed) else agent
+
+
+def _counting(spend_of: SpendOf, row: JournalRow, *, strict: bool) -> SpendOf:
+    """What a record spends; nothing where it makes no sense and nobody insists on it."""
+
+    def counted(record: Record, read: ReadBlob) -> Spend | None:
         try:
-            yield records.decode(entry.body)
-        except RecordUnreadable as error:
-            raise JournalCorrupt(journal, entry.seq, error.reason) from error
+            return spend_of(record, read)
+        except (BlobCorrupt, RecordUnreadable, ValueError) as error:  # msgspec's errors are ValueErrors
+            if strict:
+                raise
+            _log.warning("what a record of %r spent can't be told, and does not count: %s", row.id, error)
+            return None
+
+    return counted
+
+
+def _watch(row: JournalRow) -> Stopwatch | None:
+    return Stopwatch() if row.kind == "session" else None
+
+
+def _trusted(journal: str, raw: Iterator[RawRecord], *, strict: bool) -> Iterator[Record]:
+    for entry in raw:
+        try:
+            record = _decoded(journal, entry)
+        except JournalCorrupt as error:
+            if strict:
+                raise
+            _log.warning("what %r spent from record %d on does not count: %s", journal, entry.seq, error.reason)
+            return
+        yield record
+
+
+def _decoded(journal: str, entry: RawRecord) -> Record:
+    if not entry.sound:
+        raise JournalCorrupt(journal, entry.seq, "it does not match its checksum")
+    try:
+        return records.decode(entry.body)
+    except RecordUnreadable as error:
+        raise JournalCorrupt(journal, entry.seq, error.reason) from error
 
 
 class Tally:
@@ -63,14 +124,21 @@ class Tally:
         self._reader = reader
         self._spend_of = spend_of
         self._since = reader.spending.since()
-        self._counted: list[tuple[str | None, int, Spend]] = []
+        self._counted: dict[tuple[str | None, int], Spend] = {}
         self._unsure: set[str | None] = set()
+        self._watch: Stopwatch | None = None
+
+    def begin(self, row: JournalRow) -> None:
+        """The records of this journal follow."""
+        self._watch = _watch(row)
 
     def add(self, agent: str | None, pos: int, record: Record) -> None:
-        """Count a record, if its spending was counted when it was appended."""
+        """Count a record of this agent, if its spending was counted when it was appended."""
+        days = by_day((record,), self._spend_of, self._read_blob, self._watch)
         if pos > self._since:
-            days = by_day((record,), self._spend_of, self._read_blob)
-            self._counted.extend((agent, day, spend) for day, spend in days.items())
+            for day, spend in days.items():
+                place = (agent, day)
+                self._counted[place] = self._counted.get(place, NOTHING) + spend
 
     def doubt(self, agent: str | None) -> None:
         """A record of this agent can't be read: nobody can say what it has spent."""
@@ -84,4 +152,4 @@ class Tally:
 
     def rows(self) -> tuple[Sequence[Spent], set[str | None]]:
         """What was counted, and the agents of which not all is known."""
-        return rebuild(self._counted), self._unsure
+        return rebuild((*place, spend) for place, spend in self._counted.items()), self._unsure

@@ -24,7 +24,9 @@ from holdfast.store.contract import (
 )
 from holdfast.store.decisions import as_work, earliest
 from holdfast.store.digests import blob_digest, input_digest, trusted
+from holdfast.store.sqlite.attachments import AttachmentQueries
 from holdfast.store.sqlite.db import page
+from holdfast.store.sqlite.gate import GateQueries
 from holdfast.store.sqlite.memories import MemoryQueries
 from holdfast.store.sqlite.notifications import NotificationQueries
 from holdfast.store.sqlite.rows import (
@@ -75,7 +77,9 @@ class SqliteReader:
         self.notifications = NotificationQueries(connection, page_bytes)
         self.memories = MemoryQueries(connection, page_bytes)
         self.rules = RuleQueries(connection, page_bytes)
+        self.attachments = AttachmentQueries(connection)
         self.spending = SpendingQueries(connection)
+        self.gate = GateQueries(connection)
 
     def _page(self, sql: str, values: Sequence[Any], column: int, also: int | None = None) -> list[Any]:
         """Rows until the page is full, counted in bytes of one column, or of two; at least one."""
@@ -107,6 +111,14 @@ class SqliteReader:
 
     def tail(self, journal: str, limit: int) -> list[Entry]:
         return self.records(journal, max(self._known(journal)[1] - limit, 0), limit)
+
+    def handed_at(self, journal: str, upto: int) -> int:
+        found = self._one(
+            "SELECT seq FROM records WHERE journal = ? AND seq <= ? AND substr(body, 1, ?) = ?"
+            " ORDER BY seq DESC LIMIT 1",
+            (self._known(journal)[0], upto, len(records.HANDED), records.HANDED),
+        )
+        return found or 0
 
     def feed(self, after: int, limit: int) -> list[FeedEntry]:
         rows = self._page(
@@ -242,6 +254,7 @@ class SqliteReader:
         for table, column in (*texts, ("memory_changes", "value"), ("rules", "body")):
             for (text,) in self._db.execute(f"SELECT {column} FROM {table} WHERE {column} IS NOT NULL"):  # noqa: S608
                 yield table, text.encode()
+        yield from (("gate", text.encode()) for text in self.gate.raw_texts())
 
     def raw_inputs(self) -> Iterator[tuple[str, InputRow, bool]]:
         for journal, *found in self._db.execute(

@@ -15,6 +15,8 @@ import msgspec
 from holdfast.errors import JournalCorrupt
 from holdfast.store.checksum import checksum, salt_of
 from holdfast.store.contract import InputRow, JournalRow, Owner, Wait
+from holdfast.store.sqlite.attachments import AttachmentTable
+from holdfast.store.sqlite.gate import GateTable
 from holdfast.store.sqlite.memories import MemoryTable
 from holdfast.store.sqlite.notifications import NotificationTable
 from holdfast.store.sqlite.rules import RuleTable
@@ -63,7 +65,9 @@ class SqliteRows:
         self.notifications = NotificationTable(connection, self._run)
         self.memories = MemoryTable(connection, self._run)
         self.rules = RuleTable(connection, self._run)
+        self.attachments = AttachmentTable(connection, self._run)
         self.spending = SpendingTable(connection, self._run)
+        self.gate = GateTable(connection, self._run)
         self.evidence: Evidence = 0
 
     def begin(self) -> bool:
@@ -180,11 +184,11 @@ class SqliteRows:
 
     def _write_journal(self, row: JournalRow) -> None:
         self._db.execute(
-            "UPDATE journals SET status = ?, head = ?, updated = ?, epoch = ?, owner = ?, expires = ?,"
+            "UPDATE journals SET agent = ?, status = ?, head = ?, updated = ?, epoch = ?, owner = ?, expires = ?,"
             " mono_expires = ?, term = ?, seen = ?, quarantine = ?, revoked = ?, wakes = ?, inputs = ?, notices = ?"
             " WHERE no = ?",
             (
-                *(row.status, row.head, row.updated, *_lease_columns(row)),
+                *(row.agent, row.status, row.head, row.updated, *_lease_columns(row)),
                 *(row.quarantine, int(row.revoked), row.wakes, row.inputs, row.notices, row.no),
             ),
         )
@@ -193,6 +197,13 @@ class SqliteRows:
         salt, no = self._salts[row.no], row.no
         for seq, body in enumerate(bodies, first):
             self._records.append((no, seq, epoch, checksum(salt, seq, epoch, body), body))
+
+    def first_record(self, row: JournalRow) -> bytes | None:
+        found = self._db.execute("SELECT epoch, crc, body FROM records WHERE journal = ? AND seq = 1", (row.no,)).get
+        if found is None:
+            return next((body for no, seq, _, _, body in self._records if (no, seq) == (row.no, 1)), None)
+        epoch, crc, body = found
+        return body if checksum(self._salts[row.no], 1, epoch, body) == crc else None
 
     # ---- inputs ----
 
@@ -282,13 +293,6 @@ class SqliteRows:
 
     def refer(self, digest: str, row: JournalRow, seq: int) -> None:
         self._run("INSERT OR IGNORE INTO refs (digest, journal, seq) VALUES (?, ?, ?)", (digest, row.no, seq))
-
-    def collect_blobs(self, before: int) -> int:
-        self._run(
-            "DELETE FROM blobs WHERE at < ? AND NOT EXISTS (SELECT 1 FROM refs WHERE refs.digest = blobs.digest)",
-            (before,),
-        )
-        return self._db.changes()
 
 
 def _lease_columns(row: JournalRow) -> tuple[Any, ...]:

@@ -270,7 +270,46 @@ INSERT OR REPLACE INTO meta (key, value)
     SELECT 'spending_since', CAST(CAST(coalesce(max(pos), 0) AS TEXT) AS BLOB) FROM records;
 """
 
-MIGRATIONS: Final[tuple[str, ...]] = (_V1, _V2, _V3, _V4)
+_V5: Final = """
+-- The time in which turns were worked on. It follows from the records, as all spending does, so all of it is counted
+-- anew when the store is opened next by whoever knows what records spend.
+ALTER TABLE spending ADD COLUMN wall_ms INTEGER NOT NULL DEFAULT 0;
+DELETE FROM spending;
+INSERT OR REPLACE INTO meta (key, value)
+    SELECT 'spending_since', CAST(CAST(coalesce(max(pos), 0) AS TEXT) AS BLOB) FROM records;
+
+-- What agents take in (JSON), and the last inputs that were refused; `nth` counts those of a journal.
+CREATE TABLE terms (
+    agent TEXT PRIMARY KEY,
+    body  TEXT NOT NULL,
+    at    INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+CREATE TABLE refusals (
+    id      INTEGER PRIMARY KEY AUTOINCREMENT,
+    journal TEXT NOT NULL,
+    agent   TEXT,
+    key     TEXT,
+    at      INTEGER NOT NULL,
+    error   TEXT NOT NULL,
+    message TEXT NOT NULL,
+    nth     INTEGER NOT NULL
+) STRICT;
+CREATE INDEX refusals_of_journal ON refusals (journal, nth);
+
+-- Blobs with what they are, and the session that may read them ('' is none). `refs` has what records refer to.
+CREATE TABLE attachments (
+    session    TEXT NOT NULL,
+    digest     TEXT NOT NULL,
+    media_type TEXT NOT NULL,
+    size       INTEGER NOT NULL,
+    name       TEXT,
+    at         INTEGER NOT NULL,
+    PRIMARY KEY (session, digest)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX attachments_by_digest ON attachments (digest);
+"""
+
+MIGRATIONS: Final[tuple[str, ...]] = (_V1, _V2, _V3, _V4, _V5)
 VERSION: Final = len(MIGRATIONS)
 """The schema version this release writes."""
 

@@ -86,5 +86,5 @@ class SpendingQueries:
 def _numbers(spend: Spend) -> tuple[int, ...]:
     return (
         *(spend.model_calls, spend.tool_calls, spend.input_tokens, spend.output_tokens, spend.cost_micros),
-        *(spend.unpriced, spend.tasks),
+        *(spend.unpriced, spend.tasks, spend.wall_ms),
     )

@@ -53,6 +53,10 @@ class WaitCalls(Calls):
         """The bearer token of a wait. Whoever has it can resolve the wait, once, also before it is opened."""
         return tokens.mint(self._backend.secret, check_id("journal id", journal), check_id("wait", name))
 
+    def wait_of(self, token: str) -> tuple[str, str]:
+        """Journal and name of the wait that `token` stands for; `WaitUnknown` when it is not one of this store."""
+        return tokens.verify(self._backend.secret, token)
+
     async def resolve(self, token: str, value: object, *, expect_digest: str | None = None) -> Settlement:
         """Resolve the wait that `token` stands for; the first one decides, and everybody learns the same.
 

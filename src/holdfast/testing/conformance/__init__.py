@@ -20,11 +20,14 @@ from __future__ import annotations
 from holdfast.testing.conformance import (
     admission,
     asking,
+    attachments,
     blobs,
     carrying,
     changes,
     forgetting,
     forks,
+    gate,
+    handoffs,
     inbox,
     journals,
     leases,
@@ -43,7 +46,7 @@ from holdfast.testing.conformance.suite import Case, Contents, Stores, cases, co
 __all__ = ["PARTS", "Case", "Contents", "Stores", "cases", "contents", "refusal"]
 
 PARTS = (
-    *(journals, forks, leases, inbox, admission, waits, asking, using, work, roles, blobs, lists, changes),
-    *(notifications, carrying, forgetting, memories, rules, spending),
+    *(journals, forks, handoffs, leases, inbox, admission, waits, asking, using, work, roles, blobs, lists, changes),
+    *(notifications, carrying, forgetting, memories, rules, spending, gate, attachments),
 )
 """The modules that hold the cases, one a noun; importing one adds its cases to the suite."""

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from holdfast.store.contract import Reader
 
 DAY: Final = 86_400_000
-ONE: Final = Spend(1, 2, 3, 4, 5, 6, 7)
+ONE: Final = Spend(1, 2, 3, 4, 5, 6, 7, 8)
 NOTHING: Final = Spend()
 
 

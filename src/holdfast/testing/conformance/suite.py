@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias, TypeVar
 
 import msgspec
 
-from holdfast.errors import (
-    HoldfastError,
-)
+from holdfast.errors import CollectionRefused, HoldfastError
 from holdfast.records import Ask, Blob, Done
 
 if TYPE_CHECKING:
@@ -28,6 +27,7 @@ if TYPE_CHECKING:
         Remembered,
         Spend,
         Store,
+        StoredAttachment,
         StoredRule,
         Wait,
         Work,
@@ -86,6 +86,7 @@ class Contents(NamedTuple):
     memory: list[tuple[list[Remembered], list[MemoryChange]]]
     rules: list[StoredRule]
     spending: dict[tuple[str | None, int | None], Spend]
+    attachments: list[StoredAttachment]
 
 
 async def contents(store: Store) -> Contents:
@@ -106,6 +107,7 @@ async def contents(store: Store) -> Contents:
         [await _memory(store, scope.scope) for scope in await store.memory_scopes()],
         await _rules(store),
         await store.examine(lambda reader: {(agent, day): spend for agent, day, spend in reader.spending.raw()}),
+        await store.examine(lambda reader: sorted(reader.attachments.raw(), key=lambda one: (one.session, one.digest))),
     )
 
 
@@ -207,6 +209,12 @@ ON_A_JOURNAL: Final[dict[str, Call]] = {
 }
 """Every call that needs a journal."""
 
+
+async def _collected(store: Store) -> None:
+    with suppress(CollectionRefused):  # the journals of a case may be quarantined
+        await store.collect_blobs()
+
+
 ON_THE_STORE: Final[dict[str, Call]] = {
     "open_journal": lambda store, lease: store.open_journal(f"{lease.journal}-new"),
     "accept_into": lambda store, lease: store.accept_into(f"{lease.journal}-made", "session", None, "hello", key="k"),
@@ -214,7 +222,12 @@ ON_THE_STORE: Final[dict[str, Call]] = {
     "wakes": lambda store, lease: store.wakes([lease.journal]),
     "work": lambda store, _: store.work(),
     "put_blob": lambda store, lease: store.put_blob(lease.journal.encode()),
-    "collect_blobs": lambda store, _: store.collect_blobs(),
+    "collect_blobs": lambda store, _: _collected(store),
+    "put_attachment": lambda store, lease: store.put_attachment(lease.journal.encode(), "text/plain"),
+    "share_attachment": lambda store, lease: store.share_attachment("0" * 64, lease.journal),
+    "attachment": lambda store, _: store.attachment("0" * 64),
+    "attachments": lambda store, _: store.attachments(),
+    "may_read": lambda store, lease: store.may_read(lease.journal, "0" * 64),
     "blob": lambda store, _: store.blob("0" * 64),
     "feed": lambda store, _: store.feed(),
     "last_position": lambda store, _: store.last_position(),

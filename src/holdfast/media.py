@@ -1,0 +1,213 @@
+"""What bytes are, by how they begin: the kinds of file that models take. Pure.
+
+A table of our own: it has to know only what models can read, and what a claim about a file can be compared with.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from holdfast.errors.attachments import MediaTypeMismatch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+UNKNOWN: Final = "application/octet-stream"
+TEXT: Final = "text/plain"
+ZIP: Final = "application/zip"
+_LOOKED_AT: Final = 1 << 16
+"""How many bytes of the beginning are looked at for control characters, which no text has."""
+_CONTROLS: Final = bytes(set(range(32)) - set(b"\t\n\r\f\x1b\b"))
+
+_MAGIC: Final[tuple[tuple[bytes, str], ...]] = (
+    (b"\x89PNG\r\n\x1a\n", "image/png"),
+    (b"\xff\xd8\xff", "image/jpeg"),
+    (b"GIF87a", "image/gif"),
+    (b"GIF89a", "image/gif"),
+    (b"BM", "image/bmp"),
+    (b"II*\x00", "image/tiff"),
+    (b"MM\x00*", "image/tiff"),
+    (b"%PDF-", "application/pdf"),
+    (b"OggS", "audio/ogg"),
+    (b"fLaC", "audio/flac"),
+    (b"ID3", "audio/mpeg"),
+    (b"\x1aE\xdf\xa3", "video/webm"),
+    (b"FLV\x01", "video/x-flv"),
+    (b"\x00\x00\x01\xba", "video/mpeg"),
+    (b"\x00\x00\x01\xb3", "video/mpeg"),
+    (b"FORM", "audio/aiff"),
+    (b"PK\x03\x04", ZIP),
+    (b"PK\x05\x06", ZIP),
+    (b"\x1f\x8b\x08", "application/gzip"),
+    (b"7z\xbc\xaf\x27\x1c", "application/x-7z-compressed"),
+    (b"{\\rtf", "application/rtf"),
+    (b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", "application/x-ole-storage"),
+    (b"\x7fELF", "application/x-executable"),
+)
+"""What files begin with, and what that means."""
+_RIFF: Final = {b"WAVE": "audio/wav", b"WEBP": "image/webp", b"AVI ": "video/x-msvideo"}
+_BRANDS: Final = {
+    **dict.fromkeys((b"heic", b"heix", b"hevc", b"heim", b"heis"), "image/heic"),
+    **dict.fromkeys((b"mif1", b"msf1"), "image/heif"),
+    **dict.fromkeys((b"avif", b"avis"), "image/avif"),
+    **dict.fromkeys((b"M4A ", b"M4B "), "audio/mp4"),
+    b"qt  ": "video/quicktime",
+}
+"""The kinds of file in the family of MP4."""
+_OFFICE: Final = "application/vnd.openxmlformats-officedocument."
+_INSIDE: Final = (
+    (b"word/", f"{_OFFICE}wordprocessingml.document"),
+    (b"xl/", f"{_OFFICE}spreadsheetml.sheet"),
+    (b"ppt/", f"{_OFFICE}presentationml.presentation"),
+)
+"""What stands in an archive that is a document."""
+_STORED_FIRST: Final = b"mimetype"
+"""The first entry of archives that say what they are."""
+
+_SAME: Final = {
+    "image/jpg": "image/jpeg",
+    "image/pjpeg": "image/jpeg",
+    "image/x-png": "image/png",
+    "image/x-ms-bmp": "image/bmp",
+    "audio/x-wav": "audio/wav",
+    "audio/wave": "audio/wav",
+    "audio/vnd.wave": "audio/wav",
+    "audio/mp3": "audio/mpeg",
+    "audio/x-flac": "audio/flac",
+    "audio/x-aiff": "audio/aiff",
+    "audio/x-m4a": "audio/mp4",
+    "audio/m4a": "audio/mp4",
+    "application/x-pdf": "application/pdf",
+    "application/x-zip-compressed": ZIP,
+    "application/x-gzip": "application/gzip",
+    "text/rtf": "application/rtf",
+}
+"""Other names for the same."""
+_CONTAINERS: Final = {
+    "audio/ogg": ("audio/opus", "audio/vorbis", "video/ogg", "application/ogg"),
+    "video/webm": ("audio/webm", "video/x-matroska", "audio/x-matroska"),
+    "video/mp4": ("audio/mp4", "audio/aac", "application/mp4", "video/x-m4v", "video/3gpp", "audio/3gpp"),
+    "audio/mp4": ("video/mp4", "audio/aac"),
+    "video/quicktime": ("video/mp4",),
+    "image/heif": ("image/heic", "image/avif"),
+    "image/heic": ("image/heif",),
+    "audio/aiff": ("audio/x-aiff",),
+    "application/x-ole-storage": (
+        "application/msword",
+        "application/vnd.ms-excel",
+        "application/vnd.ms-powerpoint",
+        "application/vnd.ms-outlook",
+    ),
+}
+"""What else a file that begins so may be."""
+
+
+def sniffed(data: bytes) -> str | None:
+    """What the bytes are; ``text/plain`` for any text in UTF-8, None where nobody can say."""
+    return _marked(data) or _framed(data) or (TEXT if is_text(data) else None)
+
+
+def _marked(data: bytes) -> str | None:
+    for mark, kind in _MAGIC:
+        if data.startswith(mark) and (mark not in _SHORT or _SHORT[mark](data)):
+            return _archive(data) if kind == ZIP else kind
+    return None
+
+
+def _framed(data: bytes) -> str | None:
+    """Files of which something else stands first: a length, a frame."""
+    if data.startswith(b"RIFF") and data[8:12] in _RIFF:
+        return _RIFF[data[8:12]]
+    if data[4:8] == b"ftyp":
+        return _BRANDS.get(data[8:12], "video/mp4")
+    if _is_mpeg_audio(data):
+        return "audio/mpeg"
+    if len(data) > 6 and data[0] == 0xFF and data[1] & 0xF6 == 0xF0:
+        return "audio/aac"
+    return None
+
+
+def is_text(data: bytes) -> bool:
+    """Whether the bytes are text in UTF-8."""
+    beginning = data[:_LOOKED_AT]
+    if len(beginning) != len(beginning.translate(None, _CONTROLS)):
+        return False
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def media_type_of(data: bytes, claimed: str | None, guessed: str | None = None) -> str:
+    """What the bytes are to be called. `guessed` is what their name suggests; it counts where it can be true.
+
+    What is `claimed` must be what they are, as far as that can be seen, or it is a `MediaTypeMismatch`.
+    """
+    found = sniffed(data)
+    if claimed is not None and plain(claimed) != UNKNOWN:
+        if not _fits(plain(claimed), found):
+            raise MediaTypeMismatch(claimed, found)
+        return plain(claimed)
+    if guessed is not None and plain(guessed) != UNKNOWN and _fits(plain(guessed), found):
+        return plain(guessed)
+    return found or UNKNOWN
+
+
+def plain(media_type: str) -> str:
+    """A media type in its usual form: without parameters, in small letters, by its usual name."""
+    bare = media_type.partition(";")[0].strip().lower()
+    return _SAME.get(bare, bare)
+
+
+def _fits(claimed: str, found: str | None) -> bool:
+    if found == claimed:
+        return True
+    if found == TEXT:  # markup, source code, tables and the like are all text; what has marks of its own is not
+        return claimed not in _MARKED
+    if found is None:
+        return claimed not in _MARKED and not claimed.startswith("text/")
+    if found == ZIP:
+        return claimed.startswith("application/") and claimed not in _MARKED
+    if found.startswith((_OFFICE, "application/vnd.oasis.")) or found.endswith("+zip"):
+        return claimed == ZIP
+    return claimed in _CONTAINERS.get(found, ())
+
+
+def _archive(data: bytes) -> str:
+    if data[30:38] == _STORED_FIRST:
+        size = int.from_bytes(data[22:26], "little")
+        said = data[38 : 38 + min(size, 128)]
+        if said == b"application/epub+zip" or said.startswith(b"application/vnd.oasis.opendocument."):
+            return plain(said.decode("ascii", "replace"))
+    if b"[Content_Types].xml" in data[:_LOOKED_AT] or b"[Content_Types].xml" in data[-_LOOKED_AT:]:
+        for mark, kind in _INSIDE:
+            if mark in data[:_LOOKED_AT] or mark in data[-_LOOKED_AT:]:
+                return kind
+    return ZIP
+
+
+def _is_mpeg_audio(data: bytes) -> bool:
+    """A frame of MPEG audio, layer 1 to 3: eleven bits, and no value that is reserved."""
+    if len(data) < 4 or data[0] != 0xFF or data[1] & 0xE0 != 0xE0:
+        return False
+    version, layer = data[1] >> 3 & 3, data[1] >> 1 & 3
+    return version != 1 and layer != 0 and data[2] >> 4 not in {0, 15} and data[2] >> 2 & 3 != 3
+
+
+_SHORT: Final[dict[bytes, Callable[[bytes], bool]]] = {
+    b"BM": lambda data: int.from_bytes(data[2:6], "little") == len(data),
+    b"ID3": lambda data: data[3:4] in {b"\2", b"\3", b"\4"},
+    b"FORM": lambda data: data[8:11] == b"AIF",
+}
+"""Marks that a text may begin with, too, and what else must be so."""
+_MARKED: Final = frozenset(
+    (
+        *(kind for _, kind in _MAGIC if kind not in {ZIP, "application/x-executable"}),
+        *_RIFF.values(),
+        *_BRANDS.values(),
+        *(other for others in _CONTAINERS.values() for other in others),
+        *("video/mp4", ZIP, *(kind for _, kind in _INSIDE)),
+    )
+)
+"""Kinds whose files can be told by how they begin: one that does not begin so is not of that kind."""

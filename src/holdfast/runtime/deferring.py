@@ -1,0 +1,177 @@
+"""Calls whose result is given later, from outside: their keys, how far they are, and what was answered.
+
+A deferral is a wait that belongs to one call. It is opened, durably, before the tool gets its key: whoever has the key
+can answer it from then on, and it is the same key when the call is performed again. When the tool has returned, that is
+recorded too, and the tool is not called again, whatever it says about repetition.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from holdfast.agent import milliseconds
+from holdfast.crashpoints import crash_point
+from holdfast.effects.canonical import digest_of_bytes
+from holdfast.effects.values import encode_value
+from holdfast.errors import PayloadTooLarge, Suspended
+from holdfast.records import Ask, Done, ErrorInfo, Failed, Intended
+from holdfast.runtime.answering import failure_in
+from holdfast.runtime.awaiting import known_as
+from holdfast.tools.deferral import NO_DEFAULT, Deferred
+from holdfast.turns.keys import DEFERRAL, RETURNED
+
+if TYPE_CHECKING:
+    from datetime import timedelta
+
+    from holdfast.effects.performer import Performer
+    from holdfast.runtime.awaiting import Waits
+    from holdfast.runtime.recording import Recorder
+    from holdfast.store.contract import Wait
+
+KIND: Final = "deferral"
+"""What sort of wait it is."""
+MAX_DEFAULT: Final = 32 * 1024
+"""The longest value for when nobody answers, as JSON, in bytes."""
+_DEFAULT: Final = "default"
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What came of a deferral: the JSON of a value, or an error."""
+
+    body: bytes = b""
+    error: ErrorInfo | None = None
+    given: bool = True
+    """Somebody outside has said so; otherwise its time was up, or it was closed."""
+
+
+class Deferring:
+    """The deferrals of one turn, or of one task."""
+
+    def __init__(self, around: Waits, performer: Performer, recorder: Recorder) -> None:
+        self._around = around
+        self._performer = performer
+        self._recorder = recorder
+        self._opened: set[str] = set()
+        """Calls that were deferred here and have no answer yet."""
+        self._defaults: dict[str, bytes | None] = {}
+        """Calls whose tool has returned here, with the value for when nobody answers."""
+
+    async def defer(self, key: str, timeout: timedelta | float, default: object) -> Deferred[Any]:
+        """The deferral of a call: the same one each time. When this returns it can be answered, whatever happens."""
+        due = self._performer.now() + milliseconds(timeout)
+        if default is not NO_DEFAULT and (size := len(encode_value(default))) > MAX_DEFAULT:
+            raise PayloadTooLarge("the default", size, MAX_DEFAULT)  # what can't be written down is refused now
+        below, known = _names(key)
+        self._performer.check_running()
+        if key not in self._opened and self._performer.recorded(below) is None:
+            self._recorder.submit([Intended(at=self._performer.now(), key=below, ask=_ask(known))])
+        self._opened.add(key)
+        crash_point("defer.before_open")
+        wait = await self._around.open_wait(known, due, kind=KIND)
+        await self._recorder.settle()
+        crash_point("defer.after_open")
+        return Deferred(self._around.token(known), due if wait.deadline is None else wait.deadline, key, default)
+
+    def begun(self, key: str) -> bool:
+        """Whether the call was deferred, here or before; it may have been interrupted since."""
+        return key in self._opened or self._performer.recorded(f"{key}/{DEFERRAL}") is not None
+
+    def returned(self, key: str) -> bool:
+        """Whether the tool has come to its end, and only the answer is missing."""
+        self._performer.below(key, f"/{DEFERRAL}")  # a tool that has returned does not ask for these again
+        return key in self._defaults or self._performer.recorded(f"{key}/{RETURNED}") is not None
+
+    def hand_over(self, key: str, deferred: Deferred[Any]) -> None:
+        """The tool has returned its deferral: from here on the call only waits."""
+        default = None if deferred.default is NO_DEFAULT else encode_value(deferred.default)
+        self._defaults[key] = default
+        if self._performer.recorded(f"{key}/{RETURNED}") is None:
+            ask = Ask("sample", "deferred", digest_of_bytes("deferred", key.encode()))
+            value = msgspec.Raw(b"{}" if default is None else msgspec.json.encode({_DEFAULT: msgspec.Raw(default)}))
+            done = Done(at=self._performer.now(), key=f"{key}/{RETURNED}", ask=ask, value=value)
+            self._recorder.submit([done])
+        crash_point("defer.returned")
+
+    async def early(self, key: str) -> Reply | None:
+        """What was answered so far; None where nothing was, or the wait has ended without an answer."""
+        wait = await self._look(key)
+        return _reply(wait) if wait.state == "resolved" else None
+
+    async def reply(self, key: str) -> Reply:
+        """What came of a deferral. The call is left here while that is open."""
+        wait = await self._look(key)
+        if wait.state == "open":
+            self._performer.leave(key)
+            raise Suspended(wait.name)
+        self._settled(key, wait)
+        if wait.state == "expired":
+            default = await self._default(key)
+            if default is not None:
+                return Reply(default, given=False)
+        return _reply(wait)
+
+    async def withdraw(self, key: str) -> None:
+        """The call came to its end without its deferral: nobody can answer it any more.
+
+        What is open when the turn ends is closed with that, by the store.
+        """
+        if key in self._opened:
+            self._recorder.flush()  # its end stands before this in the order of commits
+            self._opened.discard(key)
+            await self._around.close_wait(_names(key)[1])
+
+    async def _look(self, key: str) -> Wait:
+        # It is there already, and its deadline with it; one whose time is up is ended by this.
+        return await self._around.open_wait(_names(key)[1], self._performer.now(), kind=KIND)
+
+    def _settled(self, key: str, wait: Wait) -> None:
+        """Record how the wait ended, once; the value itself is that of the call."""
+        self._opened.discard(key)
+        recorded = self._performer.recorded(f"{key}/{DEFERRAL}")
+        if recorded is not None and recorded.outcome is not None:
+            return
+        now, below = self._performer.now(), f"{key}/{DEFERRAL}"
+        if wait.state == "resolved":
+            self._recorder.submit([Done(at=now, key=below, value=msgspec.Raw(b"true"))], patient=True)
+        else:
+            info = ErrorInfo(wait.state, f"the wait was {wait.state}")
+            self._recorder.submit([Failed(at=now, key=below, error=info)], patient=True)
+
+    async def _default(self, key: str) -> bytes | None:
+        if key in self._defaults:
+            return self._defaults[key]
+        recorded = self._performer.recorded(f"{key}/{RETURNED}")
+        if recorded is None or not isinstance(recorded.outcome, Done):
+            return None
+        outcome = recorded.outcome
+        body = bytes(outcome.value) if outcome.blob is None else await self._performer.large(outcome.blob)
+        said = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
+        return bytes(said[_DEFAULT]) if _DEFAULT in said else None
+
+
+def _reply(wait: Wait) -> Reply:
+    match wait.state:
+        case "resolved":
+            failure = failure_in(wait.payload)
+            if failure is not None:
+                return Reply(error=ErrorInfo("WaitFailed", failure))
+            return Reply(wait.payload or b"null")
+        case "expired":
+            return Reply(error=ErrorInfo("WaitExpired", "nobody answered in time"), given=False)
+        case state:
+            said = f"the wait for its answer was {state}; nobody can answer it any more"
+            return Reply(error=ErrorInfo("WaitEnded", said), given=False)
+
+
+def _names(key: str) -> tuple[str, str]:
+    """The key of a deferral, and the name under which the store knows it."""
+    below = f"{key}/{DEFERRAL}"
+    return below, known_as(below)
+
+
+def _ask(known: str) -> Ask:
+    return Ask("await_event", known, digest_of_bytes("wait", known.encode()))

@@ -1,0 +1,1 @@
+"""Attachments: who may read which blobs, what they are called, and which blobs nobody needs any more."""

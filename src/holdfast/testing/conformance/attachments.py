@@ -1,0 +1,249 @@
+"""Attachments: who may read which bytes, how many there may be, and what is collected."""
+# ruff: noqa: D103  the name of a case is its sentence
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from holdfast.errors import AttachmentsFull, CollectionRefused, InvalidValue, PayloadTooLarge
+from holdfast.records import Admitted, Blob
+from holdfast.store.digests import blob_digest
+from holdfast.testing.clock import ManualClock
+from holdfast.testing.conformance.suite import Stores, case, leased, refusal, with_blob
+
+if TYPE_CHECKING:
+    from holdfast.records import Record
+    from holdfast.store import Store
+
+DAY = 86_400_000
+TEXT = "text/plain"
+
+
+async def _rooted(store: Store) -> None:
+    """Something in the store refers to a blob."""
+    lease = await leased(store, "root")
+    await store.append(lease, [with_blob(await store.put_blob(b"root"))], head=1)
+
+
+@case
+async def an_attachment_is_told_as_it_was_put_by_every_opening(stores: Stores) -> None:
+    clock = ManualClock()
+    async with stores.open(clock) as store:
+        put = await store.put_attachment(b"hello", TEXT, name="a.txt", session="s")
+    async with stores.open(clock) as store:
+        assert await store.attachment(put.digest, session="s") == put
+        assert (put.digest, put.size, put.name) == (blob_digest(b"hello"), 5, "a.txt")
+        assert await store.attachments("s") == [put]
+        assert await store.attachments() == []
+        assert await store.blob(put.digest) == b"hello"
+
+
+@case
+async def the_same_bytes_for_one_session_are_one_attachment_called_as_it_was(stores: Stores) -> None:
+    async with stores.open(ManualClock()) as store:
+        first = await store.put_attachment(b"hello", TEXT, name="a.txt", session="s")
+        again = await store.put_attachment(b"hello", "text/csv", name="b.csv", session="s")
+        assert again == first
+        assert len(await store.attachments("s")) == 1
+
+
+@case
+async def the_attachments_of_a_session_are_listed_page_by_page(stores: Stores) -> None:
+    async with stores.open(ManualClock()) as store:
+        put = [await store.put_attachment(bytes([n]), TEXT, session="s") for n in range(5)]
+        await store.put_attachment(b"x", TEXT, session="t")
+        digests = sorted(one.digest for one in put)
+        assert [one.digest for one in await store.attachments("s", limit=3)] == digests[:3]
+        assert [one.digest for one in await store.attachments("s", after=digests[2])] == digests[3:]
+
+
+@case
+async def what_was_put_for_nobody_can_be_shared_and_what_is_another_ones_can_not(stores: Stores) -> None:
+    async with stores.open(ManualClock()) as store:
+        free = await store.put_attachment(b"free", TEXT, name="a.txt")
+        taken = await store.put_attachment(b"taken", TEXT, session="a")
+        assert await store.share_attachment(free.digest, "b") == replace(free, session="b")
+        assert await store.share_attachment(taken.digest, "b") is None
+        assert await store.share_attachment("0" * 64, "b") is None
+        assert await store.may_read("b", free.digest)
+        assert not await store.may_read("b", taken.digest)
+
+
+@case
+async def a_session_may_not_read_what_is_another_ones(stores: Stores) -> None:
+    async with stores.open(ManualClock()) as store:
+        lease = await leased(store, "a")
+        await store.open_journal("b")
+        blob = await store.put_blob(b"said in a")
+        await store.append(lease, [with_blob(blob)], head=1)
+        put = await store.put_attachment(b"put for a", TEXT, session="a")
+        free = await store.put_attachment(b"put for nobody", TEXT)
+        for digest in (blob.digest, put.digest):
+            assert await store.may_read("a", digest)
+            assert not await store.may_read("b", digest)
+        for session in ("a", "b", "never opened"):
+            assert not await store.may_read(session, free.digest)
+            assert not await store.may_read(session, "0" * 64)
+
+
+@case
+async def a_session_may_read_what_its_inputs_and_its_tasks_refer_to(stores: Stores) -> None:
+    async with stores.open(ManualClock()) as store:
+        sent, made = await store.put_blob(b"sent"), await store.put_blob(b"made")
+        await store.accept_into("s", "session", "a", "hello", key="k", refs=[sent])
+        await store.open_journal("task-1", kind="process", role="task", session="s")
+        await store.open_journal("child", kind="session", role="agent", session="s")
+        for journal, blob in (("task-1", made), ("child", await store.put_blob(b"of a sub-agent"))):
+            lease = await store.claim(journal)
+            await store.append(lease, [with_blob(blob)], head=1)
+        assert await store.may_read("s", sent.digest)
+        assert await store.may_read("s", made.digest)
+        assert not await store.may_read("s", blob_digest(b"of a sub-agent"))
+
+
+@case
+async def a_fork_may_read_what_its_parent_could_when_it_began(stores: Stores) -> None:
+    clock = ManualClock()
+    async with stores.open(clock) as store:
+        lease = await leased(store, "a")
+        before, after = await store.put_blob(b"before"), await store.put_blob(b"after")
+        await store.append(lease, [with_blob(before)], head=1)
+        put = await store.put_attachment(b"put before", TEXT, session="a")
+        clock.advance(1_000)
+        await store.fork("b", "a", 2)
+        clock.advance(1_000)
+        await store.append(lease, [replace(with_blob(after), key="r/other")], head=2)
+        late = await store.put_attachment(b"put after", TEXT, session="a")
+        assert await store.may_read("b", before.digest)
+        assert await store.may_read("b", put.digest)
+        assert not await store.may_read("b", after.digest)
+        assert not await store.may_read("b", late.digest)
+        await store.fork("c", "b", 1)
+        assert await store.may_read("c", before.digest)
+
+
+@case
+async def what_a_session_that_there_is_was_given_is_not_collected(stores: Stores) -> None:
+    clock = ManualClock()
+    async with stores.open(clock) as store:
+        await _rooted(store)
+        await store.open_journal("s")
+        kept = await store.put_attachment(b"kept", TEXT, session="s")
+        never = await store.put_attachment(b"for a session that never began", TEXT, session="never")
+        nobody = await store.put_attachment(b"for nobody", TEXT)
+        assert await store.collect_blobs(unused_ms=DAY) == 0
+        clock.advance(DAY + 1)
+        assert await store.collect_blobs(unused_ms=DAY) == 2
+        assert await store.blob(kept.digest) == b"kept"
+        assert await store.attachment(kept.digest, session="s") == kept
+        assert await store.attachment(never.digest, session="never") is None
+        assert await store.attachment(nobody.digest) is None
+
+
+@case
+async def what_an_input_that_waits_refers_to_is_not_collected(stores: Stores) -> None:
+    clock = ManualClock()
+    async with stores.open(clock) as store:
+        sent = await store.put_attachment(b"sent", TEXT)
+        refs = [Blob(sent.digest, sent.size)]
+        await store.accept_into("s", "session", "a", "hello", key="k", refs=refs)
+        clock.advance(DAY + 1)
+        assert await store.collect_blobs(unused_ms=DAY) == 0
+        lease = await store.claim("s")
+        admitted: list[Record] = [Admitted(at=1, input=1, key="k", refs=tuple(refs))]
+        await store.append(lease, admitted, head=1)
+        assert await store.collect_blobs(unused_ms=DAY) == 0
+
+
+@case
+async def putting_an_attachment_again_saves_it_from_collection(stores: Stores) -> None:
+    clock = ManualClock()
+    async with stores.open(clock) as store:
+        await _rooted(store)
+        await store.put_attachment(b"x", TEXT)
+        clock.advance(DAY)
+        async with stores.open(clock) as other:
+            await other.put_attachment(b"x", TEXT)
+        clock.advance(1)
+        assert await store.collect_blobs(unused_ms=DAY) == 0
+        clock.advance(DAY)
+        assert await store.collect_blobs(unused_ms=DAY) == 1
+
+
+@case
+async def a_dry_run_tells_what_would_be_collected_and_leaves_it(stores: Stores) -> None:
+    clock = ManualClock()
+    async with stores.open(clock) as store:
+        await _rooted(store)
+        put = await store.put_attachment(b"12345", TEXT)
+        clock.advance(DAY)
+        told = await store.collect_unused(unused_ms=1_000, dry_run=True)
+        assert (told.blobs, told.bytes, told.dry_run) == (1, 5, True)
+        assert await store.blob(put.digest) == b"12345"
+        done = await store.collect_unused(unused_ms=1_000)
+        assert (done.blobs, done.bytes, done.dry_run) == (1, 5, False)
+
+
+@case
+async def more_than_one_batch_is_collected_at_once(stores: Stores) -> None:
+    clock = ManualClock()
+    async with stores.open(clock) as store:
+        await _rooted(store)
+        for number in range(1_050):
+            await store.put_blob(str(number).encode())
+        clock.advance(DAY)
+        assert await store.collect_blobs(unused_ms=1_000) == 1_050
+
+
+@case
+async def nothing_is_collected_where_nothing_at_all_is_referred_to(stores: Stores) -> None:
+    clock = ManualClock()
+    async with stores.open(clock) as store:
+        assert await store.collect_blobs() == 0  # there is nothing to lose
+        await store.open_journal("a")
+        put = await store.put_attachment(b"x", TEXT)
+        clock.advance(DAY)
+        await refusal(CollectionRefused, store.collect_blobs())
+        await refusal(CollectionRefused, store.collect_unused(dry_run=True))
+        assert await store.blob(put.digest) == b"x"
+        assert await store.collect_blobs(without_roots=True) == 1
+
+
+@case
+async def nothing_is_collected_while_a_journal_can_not_be_trusted(stores: Stores) -> None:
+    clock = ManualClock()
+    async with stores.open(clock) as store:
+        await _rooted(store)
+        await store.open_journal("bad")
+        await store.put_blob(b"x")
+        await store.quarantine("bad", "a test")
+        clock.advance(DAY)
+        error = await refusal(CollectionRefused, store.collect_blobs())
+        assert "'bad'" in str(error)
+        await refusal(CollectionRefused, store.collect_blobs(without_roots=True))
+
+
+@case
+async def an_attachment_is_bytes_that_are_not_empty_and_not_too_many(stores: Stores) -> None:
+    async with stores.open(ManualClock()) as store:
+        await refusal(InvalidValue, store.put_attachment(b"", TEXT))
+        await refusal(InvalidValue, store.put_attachment("text", TEXT))  # pyright: ignore[reportArgumentType]
+        most = min(store.limits.attachment_bytes, store.limits.blob_bytes)
+        if most <= 1_000_000:  # else it would only take time
+            await refusal(PayloadTooLarge, store.put_attachment(bytes(most + 1), TEXT))
+
+
+@case
+async def a_session_has_so_many_attachments_at_the_most(stores: Stores) -> None:
+    async with stores.open(ManualClock()) as store:
+        most = store.limits.attachments
+        if most > 100:  # else it would only take time
+            return
+        for number in range(most):
+            await store.put_attachment(str(number).encode(), TEXT, session="s")
+        error = await refusal(AttachmentsFull, store.put_attachment(b"one more", TEXT, session="s"))
+        assert (error.session, error.limit) == ("s", most)
+        await store.put_attachment(b"0", TEXT, session="s")  # it has this one
+        await store.put_attachment(b"one more", TEXT, session="another")

@@ -1,0 +1,90 @@
+"""SIGKILL anywhere while files are put, sent and collected: what is needed stays, what is not goes, nothing is half."""
+
+from __future__ import annotations
+
+import signal
+from typing import TYPE_CHECKING, Final
+
+import attachment_scenario as scenario
+import pytest
+from forking import Forks, error_in, reached_in
+
+import holdfast as hf
+from holdfast.testing import check
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Sequence
+    from pathlib import Path
+
+KILLED: Final = -signal.SIGKILL
+
+
+@pytest.fixture(scope="module")
+def workers() -> Generator[Forks]:
+    started = Forks(scenario.__file__ or "")
+    yield started
+    started.close()
+
+
+@pytest.fixture(scope="module")
+def points(workers: Forks, tmp_path_factory: pytest.TempPathFactory) -> list[tuple[str, str]]:
+    """Every crash point that a run without a kill reaches, with the act in which it does."""
+    folder = tmp_path_factory.mktemp("traced")
+    found: list[tuple[str, str]] = []
+    for act in scenario.ACTS:
+        trace = folder / f"trace-{act}"
+        assert workers.run(folder, act=act, HOLDFAST_CRASH_TRACE=str(trace)) == 0, error_in(folder)
+        found += [(act, point) for point in reached_in(trace)]
+    return found
+
+
+async def _problems(workers: Forks, kill: tuple[str, str], folder: Path) -> list[str]:
+    for act in scenario.ACTS:
+        if act == kill[0]:
+            status = workers.run(folder, act=act, HOLDFAST_CRASH_AT=kill[1])
+            assert status in {0, KILLED}, error_in(folder)
+        assert workers.run(folder, act=act) == 0, error_in(folder)
+    async with hf.open(folder / "store.db", drive=False, mirror=False) as runtime:
+        found = [str(problem) for problem in await check(runtime.store)]
+        bodies = {body async for body in _bodies(runtime)}
+    kept = {*scenario.SENT, scenario.GIVEN}
+    if bodies != kept:
+        found.append(f"{sorted(bodies - kept)} were not collected, {sorted(kept - bodies)} were")
+    return [f"{kill}: {problem}" for problem in found]
+
+
+async def _bodies(runtime: hf.Runtime):  # noqa: ANN202
+    for digest, _ in await runtime.store.examine(lambda reader: list(reader.raw_blobs())):
+        yield await runtime.attachments.get(digest)
+
+
+async def _all(workers: Forks, kills: Sequence[tuple[str, str]], tmp_path: Path) -> None:
+    assert kills
+    found = [
+        problem
+        for number, kill in enumerate(kills)
+        for problem in await _problems(workers, kill, tmp_path / str(number))
+    ]
+    assert found == []
+
+
+@pytest.mark.timeout(240)
+async def test_a_kill_while_collecting_takes_nothing_that_is_needed(
+    workers: Forks, points: list[tuple[str, str]], tmp_path: Path
+) -> None:
+    await _all(workers, [kill for kill in points if kill[0] == scenario.COLLECT][::3], tmp_path)
+
+
+@pytest.mark.timeout(240)
+async def test_a_kill_while_putting_and_sending_loses_nothing_that_was_sent(
+    workers: Forks, points: list[tuple[str, str]], tmp_path: Path
+) -> None:
+    await _all(workers, [kill for kill in points if kill[0] == scenario.PUT][::9], tmp_path)
+
+
+@pytest.mark.torture
+@pytest.mark.timeout(3600)
+async def test_a_kill_at_every_single_point_loses_nothing_that_was_sent(
+    workers: Forks, points: list[tuple[str, str]], tmp_path: Path
+) -> None:
+    await _all(workers, points, tmp_path)

@@ -1,0 +1,27 @@
+"""What a journal tells about a call that was deferred and has no outcome."""
+
+from __future__ import annotations
+
+from holdfast.effects.replay import fold
+from holdfast.records import Ask, Intended
+from holdfast.runtime.interrupted import left_by_itself, only_waits
+
+KEY = "t1/2.tools/1.ask"
+
+
+def _wait(name: str) -> Intended:
+    return Intended(at=1, key=f"{KEY}/{name}", ask=Ask("await_event", f"{KEY}/{name}", "0" * 64))
+
+
+def test_a_call_that_was_interrupted_after_it_got_its_key_was_not_left_by_itself() -> None:
+    assert not left_by_itself(fold([_wait("%defer")]), KEY)
+
+
+def test_a_call_that_got_a_key_has_not_only_waited() -> None:
+    assert not only_waits(fold([_wait("%defer")]), KEY)
+
+
+def test_a_call_that_was_left_at_a_wait_of_its_own_was_left_by_itself_and_has_only_waited() -> None:
+    past = fold([_wait("go")])
+    assert left_by_itself(past, KEY)
+    assert only_waits(past, KEY)

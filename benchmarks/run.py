@@ -14,6 +14,8 @@ from models import over_http
 from processes import processes
 from turns import crowds, long_session, loop_alone, parked, redrive
 
+from programs import programs
+
 HERE = Path(__file__).parent
 
 
@@ -24,7 +26,7 @@ def main() -> int:
         print("measuring; this takes four to six minutes ", end="", file=sys.stderr, flush=True)
         bars = [*appends(folder), *long_journal(folder), *many_sessions(folder), *resume(folder), *imports()]
         bars += [*crowds(folder), *loop_alone(folder), *redrive(folder), *long_session(folder), *parked(folder)]
-        bars += [*over_http(folder), *harness(folder), *long_turn(folder), *processes(folder)]
+        bars += [*over_http(folder), *harness(folder), *long_turn(folder), *processes(folder), *programs()]
     return report(bars, HERE / "results.json")
 
 

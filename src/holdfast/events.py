@@ -47,11 +47,13 @@ from holdfast.turns.answers import result_of, said_in, skipped
 from holdfast.turns.compactions import decode_compaction, is_compaction
 from holdfast.turns.conversation import Stop, checkpoint_of, deadline_wait, ending_of, input_of
 from holdfast.turns.ending import Blame  # noqa: TC001  msgspec reads the annotations
+from holdfast.turns.programs import answer_message, finish_of, is_finish
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from holdfast.policy.mandates import Mandate
+    from holdfast.records import Ask
     from holdfast.turns.keys import EffectKey
 
 
@@ -128,7 +130,12 @@ class UsageRecorded(_Event, frozen=True, tag="usage_recorded"):
 
 
 class ToolCallCompleted(_Event, frozen=True, tag="tool_call_completed"):
-    """The model asked for a tool. `call` names the call in all events; `call_id` is the provider's."""
+    """The model asked for a tool, or a program did that it wrote.
+
+    `call` names the call in all events: ``t3.2.1`` is the first of a batch, ``t3.2.1.7`` a call of the program
+    ``t3.2.1``. `call_id` is the provider's; calls of programs have none but their name. `arguments` are None where they
+    are no JSON object, and for calls of programs also where they are large.
+    """
 
     call: str
     call_id: str
@@ -425,7 +432,8 @@ def events_of(session: str, seq: int, record: Record, place: str, tag: str = "")
 
 def call_name(key: EffectKey) -> str:
     """How events name a tool call."""
-    return f"{key.run}.{key.number}.{key.call}"
+    name = f"{key.run}.{key.number}.{key.call}"
+    return f"{name}.{key.nested}" if key.nested else name
 
 
 _Seen: TypeAlias = "tuple[type[Event], str | None, dict[str, Any]]"
@@ -451,16 +459,41 @@ def _seen(record: Record) -> Iterator[_Seen]:
             yield TurnWaiting, record.run, {"waits": tuple(name for name in record.waits if name != alarm)}
         case Ended():
             yield from _ended(record)
-        case Intended() if record.ask.kind == "await_event":
-            key = keys.parse(record.key)
-            if key is not None and not record.key.endswith(f"/{keys.DEFERRAL}"):
-                yield ApprovalRequested, key.run, {"call": call_name(key), "wait": record.ask.target}
+        case Intended():
+            yield from _intended(record)
         case Done() | Failed() | Unknown() | Cancelled():
             yield from _outcome(record)
         case Handed():
             yield HandedOver, record.run, _handed(record)
         case _:
             return
+
+
+def _intended(record: Intended) -> Iterator[_Seen]:
+    key = keys.parse(record.key)
+    if key is None:
+        return
+    if record.ask.kind == "await_event":
+        if not record.key.endswith(f"/{keys.DEFERRAL}"):
+            yield ApprovalRequested, key.run, {"call": call_name(key), "wait": record.ask.target}
+    elif key.nested and not key.inner:
+        yield _called(key, record.key, record.ask)
+
+
+def _called(key: EffectKey, name: str, ask: Ask) -> _Seen:
+    """A call that a program made."""
+    arguments: dict[str, Any] | None = msgspec.json.decode(ask.body) if ask.body else None
+    call = call_name(key)
+    return (
+        ToolCallCompleted,
+        key.run,
+        {
+            "call": call,
+            "call_id": call,
+            "tool": keys.tool_of(name),
+            "arguments": arguments,
+        },
+    )
 
 
 def _begun(record: Started | Resumed) -> _Seen:
@@ -529,7 +562,11 @@ def _outcome(record: Outcome) -> Iterator[_Seen]:
     if key.inner:
         if isinstance(record, Done) and is_compaction(record.key):
             yield _compacted(key, record)
+        elif isinstance(record, Done) and is_finish(record.key):
+            yield MessageCommitted, key.run, {"message": answer_message(key.run, key.number, finish_of(record))}
         return
+    if key.nested and record.ask is not None:
+        yield _called(key, record.key, record.ask)
     match key.name, record:
         case "model", Done():
             yield from _reply(key, record)
@@ -582,7 +619,7 @@ def _reply(key: EffectKey, record: Done) -> Iterator[_Seen]:
 
 
 def _finished(key: EffectKey, record: Outcome) -> _Seen:
-    tool = record.key.rpartition("/")[2].partition(".")[2]
+    tool = keys.tool_of(record.key)
     result = result_of(ToolCall("", tool, {}), record)
     fields = {
         "call": call_name(key),

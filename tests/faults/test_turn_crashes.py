@@ -158,8 +158,8 @@ def test_every_crash_point_of_the_golden_runs_has_a_ruling(points: dict[str, lis
 def test_the_golden_runs_reach_every_crash_point_of_the_runtime(points: dict[str, list[Kill]]) -> None:
     source = Path(holdfast.runtime.__file__).parent
     named = {name for path in source.glob("*.py") for name in re.findall(r'crash_point\("(.+?)"\)', path.read_text())}
-    # Tasks, compaction, processes, triggers and handoffs have crash tests of their own.
-    others = ("task.", "turn.before_compaction", "process.", "trigger.", "handoff.")
+    # Tasks, compaction, processes, triggers, handoffs, deferrals and programs have crash tests of their own.
+    others = ("task.", "turn.before_compaction", "process.", "trigger.", "handoff.", "defer.", "program.")
     named = {name for name in named if not name.startswith(others)}
     assert named
     assert named <= {kill.point.partition(":")[0] for kills in points.values() for kill in kills}

@@ -56,6 +56,7 @@ PURE = [
     *(f"sandbox/{name}.py" for name in ("plans", "contract", "confining", "replaying")),
     *("hands/moments.py", "hands/tasks/words.py", "hands/timers/times.py"),
     *("runtime/interrupted.py", "runtime/inbox.py", "runtime/admitting.py"),
+    *("runtime/stopped.py", "runtime/program_words.py", "turns/programs.py"),
     *("tasks/state.py", "tasks/words.py"),
     *(f"triggers/{name}.py" for name in ("expressions", "schedules", "sources", "templates", "signatures")),
     *(f"triggers/{name}.py" for name in ("definition", "books", "forgetting")),

@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from holdfast.effects.envelope import segment
 from holdfast.turns import keys
-from holdfast.turns.keys import EffectKey, EffectName, call_key, effect_key, input_of, parse, run_of
+from holdfast.turns.keys import EffectKey, EffectName, call_key, effect_key, input_of, nested_key, parse, run_of
 
 numbers = st.integers(1, 10**9)
 names: st.SearchStrategy[EffectName] = st.sampled_from(("model", "tools", "checkpoint"))
@@ -51,6 +52,24 @@ def test_the_key_of_an_effect_is_taken_apart_as_it_was_made(run: int, number: in
 def test_the_key_of_a_call_is_taken_apart_as_it_was_made(run: int, number: int, call: int, tool: str) -> None:
     key = call_key(run_of(run), number, call, tool)
     assert parse(key) == EffectKey(run_of(run), number, "tools", call, inner=False)
+
+
+@given(numbers, numbers, numbers, numbers, tools)
+def test_the_key_of_a_call_of_a_program_is_taken_apart_as_it_was_made(
+    run: int, number: int, call: int, nested: int, tool: str
+) -> None:
+    key = nested_key(call_key(run_of(run), number, call, "run_program"), nested, tool)
+    assert parse(key) == EffectKey(run_of(run), number, "tools", call, inner=False, nested=nested)
+    assert parse(f"{key}/step") == EffectKey(run_of(run), number, "tools", call, inner=True, nested=nested)
+
+
+@given(numbers, numbers, numbers, tools, st.text("%call-1.~#/a"))
+def test_no_step_of_a_tool_looks_like_a_call_of_a_program(
+    run: int, number: int, call: int, tool: str, step: str
+) -> None:
+    parsed = parse(f"{call_key(run_of(run), number, call, tool)}/{segment(step)}")
+    assert parsed is not None
+    assert parsed.nested == 0
 
 
 @given(numbers, numbers, numbers, tools, st.text("ab/~.1", min_size=1))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -25,6 +25,10 @@ if TYPE_CHECKING:
     from holdfast.cli.terminal import Terminal
     from holdfast.events import Event
     from holdfast.runtime.runtime import Runtime
+
+
+_PLAIN: Final = 2
+"""How many dots are in the name of a call that no program made: ``t3.2.1``."""
 
 
 async def logs(path: Path, given: str, *, follow: bool, since: int, as_json: bool) -> int:
@@ -81,10 +85,12 @@ def describe(event: Event) -> str | None:  # noqa: PLR0911, PLR0912  one line fo
         case events.UsageRecorded():
             return f"used {event.usage.input:,} + {event.usage.output:,} tokens of {event.model}"
         case events.ToolCallCompleted():
-            return f"calls {one_line(event.tool, 40)} {one_line(msgspec.json.encode(event.arguments).decode(), 120)}"
+            arguments = one_line(msgspec.json.encode(event.arguments).decode(), 120)
+            return f"{_indent(event.call)}calls {one_line(event.tool, 40)} {arguments}"
         case events.ToolExecutionFinished():
             body = event.content if isinstance(event.content, str) else msgspec.json.encode(event.content).decode()
-            return f"{one_line(event.tool, 40)} {event.state} in {duration(event.ms)}: {one_line(body, 120)}"
+            told = f"{one_line(event.tool, 40)} {event.state} in {duration(event.ms)}: {one_line(body, 120)}"
+            return f"{_indent(event.call)}{told}"
         case events.ModelFailed():
             return f"model failed: {one_line(event.code, 40)}: {one_line(event.message, 200)}"
         case events.ApprovalRequested():
@@ -108,6 +114,11 @@ def describe(event: Event) -> str | None:  # noqa: PLR0911, PLR0912  one line fo
             return f"loop detected: {one_line(event.message, 200)}"
         case _:
             return None
+
+
+def _indent(call: str) -> str:
+    """What a program does stands below it."""
+    return "  " if call.count(".") > _PLAIN else ""
 
 
 def _said(event: events.MessageCommitted) -> str | None:

@@ -124,7 +124,7 @@ def _tool(name: str) -> str | None:
     key = keys.parse(name)
     if key is None or not key.call:
         return None
-    return name.split("/")[2].partition(".")[2] or None
+    return name.split("/")[3 if key.nested else 2].partition(".")[2] or None
 
 
 def _asked(label: str, tool: str | None) -> str:

@@ -15,6 +15,7 @@ from holdfast.runtime.reading import read_conversation, read_records
 from holdfast.store import open_store
 from holdfast.turns import keys
 from holdfast.turns.conversation import Said, deadline_wait, input_of
+from holdfast.turns.programs import is_pause
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterator
@@ -145,7 +146,7 @@ async def open_waits(store: Store, session: str) -> tuple[str, ...]:
         wait = await store.wait(session, name)
         if wait is None or wait.state != "open" or (wait.deadline is not None and wait.deadline <= now):
             return ()
-        if name != deadline_wait(turn.run):
+        if name != deadline_wait(turn.run) and not is_pause(name):
             names.append(name)
     return tuple(names)
 
@@ -172,6 +173,8 @@ def wait_label(name: str) -> str:
     asked = approval_in(name)
     if asked is not None:
         return f"approval {asked.id} of {asked.tool}"
+    if is_pause(name):
+        return "the end of a pause"
     called, _, last = name.rpartition("/")
     if last == keys.DEFERRAL:
         tool = called.rpartition("/")[2]

@@ -130,7 +130,7 @@ def _story(out: Terminal, turn: TurnStory, line: Line) -> list[str]:
 def _cells(step: Step) -> list[str]:
     """Sequence, what, state, duration, details, process."""
     took = duration(step.ms) if step.ms or step.kind in {"model", "tool"} else ""
-    return [f"{step.seq:>4}", step.kind, _subject(step), took, _details(step), step.by or ""]
+    return [f"{step.seq:>4}", f"{'  ' * step.depth}{step.kind}", _subject(step), took, _details(step), step.by or ""]
 
 
 def _subject(step: Step) -> str:

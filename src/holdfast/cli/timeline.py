@@ -28,6 +28,7 @@ from holdfast.records import (
 from holdfast.turns import keys
 from holdfast.turns.answers import result_of
 from holdfast.turns.conversation import Stop, checkpoint_of, ending_of, input_of
+from holdfast.turns.programs import answer_message, finish_of, is_finish
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -53,6 +54,8 @@ class Step(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     usage: Usage | None = None
     by: str | None = None
     """The process that did it."""
+    depth: int = 0
+    """1 for what a program did."""
     agent: str | None = None
     """Who spoke, or called the tool; of a handoff, who has the session then."""
 
@@ -161,7 +164,7 @@ class _Teller:
         elif key.name == "model":
             self._model(seq, key, record)
         elif key.name == "tools":
-            self._tool(seq, key.run, record)
+            self._tool(seq, key, record)
         elif key.name == "checkpoint" and isinstance(record, Done):
             note = checkpoint_of(record).note
             if note is not None:
@@ -169,6 +172,11 @@ class _Teller:
 
     def _inner(self, seq: int, run: str, record: Outcome) -> None:
         """What a tool did inside: only the answers it waited for are part of the story."""
+        if is_finish(record.key) and isinstance(record, Done):
+            batch = keys.parse(record.key)
+            words = finish_of(record)
+            self._replies[answer_message(run, 0 if batch is None else batch.number, words).id] = words
+            return
         name = wait_label(record.key)
         if approval_in(record.key) is not None:
             state, text = _answered(record)
@@ -212,8 +220,8 @@ class _Teller:
             )
         self._step(key.run, step)
 
-    def _tool(self, seq: int, run: str, record: Outcome) -> None:
-        name = record.key.rpartition("/")[2].partition(".")[2]
+    def _tool(self, seq: int, key: keys.EffectKey, record: Outcome) -> None:
+        name, depth = keys.tool_of(record.key), int(key.nested > 0)
         result = result_of(ToolCall("", name, {}), record)
         text = result.content if isinstance(result.content, str) else msgspec.json.encode(result.content).decode()
         ms = record.ms if isinstance(record, Done | Failed) else 0
@@ -226,9 +234,10 @@ class _Teller:
             ms=ms,
             text=text,
             by=self._by,
+            depth=depth,
             agent=self._agent,
         )
-        self._step(run, step)
+        self._step(key.run, step)
 
     def _ended(self, record: Ended) -> None:
         turn = self._turn(record.run, record.at)

@@ -66,7 +66,7 @@ from holdfast.records import (
 from holdfast.secrets.raising import safe_cause
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Generator, Sequence
+    from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
 
     from holdfast.records import Blob
     from holdfast.secrets.redactor import Redactor
@@ -228,7 +228,7 @@ class Performer:
             raise EffectRepeated(key)
         self._asked.add(key)
         if key in self.past.groups:
-            raise self._mismatch(key, {"effect": "a group"}, {"effect": ask.kind})
+            raise self.mismatch(key, {"effect": "a group"}, {"effect": ask.kind})
         decision = decide_effect(self.past.effects.get(key), ask, repeat, strict=self.strict)
         match decision:
             case Mismatch(divergence):
@@ -253,7 +253,7 @@ class Performer:
         index = self._consumed.get(place.path, 0)
         self._consumed[place.path] = index + 1
         if index < len(recorded) and recorded[index] != key:
-            raise self._mismatch(key, {"effect": recorded[index]}, {"effect": key})
+            raise self.mismatch(key, {"effect": recorded[index]}, {"effect": key})
 
     def ask_group(self, place: Place, key: str) -> None:
         """A group is asked for: it has a place in the order of its scope, like an effect."""
@@ -266,7 +266,7 @@ class Performer:
         for key in (*self.past.effects, *self.past.groups):
             if key in self._asked or not key.startswith(prefix) or self._below_an_answer(key):
                 continue
-            raise self._mismatch(key, {"effect": key}, {"effect": None})
+            raise self.mismatch(key, {"effect": key}, {"effect": None})
 
     def _below_an_answer(self, key: str) -> bool:
         """Whether `key` was asked within an effect that has an outcome: such an effect is not performed again."""
@@ -283,9 +283,10 @@ class Performer:
         recorded = self.past.branches.get(parent, {}).get(ordinal, name)
         if recorded != name:
             key = f"{parent}/{branch_segment(ordinal, name)}"
-            raise self._mismatch(key, {"branch": recorded}, {"branch": name})
+            raise self.mismatch(key, {"branch": recorded}, {"branch": name})
 
-    def _mismatch(self, key: str, recorded: dict[str, Any], asked: dict[str, Any]) -> Halted:
+    def mismatch(self, key: str, recorded: dict[str, Any], asked: dict[str, Any]) -> Halted:
+        """Something else is recorded than what is asked for: the run stops for good."""
         return self.halt(ReplayMismatch(key, diverge(recorded, asked), self._code()))
 
     def recorded(self, key: str) -> Recorded | None:
@@ -297,6 +298,20 @@ class Performer:
         found = [name for name in self.past.order.get(key, ()) if name.startswith(key + mark)]
         self._asked.update(found)
         return [self.past.effects[name] for name in found if name in self.past.effects]
+
+    def settled_below(self, key: str) -> list[tuple[str, Recorded]]:
+        """What the journal had right below `key` that has an outcome, in the order in which it got it.
+
+        It counts as asked for again once somebody `took` it.
+        """
+        past = self.past
+        found = [(name, past.effects[name]) for name in past.order.get(key, ()) if name in past.effects]
+        ended = [(name, each) for name, each in found if each.outcome is not None]
+        return sorted(ended, key=lambda pair: past.settled[pair[0]])
+
+    def took(self, keys: Iterable[str]) -> None:
+        """What is recorded under these keys was used, or found to be of no use: it counts as asked for again."""
+        self._asked.update(keys)
 
     def _code(self) -> str | None:
         started = self.past.started.get(self.run)

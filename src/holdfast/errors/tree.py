@@ -54,9 +54,9 @@ class Suspended(BaseException):
     It derives from `BaseException` so that `except Exception` in user code can't swallow it.
     """
 
-    def __init__(self, wait: str) -> None:
-        super().__init__(f"waiting for {wait!r}")
-        self.wait = wait
+    def __init__(self, *waits: str) -> None:
+        super().__init__(f"waiting for {', '.join(map(repr, waits))}")
+        self.waits = waits
 
 
 def excerpt(value: object) -> str:

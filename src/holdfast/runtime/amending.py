@@ -41,7 +41,8 @@ class Amending:
             await self._hooked.on_error(EffectFailed(call.call.name, outcome.error.kind, outcome.error.message))
         if self._hooked.has("after_tool"):
             outcome = await self._hooks(call, outcome)
-        return await self._edited(call, outcome) if call.edited else outcome
+        # A program gets what the call gave, as it is; whoever wrote the program is told at its end.
+        return await self._edited(call, outcome) if call.edited and not call.nested else outcome
 
     async def _edited(self, call: Call, outcome: Done | Failed) -> Done | Failed:
         note = f"{EDITED} {msgspec.json.encode(call.call.arguments).decode()}"

@@ -54,7 +54,10 @@ class Authorising:
 
     async def recall(self, keys: Iterable[str]) -> None:
         """Read what was decided about these calls before."""
-        self._decided = {key: await recall(self._performer, key) for key in keys}
+        for key in keys:
+            decided = await recall(self._performer, key)
+            if decided is not NOTHING:
+                self._decided[key] = decided
 
     def decided(self, key: str) -> Decided:
         """What was decided about a call before."""
@@ -103,9 +106,9 @@ class Authorising:
     def _close(self, call: Call, known: Decided) -> None:
         """A question that is not asked any more is recorded as dropped: the call has changed, or nobody need ask."""
         settled = {record.key for record in call.before if isinstance(record, Done)}
-        left = [key for key in known.open if key != call.wait and key not in settled]
+        left = [key for key in known.open if key not in call.waits and key not in settled]
         call.before += [Cancelled(at=self._performer.now(), key=key) for key in left]
-        if call.wait is not None and call.before:
+        if call.waits and call.before:
             self._recorder.submit(call.before)
             call.before = []
 

@@ -42,8 +42,7 @@ class Budgeting:
         self, state: TurnState, effect: Effect, recorded: int, settle: Callable[[], Awaitable[None]]
     ) -> OutOf | None:
         """The budget that leaves no room for an effect after the last `recorded` one. `settle` makes that durable."""
-        limits = self._agent.limits
-        if effect.id < recorded or not (limits.beyond_turn or self._delegates):
+        if effect.id < recorded or not self._shares:
             return None
         if isinstance(effect, CallModel):
             ahead = ASKING
@@ -51,17 +50,29 @@ class Budgeting:
             ahead = running(len(effect.calls), sum(call.name in state.rules.tasks for call in effect.calls))
         else:
             return None
-        self._used = state.used
+        out = await self._looked(state.used, ahead, settle)
+        return None if effect.id <= recorded else out  # it may be under way; what is recorded is not judged again
+
+    async def room(self, used: Used, within: Used, ahead: Used, settle: Callable[[], Awaitable[None]]) -> OutOf | None:
+        """The budget that leaves no room for calls in the middle of a batch; `within` is what that has used so far."""
+        if not self._shares:
+            return None
+        out = await self._looked(used, ahead, settle)
+        if self.tasks is not None:
+            self.tasks += within.background  # they are told of the whole batch
+        return out
+
+    async def _looked(self, used: Used, ahead: Used, settle: Callable[[], Awaitable[None]]) -> OutOf | None:
+        """The budget that leaves no room for what lies ahead, after what the turn has used."""
+        limits, self._used = self._agent.limits, used
         if limits.daily is not None or limits.total is not None:
             await settle()  # what this turn has used is counted with its records
         below = await self._below()
-        used = await self._beyond()
-        self.tasks, ms = left(limits, *used)
+        session, day, total = await self._beyond()
+        self.tasks, ms = left(limits, session, day, total)
         self._around.let_run(ms)
-        if effect.id <= recorded:  # it may be under way; what is recorded is not judged again
-            return None
         out = self._family(below, ahead)
-        return out or exceeded(limits, turn=state.used, session=used[0], day=used[1], total=used[2], ahead=ahead)
+        return out or exceeded(limits, turn=used, session=session, day=day, total=total, ahead=ahead)
 
     async def out_of_time(self) -> OutOf | None:
         """The budget of time that is used up by now, whatever is under way."""
@@ -72,6 +83,11 @@ class Budgeting:
             return None
         session, day, total = used
         return exceeded(_timed(self._agent), session=session, day=day, total=total, ahead=Used())
+
+    @property
+    def _shares(self) -> bool:
+        """Whether there is any budget beyond that of the turn."""
+        return self._agent.limits.beyond_turn or self._delegates
 
     @property
     def _delegates(self) -> bool:

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from holdfast.records import Admitted
     from holdfast.runtime.invoking import Call, Work
     from holdfast.runtime.services import Services
+    from holdfast.sandbox import Sandbox
     from holdfast.store import Store
     from holdfast.store.contract import Wait
     from holdfast.store.spending.contract import Spend
@@ -245,6 +246,10 @@ class _Nobody:
 
     async def close_wait(self, name: str) -> None:
         message = f"a check must not close the wait {name!r}"
+        raise InvariantBroken(message)
+
+    def sandbox(self, given: Sandbox | None) -> Sandbox:
+        message = f"a check must not run programs ({given!r})"
         raise InvariantBroken(message)
 
     def token(self, name: str) -> str:

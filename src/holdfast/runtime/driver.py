@@ -18,7 +18,15 @@ from holdfast.crashpoints import crash_point
 from holdfast.driving import LeasedJournal, claimed, renewed
 from holdfast.effects.performer import error_info
 from holdfast.effects.scopes import install
-from holdfast.errors import Halted, HeadConflict, HoldfastError, JournalMissing, LeaseHeld, RuleCorrupt, StoreError
+from holdfast.errors import (
+    Halted,
+    HeadConflict,
+    HoldfastError,
+    JournalMissing,
+    LeaseHeld,
+    RuleCorrupt,
+    StoreError,
+)
 from holdfast.messages import UserMessage
 from holdfast.models.prices import cost
 from holdfast.policy.always import answered
@@ -31,6 +39,7 @@ from holdfast.runtime.live import Ring
 from holdfast.runtime.performing import HandedOver, Park, TurnRun
 from holdfast.runtime.reading import read_on, read_session
 from holdfast.runtime.services import Services
+from holdfast.runtime.surroundings import Stopping
 from holdfast.runtime.watch import TurnEnded
 from holdfast.spawning import spawn, unwound
 from holdfast.turns import Ending, OpenTurn
@@ -46,6 +55,7 @@ if TYPE_CHECKING:
     from holdfast.policy.subject import Subject
     from holdfast.runtime.invoking import Call, Work
     from holdfast.runtime.surroundings import Surround
+    from holdfast.sandbox import Sandbox
     from holdfast.store import Notification
     from holdfast.store.contract import Input, Lease, Wait
     from holdfast.store.spending.contract import Spend
@@ -57,10 +67,6 @@ LOOK_AT_TIME: Final = 30_000
 """How often budgets of time are looked at while an effect is under way, in milliseconds."""
 LOOK_AGAIN: Final = 0.25
 """How long to wait with the next look after the store could not be read, in seconds."""
-
-
-class Stopping(Exception):
-    """The runtime is being closed; whoever opens the store next goes on from here."""
 
 
 class SessionDrive:
@@ -575,6 +581,9 @@ class SessionDrive:
 
     def token(self, name: str) -> str:
         return self._waits.token(name)
+
+    def sandbox(self, given: Sandbox | None) -> Sandbox:
+        return self._around.programs.given(given)
 
     async def spilled(self, key: str) -> str | None:
         return await self._around.desk.spilled(self.session, key)

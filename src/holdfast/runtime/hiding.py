@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from holdfast.messages import Message, ModelReply
 from holdfast.policy.approvals import Approved, Denied, Question
 from holdfast.policy.hooks import ToolDecision
+from holdfast.policy.limits import OutOf
 from holdfast.processes.state import Registration
 from holdfast.records import Record
 from holdfast.secrets.lending import Lender
@@ -19,6 +20,7 @@ from holdfast.triggers.definition import Command
 from holdfast.turns.compactions import Compaction
 from holdfast.turns.conversation import Entered, Said, Stop
 from holdfast.turns.ending import Ending
+from holdfast.turns.programs import Left
 
 if TYPE_CHECKING:
     from holdfast.secrets.sources import SecretsGiven
@@ -44,4 +46,4 @@ def hide(store: Store, name: str, value: str) -> None:
 def _words() -> frozenset[str]:
     """The words that what we write is made of, wherever it is written as JSON of our own."""
     told = (Record, ModelReply, Message, Said, Stop, Entered, Ending, TaskCall, Registration)
-    return words_of(*told, Books, Command, Question, Approved, Denied, ToolDecision, Compaction)
+    return words_of(*told, Books, Command, Question, Approved, Denied, ToolDecision, Compaction, Left, OutOf)

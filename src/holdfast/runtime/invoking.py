@@ -7,6 +7,8 @@ import logging
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
+import msgspec
+
 from holdfast.attachments import FILES_DEPTH, File
 from holdfast.crashpoints import crash_point
 from holdfast.effects.canonical import digest_of_bytes
@@ -15,7 +17,7 @@ from holdfast.effects.scopes import Place, current
 from holdfast.effects.values import decode_value
 from holdfast.errors import AttachmentUnknown, InvalidArgument, InvariantBroken, PayloadTooLarge, Suspended
 from holdfast.messages import Attachment, ToolCall, ToolResult
-from holdfast.records import Ask, Blob, ErrorInfo, Failed, Unknown
+from holdfast.records import ABSENT, Ask, Blob, ErrorInfo, Failed, Unknown
 from holdfast.runtime.finding import Finder
 from holdfast.runtime.interrupted import ATTEMPT, attempts_of
 from holdfast.runtime.surroundings import passes
@@ -39,6 +41,7 @@ from holdfast.tools.results import (
     unknown_tool,
 )
 from holdfast.tools.returned import as_text, long_json, long_text
+from holdfast.turns.answers import result_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
@@ -68,7 +71,10 @@ class Call:
     bound: Bound | None = None
     refused: ErrorInfo | None = None
     result: ToolResult | None = None
-    wait: str | None = None
+    outcome: Outcome | None = None
+    """How it ended, with its whole value."""
+    waits: tuple[str, ...] = ()
+    """What it waits for: a person, or somebody outside."""
     deferred: bool = False
     """Its tool has come to its end, and only the answer of somebody outside is missing."""
     begun: bool = False
@@ -84,6 +90,20 @@ class Call:
     """A person has changed its arguments."""
     approved: bool = False
     """A person has approved it as it is."""
+    nested: bool = False
+    """A program made it: what it gives is for that program, whole, and no model reads it."""
+    by_itself: bool = False
+    """Nothing runs beside it."""
+    room: int | None = None
+    """Longest text of its result, where that is not the tool's own limit."""
+    program: bool = False
+    """It is a program, which makes calls of its own: those are decided about, not this one."""
+    beside: list[Record] = field(default_factory=list["Record"])
+    """What is recorded in one commit with its outcome."""
+    recorded: Callable[[], None] | None = None
+    """Told when its outcome has its place in the journal."""
+    stopped: Callable[[int], Record] | None = None
+    """Its outcome when it is stopped at a time, where it is another one than that of other calls."""
 
     @property
     def fresh(self) -> bool:
@@ -99,6 +119,11 @@ class Call:
     def asked(self) -> Ask | None:
         """What its outcome must say about it; nothing where its intent has."""
         return None if self.intended else self.ask
+
+    def end(self, outcome: Outcome) -> None:
+        """It has an outcome, with its whole value."""
+        self.outcome = outcome
+        self.result = result_of(self.call, outcome)
 
     def bind(self, known: Iterable[str]) -> None:
         """Fit the arguments to the tool, or say why that can't be; `known` are the names of the tools there are."""
@@ -254,7 +279,9 @@ class Invoker:
         )
         self._recorder.submit([failed], patient=True)
 
-    async def _settled(self, prepared: Call, begun: float, value_of: Awaitable[object]) -> Outcome:
+    async def _settled(  # noqa: PLR0911  one for each way in which it ends
+        self, prepared: Call, begun: float, value_of: Awaitable[object]
+    ) -> Outcome:
         tool, _ = _ready(prepared)
         try:
             value = await value_of
@@ -266,7 +293,11 @@ class Invoker:
             kept: list[Blob] = []
             if _holds_file(value):
                 value = await self._kept(value, refs)
-            body = await self._body(tool, value, kept)
+            body = await self._body(tool, value, kept, prepared.room or tool.output_limit)
+        except Told as told:
+            error = ErrorInfo(told.error.kind, self._clean(told.error.message))
+            detail = msgspec.Raw(told.detail) if told.detail else ABSENT
+            return msgspec.structs.replace(self._failed(prepared, error, begun), detail=detail)
         except BaseExceptionGroup as group:
             self._unwrap(group)
             return self._failed(prepared, raised(group, self._clean), begun)
@@ -310,17 +341,17 @@ class Invoker:
             said = f"what was answered is no result of {tool.name}: {self._clean(complaint)}"
             return self._failed(prepared, ErrorInfo("AnswerInvalid", said), begun)
         kept: list[Blob] = []
-        body = await self._body(tool, decode_value(reply.body), kept)
+        body = await self._body(tool, decode_value(reply.body), kept, prepared.room or tool.output_limit)
         return await self._performer.succeeded(prepared.key, prepared.asked, body, begun, (), tuple(kept))
 
-    async def _body(self, tool: AnyTool, value: object, kept: list[Blob]) -> bytes:
+    async def _body(self, tool: AnyTool, value: object, kept: list[Blob], limit: int) -> bytes:
         """The JSON of what a tool gave. What is too long for the model is kept apart, and told with its ends."""
         value = self._performer.redactor.value(as_text(value))  # before it is cut: half a secret is one, too
-        long = long_text(value, tool.output_limit)
+        long = long_text(value, limit)
         body = b""
         if long is None:
             body = self._performer.redactor.bytes(tool.as_json(value))
-            long = long_json(body, tool.output_limit)
+            long = long_json(body, limit)
         if long is None:
             return body
         try:
@@ -365,6 +396,15 @@ class Invoker:
     def _failed(self, prepared: Call, error: ErrorInfo, begun: float) -> Failed:
         ms = round((self._loop.time() - begun) * 1000) if begun else 0
         return Failed(at=self._performer.now(), key=prepared.key, ask=prepared.asked, error=error, ms=ms)
+
+
+class Told(Exception):
+    """The call failed, in words that were written for the model and are told as they are."""
+
+    def __init__(self, error: ErrorInfo, detail: bytes = b"") -> None:
+        super().__init__(error.kind)
+        self.error = error
+        self.detail = detail
 
 
 class TimedOut(Exception):

@@ -26,12 +26,15 @@ from holdfast.runtime.authorising import Authorising
 from holdfast.runtime.awaiting import Awaiting
 from holdfast.runtime.budgeting import Budgeting
 from holdfast.runtime.calling import Calling, Park
+from holdfast.runtime.carrying import Carrying
 from holdfast.runtime.compacting import Compacting
 from holdfast.runtime.deferring import Deferring
 from holdfast.runtime.handing import HandedOver, Handing
 from holdfast.runtime.hooking import Hooked
+from holdfast.runtime.programs import Means, Programs
 from holdfast.runtime.recording import Recorder
 from holdfast.runtime.spending import spent_by
+from holdfast.tools.paging import READER
 from holdfast.turns import (
     CallModel,
     Checkpoint,
@@ -39,7 +42,6 @@ from holdfast.turns import (
     Finish,
     Inputs,
     OpenTurn,
-    Results,
     RunTools,
     keys,
     poll,
@@ -57,10 +59,11 @@ if TYPE_CHECKING:
     from holdfast.agent import Agent
     from holdfast.effects.performer import Ledger
     from holdfast.messages import UserMessage
-    from holdfast.policy.limits import OutOf
+    from holdfast.policy.limits import OutOf, Used
     from holdfast.records import Record
     from holdfast.runtime.surroundings import Surroundings
     from holdfast.tools.deferral import Deferred
+    from holdfast.turns import Results
     from holdfast.turns.machine import Effect, Response, Rules, TurnState
 
 __all__ = ["HandedOver", "Park", "TurnRun"]
@@ -99,6 +102,8 @@ class TurnRun:
         self._agent = agent
         self._turn = turn
         self._state: TurnState | None = None
+        self._here: TurnState | None = None
+        """Where the turn is, from its beginning on."""
         self._strict = strict
         self._until = until
         self._recorded = _numbers(turn)
@@ -110,25 +115,36 @@ class TurnRun:
         if agent is not None and not strict:
             self._budgeting = Budgeting(around, agent, turn, self.performer.now)
         self._deferring = Deferring(around, self.performer, self._recorder)
-        tools = {} if agent is None else agent.tools
         budget = around.inline_budget if agent is None or agent.inline_budget is None else agent.inline_budget
         hooks = () if agent is None else (*around.hooks, *agent.hooks)
         self._hooked = Hooked(hooks, around, "" if agent is None else agent.name, turn.run)
         self._taint: Taint = joined(taint_under(turn.mandate), turn.taint)
-        self._tainted = agent is not None and (agent.guarded or agent.hands_over)
+        self._tainted = agent is not None and agent.wary
         """Whether anybody wants to know what is taken in."""
-        self._calling = Calling(
+        self._carrying = Carrying(
             around,
             self,
-            tools,
             self.performer,
             self._recorder,
             self._deferring,
             authorising=self._authoriser(around, agent),
-            handing=None if agent is None else Handing(agent, turn, self.performer, around.knows),
             budget=budget,
             spills=self._spills,
             resumed=bool(turn.records),
+            reads_on=agent is not None and READER in agent.tools,
+        )
+        self._programs: Programs | None = None
+        if agent is not None and agent.mode == "code":
+            means = Means(around, agent, self.performer, self._recorder, self._carrying, self._room)
+            self._programs = Programs(means, turn.variables)
+        self._calling = Calling(
+            {} if agent is None else agent.shown,
+            self.performer,
+            self._recorder,
+            self._carrying,
+            self._deferring,
+            handing=None if agent is None else Handing(agent, turn, self.performer, around.knows),
+            programs=self._programs,
         )
 
     def _authoriser(self, around: Surroundings, agent: Agent | None) -> Authorising | None:
@@ -165,6 +181,7 @@ class TurnRun:
         self._entering(turn.said)
         state = self._opening(turn, self._rules(asking.rules))
         while True:
+            self._here = state
             if self.stopped:  # a tool may have swallowed the cancellation; the turn goes no further
                 raise asyncio.CancelledError
             await self._recorder.keep_up()
@@ -195,8 +212,9 @@ class TurnRun:
         if self._calling.handed or effect.id == self._until:
             raise HandedOver
         if self._agent is not None and self._tainted:
-            self._taint = self._agent.taint_after(self._taint, results)
-        return Results(results)
+            before = self._taint if self._programs is None else self._programs.taint
+            self._taint = self._agent.taint_after(before, results.results)
+        return results
 
     def _opening(self, turn: OpenTurn, rules: Rules) -> TurnState:
         """Where the turn begins, or where another agent has taken it over."""
@@ -218,6 +236,14 @@ class TurnRun:
             return None
         return await self._budgeting.out_of(state, effect, self._last, self._recorder.settle)
 
+    async def _room(self, within: Used, ahead: Used) -> OutOf | None:
+        """The limit that leaves no room for what lies ahead, after what the batch under way has used so far."""
+        state = self._here
+        if state is None or self._budgeting is None:
+            return None
+        state = msgspec.structs.replace(state, used=state.used + within)
+        return used_up(state, ahead) or await self._budgeting.room(state.used, within, ahead, self._recorder.settle)
+
     async def _after_room(self, state: TurnState, effect: CallModel, usage: Usage, cost: float | None) -> OutOf | None:
         """The budget that leaves no room for a model call after what making room for it took."""
         state = paid(state, usage, cost)
@@ -234,10 +260,10 @@ class TurnRun:
         """Whether one more call may go on in the background."""
         most = None if self._agent is None else self._agent.limits.background
         used = 0 if self._state is None else self._state.used.background
-        if most is not None and used + self._calling.spilled >= most:
+        if most is not None and used + self._carrying.spilled >= most:
             return False
         shared = None if self._budgeting is None else self._budgeting.tasks
-        return shared is None or self._calling.spilled < shared
+        return shared is None or self._carrying.spilled < shared
 
     async def _begun(self, turn: OpenTurn) -> Ending | None:
         """Let hooks see that the turn begins; how it ends if one of them does not want it."""
@@ -370,6 +396,8 @@ class TurnRun:
         now = self.performer.now()
         if self._agent is not None:
             yield from self._asking.left_over(now)
+        if self._programs is not None:
+            yield from self._programs.left_over(now)
         yield from self._calling.left_over(self._turn, now, resumed=self._state is not None)
 
     # ---- what tools may use ----
@@ -391,8 +419,7 @@ class TurnRun:
             return
         parsed = keys.parse(key)
         if parsed is not None:
-            tool = key.rpartition("/")[2].partition(".")[2]
-            fields = {"call": events.call_name(parsed), "tool": tool, "note": note, "fraction": fraction}
+            fields = {"call": events.call_name(parsed), "tool": keys.tool_of(key), "note": note, "fraction": fraction}
             self._around.show(events.ToolExecutionProgress, self.run, fields)
 
 

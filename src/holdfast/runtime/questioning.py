@@ -61,7 +61,7 @@ class Questioning:
         if wait.state == "open":
             if not begun:
                 self._recorder.submit([Intended(at=now, key=name, ask=ask)])
-            call.wait = name
+            call.waits = (name,)
             return None
         resolved = wait.state == "resolved"
         answer = read_answer(question, wait.payload) if resolved else Denied(_over(wait.state))

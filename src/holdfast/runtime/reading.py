@@ -10,6 +10,7 @@ from holdfast.errors import BlobMissing
 from holdfast.records import Admitted, Done, Opened
 from holdfast.turns import Conversation, keys
 from holdfast.turns.compactions import is_compaction
+from holdfast.turns.programs import is_finish, is_kept
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -22,11 +23,16 @@ async def fetched(store: Store, record: Record) -> Record:
     """The record with the value that it refers to, where a conversation needs it."""
     if isinstance(record, Done) and record.blob is not None:
         key = keys.parse(record.key)
-        if key is not None and (not key.inner or is_compaction(record.key)):
+        if key is not None and (not key.inner or _is_told(record.key)):
             return msgspec.structs.replace(record, value=msgspec.Raw(await _bytes(store, record.blob)), blob=None)
     if isinstance(record, Admitted) and record.blob is not None:
         return msgspec.structs.replace(record, body=msgspec.Raw(await _bytes(store, record.blob)), blob=None)
     return record
+
+
+def _is_told(key: str) -> bool:
+    """Whether a conversation needs to know it, although it is below a call."""
+    return is_compaction(key) or is_kept(key) or is_finish(key)
 
 
 async def _bytes(store: Store, blob: Blob) -> bytes:

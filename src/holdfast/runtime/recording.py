@@ -31,7 +31,7 @@ class Recorder:
     def __init__(self, performer: Performer) -> None:
         self._performer = performer
         self._loop = asyncio.get_running_loop()
-        self._gathered: list[Record] = []
+        self._gathered: list[tuple[Record, Sequence[Record]]] = []
         self._durable: Awaitable[object] | None = None
 
     def submit(
@@ -42,22 +42,30 @@ class Recorder:
         `consume` are answered waits that are used up with them, `spend` is what they say was used.
         """
         gathered, self._gathered = self._gathered, []
-        if gathered and day_of(gathered[0].at) != day_of([*gathered, *added][-1].at):
-            for outcome in gathered:  # midnight has passed between them: each counts for its own day
-                self._performer.submit([outcome], patient=True, spend=_CALL)
+        if gathered and day_of(gathered[0][0].at) != day_of([*(one for one, _ in gathered), *added][-1].at):
+            for outcome, beside in gathered:  # midnight has passed between them: each counts for its own day
+                self._performer.submit([*beside, outcome], patient=True, spend=_CALL)
             gathered = []
         if gathered:
             calls = Spend(tool_calls=len(gathered))
             spend = calls if spend is None else spend + calls
         if not gathered and not added:
             return
-        _, self._durable = self._performer.submit([*gathered, *added], patient=patient, consume=consume, spend=spend)
+        outcomes = [record for outcome, beside in gathered for record in (*beside, outcome)]
+        _, self._durable = self._performer.submit([*outcomes, *added], patient=patient, consume=consume, spend=spend)
 
-    def gather(self, outcome: Record) -> None:
-        """Submit the outcome of a tool call, together with those that end in the same round of the loop."""
-        if not self._gathered:
+    def gather(self, outcome: Record, beside: Sequence[Record] = (), *, alone: bool = False) -> None:
+        """Submit the outcome of a tool call, together with those that end in the same round of the loop.
+
+        What is `beside` it stands in the journal right before it, and is there if it is. One that is `alone` has nobody
+        to wait for.
+        """
+        first = not self._gathered
+        self._gathered.append((outcome, beside))
+        if first and alone:
+            self.flush()
+        elif first:
             self._loop.call_soon(self.flush)
-        self._gathered.append(outcome)
 
     def flush(self) -> None:
         """Submit what was gathered."""

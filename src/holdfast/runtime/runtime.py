@@ -47,6 +47,7 @@ from holdfast.runtime.mirroring import Mirroring
 from holdfast.runtime.procedures import Processes
 from holdfast.runtime.resolving import Resolve, ResolveTarget
 from holdfast.runtime.retaining import Retaining
+from holdfast.runtime.sandboxes import Sandboxes
 from holdfast.runtime.session import Session
 from holdfast.runtime.surroundings import Surround
 from holdfast.runtime.targets import process_adapter
@@ -62,6 +63,7 @@ from holdfast.tasks import is_task_id
 from holdfast.triggers.definition import is_trigger_id
 from holdfast.turns.conversation import Stop, deadline_wait, refs_of
 from holdfast.turns.keys import run_of
+from holdfast.turns.programs import is_pause
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
@@ -138,6 +140,7 @@ class Runtime:
         self.rings = Rings()
         self.watch = Watch(store)
         self.agents: dict[str, Agent] = {}
+        self._drives = drive
         self._engine: Embedded | None = None
         if not isinstance(agents, list | tuple):
             raise InvalidArgument("agents", agents, "a list of agents")
@@ -168,6 +171,7 @@ class Runtime:
         self.tasks = Desk(self._around)
         """Background work: tool calls that go on after the model has had an answer."""
         self._around.desk = self.tasks
+        self._around.programs = Sandboxes()
         self.children = self._around.children = Children(self, self._around)
         """Sub-agents: sessions that work for others."""
         self.processes = Processes(self, self._around, processes)
@@ -213,6 +217,7 @@ class Runtime:
             await self._retaining.stop()
         if self._engine is not None:
             await self._engine.stop(grace)
+        await self._around.programs.close()
         await self.processes.close()
         await self.children.close()
         for subscription in list(self._subscriptions):
@@ -253,6 +258,10 @@ class Runtime:
         if not isinstance(agent, Agent):  # pyright: ignore[reportUnnecessaryIsInstance]  # callers may be untyped
             raise InvalidArgument("agent", agent, "an Agent")
         _ = agent.model  # a name that names no model is an error now, not at the first turn
+        if self._drives and agent.mode == "code" and agent.sandbox is None:
+            from holdfast.sandbox.launching import require_programs  # noqa: PLC0415  only where it is needed
+
+            require_programs()  # what can't be run here is an error now, not in the middle of a turn
         known = self.agents.get(agent.name)
         if known is None:
             self.agents[agent.name] = agent
@@ -429,7 +438,8 @@ class Runtime:
     async def waits(self, session: str) -> list[Wait]:
         """What a session waits for somebody outside to answer."""
         found = await self.store.waits(session, state="open")
-        return [wait for wait in found if wait.name != deadline_wait(wait.name.partition("/")[0])]
+        timers = {deadline_wait(wait.name.partition("/")[0]) for wait in found}
+        return [wait for wait in found if wait.name not in timers and not is_pause(wait.name)]
 
     def wait_token(self, session: str, name: str) -> str:
         """What `resolve` needs to answer a wait of a session."""

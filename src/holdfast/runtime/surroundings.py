@@ -23,9 +23,11 @@ if TYPE_CHECKING:
     from holdfast.runtime.following import Rings
     from holdfast.runtime.invoking import Call, Work
     from holdfast.runtime.mirroring import Mirroring
+    from holdfast.runtime.sandboxes import Sandboxes
     from holdfast.runtime.services import Services
     from holdfast.runtime.turnstile import Turnstile
     from holdfast.runtime.watch import Watch
+    from holdfast.sandbox import Sandbox
     from holdfast.secrets.lending import Lender
     from holdfast.store import Store
     from holdfast.store.contract import Wait
@@ -55,6 +57,11 @@ class Surround:
     """Seconds that a model waits for a call, where neither tool nor agent says; None: without end."""
     desk: Desk = field(init=False)
     children: Children = field(init=False)
+    programs: Sandboxes = field(init=False)
+
+
+class Stopping(Exception):
+    """The runtime is being closed; whoever opens the store next goes on from here."""
 
 
 class Surroundings(Protocol):
@@ -98,6 +105,10 @@ class Surroundings(Protocol):
 
     def token(self, name: str) -> str:
         """The secret that resolves a wait."""
+        ...
+
+    def sandbox(self, given: Sandbox | None) -> Sandbox:
+        """Where programs run: in the one that was given, or in that of the runtime."""
         ...
 
     async def spent(self, agent: str, day: int | None) -> Spend:
@@ -145,4 +156,4 @@ def passes(error: BaseException) -> bool:
     if isinstance(error, asyncio.CancelledError):
         task = asyncio.current_task()
         return task is None or task.cancelling() > 0
-    return isinstance(error, Halted | Suspended | KeyboardInterrupt | GeneratorExit)
+    return isinstance(error, Halted | Suspended | Stopping | KeyboardInterrupt | GeneratorExit)

@@ -218,7 +218,7 @@ class TaskDrive:
         try:
             outcome = carrying.result()
         except Suspended as suspended:
-            await run.park((suspended.wait,))
+            await run.park(suspended.waits)
         except asyncio.CancelledError:
             info = ErrorInfo("CancelledError", "the tool cancelled the task that ran it")
             await run.end(Failed(at=run.performer.now(), key=prepared.key, error=info))

@@ -1,11 +1,15 @@
-"""Programs that models write, run where they can do nothing but call the tools that they were given."""
+"""Programs that models write, run where they can do nothing but call the tools that they were given.
+
+What starts processes is loaded when it is first used.
+"""
 
 from __future__ import annotations
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Final
+
 from holdfast.sandbox.contract import Program, Sandbox
-from holdfast.sandbox.launching import programs_problem, require_programs
 from holdfast.sandbox.limits import ProgramLimits
-from holdfast.sandbox.monty import MontyProgram, MontySandbox
 from holdfast.sandbox.replaying import replay
 from holdfast.sandbox.steps import (
     Calls,
@@ -19,8 +23,14 @@ from holdfast.sandbox.steps import (
     Result,
     Returned,
     Step,
+    call_id,
+    call_number,
 )
-from holdfast.sandbox.stubs import Stub, declarations, stubs_of
+
+if TYPE_CHECKING:
+    from holdfast.sandbox.launching import programs_problem, require_programs
+    from holdfast.sandbox.monty import MontyProgram, MontySandbox
+    from holdfast.sandbox.stubs import Stub, declarations, stubs_of
 
 __all__ = [
     "Calls",
@@ -40,9 +50,36 @@ __all__ = [
     "Sandbox",
     "Step",
     "Stub",
+    "call_id",
+    "call_number",
     "declarations",
     "programs_problem",
     "replay",
     "require_programs",
     "stubs_of",
 ]
+
+_HOMES: Final = {
+    "MontyProgram": "monty",
+    "MontySandbox": "monty",
+    "Stub": "stubs",
+    "declarations": "stubs",
+    "programs_problem": "launching",
+    "require_programs": "launching",
+    "stubs_of": "stubs",
+}
+
+if not TYPE_CHECKING:  # type checkers see the imports above, and nothing else
+
+    def __getattr__(name: str) -> object:
+        home = _HOMES.get(name)
+        if home is None:
+            message = f"module 'holdfast.sandbox' has no attribute {name!r}"
+            raise AttributeError(message)
+        value = getattr(import_module(f"holdfast.sandbox.{home}"), name)
+        globals()[name] = value
+        return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -18,7 +18,7 @@ class Program(Protocol):
 
     @property
     def digest(self) -> str:
-        """What the program is; the ids of its calls begin with it."""
+        """What the program is; the ids of its calls follow from it (`call_id`)."""
         ...
 
     async def run(self, recorded: Sequence[Result] = ()) -> Step:

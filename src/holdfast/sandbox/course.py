@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from holdfast.effects.canonical import canonical_json, digest, digest_of_bytes
+from holdfast.effects.canonical import canonical_json, digest_of_bytes
+from holdfast.effects.canonical import digest as digest_of
 from holdfast.errors.programs import AnswerRefused, ProgramDiverged
 from holdfast.sandbox.limits import MOST_BYTES
-from holdfast.sandbox.steps import Calls, HostCall, Raised
+from holdfast.sandbox.steps import Calls, HostCall, Raised, call_id
 from holdfast.sandbox.values import NotPlain, plain
 
 if TYPE_CHECKING:
@@ -25,14 +26,13 @@ if TYPE_CHECKING:
     from holdfast.sandbox.sealing import Place
     from holdfast.sandbox.steps import CallKind, Outcome, Result
 
-_PREFIX: Final = 16
 _encode: Final = msgspec.json.Encoder(order="sorted").encode
 _START: Final = b"\0" * 32
 
 
 def program_digest(source: str, variables: dict[str, Any], seed: str) -> str:
     """What a program is: its source, the variables it begins with, and the seed of its random numbers."""
-    return digest("program", {"source": source, "variables": variables, "seed": seed})
+    return digest_of("program", {"source": source, "variables": variables, "seed": seed})
 
 
 def call_digest(kind: CallKind, name: str, arguments: dict[str, Any]) -> str:
@@ -49,7 +49,7 @@ class Course:
     )
 
     def __init__(self, program: str) -> None:
-        self._prefix = f"{program[:_PREFIX]}/"
+        self._prefix = call_id(program, 0)[:-1]
         self._ordinal = 0
         self._waiting: dict[int, HostCall] = {}  # in the order in which they were made
         self._numbers: dict[str, int] = {}
@@ -73,7 +73,8 @@ class Course:
         known = self._waiting.get(number)  # a snapshot was taken at this very call
         if known is not None:
             return known
-        made = HostCall(f"{self._prefix}{self._ordinal}", kind, name, arguments, call_digest(kind, name, arguments))
+        digest = call_digest(kind, name, arguments)
+        made = HostCall(f"{self._prefix}{self._ordinal}", kind, name, arguments, digest)
         recorded = self._digests.pop(made.id, "")
         if recorded and recorded != made.digest:
             asked = f"{name} with arguments of the digest {made.digest[:12]}"

@@ -15,8 +15,24 @@ Limit = Literal["time", "memory", "calls", "recursion", "source", "worker"]
 Phase = Literal["check", "run"]
 """A program that fails its `check` has done nothing."""
 
-ErrorKind: TypeAlias = Literal["RuntimeError", "TimeoutError", "PermissionError", "ValueError", "TypeError"]
-"""The exceptions by which a failed call reaches a program. No traceback of the host ever does."""
+ErrorKind: TypeAlias = Literal[
+    "RuntimeError", "TimeoutError", "PermissionError", "ValueError", "TypeError", "SystemExit"
+]
+"""The exceptions by which a failed call reaches a program. No traceback of the host ever does.
+
+`SystemExit` ends a program where it is: no `except Exception` catches it.
+"""
+_PREFIX = 16
+
+
+def call_id(program: str, number: int) -> str:
+    """The id of what the program with this digest asks for as number `number`, from 0: calls, times and pauses."""
+    return f"{program[:_PREFIX]}/{number}"
+
+
+def call_number(id: str) -> int:
+    """The number in the id of a call."""
+    return int(id.rpartition("/")[2])
 
 
 class HostCall(msgspec.Struct, frozen=True, gc=False):

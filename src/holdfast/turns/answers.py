@@ -8,13 +8,14 @@ import msgspec
 
 from holdfast.messages import AssistantMessage, ModelReply, Part, Text, ToolCall, ToolResult
 from holdfast.records import Cancelled, Done, EndStatus, Failed, Outcome, Unknown
+from holdfast.turns.programs import TOLD
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 decode: Final[Callable[[bytes], Any]] = msgspec.json.Decoder().decode
 
-SAID_AS_IT_IS: Final = frozenset(("ToolRetry", "InvalidArguments", "ToolUnknown", "ToolTimeout"))
+SAID_AS_IT_IS: Final = frozenset(("ToolRetry", "InvalidArguments", "ToolUnknown", "ToolTimeout", *TOLD))
 """Errors whose message is written for the model; others are shown with the name of their type."""
 
 UNKNOWN: Final = (

@@ -52,6 +52,7 @@ from holdfast.turns.compacting import Breaker, View
 from holdfast.turns.compactions import decode_compaction, is_compaction
 from holdfast.turns.ending import Ending, decode_ending
 from holdfast.turns.machine import added
+from holdfast.turns.programs import answer_message, decode_left, finish_of, is_finish, is_kept
 from holdfast.turns.stopwatch import Stopwatch
 from holdfast.turns.thread import Thread
 
@@ -148,6 +149,10 @@ class OpenTurn:
     """The tools whose results were told before this turn."""
     noticed: bool = False
     """Whether a notification was told before this turn."""
+    variables: dict[str, Any] = field(default_factory=dict[str, Any])
+    """What programs before this turn have left."""
+    finished: str | None = None
+    """The words with which a program of the batch under way ends the turn."""
     spent: Used = Used()  # noqa: RUF009  frozen
     """What the turn itself has used."""
     goes_on: int = 0
@@ -201,6 +206,8 @@ class Conversation:
         self._breaker = Breaker()
         self._heard: set[str] = set()
         self._noticed = False
+        self.variables: dict[str, Any] = {}
+        """What programs have left for those that come after them."""
 
     def add(self, seq: int, record: Record) -> None:
         """Take the next record into account."""
@@ -251,6 +258,7 @@ class Conversation:
             mandate=self.mandate,
             heard=self.heard,
             noticed=self._noticed,
+            variables=self.variables,
             taint=self.taint,
         )
 
@@ -332,6 +340,7 @@ class Conversation:
             carried=Carried(turn.steps, turn.usage, turn.cost, turn.spent),
             handoffs=turn.handoffs + 1,
             taint=self.taint,
+            variables=self.variables,
         )
 
     # ---- what came of it ----
@@ -345,8 +354,11 @@ class Conversation:
         if key is None or key.run != turn.run:
             return
         if key.inner:
-            if isinstance(record, Done) and is_compaction(record.key):
-                self._compacted(turn, record)
+            if isinstance(record, Done):
+                self._within(turn, record)
+            return
+        if key.nested:
+            self._nested(turn, record)
             return
         match key.name, record:
             case "model", Done():
@@ -360,13 +372,33 @@ class Conversation:
             case _:
                 pass
 
+    def _nested(self, turn: OpenTurn, record: Outcome) -> None:
+        """A program got this: no model reads it, but it was used, and what comes after may depend on it."""
+        name = keys.tool_of(record.key)
+        background = started(result_of(ToolCall("", name, {}), record))
+        self._heard.add(name)
+        self.tool_calls += 1
+        self.background += background
+        turn.spent += Used(tool_calls=1, background=background)
+
+    def _within(self, turn: OpenTurn, record: Done) -> None:
+        """What was done below a call: little of it is part of the conversation."""
+        if is_compaction(record.key):
+            self._compacted(turn, record)
+        elif is_kept(record.key):
+            self.variables = decode_left(bytes(record.value)).after(self.variables)
+        elif is_finish(record.key):
+            turn.finished = finish_of(record)
+
     def _intent(self, record: Intended) -> None:
         turn = self.turn
         if turn is None:
             return
         turn.records.append(record)
         key = keys.parse(record.key)
-        if key is not None and not key.inner and key.name == "tools" and key.number == turn.batch_id:
+        if key is None or key.inner or key.nested:
+            return
+        if key.name == "tools" and key.number == turn.batch_id:
             turn.intended.add(key.call)
 
     def _reply(self, turn: OpenTurn, number: int, record: Done) -> None:
@@ -421,7 +453,9 @@ class Conversation:
         self._heard.update(result.name for result in results if result.state != "skipped")
         turn.spent += Used(tool_calls=len(results), background=sum(map(started, results)))
         self.thread = self.thread.add(ToolMessage(f"{turn.run}.{turn.batch_id}", results))
-        turn.batch, turn.results = (), {}
+        if turn.finished is not None:
+            self.thread = self.thread.add(answer_message(turn.run, turn.batch_id, turn.finished))
+        turn.batch, turn.results, turn.finished = (), {}, None
 
     # ---- how it ended ----
 

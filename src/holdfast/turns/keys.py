@@ -1,6 +1,8 @@
 """The names of a turn's effects. The n-th effect of a turn is always the same effect, so its key is its number.
 
-``t3/1.model``, ``t3/2.tools/1.refund``, ``t3/3.checkpoint``; what a tool does inside hangs below its call.
+``t3/1.model``, ``t3/2.tools/1.refund``, ``t3/3.checkpoint``; what a tool does inside hangs below its call. A program is
+a call, and those that it makes have places below it that no step of a tool can have:
+``t3/2.tools/1.run_program/%call-7.refund``.
 """
 
 from __future__ import annotations
@@ -8,10 +10,14 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Final, Literal, NamedTuple
 
+NESTED: Final = "/%call-"
+"""What stands between the key of a program and the number of a call that it made."""
 DEFERRAL: Final = "%defer"
 """What the place below a call is called in which it stands that its result is given from outside."""
 RETURNED: Final = "%deferred"
 """The same, for that the tool has come to its end, and only the answer is missing."""
+
+_MADE: Final = NESTED[1:]
 
 EffectName = Literal["model", "tools", "checkpoint"]
 
@@ -25,6 +31,8 @@ class EffectKey(NamedTuple):
     call: int
     inner: bool
     """Below a tool call: the tool's own steps and waits. Below a model call: what made room for it."""
+    nested: int = 0
+    """The number of the call that a program made, which it is or is below; 0 for all that no program did."""
 
 
 def run_of(number: int) -> str:
@@ -47,6 +55,16 @@ def call_key(run: str, number: int, call: int, tool: str) -> str:
     return f"{run}/{number}.tools/{call}.{_shown(tool)}"
 
 
+def nested_key(program: str, call: int, tool: str) -> str:
+    """The key of one call of a program, whose own key is `program`; calls count from 1."""
+    return f"{program}{NESTED}{call}.{_shown(tool)}"
+
+
+def tool_of(key: str) -> str:
+    """The name of the tool in the key of a call."""
+    return key.rpartition("/")[2].partition(".")[2]
+
+
 @lru_cache(maxsize=1_024)
 def _shown(tool: str) -> str:
     return tool if tool.replace("_", "").replace("-", "").isalnum() and tool.isascii() and len(tool) <= 64 else "tool"
@@ -60,8 +78,14 @@ def parse(key: str) -> EffectKey | None:
     if not dot or (counted := _number(number)) is None:
         return None
     call, _, inner = below.partition("/")
+    called = _number(call.partition(".")[0]) or 0
+    if inner.startswith(_MADE) and called and name == "tools":
+        made, _, inside = inner[len(_MADE) :].partition("/")
+        nested = _number(made.partition(".")[0]) or 0
+        if nested:
+            return EffectKey(run, counted, name, called, bool(inside), nested)
     below_it = bool(inner) or (bool(below) and name != "tools")
-    return EffectKey(run, counted, name, _number(call.partition(".")[0]) or 0, below_it)
+    return EffectKey(run, counted, name, called, below_it)
 
 
 def _number(digits: str) -> int | None:

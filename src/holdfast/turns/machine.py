@@ -21,7 +21,6 @@ from holdfast.messages import (
     ModelReply,
     Text,
     ToolMessage,
-    ToolResult,
     UserMessage,
     refusal_of,
 )
@@ -30,6 +29,7 @@ from holdfast.turns.answers import said_in
 from holdfast.turns.background import started
 from holdfast.turns.bounding import advice, heard, last_step, looping, no_room
 from holdfast.turns.ending import Blame, Ending, Skipped
+from holdfast.turns.programs import answer_message
 from holdfast.turns.repeating import Trace, step_of
 from holdfast.turns.state import (
     CallModel,
@@ -124,8 +124,8 @@ def respond(state: TurnState, effect: int, response: Response) -> TurnState:  # 
             return _finish(paid(state, usage, cost), "failed", code, message, "model")
         case CallModel(), UsedUp(out, usage, cost):
             return _out(paid(state, usage, cost), out)
-        case RunTools(), Results(results):
-            return _worked(state, awaited, results)
+        case RunTools(), Results():
+            return _worked(state, awaited, response)
         case Checkpoint(), Inputs(messages, told):
             return _admitted(state, awaited, messages, told)
         case _:
@@ -258,7 +258,8 @@ def _go_on(state: TurnState, id: int, note: str) -> TurnState:
     return _stopped(state, id + 1) or replace(state, awaited=Checkpoint(id + 1, "after_work", note, advice(state)))
 
 
-def _worked(state: TurnState, awaited: RunTools, results: tuple[ToolResult, ...]) -> TurnState:
+def _worked(state: TurnState, awaited: RunTools, done: Results) -> TurnState:
+    results = done.results
     if len(results) != len(awaited.calls):
         message = f"{len(results)} results for {len(awaited.calls)} calls"
         raise InvariantBroken(message)
@@ -266,14 +267,20 @@ def _worked(state: TurnState, awaited: RunTools, results: tuple[ToolResult, ...]
     progress = any(result.state == "ok" for result in results)
     trace = state.trace
     if rules.repeats is not None:
-        trace = trace.after(step_of(awaited.calls, results, rules.polling), rules.repeats)
+        step = None if done.polled else step_of(awaited.calls, results, rules.polling)
+        trace = trace.after(step, rules.repeats)
     state = replace(
         state,
         thread=state.thread.add(ToolMessage(f"{state.run}.{awaited.id}", results)),
         stalls=0 if progress else state.stalls + 1,
-        used=state.used + Used(tool_calls=len(results), background=sum(map(started, results))),
+        used=state.used + done.within + Used(tool_calls=len(results), background=sum(map(started, results))),
         trace=trace,
     )
+    if done.answer is not None:
+        message = answer_message(state.run, awaited.id, done.answer)
+        return _complete(replace(state, thread=state.thread.add(message)), awaited.id, message)
+    if done.out is not None:
+        return _out(state, done.out)
     id = awaited.id + 1
     return _stopped(state, id) or replace(state, awaited=Checkpoint(id, "after_work", advice=advice(state)))
 

@@ -95,6 +95,7 @@ Effect: TypeAlias = CallModel | RunTools | Checkpoint | Finish
 
 
 NOTHING: Final = Usage()
+NOTHING_USED: Final = Used()
 
 
 class Replied(msgspec.Struct, frozen=True):
@@ -125,9 +126,17 @@ class UsedUp(msgspec.Struct, frozen=True):
 
 
 class Results(msgspec.Struct, frozen=True):
-    """What the calls came to, in their order."""
+    """What the calls came to, in their order; and what the programs among them did besides."""
 
     results: tuple[ToolResult, ...]
+    within: Used = NOTHING_USED
+    """What programs used: the calls that they made."""
+    polled: bool = False
+    """A program called a tool that is there to be asked again and again."""
+    answer: str | None = None
+    """The words with which a program ended the turn."""
+    out: OutOf | None = None
+    """The limit that left no room for a call of a program: the end of the turn."""
 
 
 class Inputs(msgspec.Struct, frozen=True):

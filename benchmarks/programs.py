@@ -1,25 +1,33 @@
-"""The bars of programs: what a call out of one costs, made and replayed, against the bare interpreter.
+"""The bars of programs: what a call out of one costs, made, in a turn and replayed, against the bare interpreter.
 
 The bare interpreter is the same worker in the same sandbox, driven by hand in a loop that does nothing with a call. CPU
-is that of this process and of the worker together. `python benchmarks/code.py` measures them.
+is that of this process and of the worker together. `python benchmarks/programs.py` measures these bars alone.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
+import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pydantic_monty as monty
+from bars import Bar
 
+import holdfast as hf
 from holdfast.messages import ToolSpec
 from holdfast.sandbox import Calls, Ended, MontySandbox, ProgramLimits, Result, Returned, stubs_of
 from holdfast.sandbox.execution import resource_limits
 from holdfast.sandbox.launching import Launcher
+from holdfast.testing import ScriptedModel, call, text
 
-SHORT, LONG, ROUNDS = 100, 10_000, 5
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+SHORT, LONG, ROUNDS, MORE = 100, 10_000, 5, 5
 REPLAY_BAR, CALL_BAR = 60.0, 200.0
 TICK = 1 / os.sysconf("SC_CLK_TCK")
 LIMITS = ProgramLimits(seconds=120, calls=2 * LONG)
@@ -111,7 +119,7 @@ async def made(sandbox: MontySandbox, calls: int) -> tuple[Cost, list[Result]]:
     results: list[Result] = []
     clock = Clock(calls)
     while isinstance(step, Calls) and len(results) <= calls:
-        given = [Result(call.id, Returned(1), call.digest) for call in step.calls]
+        given = [Result(asked.id, Returned(1), asked.digest) for asked in step.calls]
         results += given
         step = await program.answer(given)
     cost = clock.cost()
@@ -121,8 +129,8 @@ async def made(sandbox: MontySandbox, calls: int) -> tuple[Cost, list[Result]]:
 
 async def replayed(sandbox: MontySandbox, calls: int) -> Cost:
     """The same calls from a record, to where the program waits for the last one."""
-    text = f"await fetch(0)\n{source(calls)}\nawait fetch(0)"
-    program = await sandbox.start(text, tools=TOOLS, limits=LIMITS)
+    words = f"await fetch(0)\n{source(calls)}\nawait fetch(0)"
+    program = await sandbox.start(words, tools=TOOLS, limits=LIMITS)
     recorded = (await made(sandbox, calls))[1]
     clock = Clock(calls)
     step = await program.run(recorded)
@@ -140,25 +148,66 @@ async def started(sandbox: MontySandbox) -> float:
     return (time.perf_counter() - begun) * 1e3
 
 
-async def main() -> int:
+async def turned(calls: int) -> Cost:
+    """Calls of a program in a turn of an agent, each recorded, on a store in memory: without any sync."""
+    clocks: list[Clock] = []
+    costs: list[Cost] = []
+
+    @hf.tool(read_only=True)
+    async def fetch(n: int, tag: str = "") -> int:  # noqa: ARG001
+        """Fetch one."""
+        if n < 0:
+            clocks.append(Clock(calls))
+        elif n == calls - 1:
+            costs.append(clocks[0].cost())
+        return 1
+
+    model = ScriptedModel([call("run_program", source=f"await fetch(-1)\n{source(calls)}"), text("done")])
+    agent = hf.Agent("bench", model=model, tools=[fetch], mode="code", limits=hf.Limits(tool_calls=2 * calls))
+    async with hf.open(None, agents=[agent]) as runtime:
+        outcome = await runtime.run(agent, "go")
+    assert outcome.text == "done", outcome
+    return costs[0]
+
+
+async def _measured() -> Iterator[Bar]:
+    alone: list[Cost] = []
+    short: list[Cost] = []
+    turns: list[Cost] = []
+    long: list[Cost] = []
+    starts: list[float] = []
     async with MontySandbox() as sandbox:
-        alone: list[Cost] = []
-        short: list[Cost] = []
-        long: list[Cost] = []
-        starts: list[float] = []
         for _ in range(ROUNDS):
             alone.append(await asyncio.to_thread(bare, LONG))
-            short.append((await made(sandbox, SHORT))[0])
             long.append(await replayed(sandbox, LONG))
             starts.append(await started(sandbox))
-    best = min(long, key=lambda cost: cost.wall)
-    call = min(short, key=lambda cost: cost.cpu)
-    print(f"bare interpreter, a call      {min(alone, key=lambda cost: cost.wall)}")
-    print(f"a call that is made           {call}; bar < {CALL_BAR:g} us of CPU")
-    print(f"a call that is replayed       {best}; bar <= {REPLAY_BAR:g} us")
-    print(f"from nothing to the end       {min(starts):6.1f} ms")
-    return int(call.cpu >= CALL_BAR or best.wall > REPLAY_BAR)
+            short += [(await made(sandbox, SHORT))[0] for _ in range(MORE)]
+            turns += [await turned(SHORT) for _ in range(MORE)]
+            print(".", end="", file=sys.stderr, flush=True)
+    least = min(alone, key=lambda cost: cost.wall)
+    out = min(short, key=lambda cost: cost.cpu)
+    turn = min(turns, key=lambda cost: cost.cpu)
+    again = min(long, key=lambda cost: cost.wall)
+    detail = f"from nothing to the end of a program {min(starts):.1f} ms"
+    return iter(
+        (
+            Bar(
+                "program: CPU of a call, the sandbox alone", out.cpu, CALL_BAR, "at most", "us", f"{out}; bare {least}"
+            ),
+            Bar("program: CPU of a call in a turn", turn.cpu, CALL_BAR, "at most", "us", str(turn)),
+            Bar("program: replay of 10,000 calls, each", again.wall, REPLAY_BAR, "at most", "us", f"{again}; {detail}"),
+        )
+    )
+
+
+def programs() -> Iterator[Bar]:
+    """All bars of programs."""
+    return asyncio.run(_measured())
 
 
 if __name__ == "__main__":
-    raise SystemExit(asyncio.run(main()))
+    found = list(programs())
+    print(file=sys.stderr)
+    for bar in found:
+        print(bar.line())
+    raise SystemExit(int(not all(bar.ok for bar in found)))

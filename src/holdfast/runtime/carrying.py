@@ -1,0 +1,279 @@
+"""One tool call of a turn, whoever made it: a model, or a program that a model wrote.
+
+It is answered from the journal, or authorised, intended, performed and recorded, under the key that it was given.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from holdfast import events
+from holdfast.crashpoints import crash_point
+from holdfast.effects.canonical import canonical_json, digest_of_bytes
+from holdfast.effects.replay import Again, Answer, Begin, Repeat, SettleUnknown
+from holdfast.errors import Suspended
+from holdfast.records import Ask, Cancelled, Done, Unknown
+from holdfast.runtime.interrupted import left_by_itself, only_waits
+from holdfast.runtime.invoking import Call, Invoker
+from holdfast.spawning import spawn
+from holdfast.tasks.words import continues
+from holdfast.turns import keys
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Iterable, Iterator
+
+    from holdfast.effects.performer import Performer
+    from holdfast.messages import ToolCall
+    from holdfast.policy.subject import Taint
+    from holdfast.records import Outcome, Record
+    from holdfast.runtime.authorising import Authorising
+    from holdfast.runtime.deferring import Deferring
+    from holdfast.runtime.invoking import Work
+    from holdfast.runtime.recording import Recorder
+    from holdfast.runtime.surroundings import Surroundings
+    from holdfast.tools.context import Caller
+    from holdfast.tools.definition import AnyTool
+
+
+class Carrying:
+    """Carries out the calls of one turn, each by itself. In which order, and beside which, others decide."""
+
+    def __init__(  # noqa: PLR0913
+        self,
+        around: Surroundings,
+        caller: Caller,
+        performer: Performer,
+        recorder: Recorder,
+        deferring: Deferring,
+        *,
+        authorising: Authorising | None = None,
+        budget: float | None = None,
+        spills: Callable[[], bool] = lambda: True,
+        resumed: bool = False,
+        reads_on: bool = False,
+    ) -> None:
+        self.spilled = 0
+        """How many calls of the batch under way go on in the background."""
+        self.open: dict[str, Call] = {}
+        """Calls that were intended or begun here and have no outcome yet."""
+        self.settled: set[str] = set()
+        self._spills = spills
+        """Whether one more call may go on in the background."""
+        self._authorising = authorising
+        self._budget = budget
+        """How many seconds a model waits for a call, where the tool says nothing; then it goes on in the background."""
+        self._resumed = resumed
+        """A process before this one may have begun calls, and let them go on in the background."""
+        self._around = around
+        self._caller = caller
+        self._invoker = Invoker(caller, performer, recorder, deferring, reads_on=reads_on)
+        self._deferring = deferring
+        self._performer = performer
+        self._recorder = recorder
+        self._run = performer.run
+        self._loop = asyncio.get_running_loop()
+
+    # ---- before ----
+
+    async def recall(self, known: Iterable[str]) -> None:
+        """Read what was decided about the calls with these keys before."""
+        if self._authorising is not None:
+            await self._authorising.recall(known)
+
+    def prepare(  # noqa: PLR0913, PLR0917
+        self, call: ToolCall, name: str, key: str, ask: Ask, tool: AnyTool | None, known: Iterable[str]
+    ) -> Call:
+        """What is to be done about a call. `known` are the names of the tools that there are."""
+        recorded = self._performer.recorded(key)
+        intended = recorded is not None and recorded.intent is not None
+        # A tool that is gone can't say that it is safe to repeat.
+        repeat = tool.repeat if tool else Repeat.NEVER if intended else Repeat.FREE
+        decision = self._performer.decide(key, ask, repeat)
+        prepared = Call(call, name, key, ask, tool, decision, intended)
+        if isinstance(decision, Answer):
+            prepared.end(decision.outcome)
+        else:
+            self._bind(prepared, repeat, known)
+        return prepared
+
+    def _bind(self, prepared: Call, repeat: Repeat, known: Iterable[str]) -> None:
+        if isinstance(prepared.decision, SettleUnknown) and left_by_itself(self._performer.past, prepared.key):
+            prepared.decision = Again()
+        if isinstance(prepared.decision, Begin) and self._deferring.begun(prepared.key):
+            prepared.decision = Again()  # it was allowed, and begun
+        if self._authorising is not None:
+            decided = self._authorising.decided(prepared.key)
+            prepared.edited = decided.edited
+            prepared.call = decided.call(prepared.call)
+        prepared.bind(known)
+        if prepared.refused is not None and isinstance(prepared.decision, Begin) and repeat is Repeat.NEVER:
+            prepared.decision = Begin(intent=False)  # it will not be performed
+
+    async def authorise(self, calls: list[Call], taint: Taint) -> None:
+        """Let hooks, the policy and people decide about calls that are not known to have begun."""
+        calls = [call for call in calls if call.result is None and not call.program]
+        if self._authorising is None or not any(call.fresh for call in calls):
+            return
+        if self._caller.stopped:
+            raise asyncio.CancelledError
+        await self._authorising.authorise(calls, taint)
+        for call in calls:
+            if call.refused is not None or call.given is not None:
+                call.decision = Begin(intent=False) if call.fresh else call.decision  # it will not be performed
+
+    async def begin(self, todo: list[Call]) -> None:
+        """Record what is about to be done. Others may go first."""
+        await self.enter()
+        await self.intend(todo)
+
+    async def enter(self) -> None:
+        """A place between two calls: the turn may be stopped here, and others may go first."""
+        if self._caller.stopped:
+            raise asyncio.CancelledError
+        await self._around.boundary()
+
+    async def intend(self, todo: list[Call]) -> None:
+        """Record what is about to be done, together with the reply that asked for it."""
+        intending = [call for call in todo if call.intends]
+        decided = [record for call in todo for record in call.before]
+        if intending or decided:
+            crash_point("tool.before_intent")
+            intents = [self._performer.intention(call.key, call.ask) for call in intending]
+            # An approval is used up in the commit that says what it is used for.
+            consumed = [name for call in todo for name in call.consumes]
+            self._recorder.submit([*decided, *intents], consume=consumed)
+            for call in todo:
+                call.before, call.consumes = [], []
+        for call in intending:
+            call.intended = True
+            self.open[call.key] = call
+        if any(call.alone and not call.program for call in todo):
+            # An idempotency key stands for one call: it must not be used before that call is known for good.
+            await self._recorder.settle()
+            crash_point("tool.after_intent")
+
+    # ---- performing ----
+
+    async def perform(self, prepared: Call) -> None:
+        """One call, to its outcome; or to the waits at which it was left."""
+        try:
+            outcome = await self.told(prepared)
+        except Suspended as suspended:
+            prepared.waits = suspended.waits
+            return
+        await self.record(prepared, outcome)
+
+    async def told(self, prepared: Call) -> Outcome:
+        """The outcome of a call, as hooks let it be."""
+        outcome = await self._outcome(prepared)
+        if self._authorising is None or prepared.program:
+            return outcome
+        return await self._authorising.told(prepared, outcome)
+
+    async def record(self, prepared: Call, outcome: Outcome, handed: Record | None = None) -> None:
+        """Record the outcome of a call; `handed` in the same commit."""
+        crash_point("tool.before_outcome")
+        self._recorder.gather(outcome, prepared.beside, alone=prepared.by_itself)
+        if handed is not None:
+            self._recorder.submit([handed])
+        if prepared.recorded is not None:
+            prepared.recorded()
+        self.open.pop(prepared.key, None)
+        self.settled.add(prepared.key)
+        await self._deferring.withdraw(prepared.key)
+        if isinstance(outcome, Done) and outcome.blob is not None:
+            body = await self._performer.large(outcome.blob)
+            outcome = msgspec.structs.replace(outcome, value=msgspec.Raw(body), blob=None)
+        prepared.end(outcome)
+
+    async def _outcome(self, prepared: Call) -> Outcome:
+        tool = prepared.tool
+        if prepared.given is not None:
+            return await self._performer.succeeded(prepared.key, prepared.asked, prepared.given, self._loop.time())
+        if prepared.program:
+            return await self._invoker.outcome(prepared, self._began)
+        # Also where it would not go to the background now: a process before this one may have thought otherwise.
+        known = await self._around.spilled(prepared.key) if self._resumed else None
+        if known is not None:
+            self.spilled += 1
+            return await self._answered(prepared, known, None)
+        if tool is None or prepared.refused is not None or not self._may_spill(tool):
+            return await self._invoker.outcome(prepared, self._began)
+        if tool.background:
+            self.spilled += 1
+            return await self._answered(prepared, await self._handed_over(self._around.start_task(prepared)), None)
+        budget = tool.inline_budget or self._budget
+        return await self._invoker.outcome(prepared, self._began, budget, self._spill)
+
+    def _may_spill(self, tool: AnyTool) -> bool:
+        if tool.background is not None:
+            return tool.background
+        if not self._spills():
+            return False
+        return tool.inline_budget is not None or self._budget is not None
+
+    async def _spill(self, work: Work, seconds: float) -> Outcome | None:
+        if not self._spills():  # calls beside it were quicker to be slow
+            return None
+        self.spilled += 1
+        work.handed_over = True
+        try:
+            task = await self._handed_over(self._around.adopt_task(work))
+        except asyncio.CancelledError:
+            raise
+        except BaseException:
+            self.spilled -= 1
+            work.handed_over = False  # it stays here
+            raise
+        return await self._answered(work.call, task, seconds)
+
+    async def _handed_over(self, making: Coroutine[Any, Any, str]) -> str:
+        """A task is made whole or not at all. If the turn is stopped meanwhile, so is the task: one call, one story."""
+        made = asyncio.ensure_future(making)
+        try:
+            return await asyncio.shield(made)
+        except asyncio.CancelledError:
+            spawn(self._around.stop_task(made))
+            raise
+
+    async def _answered(self, prepared: Call, task: str, seconds: float | None) -> Outcome:
+        """The call goes on in the background: that is its outcome here."""
+        body = msgspec.json.encode(continues(task, prepared.call.name, seconds))
+        return await self._performer.succeeded(prepared.key, prepared.asked, body, self._loop.time())
+
+    def _began(self, prepared: Call) -> None:
+        fields = {"call": prepared.name, "tool": prepared.call.name}
+        self._around.show(events.ToolExecutionStarted, self._run, fields)
+        self.open[prepared.key] = prepared
+
+    # ---- when the turn is stopped ----
+
+    def interrupted(self, now: int) -> Iterator[Record]:
+        """Outcomes for the calls that were under way here. Those of a program come before the program itself."""
+        for prepared in sorted(self.open.values(), key=lambda call: call.program):
+            yield self._interrupted(prepared, now)
+
+    def given_up(self, calls: Iterable[Call], now: int) -> Iterator[Record]:
+        """Outcomes for calls that were left to wait, and that nobody waits for any more though the turn goes on."""
+        for call in calls:
+            if self.open.pop(call.key, None) is not None:
+                self.settled.add(call.key)
+                yield self._interrupted(call, now)
+
+    def _interrupted(self, prepared: Call, now: int) -> Record:
+        """A call that was begun here, or was about to be. A new call would bear another idempotency key."""
+        if prepared.stopped is not None:
+            return prepared.stopped(now)
+        acts = prepared.tool is None or not prepared.tool.read_only
+        if prepared.begun and acts and not only_waits(self._performer.past, prepared.key):
+            return Unknown(at=now, key=prepared.key, ask=prepared.asked)
+        return Cancelled(at=now, key=prepared.key, ask=prepared.asked)
+
+
+def ask_of(call: ToolCall, key: str, *, program: bool = False) -> Ask:
+    """What a call asks for, as the journal keeps it. A program does nothing itself, but by the calls that it makes."""
+    content = digest_of_bytes("call", canonical_json([call.name, call.arguments]))
+    return Ask("exec_code" if program else "tool_call", keys.tool_of(key), content)

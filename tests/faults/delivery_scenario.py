@@ -89,7 +89,8 @@ async def _end_open_turn(store: Store, lease: Lease) -> None:
         return
     runs = [entry.record.run async for entry in store.read_all(SESSION) if isinstance(entry.record, Started)]
     status: EndStatus = "failed" if runs[-1] == "t1" else "completed"
-    await store.append(lease, [Ended(at=2, run=runs[-1], status=status)], head=line.head)
+    # At the time of its beginning: no time was worked, which a store without a runtime would not count.
+    await store.append(lease, [Ended(at=1, run=runs[-1], status=status)], head=line.head)
 
 
 async def work(folder: Path) -> None:

@@ -14,7 +14,14 @@ if TYPE_CHECKING:
 
 LOGGERS: Final = (
     *("asyncio", "holdfast", "holdfast.agents", "holdfast.driver", "holdfast.engine", "holdfast.hooks", "holdfast.on"),
-    *("holdfast.processes", "holdfast.secrets", "holdfast.shell", "holdfast.tasks", "holdfast.tools"),
+    *(
+        "holdfast.processes",
+        "holdfast.retention",
+        "holdfast.secrets",
+        "holdfast.shell",
+        "holdfast.tasks",
+        "holdfast.tools",
+    ),
     "holdfast.triggers",
 )
 """A filter of a logger does not see what is logged below it, so each one needs it. asyncio tells of lost errors."""

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 SESSION: Final = "golden"
 PATIENCE: Final = 20.0
+INQUIRY, ANSWERED = "inquiry", "it is so"
+"""The file with the key of what somebody outside is asked for; and what they say."""
 ASK, ANSWER, FINISH = "0", "1", "2"
 ACTS: Final = (ASK, ANSWER, FINISH)
 FIRST: Final = """
@@ -52,7 +54,7 @@ async def denied():
     except PermissionError as error:
         return str(error)
 
-done = await asyncio.gather(careful(pay("p")), careful(ship("s")), denied(), careful(pay("q")))
+done = await asyncio.gather(careful(pay("p")), careful(ship("s")), denied(), careful(pay("q")), inquire("i"))
 assert time.time() >= begun
 print("so far", len(held))
 await asyncio.sleep(0.001)
@@ -107,7 +109,14 @@ def make_tools(folder: Path) -> list[hf.Tool[..., Any]]:
     async def listen(ctx: hf.Context, name: str) -> str:
         return await ctx.wait(name)
 
-    return [look, reserve, refuse, pay, ship, wipe, pack, listen]
+    @hf.tool(idempotent=True)
+    async def inquire(ctx: hf.Context, what: str) -> Any:
+        pending: hf.Deferred[str] = await ctx.defer()
+        (folder / INQUIRY).write_text(pending.key, encoding="ascii")
+        act(ctx, hf.Repeat.KEYED, what)
+        return pending
+
+    return [look, reserve, refuse, pay, ship, wipe, pack, listen, inquire]
 
 
 def make_agent(folder: Path) -> hf.Agent:
@@ -139,8 +148,9 @@ async def _ask(runtime: Runtime, agent: hf.Agent) -> None:
     await _until(runtime, "waiting", "completed", "failed")
 
 
-async def _answer(runtime: Runtime) -> None:
-    """A person goes through what is open, and says no to `wipe`."""
+async def _answer(runtime: Runtime, key: str) -> None:
+    """Somebody outside answers; and a person goes through what is open, and says no to `wipe`."""
+    await runtime.resolve(key, ANSWERED)
     for shown in await runtime.approvals():
         if shown.tool == "wipe":
             await runtime.deny(shown.id, "never", by="ann")
@@ -156,7 +166,7 @@ async def play(folder: Path, act: str) -> None:
         if act == ASK:
             await _ask(runtime, agent)
         elif act == ANSWER:
-            await _answer(runtime)
+            await _answer(runtime, (folder / INQUIRY).read_text(encoding="ascii"))
         else:
             await _until(runtime, "completed", "failed")
 

@@ -33,7 +33,13 @@ EXPECTED: Final[dict[str, Any]] = {
     "seen": ["look a", "look b", "look c"],
     "held": ["reserve r0", "reserve r1", "reserve r2"],
     "caught": "LookupError: no x",
-    "done": ["pay p", "ship edited", "Denied: A person (ann) did not allow this call of wipe: never", "pay q"],
+    "done": [
+        "pay p",
+        "ship edited",
+        "Denied: A person (ann) did not allow this call of wipe: never",
+        "pay q",
+        scenario.ANSWERED,
+    ],
     "note": "pack 3",
 }
 
@@ -154,6 +160,19 @@ async def test_a_program_that_was_killed_goes_on_at_the_very_call_it_was_at(
 ) -> None:
     kills = [kill for kill in points if kill.act == act and not kill.point.startswith(("store.", "blob."))]
     await _all(workers, [(kill,) for kill in kills[::QUICK]], tmp_path)
+
+
+@pytest.mark.timeout(120)
+async def test_a_program_that_was_killed_around_a_deferral_gets_its_answer(
+    workers: Forks, points: list[Kill], tmp_path: Path
+) -> None:
+    kills = [kill for kill in points if kill.point.startswith("defer.")]
+    assert {kill.point.partition(":")[0] for kill in kills} == {
+        "defer.before_open",
+        "defer.after_open",
+        "defer.returned",
+    }
+    await _all(workers, [(kill,) for kill in kills], tmp_path)
 
 
 @pytest.mark.timeout(120)

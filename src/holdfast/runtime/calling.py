@@ -101,6 +101,9 @@ class Calling:
             waits = tuple(wait for call in group for wait in call.waits if not call.deferred)
             if waits:
                 raise Park((*waits, *asked))
+        if asked and programs is not None and programs.over:
+            await carrying.drop(handoffs)  # they are not begun, whatever a person says
+            asked = ()
         if asked:
             raise Park(asked)
         if programs is not None:
@@ -192,7 +195,9 @@ class Calling:
                 if key not in known and (first or left):
                     unknown = unknown_in(left, key)
                     ask = ask_of(call, key, program=True)
-                    yield stopped_program(key, ask, now, made_by(past, key), unknown)
+                    # One that waits has left word of that; one that was killed in a call may have left none.
+                    perhaps = first and not resumed and not left
+                    yield stopped_program(key, ask, now, made_by(past, key), unknown, perhaps=perhaps)
                 first = False
                 continue
             if key in known:

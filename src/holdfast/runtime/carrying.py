@@ -124,6 +124,14 @@ class Carrying:
             if call.refused is not None or call.given is not None:
                 call.decision = Begin(intent=False) if call.fresh else call.decision  # it will not be performed
 
+    async def drop(self, calls: Iterable[Call]) -> None:
+        """Take back the questions about calls that are not going to be made."""
+        for call in calls:
+            waits, call.waits = call.waits, ()
+            call.before += [Cancelled(at=self._performer.now(), key=wait) for wait in waits]
+            for wait in waits:
+                await self._around.close_wait(wait)
+
     async def begin(self, todo: list[Call]) -> None:
         """Record what is about to be done. Others may go first."""
         await self.enter()

@@ -305,20 +305,21 @@ class Processes:
 
         The same value under the same `key` again is the same signal, another one a `KeyConflict`.
         """
-        journal = journal_of(id)
-        try:
-            state = await self._glance(journal)
-        except ProcessPruned:
+        journal, attempt, told = journal_of(id), 0, None
+        while True:
+            try:
+                state = await self._glance(journal)
+                if state.over or state.attempt == attempt:
+                    break
+                attempt = state.attempt  # each has its own signals; the one that was told may have failed meanwhile
+                prefix = signal_prefix(run_of(attempt), name)
+                told = await self._store.answer_next(journal, prefix, value, most=MAX_SIGNALS, key=key)
+            except (ProcessPruned, JournalMissing):
+                break
+            if told.won:
+                self._poke(journal)
+        if told is None:
             return "too_late"
-        if state.over:
-            return "too_late"
-        prefix = signal_prefix(run_of(state.attempt), name)
-        try:
-            told = await self._store.answer_next(journal, prefix, value, most=MAX_SIGNALS, key=key)
-        except JournalMissing:
-            return "too_late"
-        if told.won:
-            self._poke(journal)
         return "signalled" if told.won else "already_signalled"
 
     async def settle_outside(self, id: str, told: dict[str, Any]) -> bool:

@@ -113,8 +113,12 @@ class ProcessLists:
 
     async def _of_session(self, wanted: Wanted, last: Journal | None) -> AsyncGenerator[list[Journal]]:
         """Those that were started for a session, and among those that were given to another one, all."""
-        moved = await self._store.glimpses(await self._store.transferred(TRANSFER), prefix=TRANSFER, tail=1)
-        left = {each.line.id: each.line for each in moved}
+        left: dict[str, Journal] = {}
+        after = ""
+        while ids := await self._store.transferred(TRANSFER, after=after):
+            moved = await self._store.glimpses(ids, prefix=TRANSFER, tail=1)
+            left |= {each.line.id: each.line for each in moved}
+            after = ids[-1]
         async for page in self._pages(wanted, last, self._store.limits.page):
             own = [line for line in page if line.id not in left]
             late = _behind([line for line in left.values() if _place_of(line) > _place_of(page[-1])], last)

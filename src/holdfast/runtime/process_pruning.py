@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from holdfast.crashpoints import crash_point
-from holdfast.errors import JournalMissing, JournalQuarantined
+from holdfast.errors import BlobCorrupt, JournalMissing, JournalQuarantined, RecordUnreadable
 from holdfast.errors.journals import JournalCorrupt, JournalInUse
 from holdfast.processes.ids import CALL, ROLE, id_of, journal_of
 from holdfast.processes.pruning import TOLD, KeptProcess, PrunedProcess, PruneReport, why_kept
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from holdfast.store import Journal, Spend, Store
 
 _OVER = ("completed", "failed", "cancelled")
+_DAMAGED = (BlobCorrupt, JournalCorrupt, JournalQuarantined, RecordUnreadable, ValueError)
+"""What one process can't be understood with; the errors of msgspec are ValueErrors."""
 
 
 class Pruner:
@@ -45,10 +47,10 @@ class Pruner:
                 reason = await self._see_to(line)
             except JournalInUse as error:
                 reason = error.reason
-            except (JournalCorrupt, JournalQuarantined) as error:
-                reason = str(error)
             except JournalMissing:  # somebody else was quicker
                 continue
+            except _DAMAGED as error:  # it is kept, and the others go all the same
+                reason = str(error)
             if reason is not None:
                 self._counts[1] += 1
                 if len(self._kept) < TOLD:

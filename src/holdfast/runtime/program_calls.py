@@ -204,10 +204,13 @@ class CallQueue:
         while self._running:
             await self.until_one(None)
 
-    async def close(self) -> None:
+    def stop(self) -> None:
         """Stop what is under way."""
-        tasks = list(self._running)
-        for task in tasks:
+        for task in self._running:
             task.cancel()
-        if tasks:
-            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def close(self) -> None:
+        """Wait until what was stopped has ended."""
+        self.stop()
+        if self._running:
+            await asyncio.gather(*self._running, return_exceptions=True)

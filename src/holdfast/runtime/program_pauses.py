@@ -35,6 +35,11 @@ class _Pause:
     wait: str | None
     """The durable timer."""
 
+    def left(self, now: int) -> int:
+        """How many milliseconds it still takes. A short one can't take longer than short: the clock was set back."""
+        left = max(0, self.due - now)
+        return 0 if self.wait is None and left > SHORT_MS else left
+
 
 class Pauses:
     """The clock and the pauses of one program, whose key is `program`."""
@@ -85,7 +90,7 @@ class Pauses:
     def over(self) -> Iterator[HostCall]:
         """The pauses whose time has come, the first one first; each is recorded as it is told here."""
         now = self._performer.now()
-        while self._open and self._open[0][0] <= now:
+        while self._open and not self._open[0][2].left(now):
             _, key, pause = heappop(self._open)
             self._settled.add(key)
             done = Done(at=now, key=key, ask=pause.ask, value=msgspec.Raw(b"null"))
@@ -97,7 +102,7 @@ class Pauses:
         """How long it is until the next one is over; None when there is none."""
         if not self._open:
             return None
-        return max(0.0, (self._open[0][0] - self._performer.now()) / 1000)
+        return self._open[0][2].left(self._performer.now()) / 1000
 
     @property
     def waits(self) -> tuple[str, ...]:

@@ -22,7 +22,7 @@ from holdfast.effects.envelope import MAX_ASK_BODY
 from holdfast.effects.replay import Repeat
 from holdfast.effects.scopes import current
 from holdfast.errors import HoldfastError, InvalidArgument, InvariantBroken, StoreError, Suspended
-from holdfast.errors.programs import ProgramDiverged, ProgramOver, SandboxFull, WorkerFailed
+from holdfast.errors.programs import ProgramDiverged, ProgramOver, ProgramsUnavailable, SandboxFull, WorkerFailed
 from holdfast.messages import ToolCall
 from holdfast.policy.approvals import MARK
 from holdfast.policy.limits import Used
@@ -34,7 +34,7 @@ from holdfast.runtime.program_calls import Asked, CallQueue
 from holdfast.runtime.program_pauses import SHORT_MS, Pauses
 from holdfast.runtime.program_words import broken, given_to, left_no_room, told_of, told_of_finish
 from holdfast.runtime.spending import spent_by
-from holdfast.runtime.stopped import left_in_program, stopped_program
+from holdfast.runtime.stopped import is_program, left_in_program, stopped_program
 from holdfast.runtime.surroundings import Stopping
 from holdfast.sandbox import Calls, Ended, Raised, Result, Returned, call_id, call_number
 from holdfast.tools.crowding import step_aside
@@ -98,7 +98,10 @@ class ProgramRun:
         step_aside()  # its calls need places of their own
         token = current.set(None)  # and do nothing in the place of the program
         try:
-            program, step = await self._begun()
+            try:
+                program, step = await self._begun()
+            except Told as told:
+                return await self._not_run_again(told)
             try:
                 return await self._driven(program, step)
             finally:
@@ -125,6 +128,8 @@ class ProgramRun:
                     seed=f"{self._means.around.session}/{self._key}",
                 )
             except InvalidArgument as error:  # variables of a time when more of them were allowed
+                if results is None:
+                    await self._recalled("")  # what it had done before counts all the same
                 raise Told(ErrorInfo(FAILED, f"The program was not run: {error}")) from error
             except ProgramOver as over:
                 raise Stopping from over
@@ -132,19 +137,41 @@ class ProgramRun:
                 results = await self._recalled(program.digest)
             try:
                 crash_point("program.before_run")
-                return program, await self._stepped(program.run(results))
+                # One that only waits has no results yet; it was checked against the tools of its time.
+                begun = not results and is_program(self._performer.past, self._key)
+                run = program.run(results, begun=True) if begun else program.run(results)
+                return program, await self._stepped(run)
             except SandboxFull:
                 await program.close()
                 await self._means.around.boundary()
                 await asyncio.sleep(CROWDED)
-            except WorkerFailed as error:
+            except (WorkerFailed, ProgramsUnavailable) as error:
                 await program.close()
                 failures += 1
                 if failures == STARTS:
-                    raise Told(ErrorInfo(FAILED, f"The program was not run: {error}")) from error
+                    said = f"The program was not run: its worker did not start: {error.reason}"
+                    raise Told(ErrorInfo(FAILED, said)) from error
             except BaseException:
                 await program.close()
                 raise
+
+    async def _not_run_again(self, told: Told) -> object:
+        """It can't be started. What it did in a process before this one stays done, and the model is told of it."""
+        await self._done_with_all()
+        if self._ended_before():
+            return told_of_finish("", self._notes)
+        if not self._made and not self._unknown:
+            raise told
+        said = stopped_program(self._key, None, 0, self._made, self._unknown).error.message
+        why = told.error.message.removeprefix("The program was not run: ")
+        raise Told(ErrorInfo(FAILED, f"{said} It could not be taken up again ({why}).")) from told
+
+    def _ended_before(self) -> bool:
+        """Whether it is recorded that it ended the turn: then it did, also where it does not come to that again."""
+        for name, found in self._performer.settled_below(self._key):
+            if is_finish(name) and isinstance(found.outcome, Done):
+                self._programs.answer = finish_of(found.outcome)
+        return self._programs.answer is not None
 
     async def _recalled(self, program: str) -> list[Result]:
         """What is recorded of it, in the order in which it was recorded."""
@@ -198,6 +225,8 @@ class ProgramRun:
             crash_point("program.before_answer")
             step = await self._stepped(program.answer(results))
         await self._done_with_all()
+        if self._ended_before():
+            return told_of_finish("", self._notes)
         return await self._told(step)
 
     async def _take(self, hosts: tuple[HostCall, ...]) -> None:
@@ -405,6 +434,7 @@ class ProgramRun:
 
     async def _unwind(self, program: Program) -> None:
         """Nothing of it is left when it is over, however it ended."""
+        self._calls.stop()  # at once: the end of a worker may take a while, and what they do is not to go on meanwhile
         try:
             await program.close()
         finally:

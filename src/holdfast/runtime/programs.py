@@ -95,9 +95,14 @@ class Programs:
         for call in group:
             if call.program and call.result is not None:
                 self._recall(call)
-            elif call.result is None and (self.answer is not None or self.out is not None):
+            elif call.result is None and self.over:
                 call.refused = ErrorInfo(STOPPED, SKIPPED)
                 call.decision = Begin(intent=False)
+
+    @property
+    def over(self) -> bool:
+        """Whether one of them ended the turn."""
+        return self.answer is not None or self.out is not None
 
     def results(self, results: tuple[ToolResult, ...]) -> Results:
         """What the batch came to."""
@@ -120,7 +125,7 @@ class Programs:
             elif isinstance(outcome, Done) and is_finish(name):
                 self.answer = finish_of(outcome)
         if call.outcome is not None:
-            self.out = out_of(call.outcome)
+            self.out = self.out or out_of(call.outcome)  # those after the one that it ended in were not begun
 
     # ---- from a program under way ----
 

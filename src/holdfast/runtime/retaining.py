@@ -6,7 +6,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Final
 
-from holdfast.errors import HoldfastError, StoreClosed
+from holdfast.errors import StoreClosed
 from holdfast.policy.spans import milliseconds
 from holdfast.spawning import spawn
 
@@ -51,7 +51,7 @@ class Retaining:
                 more = await self.round()
             except StoreClosed:
                 return
-            except HoldfastError as error:
+            except Exception as error:  # noqa: BLE001  whatever it is, the next round tries again
                 _log.warning("what is over could not be pruned: %s", error)
             await asyncio.sleep(SOON if more else EVERY)
 

@@ -331,12 +331,23 @@ class Runtime:
         async with self.gate.keeping(session, agent, key):
             return await self._accept(session, agent, said, key)
 
+    async def holder(self, session: str, agent: str) -> str:
+        """Who has a session that was opened with `agent`: that one, or whoever has taken it over since."""
+        known = self.agents.get(agent)
+        if known is not None and not known.hands_over:
+            return agent
+        try:
+            return (await self.store.journal(session)).agent or agent
+        except JournalMissing:
+            return agent
+
     async def _accept(self, session: str, agent: str, said: Said, key: str | None) -> Receipt:
         body = msgspec.to_builtins(said)
-        terms = await self.gate.terms(agent)
+        holder = await self.holder(session, agent)
+        terms = await self.gate.terms(holder)
         if said.origin == "user":
             check_shape(terms, session, said.parts)
-        due = deadline_of(self.agents.get(agent), said)
+        due = deadline_of(self.agents.get(holder), said)
         early = due is None and self._engine is not None
         accepting = self.store.accept_into(
             session,

@@ -11,7 +11,7 @@ from holdfast.agent import milliseconds
 from holdfast.attachments import File
 from holdfast.bounds import check_int
 from holdfast.effects.canonical import check as check_json
-from holdfast.errors import InvalidArgument, InvalidId, TurnUnknown
+from holdfast.errors import InvalidArgument, InvalidId, JournalConflict, TurnUnknown
 from holdfast.messages import Attachment, Message, Text, Usage
 from holdfast.names import check_id, check_text
 from holdfast.processes import is_process_journal
@@ -95,7 +95,8 @@ class Session:
         given = _parts(content)
         async with self._runtime.gate.keeping(self.id, agent, key if isinstance(key, str) else None):
             # Before files are put into the store.
-            check_shape(await self._runtime.gate.terms(agent), self.id, given)
+            holder = await self._runtime.holder(self.id, agent)
+            check_shape(await self._runtime.gate.terms(holder), self.id, given)
         said = Said(
             parts=await self._kept(given),
             steer=bool(steer),
@@ -103,7 +104,12 @@ class Session:
             deadline_ms=None if deadline is None else milliseconds(deadline),
             metadata=metadata,
         )
-        receipt = await self._runtime.accept(self.id, agent, said, key)
+        try:
+            receipt = await self._runtime.accept(self.id, agent, said, key)
+        except JournalConflict:
+            if self._agent is not None or (now := await self.agent()) == agent:
+                raise
+            receipt = await self._runtime.accept(self.id, now, said, key)  # it was handed over a moment ago
         after = receipt.head if receipt.fresh and not steer else 0
         return Turn(self._runtime, self.id, receipt.input, after, begins=not steer, fresh=receipt.fresh)
 

@@ -37,13 +37,20 @@ def left_in_program(past: Past, key: str, known: Container[str], now: int) -> It
             yield Unknown(at=now, key=name)
 
 
-def stopped_program(key: str, ask: Ask | None, now: int, done: Iterable[str], unknown: Iterable[str]) -> Failed:
-    """The end of a program that was stopped; `done` and `unknown` are the keys of the calls that it had made."""
+def stopped_program(  # noqa: PLR0913
+    key: str, ask: Ask | None, now: int, done: Iterable[str], unknown: Iterable[str], *, perhaps: bool = False
+) -> Failed:
+    """The end of a program that was stopped; `done` and `unknown` are the keys of the calls that it had made.
+
+    `perhaps`: calls that are safe to repeat leave no record before their end, and one may have been under way.
+    """
     said = ["The program was stopped before its end. Its variables are what they were before it."]
     if told := _counted(done):
         said.append(f"What it had done stays done: {told}.")
     if told := _counted(unknown):
         said.append(f"Of these calls it is not known whether they took effect: {told}.")
+    if perhaps:
+        said.append("The call that came next may have taken effect, too: nobody knows. Find out before you repeat it.")
     return Failed(at=now, key=key, ask=ask, error=ErrorInfo(STOPPED, " ".join(said)))
 
 

@@ -21,8 +21,10 @@ class Program(Protocol):
         """What the program is; the ids of its calls follow from it (`call_id`)."""
         ...
 
-    async def run(self, recorded: Sequence[Result] = ()) -> Step:
+    async def run(self, recorded: Sequence[Result] = (), *, begun: bool = False) -> Step:
         """Begin. With `recorded` results, go on to the first step that they have no answer for: that is a replay.
+
+        So it is with `begun`, though nothing has a result yet: it was found right when it began, and is not checked.
 
         Raises `ProgramDiverged` when the program makes other calls than those that were recorded.
         """

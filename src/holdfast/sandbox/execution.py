@@ -6,6 +6,7 @@ Only this package's threads import this module, because it loads `pydantic_monty
 from __future__ import annotations
 
 import datetime as dt
+import re
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import pydantic_monty as monty
@@ -37,6 +38,8 @@ _REPLAYING: Final = 4.0
 _PAUSES: Final = frozenset(("time.sleep", "asyncio.sleep"))
 _NOT_THERE: Final = "NotImplementedError: The monty syntax parser does not yet support"
 """What is said of syntax that the sandbox does not have, before the program runs."""
+_OUT_OF_TIME: Final = re.compile(r"TimeoutError: (\w+ )?time limit exceeded: \S+ > ")
+"""What the sandbox says; the words of a tool that ran out of its own time come after a name."""
 _CLOCKS: Final = frozenset(("time.time", "datetime.now", "date.today"))
 
 
@@ -78,7 +81,7 @@ class Execution:
 
     # ---- what a host asks for ----
 
-    def start(self, results: Sequence[Result], opened: tuple[Place, bytes] | None) -> Step:
+    def start(self, results: Sequence[Result], opened: tuple[Place, bytes] | None, *, begun: bool = False) -> Step:
         """Begin, at the place of a snapshot if it fits; recorded results are given at once."""
         if opened is not None and self._fits(opened[0]) and self._course.resume(opened[0], results):
             loaded = self._loaded(opened)
@@ -86,7 +89,7 @@ class Execution:
                 return self._drive()
             self._course, self._clip = Course(self._plan.digest), Clip(self._plan.limits.output)
         self._course.give(results)
-        return self._guarded(lambda: self._begin(replaying=bool(results)))
+        return self._guarded(lambda: self._begin(replaying=begun or bool(results)))
 
     def answer(self, results: Sequence[Result]) -> Step:
         """Go on with these results, which were checked."""
@@ -327,7 +330,7 @@ class _Named:
 
 def limit_of(said: str) -> Limit | None:
     """The limit that an error of the sandbox tells of. A program that raises the same is taken at its word."""
-    if "time limit exceeded" in said and said.startswith("TimeoutError"):
+    if _OUT_OF_TIME.match(said):
         return "time"
     if said.startswith("MemoryError: memory limit exceeded"):
         return "memory"

@@ -124,7 +124,7 @@ class MontyProgram:
     def digest(self) -> str:
         return self._plan.digest
 
-    async def run(self, recorded: Sequence[Result] = ()) -> Step:
+    async def run(self, recorded: Sequence[Result] = (), *, begun: bool = False) -> Step:
         self._expect("new", "it was run already")
         refused = refusal(self._plan)
         if refused is not None:
@@ -138,7 +138,7 @@ class MontyProgram:
             from holdfast.sandbox.execution import Execution  # noqa: PLC0415  it loads the sandbox
 
             self._execution = Execution(pool, self._plan, worker.watch)
-            return self._execution.start(results, self._opened)
+            return self._execution.start(results, self._opened, begun=begun)
 
         return await self._stepped(worker, begin)
 

@@ -213,8 +213,9 @@ def decide_settle(row: JournalRow, found: Wait | None, asked: SettleWait, now: I
 
 
 def memo_of(row: JournalRow, asked: SettleNext) -> Wait:
-    """What is remembered of a signal that has a key: that it came, and what it said."""
-    name = f"~signalled/{blob_digest((asked.key or '').encode())[:40]}"
+    """What is remembered of a signal that has a key: that it came, and what it said. Each run has its own signals."""
+    run = asked.prefix.partition("/")[0]
+    name = f"~signalled/{blob_digest(f'{run}/{asked.key}'.encode())[:40]}"
     return Wait(row.id, name, "resolved", None, f'"{blob_digest(asked.payload)}"'.encode(), opened=False)
 
 

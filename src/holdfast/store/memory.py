@@ -357,8 +357,8 @@ class MemoryDisk(Forgetting):
         except JournalCorrupt:
             return Glimpse(as_journal(row), None, None, None)
 
-    def with_inputs(self, prefix: str, limit: int) -> list[str]:
-        rows = self._journals.values()
+    def with_inputs(self, prefix: str, after: str, limit: int) -> list[str]:
+        rows = [row for name, row in sorted(self._journals.items()) if name > after]
         found = (row.id for row in rows if any(one.key.startswith(prefix) for one in self._inputs[row.no].values()))
         return list(itertools.islice(found, limit))
 

@@ -30,7 +30,7 @@ from holdfast.store.memories.contract import DeleteMemory, PurgeMemory, PutMemor
 from holdfast.store.notifications.contract import Carry, Notify, PurgeNotifications, Ripen, SettleNotification
 from holdfast.store.pruning.contract import EmptyInputs, PruneJournal, RemoveWaits, TrimJournal
 from holdfast.store.rules.contract import AddRule, RemoveRule
-from holdfast.store.spending.contract import ReplaceSpending
+from holdfast.store.spending.contract import CountOlder, ReplaceSpending
 from holdfast.store.waits.contract import OpenWait, RevokeWaits, SettleNext, SettleWait
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ NOTHING_TOLD: Final[frozenset[type[Command[Any]]]] = frozenset(
     (
         *(Claim, CollectBlobs, DeleteMemory, Fork, Mark, OpenJournal, PurgeMemory, PurgeNotifications, Release),
         *(RemoveRule, Renew, ReplaceSpending, RevokeWaits, Ripen, SetTerms, SettleNotification, ShareAttachment),
-        *(EmptyInputs, PruneJournal, RemoveWaits, TrimJournal),
+        *(CountOlder, EmptyInputs, PruneJournal, RemoveWaits, TrimJournal),
     )
 )
 """Commands that have names and numbers, and nothing to clean."""

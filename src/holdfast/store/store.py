@@ -333,11 +333,14 @@ class Store(
         found = await self._backend.read(lambda reader: [reader.glimpse(name, prefix, page) for name in names])
         return [one for one in found if one is not None]
 
-    async def transferred(self, prefix: str, limit: int | None = None) -> list[str]:
-        """Journals with an input whose key begins so, among those that were given to another session."""
+    async def transferred(self, prefix: str, limit: int | None = None, *, after: str = "") -> list[str]:
+        """Journals with an input whose key begins so, among those that were given to another session, by id.
+
+        Pass the last one as `after` for more.
+        """
         check_id("prefix", f"{prefix}1")
         page = self._page(limit)
-        return await self._backend.read(lambda reader: reader.with_inputs(prefix, page))
+        return await self._backend.read(lambda reader: reader.with_inputs(prefix, after, page))
 
     async def heads(self, journals: Sequence[str]) -> dict[str, int]:
         """Where each of these journals ends; those that do not exist are left out."""

@@ -53,7 +53,7 @@ from holdfast.store.pruning.contract import EmptyInputs, PruneJournal, RemoveWai
 from holdfast.store.pruning.removing import Pruning
 from holdfast.store.rules.changing import Rules
 from holdfast.store.rules.contract import AddRule, RemoveRule
-from holdfast.store.spending.contract import ReplaceSpending
+from holdfast.store.spending.contract import CountOlder, ReplaceSpending
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -341,6 +341,12 @@ class Transaction:
             raise StoreBusy(f"{newer:,} records came after those of which the spending was counted")
         self._rows.spending.replace(asked.rows)
 
+    def count_older(self, asked: CountOlder) -> bool:
+        if self._rows.spending.since() != asked.since:
+            return False
+        self._rows.spending.complete(asked.rows)
+        return True
+
     def note_refusal(self, asked: NoteRefusal) -> Refusal:
         return self._rows.gate.note(asked, self._now.wall)
 
@@ -381,6 +387,7 @@ _HANDLERS: Final[dict[type[Command[Any]], Callable[[Transaction, Any], Any]]] = 
     CollectBlobs: lambda transaction, asked: transaction.attachments.collect(asked),
     Quarantine: Transaction.quarantine,
     ReplaceSpending: Transaction.replace_spending,
+    CountOlder: Transaction.count_older,
     NoteRefusal: Transaction.note_refusal,
     SetTerms: Transaction.set_terms,
     Notify: lambda transaction, asked: transaction.notices.notify(asked),

@@ -30,10 +30,11 @@ class Attachments:
         if found is None:
             total = self._rows.attachments.total(asked.session)
             decisions.check_room(asked.session, len(asked.body), total, self._limits)
-            found = StoredAttachment(asked.session, asked.digest, asked.media_type, len(asked.body), asked.name)
-        found = replace(found, at=max(found.at, self._now))
+            made = (asked.session, asked.digest, asked.media_type, len(asked.body), asked.name, self._now)
+            found = StoredAttachment(*made)
+            self._rows.attachments.put(found)
+        # As it was: a fork may read what was put before it began. That somebody needs the bytes now is told by these.
         self._rows.put_blob(asked.digest, asked.body, self._now)
-        self._rows.attachments.put(found)
         return found
 
     def share(self, asked: ShareAttachment) -> StoredAttachment | None:

@@ -90,7 +90,8 @@ class AttachmentReads(Protocol):
     def unused(self, before: int, limit: int) -> list[tuple[str, int]]:
         """Blobs to which nothing refers and that were last put before, each with its size.
 
-        What refers to a blob: a record, an input, and an attachment of a session that there is.
+        What refers to a blob: a record, an input, and an attachment of a session that there is, or that was put or
+        shared since: whoever did so is about to send it.
         """
         ...
 

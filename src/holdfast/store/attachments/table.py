@@ -59,7 +59,7 @@ class AttachmentTable:
         return Grounds(bool(self._disk.blobs), bool(self._roots()), min(damaged, default=None))
 
     def unused(self, before: int, limit: int) -> list[tuple[str, int]]:
-        roots = self._roots()
+        roots = self._roots() | {found.digest for found in self._kept.values() if found.at >= before}
         found = [
             (digest, len(body))
             for digest, (at, body) in sorted(self._disk.blobs.items())

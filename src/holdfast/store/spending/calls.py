@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, cast
 
 from msgspec.structs import astuple
 
 from holdfast.bounds import check_int
-from holdfast.errors import InvalidArgument, StoreBusy
+from holdfast.errors import InvalidArgument
 from holdfast.names import check_id
 from holdfast.store.calls import Calls
-from holdfast.store.spending.contract import MAX_SPEND, NOTHING, ReplaceSpending, Spend, day_of
-from holdfast.store.spending.fold import fold, rebuild
+from holdfast.store.spending.contract import MAX_SPEND, NOTHING, CountOlder, ReplaceSpending, Spend, day_of
+from holdfast.store.spending.fold import fold, fold_older, pruned_before, rebuild
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from holdfast.records import Record
     from holdfast.store.spending.contract import SpendOf
-
-_TRIES: Final = 5
 
 
 class SpendingCalls(Calls):
@@ -39,25 +37,20 @@ class SpendingCalls(Calls):
         return await self._backend.read(lambda reader: reader.spending.spent(agent, day))
 
     async def count_older_spending(self, spend_of: SpendOf) -> bool:
-        """Count all records anew if an older schema wrote some that were never counted; whether that was so.
+        """Count the records that an older schema wrote and nobody has counted; whether there were some.
 
-        One commit: whoever is killed before it counts again. In a journal that can't be trusted, the records up to the
-        first bad one count. `StoreBusy` when others kept recording meanwhile.
+        One commit: whoever is killed before it counts again. What others record meanwhile is counted as it comes. In a
+        journal that can't be trusted, the records up to the first bad one count.
         """
-        for tries_left in reversed(range(_TRIES)):
-            if not await self._backend.read(lambda reader: reader.spending.since()):
-                return False
-            rows, position = await self._backend.read(
-                lambda reader: (fold(reader, spend_of, strict=False), reader.last_position())
-            )
-            try:
-                await self._submit(ReplaceSpending(rows, position))
-            except StoreBusy:
-                if not tries_left:
-                    raise
-            else:
-                return True
-        return False
+        since = await self._backend.read(lambda reader: reader.spending.since())
+        if not since:
+            return False
+        left, counted = await self._backend.read(lambda reader: (reader.raw_journals(), pruned_before(reader, since)))
+        while left:
+            some, number = await self._backend.read(lambda reader: fold_older(reader, spend_of, since, left))  # noqa: B023
+            counted = [(row.agent, row.day, row.spend) for row in rebuild((*counted, *some))]
+            left = left[number:]
+        return await self._submit(CountOlder(rebuild(counted), since))
 
     async def rebuild_spending(self, spend_of: SpendOf) -> None:
         """Count all records of the store anew, and put that in the place of what was counted.

@@ -79,6 +79,13 @@ class ReplaceSpending(Command[None], frozen=True):
     position: int
 
 
+class CountOlder(Command[bool], frozen=True):
+    """Add what the records up to `since` spent, which an older schema wrote; False when somebody has done so."""
+
+    rows: tuple[Spent, ...]
+    since: int
+
+
 # ---- what a backend provides -----------------------------------------------------------------------------------------
 
 
@@ -91,6 +98,14 @@ class SpendingRows(Protocol):
 
     def replace(self, rows: Sequence[Spent]) -> None:
         """Drop all that was counted and keep these, counted from the first record on."""
+        ...
+
+    def since(self) -> int:
+        """The position after which records are counted."""
+        ...
+
+    def complete(self, rows: Sequence[Spent]) -> None:
+        """Count these as well: with them, all is counted from the first record on."""
         ...
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
+from itertools import takewhile
+from time import monotonic
 from typing import TYPE_CHECKING, Final
 
 from holdfast import records
-from holdfast.errors import BlobCorrupt, JournalCorrupt, RecordUnreadable
+from holdfast.errors import BlobCorrupt, JournalCorrupt, JournalMissing, RecordUnreadable
 from holdfast.records import Handed, Opened
 from holdfast.store.spending.contract import MAX_SPEND, NOTHING, Spend, Spent, day_of
 from holdfast.store.spending.worked import worked
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
 
 
 _log: Final = logging.getLogger("holdfast")
+_READ_S: Final = 2.0
+"""How long one read goes on to the next journal, in seconds: no read may take long."""
 
 
 def by_day(
@@ -60,6 +64,33 @@ def fold(reader: Reader, spend_of: SpendOf, *, strict: bool = True) -> tuple[Spe
     return rebuild((*alive, *_pruned(reader, strict=strict)))
 
 
+def pruned_before(reader: Reader, since: int) -> list[tuple[str | None, int, Spend]]:
+    """What journals spent that were pruned and had no record after `since`."""
+    stones = [stone for stone, sound in reader.pruning.raw() if sound and stone.pos <= since]
+    return [(stone.agent, day, spend) for stone in stones for day, spend in stone.spent]
+
+
+def fold_older(
+    reader: Reader, spend_of: SpendOf, since: int, rows: Sequence[JournalRow]
+) -> tuple[list[tuple[str | None, int, Spend]], int]:
+    """What the records up to `since` of some of these journals say was spent, and how many journals that were.
+
+    As many as one read has time for. Such records are never changed: it does not matter what is recorded meanwhile.
+    One that can't be trusted is the end of what is counted of its journal.
+    """
+    spends: list[tuple[str | None, int, Spend]] = []
+    end = monotonic() + _READ_S
+    for number, row in enumerate(rows, 1):
+        try:
+            spends += _spent_in(reader, row, spend_of, strict=False, upto=since)
+        except JournalMissing:  # pruned since: its tombstone knows
+            stone = reader.pruning.find(row.id)
+            spends += () if stone is None else ((stone.agent, day, spend) for day, spend in stone.spent)
+        if monotonic() > end:
+            return spends, number
+    return spends, len(rows)
+
+
 def _pruned(reader: Reader, *, strict: bool) -> Iterator[tuple[str | None, int, Spend]]:
     """What the records of pruned journals said."""
     for stone, sound in reader.pruning.raw():
@@ -73,12 +104,15 @@ def _pruned(reader: Reader, *, strict: bool) -> Iterator[tuple[str | None, int, 
 
 
 def _spent_in(
-    reader: Reader, row: JournalRow, spend_of: SpendOf, *, strict: bool
+    reader: Reader, row: JournalRow, spend_of: SpendOf, *, strict: bool, upto: int | None = None
 ) -> Iterator[tuple[str | None, int, Spend]]:
-    """What one journal spent: who, on which day, how much."""
+    """What one journal spent: who, on which day, how much. With `upto`, by its records up to that position."""
     counting, watch = _counting(spend_of, row, strict=strict), _watch(row)
     first = row.agent if row.base else None  # of one that was trimmed, the record that says so is gone
-    for agent, record in with_agents(_trusted(row.id, reader.raw_records(row.id), strict=strict), first):
+    raw = reader.raw_records(row.id)
+    if upto is not None:
+        raw = takewhile(lambda entry: entry.pos <= upto, raw)
+    for agent, record in with_agents(_trusted(row.id, raw, strict=strict), first):
         for day, spend in by_day((record,), counting, lambda blob: reader.blob(blob.digest), watch).items():
             yield agent, day, spend
 

@@ -27,6 +27,10 @@ class SpendingTable:
         for row in rows:
             self.add(row.agent, row.day, row.spend)
 
+    def complete(self, rows: Sequence[Spent]) -> None:
+        for row in rows:
+            self.add(row.agent, row.day, row.spend)
+
     def spent(self, agent: str | None, day: int | None) -> Spend:
         return self._kept.get((agent, day), NOTHING)
 

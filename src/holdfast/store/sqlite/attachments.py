@@ -18,6 +18,7 @@ _UNUSED: Final = (
     "SELECT b.digest, length(b.body) FROM blobs b WHERE b.at < ?"  # noqa: S608
     " AND NOT EXISTS (SELECT 1 FROM refs r WHERE r.digest = b.digest)"
     f" AND NOT EXISTS ({_OF_SESSIONS} WHERE a.digest = b.digest)"
+    " AND NOT EXISTS (SELECT 1 FROM attachments n WHERE n.digest = b.digest AND n.at >= ?)"
     " ORDER BY b.digest LIMIT ?"
 )
 
@@ -38,7 +39,7 @@ class _Reads:
         return Grounds(self._there("SELECT 1 FROM blobs"), roots, damaged)
 
     def unused(self, before: int, limit: int) -> list[tuple[str, int]]:
-        return list(self._db.execute(_UNUSED, (before, limit)))
+        return list(self._db.execute(_UNUSED, (before, before, limit)))
 
     def _there(self, query: str, values: tuple[Any, ...] = ()) -> bool:
         return self._db.execute(f"{query} LIMIT 1", values).get is not None

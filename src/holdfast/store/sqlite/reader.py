@@ -252,13 +252,13 @@ class SqliteReader:
         except JournalCorrupt:
             return Glimpse(as_journal(found), None, None, None)
 
-    def with_inputs(self, prefix: str, limit: int) -> list[str]:
+    def with_inputs(self, prefix: str, after: str, limit: int) -> list[str]:
         # The index holds nothing but journals that were given to another session.
         rows = self._db.execute(
             "SELECT DISTINCT j.id FROM inputs i INDEXED BY inputs_that_transfer JOIN journals j ON j.no = i.journal"
             " WHERE i.key >= 'holdfast/transfer/' AND i.key < 'holdfast/transfer0' AND i.key >= ? AND i.key < ?"
-            " ORDER BY i.journal LIMIT ?",
-            (prefix, after_prefix(prefix), limit),
+            " AND j.id > ? ORDER BY j.id LIMIT ?",
+            (prefix, after_prefix(prefix), after, limit),
         )
         return [journal for (journal,) in rows.fetchall()]
 

@@ -46,6 +46,14 @@ class SpendingTable:
         for row in rows:
             self.add(row.agent, row.day, row.spend)
 
+    def since(self) -> int:
+        return self._db.execute(_SINCE).get or 0
+
+    def complete(self, rows: Sequence[Spent]) -> None:
+        self._run(_FROM_THE_FIRST, ())
+        for row in rows:
+            self.add(row.agent, row.day, row.spend)
+
     def flush(self) -> None:
         """Write what is held back."""
         if not self._held:

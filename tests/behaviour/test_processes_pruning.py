@@ -6,6 +6,7 @@ import asyncio
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+import apsw
 import pytest
 from tests.behaviour.talk import until
 
@@ -93,6 +94,26 @@ async def test_a_dry_run_says_what_would_go_and_lets_it_stay() -> None:
         report = await runtime.processes.prune(MONTH, dry_run=True)
         assert (report.pruned, report.dry_run) == (1, True)
         assert [line.id for line in await runtime.processes.list()] == ["old"]
+
+
+async def test_a_process_whose_bytes_are_damaged_is_kept_and_the_others_go(tmp_path: Path) -> None:
+    clock, adds = ManualClock(), Counted().function()
+
+    @hf.process
+    async def answers(ctx: hf.ProcessContext) -> str:
+        return await ctx.complete(ScriptedModel([text("yes" * 20_000)]), "May I?")
+
+    async with hf.open(tmp_path / "s.db", processes=[adds, answers], clock=clock, mirror=False) as runtime:
+        for n in range(2):
+            await (await runtime.start(adds, n, id=f"p{n}")).result(timeout=SOON)
+        await (await runtime.start(answers, id="damaged")).result(timeout=SOON)
+        await _ended(runtime, "p0", "p1", "damaged")
+        db: Any = apsw.Connection(str(tmp_path / "s.db"))
+        db.execute("UPDATE blobs SET body = x'00'")
+        db.close()
+        clock.advance(31 * DAY)
+        report = await runtime.processes.prune(MONTH)
+        assert (report.pruned, [one.id for one in report.reasons]) == (2, ["damaged"])
 
 
 async def _pruned(path: Path | None, counted: Counted, clock: ManualClock) -> Any:

@@ -7,11 +7,14 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import apsw
+import msgspec
 import pytest
 from tests.behaviour.talk import until
 
 import holdfast as hf
 from holdfast.errors.processes import ProcessConflict, ProcessPruned
+from holdfast.processes.ids import ROLE
+from holdfast.records import Ask, Done, Ended, Started
 from holdfast.runtime import retaining
 from holdfast.testing import ManualClock, ScriptedModel, check, text
 
@@ -114,6 +117,23 @@ async def test_a_process_whose_bytes_are_damaged_is_kept_and_the_others_go(tmp_p
         clock.advance(31 * DAY)
         report = await runtime.processes.prune(MONTH)
         assert (report.pruned, [one.id for one in report.reasons]) == (2, ["damaged"])
+
+
+async def test_a_process_whose_record_makes_no_sense_is_kept_and_the_others_go() -> None:
+    clock, adds = ManualClock(), Counted().function()
+    async with hf.open(None, processes=[adds], clock=clock) as runtime:
+        await (await runtime.start(adds, 1, id="good")).result(timeout=SOON)
+        await _ended(runtime, "good")
+        store = runtime.store
+        await store.open_journal("process/odd", "process", "adds", role=ROLE)
+        lease = await store.claim("process/odd")
+        answer = Done(at=1, key="process/1.ask", ask=Ask("direct", "m", "0" * 64), value=msgspec.Raw(b'"no reply"'))
+        over = Ended(at=1, run="process", status="completed", value=msgspec.Raw(b"1"))
+        await store.append(lease, [Started(at=1, run="process"), answer, over], head=1)
+        await store.release(lease, seen=lease.wakes)
+        clock.advance(31 * DAY)
+        report = await runtime.processes.prune(MONTH)
+        assert ([one.id for one in report.processes], [one.id for one in report.reasons]) == (["good"], ["odd"])
 
 
 async def _pruned(path: Path | None, counted: Counted, clock: ManualClock) -> Any:

@@ -9,6 +9,7 @@ from tests.behaviour.talk import until
 
 import holdfast as hf
 from holdfast.errors import InvalidId, KeyConflict
+from holdfast.store import StoreLimits
 from holdfast.testing import ManualClock, ScriptedModel, check
 
 if TYPE_CHECKING:
@@ -139,6 +140,23 @@ async def test_a_session_has_those_that_were_started_for_it_or_given_to_it() -> 
         await until(moved)
         assert sorted(line.id for line in await runtime.processes.list(session="s")) == ["given", "mine"]
         assert sorted(line.id for line in await runtime.processes.list(session="t")) == ["gone"]
+
+
+async def test_a_session_that_was_given_more_than_a_page_of_them_has_them_all() -> None:
+    agent = hf.Agent("a", model=ScriptedModel([]))
+    ids = [f"p{n}" for n in range(7)]
+    async with hf.open(None, agents=[agent], processes=[asks], limits=StoreLimits(page=3)) as runtime:
+        for session in ("s", "t"):
+            await runtime.store.open_journal(session, "session", "a")
+        for id in ids:
+            await runtime.start(asks, id=id, session="s")
+            await runtime.processes.transfer(id, "t")
+
+        async def moved() -> bool:
+            return all([(await runtime.processes.line(id)).session == "t" for id in ids])
+
+        await until(moved)
+        assert sorted(line.id for line in await runtime.processes.list(session="t")) == ids
 
 
 async def test_a_list_goes_on_behind_a_process_that_was_pruned_meanwhile() -> None:

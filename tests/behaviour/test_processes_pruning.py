@@ -6,11 +6,15 @@ import asyncio
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+import apsw
+import msgspec
 import pytest
 from tests.behaviour.talk import until
 
 import holdfast as hf
 from holdfast.errors.processes import ProcessConflict, ProcessPruned
+from holdfast.processes.ids import ROLE
+from holdfast.records import Ask, Done, Ended, Started
 from holdfast.runtime import retaining
 from holdfast.testing import ManualClock, ScriptedModel, check, text
 
@@ -93,6 +97,43 @@ async def test_a_dry_run_says_what_would_go_and_lets_it_stay() -> None:
         report = await runtime.processes.prune(MONTH, dry_run=True)
         assert (report.pruned, report.dry_run) == (1, True)
         assert [line.id for line in await runtime.processes.list()] == ["old"]
+
+
+async def test_a_process_whose_bytes_are_damaged_is_kept_and_the_others_go(tmp_path: Path) -> None:
+    clock, adds = ManualClock(), Counted().function()
+
+    @hf.process
+    async def answers(ctx: hf.ProcessContext) -> str:
+        return await ctx.complete(ScriptedModel([text("yes" * 20_000)]), "May I?")
+
+    async with hf.open(tmp_path / "s.db", processes=[adds, answers], clock=clock, mirror=False) as runtime:
+        for n in range(2):
+            await (await runtime.start(adds, n, id=f"p{n}")).result(timeout=SOON)
+        await (await runtime.start(answers, id="damaged")).result(timeout=SOON)
+        await _ended(runtime, "p0", "p1", "damaged")
+        db: Any = apsw.Connection(str(tmp_path / "s.db"))
+        db.execute("UPDATE blobs SET body = x'00'")
+        db.close()
+        clock.advance(31 * DAY)
+        report = await runtime.processes.prune(MONTH)
+        assert (report.pruned, [one.id for one in report.reasons]) == (2, ["damaged"])
+
+
+async def test_a_process_whose_record_makes_no_sense_is_kept_and_the_others_go() -> None:
+    clock, adds = ManualClock(), Counted().function()
+    async with hf.open(None, processes=[adds], clock=clock) as runtime:
+        await (await runtime.start(adds, 1, id="good")).result(timeout=SOON)
+        await _ended(runtime, "good")
+        store = runtime.store
+        await store.open_journal("process/odd", "process", "adds", role=ROLE)
+        lease = await store.claim("process/odd")
+        answer = Done(at=1, key="process/1.ask", ask=Ask("direct", "m", "0" * 64), value=msgspec.Raw(b'"no reply"'))
+        over = Ended(at=1, run="process", status="completed", value=msgspec.Raw(b"1"))
+        await store.append(lease, [Started(at=1, run="process"), answer, over], head=1)
+        await store.release(lease, seen=lease.wakes)
+        clock.advance(31 * DAY)
+        report = await runtime.processes.prune(MONTH)
+        assert ([one.id for one in report.processes], [one.id for one in report.reasons]) == (["good"], ["odd"])
 
 
 async def _pruned(path: Path | None, counted: Counted, clock: ManualClock) -> Any:

@@ -155,14 +155,21 @@ def test_every_crash_point_of_the_golden_runs_has_a_ruling(points: dict[str, lis
     assert reached == set(turn_laws.read_table())
 
 
-def test_the_golden_runs_reach_every_crash_point_of_the_runtime(points: dict[str, list[Kill]]) -> None:
+def test_the_golden_runs_reach_every_crash_point_of_the_runtime(
+    workers: Forks, points: dict[str, list[Kill]], tmp_path: Path
+) -> None:
     source = Path(holdfast.runtime.__file__).parent
     named = {name for path in source.glob("*.py") for name in re.findall(r'crash_point\("(.+?)"\)', path.read_text())}
     # Tasks, compaction, processes, triggers, handoffs, deferrals and programs have crash tests of their own.
     others = ("task.", "turn.before_compaction", "process.", "trigger.", "handoff.", "defer.", "program.")
     named = {name for name in named if not name.startswith(others)}
     assert named
-    assert named <= {kill.point.partition(":")[0] for kills in points.values() for kill in kills}
+    reached = {kill.point.partition(":")[0] for kills in points.values() for kill in kills}
+    for again in range(3):  # on a busy machine an input may come a round late, and enter elsewhere
+        if not named <= reached:
+            steered = _trace(workers, "steer", tmp_path / str(again))
+            reached |= {kill.point.partition(":")[0] for kill in steered}
+    assert named <= reached
 
 
 # ---- one kill --------------------------------------------------------------------------------------------------------

@@ -521,7 +521,7 @@ class SessionDrive:
         self._ring.publish(kind, run, self._ledger.head, self._store.redactor.value(fields))
 
     async def steering(self) -> list[tuple[Admitted, UserMessage]]:
-        if self._news or self._reading.locked():  # what is being read just now may be for this very place
+        if self._news:
             await self._look()
         if self._interruption is not None:
             await asyncio.get_running_loop().create_future()  # the turn is being stopped

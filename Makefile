@@ -28,7 +28,7 @@ test torture: export PYTHONDONTWRITEBYTECODE :=
 
 test: $(READY)
 	@scripts/system-packages
-	$(BIN)/python -m pytest -q -n 3 -m "not torture and not judges" tests
+	$(BIN)/python -m pytest -q -n 3 --dist worksteal -m "not torture and not judges" tests
 
 check: $(READY)
 	$(BIN)/ruff check .

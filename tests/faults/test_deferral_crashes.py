@@ -130,7 +130,7 @@ async def _all(workers: Forks, story: str, cases: Sequence[tuple[Kill, ...]], tm
         found += problems
         killed += count
     assert found == []
-    assert killed >= 0.8 * len(cases), "too many kills did not happen"  # how many commits there are is a matter of luck
+    assert killed >= 0.5 * len(cases), "too many kills did not happen"  # how many commits there are is a matter of luck
 
 
 # ---- tests -----------------------------------------------------------------------------------------------------------

@@ -5,11 +5,15 @@ from __future__ import annotations
 import asyncio
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pydantic import BaseModel
 
 import holdfast as hf
 from holdfast.testing import ScriptedModel, call, delayed, error, text
+
+if TYPE_CHECKING:
+    from holdfast.testing.scripted import ScriptReply
 
 
 class Sum(BaseModel):
@@ -87,6 +91,24 @@ asks_briefly = hf.Agent(
     model=ScriptedModel([call("ask_briefly"), text("Timed out.")]),
     tools=[ask_briefly],
     policy=[hf.allow("*")],
+)
+
+
+@hf.tool(read_only=True)
+async def tick() -> str:
+    """Let a moment pass."""
+    _leave_a_trace()
+    await asyncio.sleep(0.02)
+    return "tick"
+
+
+def _until_told(request: hf.ModelRequest) -> ScriptReply:
+    told = any(isinstance(said, hf.UserMessage) and said.text == "hurry" for said in request.messages)
+    return "Hurried." if told else call("tick")
+
+
+works_on = hf.Agent(
+    "works-on", model=ScriptedModel(_until_told), tools=[tick], limits=hf.Limits(steps=None, repeats=None)
 )
 gated = hf.Agent(
     "gated", model=ScriptedModel([call("gate"), text("Done."), text("More.")]), tools=[gate], policy=[hf.allow("*")]

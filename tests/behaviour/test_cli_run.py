@@ -160,11 +160,9 @@ def test_the_same_key_is_the_same_turn(shell: Shell) -> None:
 
 
 def test_a_steering_input_enters_the_turn_of_another_process(shell: Shell) -> None:
-    running = shell.start("run", "agents.py:gated", "hello", "--as", "s")
+    running = shell.start("run", "agents.py:works_on", "hello", "--as", "s")  # until it is told to hurry
     shell.until(shell.begun)
-    steering = shell.start("run", "agents.py:gated", "hurry", "--session", "s", "--steer", "-o", "json")
-    shell.until(lambda: any(line["queued"] for line in shell.ps()))
-    shell.open_gate()
+    steering = shell.start("run", "agents.py:works_on", "hurry", "--session", "s", "--steer", "-o", "json")
     out, _ = steering.communicate(timeout=PATIENCE)
     running.communicate(timeout=PATIENCE)
     assert json.loads(out)["turn"] == "t1"

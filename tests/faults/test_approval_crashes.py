@@ -19,7 +19,7 @@ from holdfast.records import Done, Intended
 from holdfast.testing import World, check
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from holdfast.runtime.runtime import Runtime
@@ -43,13 +43,6 @@ class Kill:
 
     def __str__(self) -> str:
         return f"{self.act}@{self.point}"
-
-
-@pytest.fixture(scope="module")
-def workers() -> Generator[Forks]:
-    started = Forks(scenario.__file__ or "")
-    yield started
-    started.close()
 
 
 @pytest.fixture(scope="module")

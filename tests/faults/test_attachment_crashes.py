@@ -13,17 +13,10 @@ import holdfast as hf
 from holdfast.testing import check
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Sequence
+    from collections.abc import Sequence
     from pathlib import Path
 
 KILLED: Final = -signal.SIGKILL
-
-
-@pytest.fixture(scope="module")
-def workers() -> Generator[Forks]:
-    started = Forks(scenario.__file__ or "")
-    yield started
-    started.close()
 
 
 @pytest.fixture(scope="module")

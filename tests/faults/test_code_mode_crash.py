@@ -22,7 +22,7 @@ from holdfast.sandbox import programs_problem
 from holdfast.testing import World, check
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Sequence
+    from collections.abc import Sequence
 
 pytestmark = pytest.mark.skipif(programs_problem() is not None, reason=str(programs_problem()))
 NAMED: Final = re.compile(r'crash_point\("(.+?)"\)')
@@ -53,13 +53,6 @@ class Kill:
 
     def __str__(self) -> str:
         return f"{self.act}@{self.point}"
-
-
-@pytest.fixture(scope="module")
-def workers() -> Generator[Forks]:
-    started = Forks(scenario.__file__ or "")
-    yield started
-    started.close()
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 from collections import Counter
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import compaction_scenario as scenario
@@ -21,7 +20,8 @@ from holdfast.testing import check
 from holdfast.turns.compactions import decode_compaction, is_compaction
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterable
+    from collections.abc import Iterable
+    from pathlib import Path
 
 KILLED = -signal.SIGKILL
 SUMMARIES = 3
@@ -88,13 +88,6 @@ async def _told(folder: Path, repro: str) -> Told:
         await store.rebuild_spending(spend_of)
         assert await store.spent("a") == before, repro
     return Told(found.thread.messages, found.context.messages, tuple(made), _asked(folder))
-
-
-@pytest.fixture(scope="module")
-def workers() -> Generator[Forks]:
-    started = Forks(Path(scenario.__file__ or ""))
-    yield started
-    started.close()
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,7 @@ from holdfast.messages import ToolMessage
 from holdfast.testing import check
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
 KILLED: Final = -signal.SIGKILL
@@ -34,13 +34,6 @@ class Kill:
 
     def __str__(self) -> str:
         return f"{self.act}@{self.point}"
-
-
-@pytest.fixture(scope="module")
-def workers() -> Generator[Forks]:
-    started = Forks(scenario.__file__ or "")
-    yield started
-    started.close()
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import handoff_scenario as scenario
 import pytest
-from forking import Forks, error_in, reached_in
+from forking import Forks, error_in
 
 import holdfast as hf
 from holdfast.messages import ToolMessage
@@ -17,27 +17,12 @@ from holdfast.runtime.checking import check_turns
 from holdfast.testing import World, check
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Sequence
+    from collections.abc import Sequence
     from pathlib import Path
 
 KILLED: Final = -signal.SIGKILL
 SAMPLE: Final = 12
 """The quick run takes one in so many of the points inside the store."""
-
-
-@pytest.fixture(scope="module")
-def workers() -> Generator[Forks]:
-    started = Forks(scenario.__file__ or "")
-    yield started
-    started.close()
-
-
-@pytest.fixture(scope="module")
-def points(workers: Forks, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """Every crash point that the scenario reaches, each with how often it was reached until then."""
-    folder = tmp_path_factory.mktemp("count")
-    assert workers.run(folder, HOLDFAST_CRASH_TRACE=str(folder / "trace.txt")) == 0, error_in(folder)
-    return reached_in(folder / "trace.txt")
 
 
 async def _wrong(folder: Path) -> list[str]:

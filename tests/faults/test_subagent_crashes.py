@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 import subagent_scenario as scenario
-from forking import Forks, error_in, reached_in
+from forking import Forks, error_in
 
 import holdfast as hf
 from holdfast.messages import AssistantMessage, ToolMessage
@@ -17,7 +17,7 @@ from holdfast.policy.mandates import ROLE
 from holdfast.testing import World, check
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from holdfast.messages import Message, ToolResult
@@ -26,21 +26,6 @@ if TYPE_CHECKING:
 KILLED: Final = -signal.SIGKILL
 SAMPLE: Final = 45
 """The quick run takes one in so many of the points inside the store, and one in a few of the others."""
-
-
-@pytest.fixture(scope="module")
-def workers() -> Generator[Forks]:
-    started = Forks(scenario.__file__ or "")
-    yield started
-    started.close()
-
-
-@pytest.fixture(scope="module")
-def points(workers: Forks, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """Every crash point that the scenario reaches, each with how often it was reached until then."""
-    folder = tmp_path_factory.mktemp("count")
-    assert workers.run(folder, HOLDFAST_CRASH_TRACE=str(folder / "trace.txt")) == 0, error_in(folder)
-    return reached_in(folder / "trace.txt")
 
 
 @dataclass(frozen=True, slots=True)

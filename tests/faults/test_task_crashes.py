@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 import task_scenario as scenario
-from forking import Forks, error_in, reached_in
+from forking import Forks, error_in
 
 import holdfast as hf
 from holdfast.messages import ToolMessage, UserMessage
@@ -19,7 +19,7 @@ from holdfast.runtime.working import read_task
 from holdfast.testing import World, check
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from holdfast.messages import ToolResult
@@ -31,21 +31,6 @@ KILLED: Final = -signal.SIGKILL
 SAMPLE: Final = 40
 """The quick run takes one in so many of the points inside the store; of the others every second one."""
 RESULTS: Final = {"look": {"looked"}, "reserve": {"reserved"}, "pay": {"paid"}, "ship": {"shipped", "found"}}
-
-
-@pytest.fixture(scope="module")
-def workers() -> Generator[Forks]:
-    started = Forks(scenario.__file__ or "")
-    yield started
-    started.close()
-
-
-@pytest.fixture(scope="module")
-def points(workers: Forks, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """Every crash point that the scenario reaches, each with how often it was reached until then."""
-    folder = tmp_path_factory.mktemp("count")
-    assert workers.run(folder, HOLDFAST_CRASH_TRACE=str(folder / "trace.txt")) == 0, error_in(folder)
-    return reached_in(folder / "trace.txt")
 
 
 # ---- what came of it -------------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 import trigger_scenario as scenario
-from forking import Forks, error_in, reached_in
+from forking import Forks, error_in
 
 import holdfast as hf
 from holdfast.records import Done, Intended
@@ -16,27 +16,12 @@ from holdfast.runtime.triggering import read_books
 from holdfast.testing import check
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Sequence
+    from collections.abc import Sequence
     from pathlib import Path
 
     from holdfast.runtime.runtime import Runtime
 
 KILLED: Final = -signal.SIGKILL
-
-
-@pytest.fixture(scope="module")
-def workers() -> Generator[Forks]:
-    started = Forks(scenario.__file__ or "")
-    yield started
-    started.close()
-
-
-@pytest.fixture(scope="module")
-def points(workers: Forks, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """Every crash point that a month reaches, each with how often it was reached until then."""
-    folder = tmp_path_factory.mktemp("count")
-    assert workers.run(folder, HOLDFAST_CRASH_TRACE=str(folder / "trace.txt")) == 0, error_in(folder)
-    return reached_in(folder / "trace.txt")
 
 
 async def _wrong(folder: Path) -> list[str]:

@@ -23,7 +23,7 @@ from forking import Forks, error_in, reached_in
 import holdfast.runtime
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator
+    from collections.abc import Iterator
 
     from turn_laws import Facts, Finish
 
@@ -64,13 +64,6 @@ class Case:
     @property
     def command(self) -> str:
         return f'TURN_CRASH="{self}" python -m pytest tests/faults/test_turn_crashes.py -k can_be_repeated'
-
-
-@pytest.fixture(scope="module")
-def workers() -> Generator[Forks]:
-    started = Forks(scenario.__file__ or "")
-    yield started
-    started.close()
 
 
 @pytest.fixture(scope="module")

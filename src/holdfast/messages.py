@@ -113,7 +113,7 @@ class AssistantMessage(msgspec.Struct, frozen=True, gc=False, omit_defaults=True
     @property
     def calls(self) -> tuple[ToolCall, ...]:
         """The tools it asked for, in order."""
-        return tuple(part for part in self.parts if type(part) is ToolCall)
+        return tuple([part for part in self.parts if type(part) is ToolCall])
 
 
 class ToolMessage(msgspec.Struct, frozen=True, gc=False, tag="tool"):
@@ -255,7 +255,7 @@ class ModelReply(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     @property
     def calls(self) -> tuple[ToolCall, ...]:
         """The tools it asks for, in order."""
-        return tuple(part for part in self.parts if type(part) is ToolCall)
+        return tuple([part for part in self.parts if type(part) is ToolCall])
 
 
 # ---- the stream in which a reply arrives -----------------------------------------------------------------------------

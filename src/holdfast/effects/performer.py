@@ -295,7 +295,10 @@ class Performer:
 
     def below(self, key: str, mark: str) -> list[Recorded]:
         """What the journal had right below `key` in places that begin with `mark`. It counts as asked for again."""
-        found = [name for name in self.past.order.get(key, ()) if name.startswith(key + mark)]
+        there = self.past.order.get(key)
+        if there is None:
+            return []
+        found = [name for name in there if name.startswith(key + mark)]
         self._asked.update(found)
         return [self.past.effects[name] for name in found if name in self.past.effects]
 

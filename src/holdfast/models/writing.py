@@ -69,8 +69,10 @@ class Piece(NamedTuple):
 def pieces_of(result: ToolResult, files: Mapping[str, bytes], label: Callable[[Attachment], str]) -> list[Piece]:
     """The pieces of a result in which there are files; none where there is no file, and the content is just JSON."""
     content = result.content
-    told = {digest: files[digest] for digest in result.files if digest in files}
     many = isinstance(content, list | tuple)
+    if not files and not many and not isinstance(content, Attachment):
+        return []  # as in most conversations
+    told = {digest: files[digest] for digest in result.files if digest in files}
     items = cast("list[Any]", content) if many else [content]
     # Most results speak of no file, and need not be walked.
     if not told and not any(attachment_in(item, files) for item in items):

@@ -256,9 +256,9 @@ class Asking:
 
     async def _replied(self, unfinished: Unfinished, request: ModelRequest) -> ModelReply:
         """What the model says, or a hook in its place."""
-        asked = HookRequest(self._hooked.turn, request)
-        if self._hooked.has("before_model"):
-            match await self._hooked.before_model(asked):
+        hooked = self._hooked
+        if hooked.has("before_model"):
+            match await hooked.before_model(HookRequest(hooked.turn, request)):
                 case Deny(reason):
                     raise ModelError(reason, kind="denied")
                 case Answer(value):
@@ -266,8 +266,8 @@ class Asking:
                 case None:
                     pass
         reply = self._priced(await self._stream(unfinished, request))
-        if self._hooked.has("after_model"):
-            decision = await self._hooked.after_model(asked, self._cleaned(reply))
+        if hooked.has("after_model"):
+            decision = await hooked.after_model(HookRequest(hooked.turn, request), self._cleaned(reply))
             if decision is not None:
                 denied = ModelError(decision.reason, kind="denied")
                 denied.attempts = reply.attempts  # it was paid for
@@ -350,7 +350,8 @@ class Asking:
     def _piece(self, kind: type[events.LiveEvent], field: str, piece: str, **fields: str) -> None:
         """Show a piece of a text; the beginning of a secret is held back until it is known not to be one."""
         if not self._redactor.active:
-            self._show(kind, **fields, **{field: piece})
+            fields[field] = piece
+            self._around.show(kind, self._run, fields)
             return
         place = (kind, field, *fields.items())
         stream = self._pieces.get(place)
@@ -367,6 +368,8 @@ class Asking:
         self._show(events.AttemptReset, reason="context_overflow")
 
     def _show_held(self) -> None:
+        if not self._pieces:
+            return
         pieces, self._pieces = self._pieces, {}
         for (kind, field, *fields), stream in pieces.items():
             if held := stream.end():
@@ -391,9 +394,10 @@ def _recorded(outcome: Outcome) -> Replied | ModelFailed:
             return ModelFailed("interrupted", "the model call was interrupted")
 
 
-def _attachments(message: Message) -> Iterator[str]:
+def _attachments(message: Message) -> list[str]:
     """Digests of the attachments that a message speaks of."""
-    if isinstance(message, UserMessage):
-        yield from (part.digest for part in message.parts if isinstance(part, Attachment))
-    elif isinstance(message, ToolMessage):
-        yield from (digest for result in message.results for digest in result.files)
+    if type(message) is UserMessage:
+        return [part.digest for part in message.parts if type(part) is Attachment]
+    if type(message) is ToolMessage:
+        return [digest for result in message.results for digest in result.files]
+    return []

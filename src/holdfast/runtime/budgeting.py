@@ -42,7 +42,7 @@ class Budgeting:
         self, state: TurnState, effect: Effect, recorded: int, settle: Callable[[], Awaitable[None]]
     ) -> OutOf | None:
         """The budget that leaves no room for an effect after the last `recorded` one. `settle` makes that durable."""
-        if effect.id < recorded or not self._shares:
+        if effect.id < recorded or not self.shares:
             return None
         if isinstance(effect, CallModel):
             ahead = ASKING
@@ -55,7 +55,7 @@ class Budgeting:
 
     async def room(self, used: Used, within: Used, ahead: Used, settle: Callable[[], Awaitable[None]]) -> OutOf | None:
         """The budget that leaves no room for calls in the middle of a batch; `within` is what that has used so far."""
-        if not self._shares:
+        if not self.shares:
             return None
         out = await self._looked(used, ahead, settle)
         if self.tasks is not None:
@@ -85,7 +85,7 @@ class Budgeting:
         return exceeded(_timed(self._agent), session=session, day=day, total=total, ahead=Used())
 
     @property
-    def _shares(self) -> bool:
+    def shares(self) -> bool:
         """Whether there is any budget beyond that of the turn."""
         return self._agent.limits.beyond_turn or self._delegates
 

@@ -82,7 +82,8 @@ class Deferring:
 
     def returned(self, key: str) -> bool:
         """Whether the tool has come to its end, and only the answer is missing."""
-        self._performer.below(key, f"/{DEFERRAL}")  # a tool that has returned does not ask for these again
+        if key in self._performer.past.order:
+            self._performer.below(key, f"/{DEFERRAL}")  # a tool that has returned does not ask for these again
         return key in self._defaults or self._performer.recorded(f"{key}/{RETURNED}") is not None
 
     def hand_over(self, key: str, deferred: Deferred[Any]) -> None:

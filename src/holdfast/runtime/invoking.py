@@ -44,7 +44,7 @@ from holdfast.tools.returned import as_text, long_json, long_text
 from holdfast.turns.answers import result_of
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable
+    from collections.abc import Awaitable, Callable, Coroutine, Iterable
 
     from holdfast.effects.performer import Performer
     from holdfast.records import Outcome, Record
@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from holdfast.runtime.recording import Recorder
     from holdfast.tools.context import Caller
     from holdfast.tools.definition import AnyTool, Bound
+    from holdfast.tools.retries import ToolRetryPolicy
 
 _log: Final = logging.getLogger("holdfast.tools")
 
@@ -252,15 +253,22 @@ class Invoker:
         """How a call that runs in a task of its own ends. If this is cancelled, so is the call."""
         return await self._settled(work.call, work.begun, work.task)
 
-    async def _attempts(self, tool: AnyTool, bound: Bound, context: Context, place: Place) -> object:
+    def _attempts(self, tool: AnyTool, bound: Bound, context: Context, place: Place) -> Coroutine[Any, Any, object]:
         """What the tool gives, at the first or at a later attempt, where it says that it may be tried again."""
+        if tool.retry is None:
+            return _attempt(tool, bound, context, place)
+        return self._retried(tool, bound, context, place, tool.retry)
+
+    async def _retried(
+        self, tool: AnyTool, bound: Bound, context: Context, place: Place, retry: ToolRetryPolicy
+    ) -> object:
         attempt = 1
         while True:
             begun = self._loop.time()
             try:
                 return await _attempt(tool, bound, context, place)
             except Exception as error:
-                pause = None if tool.retry is None else tool.retry.pause_after(attempt, error)
+                pause = retry.pause_after(attempt, error)
                 if pause is None:
                     raise
                 self._record_attempt(context.key, error, begun)
@@ -418,9 +426,14 @@ class TimedOut(Exception):
 
 async def _attempt(tool: AnyTool, bound: Bound, context: Context, place: Place) -> object:
     async with crowding.place(tool):  # outside of the time that it may take: it has not begun
-        if tool.timeout is not None:
-            return await _timed(tool, bound, context, place, tool.timeout)
-        return await _call(tool, bound, context, place)
+        seconds = tool.timeout
+        if seconds is not None:
+            return await _timed(tool, bound, context, place, seconds)
+        token = current.set(place)
+        try:
+            return await tool.call(bound, context)
+        finally:
+            current.reset(token)
 
 
 async def _call(tool: AnyTool, bound: Bound, context: Context, place: Place) -> object:
@@ -480,4 +493,7 @@ def _holds_file(value: Any, depth: int = 0) -> bool:  # noqa: ANN401  whatever a
         items = cast("dict[object, object]", value).values()
     else:
         return False
-    return any(_holds_file(item, depth + 1) for item in items if type(item) not in _NO_FILES)
+    for item in items:  # noqa: SIM110  a generator costs more than what it goes through
+        if type(item) not in _NO_FILES and _holds_file(item, depth + 1):
+            return True
+    return False

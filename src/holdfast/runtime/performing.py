@@ -32,7 +32,7 @@ from holdfast.runtime.deferring import Deferring
 from holdfast.runtime.handing import HandedOver, Handing
 from holdfast.runtime.hooking import Hooked
 from holdfast.runtime.programs import Means, Programs
-from holdfast.runtime.recording import Recorder
+from holdfast.runtime.recording import BEHIND, Recorder
 from holdfast.runtime.spending import spent_by
 from holdfast.tools.paging import READER
 from holdfast.turns import (
@@ -64,7 +64,7 @@ if TYPE_CHECKING:
     from holdfast.runtime.surroundings import Surroundings
     from holdfast.tools.deferral import Deferred
     from holdfast.turns import Results
-    from holdfast.turns.machine import Effect, Response, Rules, TurnState
+    from holdfast.turns.machine import Response, Rules, TurnState
 
 __all__ = ["HandedOver", "Park", "TurnRun"]
 
@@ -169,7 +169,7 @@ class TurnRun:
 
         Raises `Park` when it has to wait for somebody, `HandedOver` when another agent is to go on with it.
         """
-        turn, asking = self._turn, self._asking
+        turn, asking, budgeting = self._turn, self._asking, self._budgeting
         denied = await self._begun(turn)
         if denied is not None:
             return denied
@@ -184,12 +184,14 @@ class TurnRun:
             self._here = state
             if self.stopped:  # a tool may have swallowed the cancellation; the turn goes no further
                 raise asyncio.CancelledError
-            await self._recorder.keep_up()
+            if self.performer.behind > BEHIND:
+                await self._recorder.settle()  # what is not durable is held in memory, and lost with the process
             effect = poll(state)
-            out = await self._out_of(state, effect)
-            if out is not None:
-                state = self._state = respond(state, effect.id, out)
-                continue
+            if budgeting is not None and budgeting.shares:
+                out = await budgeting.out_of(state, effect, self._last, self._recorder.settle)
+                if out is not None:
+                    state = self._state = respond(state, effect.id, out)
+                    continue
             match effect:
                 case Finish(ending=ending):
                     self.performer.check_complete()
@@ -229,12 +231,6 @@ class TurnRun:
         if session is None or session.steps is None:
             return rules
         return replace(rules, session_steps=session.steps - self._turn.used.steps)
-
-    async def _out_of(self, state: TurnState, effect: Effect) -> OutOf | None:
-        """The budget of the session or the agent that leaves no room for an effect that is new."""
-        if self._budgeting is None:
-            return None
-        return await self._budgeting.out_of(state, effect, self._last, self._recorder.settle)
 
     async def _room(self, within: Used, ahead: Used) -> OutOf | None:
         """The limit that leaves no room for what lies ahead, after what the batch under way has used so far."""

@@ -42,7 +42,7 @@ class Recorder:
         `consume` are answered waits that are used up with them, `spend` is what they say was used.
         """
         gathered, self._gathered = self._gathered, []
-        if gathered and day_of(gathered[0][0].at) != day_of([*(one for one, _ in gathered), *added][-1].at):
+        if gathered and day_of(gathered[0][0].at) != day_of((added[-1] if added else gathered[-1][0]).at):
             for outcome, beside in gathered:  # midnight has passed between them: each counts for its own day
                 self._performer.submit([*beside, outcome], patient=True, spend=_CALL)
             gathered = []
@@ -79,11 +79,6 @@ class Recorder:
             broken = InvariantBroken(f"what a tool gave can't be recorded: {error!r}")
             broken.__cause__ = error
             self._performer.halt(broken)
-
-    async def keep_up(self) -> None:
-        """Wait for the disk if it is far behind: what is not durable is held in memory, and lost with the process."""
-        if self._performer.behind > BEHIND:
-            await self.settle()
 
     async def settle(self) -> None:
         """Wait until everything that was submitted is durable."""

@@ -58,8 +58,10 @@ def unknown(call: ToolCall) -> ToolResult:
 def said_in(reply: ModelReply, id: str) -> AssistantMessage:
     """A reply as a message of the conversation: without texts that say nothing, each call under an id of its own."""
     parts = reply.parts
-    spoken = any(type(part) is Text and part.text.strip() for part in parts)
-    parts = tuple(part for part in parts if type(part) is not Text or (part.text if spoken else part.text.strip()))
+    texts = [part.text for part in parts if type(part) is Text]
+    if texts:
+        spoken = any(map(str.strip, texts))
+        parts = tuple([part for part in parts if type(part) is not Text or (part.text if spoken else False)])
     ids = [part.id for part in parts if type(part) is ToolCall]
     if "" in ids or len(set(ids)) < len(ids):
         parts = _told_apart(parts)

@@ -24,7 +24,7 @@ from holdfast.messages import (
     UserMessage,
     refusal_of,
 )
-from holdfast.policy.limits import ASKING, OutOf, Used, out_of, running
+from holdfast.policy.limits import ASKING, NOTHING, OutOf, Used, out_of, running
 from holdfast.turns.answers import said_in
 from holdfast.turns.background import started
 from holdfast.turns.bounding import advice, heard, last_step, looping, no_room
@@ -115,19 +115,19 @@ def respond(state: TurnState, effect: int, response: Response) -> TurnState:  # 
     awaited = state.awaited
     if effect != awaited.id:
         return state
-    if isinstance(response, OutOf) and not isinstance(awaited, Finish):
-        return _refused(state, awaited, response)
-    match awaited, response:
-        case CallModel(), Replied(reply):
-            return _replied(_made_room(state, response), awaited, reply)
-        case CallModel(), ModelFailed(code, message, usage, cost):
-            return _finish(paid(state, usage, cost), "failed", code, message, "model")
-        case CallModel(), UsedUp(out, usage, cost):
-            return _out(paid(state, usage, cost), out)
-        case RunTools(), Results():
+    match response:
+        case Replied() if type(awaited) is CallModel:
+            return _replied(_made_room(state, response), awaited, response.reply)
+        case Results() if type(awaited) is RunTools:
             return _worked(state, awaited, response)
-        case Checkpoint(), Inputs(messages, told):
-            return _admitted(state, awaited, messages, told)
+        case Inputs() if type(awaited) is Checkpoint:
+            return _admitted(state, awaited, response.messages, response.told)
+        case ModelFailed(code, message, usage, cost) if type(awaited) is CallModel:
+            return _finish(paid(state, usage, cost), "failed", code, message, "model")
+        case UsedUp(out, usage, cost) if type(awaited) is CallModel:
+            return _out(paid(state, usage, cost), out)
+        case OutOf() if type(awaited) is not Finish:
+            return _refused(state, awaited, response)
         case _:
             message = f"{response!r} is no outcome of {awaited!r}"
             raise InvariantBroken(message)
@@ -264,7 +264,7 @@ def _worked(state: TurnState, awaited: RunTools, done: Results) -> TurnState:
         message = f"{len(results)} results for {len(awaited.calls)} calls"
         raise InvariantBroken(message)
     rules = state.rules
-    progress = any(result.state == "ok" for result in results)
+    progress = any([result.state == "ok" for result in results])  # noqa: C419  cheaper
     trace = state.trace
     if rules.repeats is not None:
         step = None if done.polled else step_of(awaited.calls, results, rules.polling)
@@ -273,7 +273,7 @@ def _worked(state: TurnState, awaited: RunTools, done: Results) -> TurnState:
         state,
         thread=state.thread.add(ToolMessage(f"{state.run}.{awaited.id}", results)),
         stalls=0 if progress else state.stalls + 1,
-        used=state.used + done.within + Used(tool_calls=len(results), background=sum(map(started, results))),
+        used=_used_by(state.used, done),
         trace=trace,
     )
     if done.answer is not None:
@@ -283,6 +283,15 @@ def _worked(state: TurnState, awaited: RunTools, done: Results) -> TurnState:
         return _out(state, done.out)
     id = awaited.id + 1
     return _stopped(state, id) or replace(state, awaited=Checkpoint(id, "after_work", advice=advice(state)))
+
+
+def _used_by(used: Used, done: Results) -> Used:
+    """What was used with the calls that are done."""
+    results = done.results
+    used = replace(
+        used, tool_calls=used.tool_calls + len(results), background=used.background + sum(map(started, results))
+    )
+    return used if done.within is NOTHING else used + done.within
 
 
 # ---- limits ----------------------------------------------------------------------------------------------------------

@@ -94,14 +94,13 @@ def step_of(calls: Sequence[ToolCall], results: Sequence[ToolResult], polling: f
     names = {call.name for call in calls}
     if names & polling:
         return None
-    entries = sorted(
-        canonical_json([call.name, call.arguments, call.malformed, result.state, result.content, result.files])
+    entries = [
+        canonical_json((call.name, call.arguments, call.malformed, result.state, result.content, result.files))
         for call, result in zip(calls, results, strict=True)
-    )
-    seen = hashlib.blake2b(digest_size=16)
-    for entry in entries:
-        seen.update(len(entry).to_bytes(8, "big"))
-        seen.update(entry)
+    ]
+    entries.sort()
+    # No JSON has a line break in it.
+    seen = hashlib.blake2b(b"\n".join(entries), digest_size=16)
     return Step(seen.digest(), tuple(sorted(map(_shown, names))))
 
 

@@ -51,7 +51,7 @@ class Thread:
     def encoded(self, key: str, encode: Callable[[Message], bytes]) -> list[bytes]:
         """The bytes of all messages for `key`; each is encoded once, and kept for the threads that grow from this."""
         kept = self._wire.setdefault(key, [])
-        kept.extend(encode(message) for message in self._shared[len(kept) : self._count])
+        kept += [encode(message) for message in self._shared[len(kept) : self._count]]
         return kept[: self._count]
 
     @property

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 import string
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import msgspec
@@ -146,8 +147,9 @@ class Writer:
         return {"type": "file", "file": {"filename": name, "file_data": data_url(file.media_type, data)}}
 
     def _assistant(self, message: AssistantMessage) -> bytes:
-        replays = [part for part in message.parts if type(part) is Reasoning or type(part) is ToolCall]
-        self.dropped += sum([part.replay is not None and part.route != self.route for part in replays])
+        for part in message.parts:
+            if (type(part) is Reasoning or type(part) is ToolCall) and part.replay is not None:
+                self.dropped += part.route != self.route
         said: dict[str, Any] = {"role": "assistant"}
         text, refusal = text_of(message.parts), refusal_of(message.parts)
         if refusal and "refusal_field" in self.flags:
@@ -173,7 +175,7 @@ class Writer:
         return _encode(said)
 
     def _call(self, call: ToolCall) -> dict[str, Any]:
-        replay = mapping(call.replay) if call.route == self.route else {}
+        replay = mapping(call.replay) if call.replay is not None and call.route == self.route else {}
         if replay.get("custom") and call.arguments is not None:
             shape: dict[str, Any] = {"name": tool_name(call.name), "input": worded(call.arguments.get("input"))}
             return {"id": self._id(call.id), "type": "custom", "custom": shape}
@@ -214,10 +216,11 @@ class Writer:
         return "\n".join(texts), files
 
     def _id(self, id: str) -> str:
-        if "call_ids_9" in self.flags and not _NINE.fullmatch(id):
-            return _short(id)
-        if "call_ids_40" in self.flags and len(id) > 40:
-            return made_id(id)
+        if self.flags:
+            if "call_ids_9" in self.flags and not _NINE.fullmatch(id):
+                return _short(id)
+            if "call_ids_40" in self.flags and len(id) > 40:
+                return made_id(id)
         return id or made_id(id)
 
 
@@ -260,6 +263,7 @@ def _called(file: Attachment) -> str:
     return bounded(file.name, 200) if file.name else file.digest[:12]
 
 
+@lru_cache(maxsize=4_096)
 def tool_name(name: str) -> str:
     """A name that is accepted. Tools are named like this anyway; a model may have made one up."""
     return _NOT_IN_NAMES.sub("_", name)[:64] or "unknown"

@@ -4,42 +4,43 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from holdfast.store.spending.contract import DAY_MS, MAX_SPEND, NOTHING, Spend, day_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Sequence
 
     from holdfast.records import Record
     from holdfast.turns.stopwatch import Stopwatch
 
 
-def worked(watch: Stopwatch, record: Record) -> Iterator[tuple[int, int]]:
+def worked(watch: Stopwatch, record: Record) -> Sequence[tuple[int, int]]:
     """Day and milliseconds. What was before midnight counts for the day on which it began."""
     span = watch.take(record)
     if span is None:
-        return
+        return ()
     begun, ended = span
-    midnight = day_of(ended) * DAY_MS
-    if begun < midnight:
-        yield day_of(begun), min(midnight - begun, MAX_SPEND)
-        begun = midnight
-    if begun < ended:
-        yield day_of(ended), ended - begun
+    today = day_of(ended)
+    midnight = today * DAY_MS
+    if begun >= midnight:
+        return ((today, ended - begun),)
+    before = (day_of(begun), min(midnight - begun, MAX_SPEND))
+    return (before, (today, ended - midnight)) if midnight < ended else (before,)
 
 
-def with_time(watch: Stopwatch, added: Iterable[Record], spend: Spend | None) -> Spend | dict[int, Spend] | None:
+def with_time(watch: Stopwatch, added: Sequence[Record], spend: Spend | None) -> Spend | dict[int, Spend] | None:
     """What an append spends, with the time that its records tell."""
     days: dict[int, int] = {}
-    last = 0
     for record in added:
-        last = record.at
         for day, ms in worked(watch, record):
             days[day] = days.get(day, 0) + ms
     if not days:
         return spend
-    today = day_of(last)
+    today = day_of(added[-1].at)
     if len(days) == 1 and today in days:
-        return (spend or NOTHING) + Spend(wall_ms=min(days[today], MAX_SPEND))
+        ms = min(days[today], MAX_SPEND)
+        return Spend(wall_ms=ms) if spend is None else replace(spend, wall_ms=spend.wall_ms + ms)
     told = {day: Spend(wall_ms=min(ms, MAX_SPEND)) for day, ms in days.items()}
     if spend is not None:
         told[today] = told.get(today, NOTHING) + spend

@@ -11,7 +11,19 @@ PACKAGE = Path(__file__).parents[2] / "src" / "holdfast"
 
 # A module may import from its own layer and from those above it in this list, never from below.
 LAYERS: list[tuple[str, ...]] = [
-    ("errors", "bounds", "clock", "names", "crashpoints", "records", "messages", "spawning", "attachments", "media"),
+    (
+        "errors",
+        "bounds",
+        "clock",
+        "names",
+        "crashpoints",
+        "records",
+        "messages",
+        "spawning",
+        "perloop",
+        "attachments",
+        "media",
+    ),
     ("secrets",),
     ("effects",),
     ("policy", "turns", "tasks", "triggers", "events", "output"),

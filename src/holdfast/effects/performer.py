@@ -425,7 +425,8 @@ class Performer:
     ) -> Outcome:
         """The outcome of an effect that gave `body`; a large one is kept apart. `refs` are blobs it speaks of."""
         ms, now = _since(begun), self._ledger.now()
-        body = self.redactor.bytes(body, numbers=False)
+        if self.redactor.active:
+            body = self.redactor.bytes(body, numbers=False)
         if len(body) <= self._ledger.inline_bytes:
             return Done(at=now, key=key, ask=ask, value=msgspec.Raw(body), ms=ms, refs=refs, kept=kept)
         try:
@@ -472,9 +473,11 @@ class Performer:
         self.check_halted()
         if self._sealed:
             raise RunEnded(self.run)
-        noted, self._abandoned = self._abandoned, []
+        if self._abandoned:
+            noted, self._abandoned = self._abandoned, []
+            added = [*noted, *added]
         try:
-            return self._ledger.append([*noted, *added], patient=patient, notify=notify, consume=consume, spend=spend)
+            return self._ledger.append(added, patient=patient, notify=notify, consume=consume, spend=spend)
         except HoldfastError as error:
             raise self.halt(error) from error
 

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from typing import TYPE_CHECKING, NamedTuple
-from weakref import WeakKeyDictionary
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 import msgspec
 
 from holdfast.bounds import check_int
 from holdfast.errors import ModelError
 from holdfast.models.retry import check_seconds
+from holdfast.perloop import PerLoop
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -136,12 +136,19 @@ class Gate:
             raise ModelError(message, kind="overloaded")
 
 
-_gates: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[tuple[str, str, CallLimits], Gate]] = WeakKeyDictionary()
+_Key: TypeAlias = tuple[str, str, "CallLimits"]
+
+
+def _none() -> dict[_Key, Gate]:
+    return {}
+
+
+_gates: Final = PerLoop(_none)
 
 
 def gate(endpoint: Endpoint, limits: CallLimits) -> Gate:
     """The gate of this endpoint in the running event loop, shared by all that give it the same limits."""
-    here = _gates.setdefault(asyncio.get_running_loop(), {})
+    here = _gates.here()
     key = (endpoint.provider, endpoint.base_url, limits)
     found = here.get(key)
     if found is None:

@@ -82,9 +82,9 @@ class Calling:
             programs.begin(calls, taint)
         await carrying.authorise(calls, taint)
         # Those about which a person is asked do not hold up the others.
-        asked = tuple(wait for call in calls for wait in call.waits)
+        asked = tuple([wait for call in calls for wait in call.waits])
         handoffs = [call for call in calls if hands_over(call)]
-        for group in _groups([call for call in calls if not call.waits and not hands_over(call)]):
+        for group in _groups([call for call in calls if not call.waits and not (handoffs and hands_over(call))]):
             if programs is not None:
                 programs.pass_over(group)
             todo = [call for call in group if call.result is None]
@@ -97,8 +97,8 @@ class Calling:
                 await self._together(todo)
             self._recorder.flush()
             # Nothing runs of a call whose result is given from outside: it does not hold up the others either.
-            asked += tuple(wait for call in group for wait in call.waits if call.deferred)
-            waits = tuple(wait for call in group for wait in call.waits if not call.deferred)
+            asked += tuple([wait for call in group for wait in call.waits if call.deferred])
+            waits = tuple([wait for call in group for wait in call.waits if not call.deferred])
             if waits:
                 raise Park((*waits, *asked))
         if asked and programs is not None and programs.over:
@@ -108,8 +108,9 @@ class Calling:
             raise Park(asked)
         if programs is not None:
             programs.pass_over(handoffs)
-        await self._hand_over(handoffs, calls, taint if programs is None else programs.taint)
-        results = tuple(call.result for call in calls if call.result is not None)
+        if handoffs:
+            await self._hand_over(handoffs, calls, taint if programs is None else programs.taint)
+        results = tuple([call.result for call in calls if call.result is not None])
         return Results(results) if programs is None else programs.results(results)
 
     def _prepare(self, number: int, ordinal: int, call: ToolCall) -> Call:
@@ -221,16 +222,17 @@ class Calling:
             first = False
 
 
-def _groups(calls: list[Call]) -> Iterator[list[Call]]:
+def _groups(calls: list[Call]) -> list[list[Call]]:
     """Calls that only read run side by side; any other runs alone, in its place."""
-    group: list[Call] = []
+    groups: list[list[Call]] = []
+    beside = False
     for call in calls:
         if call.alone:
-            if group:
-                yield group
-            yield [call]
-            group = []
+            groups.append([call])
+            beside = False
+        elif beside:
+            groups[-1].append(call)
         else:
-            group.append(call)
-    if group:
-        yield group
+            groups.append([call])
+            beside = True
+    return groups

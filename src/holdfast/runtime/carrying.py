@@ -168,7 +168,9 @@ class Carrying:
     async def perform(self, prepared: Call) -> None:
         """One call, to its outcome; or to the waits at which it was left."""
         try:
-            outcome = await self.told(prepared)
+            outcome = await self._outcome(prepared)
+            if self._authorising is not None and not prepared.program:
+                outcome = await self._authorising.told(prepared, outcome)
         except Suspended as suspended:
             prepared.waits = suspended.waits
             return
@@ -191,7 +193,8 @@ class Carrying:
             prepared.recorded()
         self.open.pop(prepared.key, None)
         self.settled.add(prepared.key)
-        await self._deferring.withdraw(prepared.key)
+        if self._deferring.opened(prepared.key):
+            await self._deferring.withdraw(prepared.key)
         if isinstance(outcome, Done) and outcome.blob is not None:
             body = await self._performer.large(outcome.blob)
             outcome = msgspec.structs.replace(outcome, value=msgspec.Raw(body), blob=None)

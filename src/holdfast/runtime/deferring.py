@@ -76,6 +76,10 @@ class Deferring:
         crash_point("defer.after_open")
         return Deferred(self._around.token(known), due if wait.deadline is None else wait.deadline, key, default)
 
+    def opened(self, key: str) -> bool:
+        """Whether the call was deferred here."""
+        return key in self._opened
+
     def begun(self, key: str) -> bool:
         """Whether the call was deferred, here or before; it may have been interrupted since."""
         return key in self._opened or self._performer.recorded(f"{key}/{DEFERRAL}") is not None

@@ -518,7 +518,8 @@ class SessionDrive:
     # ---- what a turn needs ----
 
     def show(self, kind: type[LiveEvent], run: str, fields: dict[str, Any]) -> None:
-        self._ring.publish(kind, run, self._ledger.head, self._store.redactor.value(fields))
+        redactor = self._store.redactor
+        self._ring.publish(kind, run, self._ledger.head, redactor.value(fields) if redactor.active else fields)
 
     async def steering(self) -> list[tuple[Admitted, UserMessage]]:
         if self._news:

@@ -203,18 +203,19 @@ class Invoker:
             return self._failed(prepared, prepared.refused, 0)
         begin(prepared)
         prepared.begun = True
-        return await self._performed(prepared, budget, spill)
-
-    async def _performed(self, prepared: Call, budget: float | None, spill: Spill | None) -> Outcome:
         tool, bound = _ready(prepared)
         context = Context(self._caller, prepared.key, prepared.call.id, tool.name, idempotency=prepared.idempotency)
         place = Place(self._performer, prepared.key, inside=True)
         begun = self._loop.time()
         crash_point("tool.before_run")
+        running = self._attempts(tool, bound, context, place)
         if budget is None or spill is None:
-            return await self._settled(prepared, begun, self._attempts(tool, bound, context, place))
-        task = asyncio.ensure_future(self._attempts(tool, bound, context, place))
-        work = Work(prepared, context, place, task, begun)
+            return await self._settled(prepared, begun, running)
+        return await self._in_time(Work(prepared, context, place, asyncio.ensure_future(running), begun), budget, spill)
+
+    async def _in_time(self, work: Work, budget: float, spill: Spill) -> Outcome:
+        """How a call ends that goes on in the background when it takes longer than its budget."""
+        task, context = work.task, work.context
         try:
             await asyncio.wait({task}, timeout=budget)
             if task.done() or context.used:

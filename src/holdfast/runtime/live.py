@@ -55,7 +55,7 @@ class Ring:
         """The number of the newest event."""
         self.lost = -1
         """The place of the newest event that is not here any more."""
-        self._clock = clock
+        self._read_clock = clock.read
         self._touched = touched
         self._items: deque[_Item] = deque()
         self._read = 0
@@ -69,10 +69,10 @@ class Ring:
         """Show an event to whoever watches. `seq` is the last record that was submitted before it."""
         if (kind is TextDelta or kind is ReasoningDelta) and self._merged(kind, turn, seq, fields["text"]):
             return
-        wall, mono, _ = self._clock.read()
-        self.last += 1
+        wall, mono, _ = self._read_clock()
+        number = self.last = self.last + 1
         items = self._items
-        items.append(_Item(self.last, wall, mono, kind, turn, seq, fields))
+        items.append(_Item(number, wall, mono, kind, turn, seq, fields))
         if len(items) > MAX_EVENTS or items[0].mono < mono - MAX_AGE_MS:
             self._trim(mono)
         self._touched(self.session)
@@ -100,7 +100,7 @@ class Ring:
 
     def trim(self) -> None:
         """Let go of what is too old."""
-        self._trim(self._clock.read().mono)
+        self._trim(self._read_clock().mono)
 
     def next(self, number: int, seq: int) -> tuple[int, LiveEvent] | None:
         """The event behind `number`, with its number, unless a record above `seq` comes before it."""

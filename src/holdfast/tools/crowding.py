@@ -12,9 +12,9 @@ from collections import deque
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final
-from weakref import WeakKeyDictionary
 
 from holdfast.bounds import check_int
+from holdfast.perloop import PerLoop
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
@@ -93,15 +93,7 @@ class _Crowd:
         self.tools: dict[Callable[..., Any], Gate] = {}
 
 
-_crowds: Final[WeakKeyDictionary[asyncio.AbstractEventLoop, _Crowd]] = WeakKeyDictionary()
-
-
-def _crowd() -> _Crowd:
-    loop = asyncio.get_running_loop()
-    found = _crowds.get(loop)
-    if found is None:
-        found = _crowds[loop] = _Crowd()
-    return found
+_crowds: Final = PerLoop(_Crowd)
 
 
 class Place:
@@ -138,8 +130,11 @@ class Place:
     def leave(self) -> None:
         """The call is over."""
         self._left = True
-        self.step_aside()
-        self._free()
+        everyone, self._everyone = self._everyone, None
+        if everyone is not None:
+            everyone.leave()
+        if self._tool is not None:
+            self._free()
 
     def _free(self) -> None:
         if self._tool is not None and self._left and not self._kept:
@@ -161,7 +156,7 @@ def step_aside() -> None:
 def at_most(calls: int) -> Generator[None]:
     """Let so many calls run at once on this event loop meanwhile; of several who say so, the lowest counts."""
     check_int("max_calls", calls, least=1)
-    crowd = _crowd()
+    crowd = _crowds.here()
     crowd.limits.append(calls)
     crowd.everyone.widen(min(crowd.limits))
     try:
@@ -184,18 +179,19 @@ class place:  # noqa: N801  it reads as what is taken: `async with place(tool):`
         self._tool = tool
 
     async def __aenter__(self) -> None:
-        tool, crowd = self._tool, _crowd()
-        own = None if tool.max_parallel is None else crowd.tools.setdefault(tool.function, Gate(tool.max_parallel))
-        if own is not None:
+        tool, crowd = self._tool, _crowds.here()
+        most, everyone, own = tool.max_parallel, crowd.everyone, None
+        if most is not None:
+            own = crowd.tools.setdefault(tool.function, Gate(most))
             await own.enter()
-        if not crowd.everyone.enter_now():
+        if not everyone.enter_now():
             try:
-                await crowd.everyone.enter()
+                await everyone.enter()
             except BaseException:
                 if own is not None:
                     own.leave()
                 raise
-        self._taken = Place(crowd.everyone, own)
+        self._taken = Place(everyone, own)
         self._token = held.set(self._taken)
 
     async def __aexit__(self, *_: object) -> None:

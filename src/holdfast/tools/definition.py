@@ -14,7 +14,7 @@ from holdfast.tools.results import said_by
 from holdfast.tools.signals import NotDone, ToolRetry
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Coroutine
 
     from holdfast.messages import ToolSpec
     from holdfast.tools.context import Context
@@ -179,12 +179,12 @@ class Tool(Generic[P, R]):
         """
         return self.as_json(await self.call(bound, context))
 
-    async def call(self, bound: Bound, context: Context | None = None) -> object:
+    def call(self, bound: Bound, context: Context | None = None) -> Coroutine[Any, Any, object]:
         """Call the function; answers what it returns, as it is. An iterator is read to its end, into a list."""
         kwargs = bound.kwargs
         if self.accepts.context is not None:
             kwargs = {**kwargs, self.accepts.context: context}
-        return await invoked(cast("Callable[..., Any]", self.function), kwargs, self.name)
+        return invoked(cast("Callable[..., Any]", self.function), kwargs, self.name)
 
     async def find_out(self, bound: Bound, context: Context) -> bytes:
         """Ask `reconcile` what came of an interrupted call; it raises `NotDone` when nothing did."""

@@ -30,7 +30,15 @@ async def invoked(function: Callable[..., Any], kwargs: dict[str, Any], name: st
     """
     with spawning(name) as spawned:
         try:
-            return await _called(function, kwargs, name)
+            if not _is_async(function):
+                return await _off_the_loop(function, kwargs, name)
+            with running(name, function):
+                value = await function(**kwargs)
+                return value if type(value) in _PLAIN else await _collected(value, name)
+        except SystemExit as error:
+            # One tool must not take all other sessions of the process with it.
+            said = f"the function asked to end the process (exit code {error.code!r:.60}); it was not ended"
+            raise RuntimeError(said) from error
         except asyncio.CancelledError:
             task = asyncio.current_task()
             if task is not None and task.cancelling():  # otherwise it was something that the function awaited
@@ -38,19 +46,10 @@ async def invoked(function: Callable[..., Any], kwargs: dict[str, Any], name: st
             raise
 
 
-async def _called(function: Callable[..., Any], kwargs: dict[str, Any], name: str) -> object:
-    try:
-        if _is_async(function):
-            with running(name, function):
-                value = await function(**kwargs)
-                return value if type(value) in _PLAIN else await _collected(value, name)
-        value = await in_thread(_listed, {"function": function, "kwargs": kwargs}, name=name)
-        # It may be an async function behind a plain one.
-        return await _on_the_loop(value, function, name) if _has_more(value) else value
-    except SystemExit as error:
-        # One tool must not take all other sessions of the process with it.
-        said = f"the function asked to end the process (exit code {error.code!r:.60}); it was not ended"
-        raise RuntimeError(said) from error
+async def _off_the_loop(function: Callable[..., Any], kwargs: dict[str, Any], name: str) -> object:
+    value = await in_thread(_listed, {"function": function, "kwargs": kwargs}, name=name)
+    # It may be an async function behind a plain one.
+    return await _on_the_loop(value, function, name) if _has_more(value) else value
 
 
 def _is_async(function: Callable[..., Any]) -> bool:

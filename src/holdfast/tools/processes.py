@@ -132,7 +132,8 @@ class spawning:  # noqa: N801  it reads as a verb: `with spawning(tool) as spawn
     __slots__ = ("_made", "_token")
 
     def __init__(self, name: str) -> None:
-        _watch()
+        if not _watching:
+            _watch()
         self._made = Spawned(name, _call.get())
 
     def __enter__(self) -> Spawned:

@@ -15,7 +15,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
-from weakref import WeakKeyDictionary
+
+from holdfast.perloop import PerLoop
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable
@@ -94,14 +95,7 @@ class _Registry:
         self.watchers = 0
 
 
-_registries: Final[WeakKeyDictionary[asyncio.AbstractEventLoop, _Registry]] = WeakKeyDictionary()
-
-
-def _registry(loop: asyncio.AbstractEventLoop) -> _Registry:
-    found = _registries.get(loop)
-    if found is None:
-        found = _registries[loop] = _Registry()
-    return found
+_registries: Final = PerLoop(_Registry)
 
 
 class running:  # noqa: N801  it reads as a verb: `with running(tool):`
@@ -110,7 +104,7 @@ class running:  # noqa: N801  it reads as a verb: `with running(tool):`
     __slots__ = ("_calls", "_function", "_tool")
 
     def __init__(self, tool: str, function: Callable[..., object] | None = None) -> None:
-        self._calls = _registry(asyncio.get_running_loop()).calls
+        self._calls = _registries.here().calls
         self._tool = tool
         self._function = function
 
@@ -141,7 +135,7 @@ def _codes_of(function: Callable[..., object] | None) -> frozenset[CodeType]:
 def watching(tell: Callable[[Blocked], None] | None = None) -> Generator[None]:
     """Watch this event loop meanwhile. It is watched once, however many do; `tell` is for the first of them."""
     loop = asyncio.get_running_loop()
-    registry = _registry(loop)
+    registry = _registries.of(loop)
     registry.watchers += 1
     if registry.watch is None:
         registry.watch = _Watch(loop, registry, tell or _tell)

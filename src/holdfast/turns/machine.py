@@ -126,7 +126,7 @@ def respond(state: TurnState, effect: int, response: Response) -> TurnState:  # 
             return _finish(paid(state, usage, cost), "failed", code, message, "model")
         case UsedUp(out, usage, cost) if type(awaited) is CallModel:
             return _out(paid(state, usage, cost), out)
-        case OutOf() if type(awaited) is not Finish:
+        case OutOf() if not isinstance(awaited, Finish):
             return _refused(state, awaited, response)
         case _:
             message = f"{response!r} is no outcome of {awaited!r}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Final, cast
 
 from msgspec.structs import astuple
 
@@ -74,6 +74,9 @@ class SpendingCalls(Calls):
         await self._submit(ReplaceSpending(rebuild(given), position))
 
 
+_INT: Final = {int}
+
+
 def _checked_row(agent: str | None, day: int, spend: Spend) -> tuple[str | None, int, Spend]:
     if agent is not None:
         check_id("agent", agent)
@@ -95,7 +98,7 @@ def _checked(spend: Spend, most: int) -> Spend:
     if type(spend) is not Spend:
         raise InvalidArgument("spend", spend, "a Spend, or one for each day")
     counts = astuple(spend)
-    if any(type(count) is not int or not 0 <= count <= most for count in counts):
+    if set(map(type, counts)) != _INT or min(counts) < 0 or max(counts) > most:
         for name, count in zip(Spend.__struct_fields__, counts, strict=True):
             check_int(f"spend: {name}", count, most=most)
     return spend

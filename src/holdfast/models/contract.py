@@ -14,7 +14,11 @@ if TYPE_CHECKING:
 
 @runtime_checkable
 class Model(Protocol):
-    """Something that answers requests. It raises a `ModelError` when it can't."""
+    """Something that answers requests. It raises a `ModelError` when it can't.
+
+    One whose replies are the same after they were written as JSON and read again may say so, with `faithful = True`;
+    those of others are written and read once before anybody acts on them.
+    """
 
     @property
     def name(self) -> str:

@@ -45,10 +45,17 @@ class Credentials:
                 key = await key
         except Exception as error:  # noqa: BLE001  somebody else's function
             failed = type(error).__name__
-        provider = self._endpoint.provider
         if failed:  # raised out here, because what that function raised may tell more than anybody should read
-            message = f"the function that gives the key for {provider} failed with {failed}"
+            message = f"the function that gives the key for {self._endpoint.provider} failed with {failed}"
             raise ModelError(message, kind="authentication")
+        return self._checked(key)
+
+    def unasked(self) -> str:
+        """The same, where no function of somebody has to be asked."""
+        return self._checked(self._source())
+
+    def _checked(self, key: object) -> str:
+        provider = self._endpoint.provider
         if key is None:
             if not self._endpoint.keys or self._endpoint.auth == "none":
                 return ""

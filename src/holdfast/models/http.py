@@ -56,6 +56,7 @@ if TYPE_CHECKING:
 MAX_PAUSES: Final = 32
 """How often an answer that the provider interrupted is continued."""
 
+_NO_USAGE: Final = Usage()
 _REQUEST_IDS: Final = (
     "request-id",
     "x-request-id",
@@ -68,6 +69,9 @@ _REQUEST_IDS: Final = (
 
 class HttpModel:
     """A model of one endpoint. It keeps no state of a conversation, and no key in sight."""
+
+    faithful: Final = True
+    """What it says was read from JSON, so it reads back as it is after it was written down."""
 
     def __init__(  # noqa: PLR0913
         self,
@@ -159,9 +163,10 @@ class HttpModel:
     async def _ask(self, wire: WireRequest, call: _Call, ask: _Try) -> None:
         """Send the request; then `ask` has the answer, or the stream in which it comes."""
         timeouts = self._timeouts_left(call)
-        ask.key = await self._keyed(timeouts)
+        ask.key = self._credentials.unasked() if not self._credentials.asked else await self._keyed(timeouts)
         place = self._limits if isinstance(self._limits, Gate) else gate(self.endpoint, self._limits)
-        await _entered(place, timeouts.total)
+        if not place.enter_now():
+            await _entered(place, timeouts.total)
         ask.place = place
         ask.begun = self._clock()
         url = f"{self._base}{wire.path}"
@@ -240,8 +245,6 @@ class HttpModel:
 
     async def _keyed(self, timeouts: Timeouts) -> str:
         """The key; a function that gives none in time is as good as one that fails."""
-        if not self._credentials.asked:
-            return await self._credentials.key()
         most = timeouts.connect if timeouts.total is None else min(timeouts.connect, timeouts.total)
         try:
             async with asyncio.timeout(most):
@@ -319,7 +322,7 @@ class _Call:
         self.pauses = 0
         self.kept: tuple[Part, ...] = ()
         """What the provider said before it paused."""
-        self.usage = Usage()
+        self.usage = _NO_USAGE
         self.shown = False
         """Whether an observer has seen anything of the reply."""
 
@@ -393,8 +396,8 @@ class _Call:
         provider = name.partition(":")[0]
         return msgspec.structs.replace(
             reply,
-            parts=self.kept + reply.parts,
-            usage=self.usage + reply.usage,
+            parts=self.kept + reply.parts if self.kept else reply.parts,
+            usage=self.usage + reply.usage if self.pauses else reply.usage,
             model=f"{provider}:{reply.model}" if reply.model else name,
             attempts=tuple(self.attempts),
         )

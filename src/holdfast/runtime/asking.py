@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
@@ -18,12 +18,14 @@ from holdfast.errors import EffectFailed, ModelError, StreamCut
 from holdfast.messages import (
     Attachment,
     CallChunk,
+    CallEnd,
     CallStart,
     ModelReply,
     ReasoningChunk,
     StreamEnd,
     StreamNote,
     StreamReset,
+    StreamStart,
     StreamUsage,
     Text,
     TextChunk,
@@ -57,6 +59,10 @@ if TYPE_CHECKING:
     from holdfast.turns.thread import Thread
 
     Judge = Callable[[Usage, float | None], Awaitable[OutOf | None]]
+
+
+_SILENT: Final = frozenset((StreamStart, CallEnd))
+"""Events of a stream that nobody is shown."""
 
 
 class Unfinished(NamedTuple):
@@ -124,6 +130,8 @@ class Asking:
         self._before: tuple[Attempt, ...] = ()
         """The tries that the question took before room was made for it."""
         self.rules = agent.rules
+        self._faithful = getattr(agent.model, "faithful", False)
+        """Whether the replies of the model are known to read back as they are."""
 
     @property
     def unfinished(self) -> Unfinished | None:
@@ -223,7 +231,8 @@ class Asking:
                 answer = msgspec.structs.replace(answer, attempts=(*self._before, *answer.attempts))
             said = encode(answer)
             body = self._redactor.bytes(said, numbers=False)
-            reply = decode_reply(body)  # a model of somebody's own may have put anything into it
+            # A model of somebody's own may have put anything into it.
+            reply = answer if self._faithful and body is said else decode_reply(body)
             _check_fits(reply, again=again)
         except ModelError as error:
             if again and error.kind == "context_overflow":
@@ -324,7 +333,7 @@ class Asking:
                         return reply if reply.model else msgspec.structs.replace(reply, model=model.name)
                     if type(event) is StreamUsage:
                         unfinished.used.append(event.usage)
-                    else:
+                    elif type(event) not in _SILENT:
                         self._streamed(event, unfinished.said)
         raise StreamCut(model.name)
 

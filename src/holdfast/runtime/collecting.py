@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 USUAL: Final = (700, 10, 10)
 """The thresholds that Python 3.11 to 3.13 begin with."""
-RARE: Final = (10_000, 20, 20)
+RARE: Final = (30_000, 20, 20)
 
 _open = 0
 

@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from holdfast.turns import OpenTurn, Thread
     from holdfast.turns.compacting import Counter, Why
 
+_NO_USAGE: Final = Usage()
 PIECES: Final = 4
 """How many questions one summary may take."""
 _NAME: Final = 200
@@ -86,7 +87,7 @@ class Compacting:
         """Where no room could be made, it is not tried again before there are so many tokens."""
         self._here: dict[str, int] = {}
         """Compactions that were made here, by the call that needed them."""
-        self.usage = Usage()
+        self.usage = _NO_USAGE
         """What making room for the call under way took."""
         self.cost: float | None = 0.0
 
@@ -94,7 +95,7 @@ class Compacting:
 
     def recorded(self, key: str, thread: Thread) -> Thread:
         """The context of a model call, with the room that is recorded to have been made for it."""
-        self.usage, self.cost = Usage(), 0.0
+        self.usage, self.cost = _NO_USAGE, 0.0
         for found in self._performer.below(key, MARK):
             if isinstance(found.outcome, Done):
                 made = decode_compaction(bytes(found.outcome.value))
@@ -106,7 +107,7 @@ class Compacting:
     def handed_over(self) -> tuple[Usage, float | None]:
         """What making room took; it is counted by whoever asks."""
         taken = self.usage, self.cost
-        self.usage, self.cost = Usage(), 0.0
+        self.usage, self.cost = _NO_USAGE, 0.0
         return taken
 
     def _count(self, made: Compaction) -> None:

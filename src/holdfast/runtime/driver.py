@@ -527,7 +527,7 @@ class SessionDrive:
         if self._interruption is not None:
             await asyncio.get_running_loop().create_future()  # the turn is being stopped
         turn = self._open
-        if turn is None:
+        if turn is None or not self._inbox:
             return []
         entering = [found for found in self._inbox if isinstance(found.said, Said) and found.said.steer]
         for found in entering:  # before anything is awaited: nobody else can take them

@@ -70,6 +70,7 @@ __all__ = ["HandedOver", "Park", "TurnRun"]
 
 BEGUN: Final = "/%begun"
 """What is put to the name of a turn to name what hooks decided before it began."""
+_NOTHING: Final = Inputs()
 _reasons: Final = msgspec.json.Decoder(str | None)
 
 
@@ -324,23 +325,24 @@ class TurnRun:
 
     async def _checkpoint(self, effect: Checkpoint) -> Inputs:
         key = self._expect(effect.id, "checkpoint")
-        ask = Ask("checkpoint", effect.moment, digest_of_bytes("checkpoint", (effect.note or "").encode()))
         if effect.id in self._recorded:
-            decision = self.performer.decide(key, ask, Repeat.FREE)
+            decision = self.performer.decide(key, _asked_at(effect), Repeat.FREE)
             if isinstance(decision, Answer) and isinstance(decision.outcome, Done):
                 entered = checkpoint_of(decision.outcome)
                 return Inputs(tuple(self._turn.inputs[number] for number in entered.inputs), entered.note)
         if effect.id < self._last or self._strict:
-            return Inputs()
+            return _NOTHING
         entering = await self._around.steering()
         told = effect.told(entering=bool(entering))
         if entering or told is not None:
             entered = Entered(tuple(record.input for record, _ in entering), told)
             crash_point("turn.before_checkpoint")
-            done = Done(at=self.performer.now(), key=key, ask=ask, value=msgspec.Raw(msgspec.json.encode(entered)))
+            value = msgspec.Raw(msgspec.json.encode(entered))
+            done = Done(at=self.performer.now(), key=key, ask=_asked_at(effect), value=value)
             self._recorder.submit([done, *(record for record, _ in entering)])
             await self._entered(message for _, message in entering)
-        return Inputs(tuple(message for _, message in entering), told)
+            return Inputs(tuple(message for _, message in entering), told)
+        return _NOTHING
 
     # ---- how it ends ----
 
@@ -427,3 +429,8 @@ def _numbers(turn: OpenTurn) -> dict[int, str]:
         if key is not None:
             found[key.number] = key.name
     return found
+
+
+def _asked_at(checkpoint: Checkpoint) -> Ask:
+    """A checkpoint, as the journal keeps it."""
+    return Ask("checkpoint", checkpoint.moment, digest_of_bytes("checkpoint", (checkpoint.note or "").encode()))

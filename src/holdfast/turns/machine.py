@@ -314,6 +314,8 @@ def _admitted(state: TurnState, awaited: Checkpoint, messages: tuple[UserMessage
         answer = state.thread.last
         return _finish(state, "completed", "", "", None, answer if type(answer) is AssistantMessage else None)
     text = awaited.note if told is None else told
+    if text is None and not messages:
+        return replace(state, awaited=CallModel(awaited.id + 1, state.thread, state.position))
     note = () if text is None else (UserMessage(f"{state.run}.{awaited.id}", (Text(text),), "holdfast"),)
     # Whoever is asked again may do it again.
     trace = Trace() if messages else state.trace if text == awaited.note else heard(state)

@@ -78,6 +78,8 @@ class Checkpoint(msgspec.Struct, frozen=True):
         """What is said to the model here the first time. Where no input enters a turn that is over, nobody hears it."""
         if self.moment == "before_completion" and not entering:
             return None
+        if self.note is None and self.advice is None:
+            return None
         return "\n\n".join(said for said in (self.note, self.advice) if said) or None
 
 

@@ -329,6 +329,11 @@ class _Call:
     def seen(self, events: list[StreamEvent], ask: _Try) -> list[StreamEvent]:
         """Events of the fold as observers see them; what they tell is noted."""
         again = bool(self.kept)
+        if self.shown and not again:
+            for event in events:
+                if type(event) is StreamUsage:
+                    ask.usage = event.usage
+            return events
         shown: list[StreamEvent] = []
         for event in events:
             if type(event) is StreamUsage:

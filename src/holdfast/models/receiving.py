@@ -70,13 +70,17 @@ class Reading:
         """What the next piece of the body means."""
         events: list[StreamEvent] = []
         try:
-            chunk = await self._next()
+            if self._until is None and not self.fold.complete:
+                chunk = await self._more()
+            else:
+                chunk = await self._rest_of()
             if self._head is not None and chunk is not None:
                 chunk = self._begun(chunk)
             frames = self._decoder.close() if chunk is None else self._decoder.feed(chunk)
+            feed = self.fold.feed
             for frame in frames:
                 if frame.data:
-                    events += self.fold.feed(frame)
+                    events += feed(frame)
             if self._until is not None and not self._unsure:
                 self._unsure = any(type(event) in _SAID for event in events)
         except ModelError as error:
@@ -99,18 +103,24 @@ class Reading:
             self._decoder = ArraySplitter() if self._arrays else _Whole()
         return head
 
-    async def _next(self) -> bytes | None:
+    async def _rest_of(self) -> bytes | None:
+        """The next piece after what was taken for the provider's last word, or None when nobody waits any more."""
+        if self._unsure or not self.fold.complete:
+            return await self._more()
+        # One span for all that still comes: whoever only says that he is there does not hold up the reply.
+        self._until = self._until or asyncio.get_running_loop().time() + self._rest
+        try:
+            async with asyncio.timeout_at(self._until):
+                return await self._more()
+        except TimeoutError:
+            self.open = False
+            return None
+
+    async def _more(self) -> bytes | None:
         """The next piece, or None at the end."""
         try:
-            if self.fold.complete and not self._unsure:
-                # One span for all that still comes: whoever only says that he is there does not hold up the reply.
-                loop = asyncio.get_running_loop()
-                self._until = self._until or loop.time() + self._rest
-                async with asyncio.timeout_at(self._until):
-                    chunk = await self._chunks.__anext__()
-            else:
-                chunk = await self._chunks.__anext__()
-        except (StopAsyncIteration, TimeoutError):
+            chunk = await self._chunks.__anext__()
+        except StopAsyncIteration:
             self.open = False
             return None
         except ModelError as error:

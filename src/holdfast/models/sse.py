@@ -36,6 +36,9 @@ class SseDecoder:
 
     def feed(self, chunk: bytes) -> list[Frame]:
         """The frames that are whole now."""
+        if chunk[:6] == b"data: " and chunk[-2:] == b"\n\n" and self._is_between_events() and _is_one_event(chunk):
+            self._check(len(chunk))
+            return [Frame("", chunk[6:-2])]  # as most pieces are: one event, and nothing but its data
         if self._head is not None:
             chunk = self._started(chunk)
         if self._after_cr and chunk:
@@ -69,6 +72,10 @@ class SseDecoder:
         self._tail.clear()
         # An empty line ends an event; one more does nothing where there is none.
         return self._read([rest, b""] if rest else [b""])
+
+    def _is_between_events(self) -> bool:
+        """Whether the last event ended with the piece before."""
+        return self._head is None and not (self._after_cr or self._tail or self._data or self._event)
 
     def _started(self, chunk: bytes) -> bytes:
         head = (self._head or b"") + chunk
@@ -106,3 +113,7 @@ class SseDecoder:
     def _check(self, more: int) -> None:
         if self._size + more > self._limit:
             raise EventTooLarge(self._limit)
+
+
+def _is_one_event(chunk: bytes) -> bool:
+    return chunk.find(b"\n") == len(chunk) - 2 and b"\r" not in chunk

@@ -69,7 +69,7 @@ class OpenCalls:
             if found is None and self.all and not id and not name:
                 found = self.all[-1]
         else:
-            found = next((call for call in reversed(self.all) if call.index == index), None)
+            found = self._at(index)
             if found is None and came and not name:
                 # A tail under an index that nobody has: of the call with its id, or of the last one.
                 found = next((call for call in reversed(self.all) if not id or call.theirs == id), None)
@@ -80,6 +80,12 @@ class OpenCalls:
         call = OpenCall(index)
         self.all.append(call)
         return call
+
+    def _at(self, index: int) -> OpenCall | None:
+        for call in reversed(self.all):
+            if call.index == index:
+                return call
+        return None
 
     def needs_id(self, call: OpenCall) -> bool:
         """Whether an id has to be made up: none came, or that of another call."""

@@ -133,6 +133,7 @@ def _is_usual(choice: Choice) -> bool:
         return False
     if delta.reasoning_text or delta.thinking or delta.audio or delta.images:
         return False
-    return delta.tool_calls is None or all(
-        piece.index is not None and piece.custom is None and piece.extra_content is None for piece in delta.tool_calls
-    )
+    for piece in delta.tool_calls or ():
+        if piece.index is None or piece.custom is not None or piece.extra_content is not None:
+            return False
+    return True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import unicodedata
 
 from holdfast.errors import InvalidId
@@ -12,6 +13,8 @@ MAX_ID = 256
 MAX_NAME = 200
 """Longest name of a scope or a key of memory, in characters."""
 
+_PLAIN = re.compile(r"[A-Za-z0-9_]+(?:[-/:@][A-Za-z0-9_]+)*").fullmatch
+"""What nearly all ids look like, and nothing is wrong with."""
 _NO_PATH_PARTS = frozenset(("", ".", ".."))
 
 
@@ -27,7 +30,7 @@ def check_id(what: str, value: object) -> str:
         raise InvalidId(what, value, "it is empty")
     if len(value) > MAX_ID:
         raise InvalidId(what, value, f"it has {len(value):,} characters, the limit is {MAX_ID}")
-    if value.isascii() and value.isalnum():
+    if _PLAIN(value):
         return value
     return _check_characters(what, value)
 

@@ -26,7 +26,7 @@ from holdfast.errors import (
 from holdfast.spawning import spawn
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from holdfast.store import Store
     from holdfast.store.contract import Work
@@ -226,11 +226,14 @@ class Embedded:
         waits.extend(at - now for _, at in self._failures.values() if at > now)
         return min(waits)
 
-    async def _tick(self) -> None:
-        """A safety net: what was ready and was not delivered (the host's gate was closed, say) is found again."""
+    async def _tick(self) -> bool:
+        """A safety net: what was ready and was not delivered (the host's gate was closed, say) is found again.
+
+        Whether it was looked for.
+        """
         now = asyncio.get_running_loop().time()
         if self._ticked and now - self._ticked < TICK:
-            return
+            return False
         self._ticked = now
         self._undelivered = bool(await self._store.ripen(again=True))
         if not self._purged or now - self._purged >= PURGE:
@@ -238,22 +241,24 @@ class Embedded:
             await self._store.memory_purge()
             if (await self._store.purge_notifications()).more:
                 self._purged = 0.0  # one page at a time: the next tick goes on
+        return True
 
     async def _look(self) -> None:
-        await self._timers()
-        await self._tick()
-        await self._tell_active()
+        seen = await self._store.glance(tuple(self._active))
+        expired = await self._timers(seen.due)
+        if await self._tick() or expired:  # whoever waited for that has work now
+            seen = await self._store.glance(tuple(self._active))
+        self._tell_active(seen.wakes)
         self._foreign = False
         self._full = True
-        after = 0
+        page = seen.work
         while self._room() > 0:
-            page = await self._store.work(after)
             for work in page:
                 self._consider(work)
             if len(page) < self._store.limits.page:
                 self._full = self._room() <= 0
                 break
-            after = page[-1].no
+            page = await self._store.work(page[-1].no)
         self._forgive()
 
     def _forgive(self) -> None:
@@ -262,17 +267,18 @@ class Embedded:
         for session in [name for name, (_, at) in self._failures.items() if at <= now and name not in self._active]:
             del self._failures[session]
 
-    async def _tell_active(self) -> None:
+    def _tell_active(self, woken: Mapping[str, int]) -> None:
         """What came from other processes for sessions that are driven here."""
-        if self._active:
-            for session, wakes in (await self._store.wakes(list(self._active))).items():
-                found = self._active.get(session)
-                if found is not None:
-                    found[0].notify(wakes)
+        for session, wakes in woken.items():
+            found = self._active.get(session)
+            if found is not None:
+                found[0].notify(wakes)
 
-    async def _timers(self) -> None:
-        """Expire what is due; whoever waits for it then has work."""
-        self._due = await self._store.next_due()
+    async def _timers(self, due: int | None) -> bool:
+        """Expire what is due; whoever waits for it then has work. Whether anything was."""
+        self._due = due
+        if due is None or due > self._store.clock.read().wall:
+            return False
         while self._due is not None and self._due <= self._store.clock.read().wall:
             before = self._due
             for wait in await self._store.due():
@@ -283,7 +289,8 @@ class Embedded:
             await self._store.ripen()
             self._due = await self._store.next_due()
             if self._due == before:
-                return
+                break
+        return True
 
     def _consider(self, work: Work) -> None:
         session = work.journal

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, Self, cast
+from typing import TYPE_CHECKING, Final, NamedTuple, Self, cast
 
 import msgspec
 
@@ -75,6 +75,17 @@ LEASE_MS: Final = 10_000
 
 MIN_LEASE_MS: Final = 50
 """The shortest lease."""
+
+
+class Glance(NamedTuple):
+    """What there is to do in a store, at a glance."""
+
+    due: int | None
+    """When the next wait or notification becomes due."""
+    wakes: Mapping[str, int]
+    """How often each of the journals was woken."""
+    work: Sequence[Work]
+    """The first page of the work."""
 
 
 class Store(
@@ -351,6 +362,13 @@ class Store(
         """How often each of these journals was woken; those that do not exist are left out."""
         names = _names(journals)
         return await self._backend.read(lambda reader: reader.wakes(names))
+
+    async def glance(self, driven: Sequence[str]) -> Glance:
+        """What whoever drives journals looks at all the time, at once: for the names of those that are `driven`."""
+        page, now = self._backend.limits.page, self._backend.clock.read()
+        return await self._backend.read(
+            lambda reader: Glance(reader.next_due(), reader.wakes(driven) if driven else {}, reader.work(0, page, now))
+        )
 
     async def work(self, after: int = 0, limit: int | None = None) -> list[Work]:
         """Sessions, and processes with a role, that somebody should advance, also those that somebody does.

@@ -21,11 +21,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Protocol, TypeAlias
 
+from tests.patience import PATIENCE
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 ROOT = Path(__file__).parents[1]
-PATIENCE = 20.0
 Done: TypeAlias = "subprocess.CompletedProcess[str]"
 
 

@@ -14,7 +14,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tests.programs import PATIENCE, Program, run
+from tests.patience import PATIENCE
+from tests.programs import Program, run
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator

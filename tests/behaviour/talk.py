@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+from tests.patience import PATIENCE
+
 import holdfast as hf
 from holdfast.testing import ScriptedModel
 
@@ -13,9 +15,7 @@ if TYPE_CHECKING:
 
     from holdfast.messages import Message
 
-SOON = 5.0
-PATIENCE = 20.0
-"""For what has to come, also on a busy machine."""
+SOON = PATIENCE
 
 
 def asked(agent: hf.Agent) -> list[hf.ModelRequest]:

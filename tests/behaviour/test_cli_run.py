@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import apsw
 import pytest
-from tests.behaviour.shell import PATIENCE
+from tests.patience import PATIENCE
 
 if TYPE_CHECKING:
     from tests.behaviour.shell import Shell

@@ -8,6 +8,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.behaviour.talk import SOON
 
 import holdfast as hf
 from holdfast.messages import ToolMessage, ToolResult
@@ -16,8 +17,6 @@ from holdfast.testing import ManualClock, ScriptedModel, call, check, text
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from pathlib import Path
-
-SOON = 5.0
 
 
 @dataclass

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import msgspec
 import pytest
+from tests.patience import PATIENCE
 
 import holdfast as hf
 from holdfast.errors import InvalidArgument
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
 
 RECORDS = get_args(RecordEvent)
 LIVE = get_args(LiveEvent)
-PATIENCE = 10.0
 
 
 async def _until(condition: Callable[[], bool], patience: float = PATIENCE) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, get_args
 
 import pytest
 from tests.behaviour.played import Gate, PlayedModel
+from tests.patience import PATIENCE
 
 import holdfast as hf
 from holdfast.events import TERMINAL, RecordEvent
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from holdfast.testing.scripted import ScriptItem
 
 RECORDS = get_args(RecordEvent)
-PATIENCE = 10.0
 
 
 def _done(words: str) -> StreamEnd:

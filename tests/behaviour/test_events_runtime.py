@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, get_args
 
 import msgspec
 import pytest
+from tests.patience import PATIENCE
 
 import holdfast as hf
 from holdfast.events import TERMINAL, RecordEvent, encode
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 RECORDS = get_args(RecordEvent)
-PATIENCE = 10.0
 
 
 @hf.tool(read_only=True)

@@ -6,6 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.behaviour.talk import SOON
 
 import holdfast as hf
 from holdfast.errors import CursorInvalid
@@ -14,7 +15,6 @@ from holdfast.testing import ScriptedModel, call, text
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
 
-SOON = 5.0
 MANY = 30
 
 

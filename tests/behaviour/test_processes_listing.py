@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.behaviour.talk import until
+from tests.behaviour.talk import SOON, until
 
 import holdfast as hf
 from holdfast.errors import InvalidId, KeyConflict
@@ -14,8 +14,6 @@ from holdfast.testing import ManualClock, ScriptedModel, check
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-SOON = 10
 
 
 @hf.process

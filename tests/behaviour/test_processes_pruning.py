@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import apsw
 import msgspec
 import pytest
-from tests.behaviour.talk import until
+from tests.behaviour.talk import SOON, until
 
 import holdfast as hf
 from holdfast.errors.processes import ProcessConflict, ProcessPruned
@@ -21,7 +21,6 @@ from holdfast.testing import ManualClock, ScriptedModel, check, text
 if TYPE_CHECKING:
     from pathlib import Path
 
-SOON = 10
 DAY = 86_400_000
 MONTH = timedelta(days=30)
 

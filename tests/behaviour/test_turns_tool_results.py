@@ -7,7 +7,7 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.behaviour.talk import pairs_are_whole
+from tests.behaviour.talk import SOON, pairs_are_whole
 
 import holdfast as hf
 from holdfast.messages import Message, ToolCall, ToolMessage, ToolResult
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
     from holdfast.testing.scripted import ScriptItem
 
-SOON = 5.0
 HUGE = 200_000
 
 

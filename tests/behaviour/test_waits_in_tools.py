@@ -6,6 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.behaviour.talk import SOON
 
 import holdfast as hf
 from holdfast.messages import ToolMessage, ToolResult
@@ -14,8 +15,6 @@ from holdfast.testing import ScriptedModel, call, text
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from pathlib import Path
-
-SOON = 5.0
 
 
 def _agent(*tools: hf.Tool[..., Any], script: Any = None) -> hf.Agent:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.patience import PATIENCE
 
 from holdfast.hands.shell import SandboxUnavailable, WorkspaceRefused, sandbox_problem, shell
 from holdfast.hands.shell.protecting import PROTECTED, Protection
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
 pytestmark = pytest.mark.skipif(sandbox_problem() is not None, reason=f"no sandbox: {sandbox_problem()}")
-PATIENCE = 15
 CANARY = "Canary7Qx83Zk2Lm9Wv4Rt6Yp1"
 
 

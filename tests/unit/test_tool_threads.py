@@ -9,6 +9,7 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.patience import PATIENCE as SOON
 
 from holdfast.tools import AnyTool, Bound, abandoned, tool, watchdog
 from holdfast.tools import threads as threads_module
@@ -18,8 +19,6 @@ from holdfast.tools.watchdog import LATE, Blocked, Running, judged, running, wat
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-
-SOON = 5.0
 
 
 class Gate:

@@ -13,6 +13,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.patience import PATIENCE
 
 import holdfast as hf
 from holdfast.hands.shell import CommandRefused, sandbox_problem, shell
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 pytestmark = pytest.mark.skipif(sandbox_problem() is not None, reason=f"no sandbox: {sandbox_problem()}")
-PATIENCE = 15
 
 
 async def ran(workspace: Path, command: str, **given: Any) -> dict[str, Any]:

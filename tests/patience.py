@@ -7,6 +7,7 @@ late. What must come quickly is measured with a `Stopwatch`, which a busy machin
 from __future__ import annotations
 
 import asyncio
+import time
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Final
 
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 
 PATIENCE: Final = 20.0
 _TICK: Final = 0.005
+_LOOK: Final = 0.3
 
 
 class Stopwatch:
@@ -42,3 +44,17 @@ async def stopwatch() -> AsyncGenerator[Stopwatch]:
         yield watch
     finally:
         running.cancel()
+
+
+async def processor_at_rest() -> float:
+    """The share of a processor that this process uses while nothing should happen.
+
+    What is measured is that nothing happens, so there is no condition to wait for. What was begun before may still come
+    to its end meanwhile: the least of a few looks counts, since whoever is busy without work is so in each of them.
+    """
+    looks: list[float] = []
+    for _ in range(3):
+        before = time.process_time()
+        await asyncio.sleep(_LOOK)
+        looks.append((time.process_time() - before) / _LOOK)
+    return min(looks)

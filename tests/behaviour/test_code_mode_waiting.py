@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -63,7 +64,8 @@ def workers() -> set[int]:
     """The processes that come from this one."""
     found: set[int] = set()
     for thread in Path(f"/proc/{os.getpid()}/task").iterdir():
-        found |= {int(child) for child in (thread / "children").read_text().split()}
+        with suppress(OSError):  # a thread that has ended meanwhile
+            found |= {int(child) for child in (thread / "children").read_text().split()}
     return found
 
 

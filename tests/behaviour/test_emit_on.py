@@ -24,8 +24,8 @@ RECORDS = get_args(RecordEvent)
 LIVE = get_args(LiveEvent)
 
 
-async def _until(condition: Callable[[], bool], patience: float = PATIENCE) -> None:
-    async with asyncio.timeout(patience):
+async def _until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(PATIENCE):
         while not condition():  # noqa: ASYNC110  any condition
             await asyncio.sleep(0.002)
 
@@ -65,7 +65,7 @@ async def test_emit_gives_a_receipt_before_the_turn_is_over() -> None:
     model = Held()
     agent = hf.Agent("a", model=model)
     async with hf.open(None, agents=[agent]) as runtime:
-        emitted = await asyncio.wait_for(runtime.emit(hf.EmitRequest(agent="a", input="hello", session="s")), 1)
+        emitted = await asyncio.wait_for(runtime.emit(hf.EmitRequest(agent="a", input="hello", session="s")), PATIENCE)
         model.opened.set()
         assert (emitted.session, emitted.turn) == ("s", "t1")
 
@@ -151,7 +151,7 @@ async def test_requests_emitted_just_before_the_runtime_closed_are_answered_by_t
         async with hf.open(path, agents=[_agent()]) as runtime:
             await runtime.emit(hf.EmitRequest(agent="a", input=f"question {n}", session="s"))
     async with hf.open(path, agents=[_agent()]) as runtime:
-        assert (await runtime.session("s").turn("t5").outcome(timeout=3)).ok
+        assert (await runtime.session("s").turn("t5").outcome(timeout=PATIENCE)).ok
 
 
 @pytest.mark.parametrize(
@@ -221,7 +221,7 @@ async def test_a_control_cancels_a_turn_while_the_model_is_asked() -> None:
         emitted = await runtime.emit(hf.EmitRequest(agent="a", input="hello"), control=control)
         await _until(lambda: model.inside == 1)
         await control.cancel("enough")
-        outcome = await emitted.outcome(timeout=1)
+        outcome = await emitted.outcome(timeout=PATIENCE)
         assert (outcome.status, outcome.message) == ("cancelled", "enough")
 
 
@@ -241,7 +241,7 @@ async def test_a_control_cancels_a_turn_that_streams() -> None:
             if isinstance(event, hf.TextDelta):
                 break
         await control.cancel()
-        assert (await emitted.outcome(timeout=1)).status == "cancelled"
+        assert (await emitted.outcome(timeout=PATIENCE)).status == "cancelled"
 
 
 async def test_a_control_cancels_a_turn_in_its_tool() -> None:
@@ -262,7 +262,7 @@ async def test_a_control_cancels_a_turn_in_its_tool() -> None:
         emitted = await runtime.emit(hf.EmitRequest(agent="a", input="hello"), control=control)
         await asyncio.wait_for(begun.wait(), PATIENCE)
         await control.cancel()
-        assert (await emitted.outcome(timeout=1)).status == "cancelled"
+        assert (await emitted.outcome(timeout=PATIENCE)).status == "cancelled"
         assert unwound.is_set()
 
 
@@ -274,7 +274,7 @@ async def test_a_control_cancels_a_turn_in_the_queue() -> None:
         await _until(lambda: model.inside == 1)
         queued = await runtime.emit(hf.EmitRequest(agent="a", input="second", session="s"), control=control)
         await control.cancel()
-        assert (await queued.outcome(timeout=1)).status == "cancelled"
+        assert (await queued.outcome(timeout=PATIENCE)).status == "cancelled"
         model.opened.set()
         assert (await first).status == "completed"
 
@@ -293,7 +293,7 @@ async def test_a_control_cancels_a_turn_that_waits_for_somebody() -> None:
             if isinstance(event, hf.TurnWaiting):
                 break
         await control.cancel()
-        assert (await emitted.outcome(timeout=1)).status == "cancelled"
+        assert (await emitted.outcome(timeout=PATIENCE)).status == "cancelled"
 
 
 async def test_a_control_cancels_all_that_was_emitted_with_it_and_nothing_else() -> None:
@@ -324,7 +324,7 @@ async def test_a_request_that_is_being_accepted_when_its_control_is_cancelled_do
         except hf.UsageError:
             return  # refused: that is just as well
         try:
-            outcome = await emitted.outcome(timeout=1)
+            outcome = await emitted.outcome(timeout=PATIENCE)
         finally:
             model.opened.set()
         assert outcome.status == "cancelled"
@@ -347,7 +347,7 @@ async def test_requests_that_wait_for_room_are_refused_when_their_control_is_can
         waiting = [asyncio.create_task(runtime.emit(request, control=control)) for _ in range(3)]
         await _until(lambda: model.inside == 1)
         await control.cancel()
-        refused = await asyncio.wait_for(asyncio.gather(*waiting, return_exceptions=True), 2)
+        refused = await asyncio.wait_for(asyncio.gather(*waiting, return_exceptions=True), PATIENCE)
         assert all(isinstance(error, hf.UsageError) for error in refused)
 
 
@@ -357,7 +357,7 @@ async def test_requests_that_wait_for_room_are_refused_when_their_control_is_can
 async def test_a_timeout_ends_a_turn_whose_model_does_not_answer() -> None:
     async with hf.open(None, agents=[hf.Agent("a", model=Held())]) as runtime:
         emitted = await runtime.emit(hf.EmitRequest(agent="a", input="hello"), control=hf.Control(timeout=0.2))
-        outcome = await emitted.outcome(timeout=2)
+        outcome = await emitted.outcome(timeout=PATIENCE)
         assert (outcome.status, outcome.code) == ("limit", "deadline")
 
 
@@ -370,7 +370,7 @@ async def test_a_timeout_ends_a_turn_whose_tool_does_not_return() -> None:
     agent = hf.Agent("a", model=ScriptedModel([call("hang")]), tools=[hang], policy=[hf.allow("*")])
     async with hf.open(None, agents=[agent]) as runtime:
         emitted = await runtime.emit(hf.EmitRequest(agent="a", input="hello"), control=hf.Control(timeout=0.2))
-        assert (await emitted.outcome(timeout=2)).code == "deadline"
+        assert (await emitted.outcome(timeout=PATIENCE)).code == "deadline"
 
 
 async def test_a_turn_that_is_quick_enough_is_left_alone_by_its_timeout() -> None:
@@ -400,7 +400,7 @@ async def test_a_request_that_was_refused_takes_no_room() -> None:
             with pytest.raises(hf.UsageError):
                 await runtime.emit(hf.EmitRequest(agent="nobody", input="hello"), control=control)
         request = hf.EmitRequest(agent="a", input="hello")
-        assert (await asyncio.wait_for(runtime.emit(request, control=control), 2)).turn == "t1"
+        assert (await asyncio.wait_for(runtime.emit(request, control=control), PATIENCE)).turn == "t1"
 
 
 async def test_whoever_gives_up_waiting_for_room_takes_none() -> None:
@@ -412,7 +412,7 @@ async def test_whoever_gives_up_waiting_for_room_takes_none() -> None:
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(runtime.emit(request, control=control), 0.05)
         model.opened.set()
-        assert (await (await asyncio.wait_for(runtime.emit(request, control=control), 2))).ok
+        assert (await (await asyncio.wait_for(runtime.emit(request, control=control), PATIENCE))).ok
 
 
 @pytest.mark.parametrize("concurrency", [0, -1, 1.5, True, "3"])
@@ -548,7 +548,7 @@ async def test_nothing_is_missed_between_on_and_the_next_send(session: str | Non
             turn = await runtime.session("s", agent=agent).send(f"question {n}")
             await turn.outcome()
             ended = (hf.TurnCompleted, turn.id)
-            await _until(lambda found=found, ended=ended: ended in [(type(event), event.turn) for event in found], 3)
+            await _until(lambda found=found, ended=ended: ended in [(type(event), event.turn) for event in found])
             await subscription.stop()
             assert [type(event) for event in found if event.turn == turn.id] == [hf.RunStarted, hf.TurnCompleted]
 
@@ -673,15 +673,19 @@ async def test_with_more_concurrency_sessions_are_handled_side_by_side() -> None
 
 
 async def _most_at_once(concurrency: int) -> int:
-    """How many of six sessions were handled at once, at the most."""
+    """How many of six sessions were handled at once, at the most; the first ones wait for each other."""
     agent = _agent()
     inside = most = handled = 0
+    met = asyncio.Event()
 
     async def handler(event: hf.Event) -> None:
         nonlocal inside, most, handled
         inside += 1
         most = max(most, inside)
-        await asyncio.sleep(0.03)
+        if inside == concurrency:
+            met.set()
+        await asyncio.wait_for(met.wait(), PATIENCE)
+        await asyncio.sleep(0.01)
         inside -= 1
         handled += 1
 
@@ -773,7 +777,7 @@ async def test_a_handler_that_waited_for_something_cancelled_fails_like_any_othe
 
     async with hf.open(None, agents=[agent]) as runtime, runtime.on(RECORDS, handler) as subscription:
         await (await runtime.session("s", agent=agent).send("hello")).outcome()
-        await _until(lambda: len(found) == 6, 3)
+        await _until(lambda: len(found) == 6)
         assert (subscription.failures, subscription.finished) == (1, False)
 
 
@@ -849,8 +853,8 @@ async def test_a_handler_may_stop_its_own_subscription() -> None:
         subscription = runtime.on(hf.MessageCommitted, once)
         subscriptions.append(subscription)
         await (await runtime.session("s", agent=agent).send("hello")).outcome()
-        await _until(lambda: subscription.finished, 3)
-        await asyncio.wait_for(subscription.stop(), 1)
+        await _until(lambda: subscription.finished)
+        await asyncio.wait_for(subscription.stop(), PATIENCE)
         assert len(found) == 1
 
 
@@ -874,7 +878,7 @@ async def test_a_handler_that_never_returns_does_not_keep_the_runtime_from_closi
         await (await runtime.session("s", agent=agent).send("hello")).outcome()
         await begun.wait()
         try:
-            await asyncio.wait_for(runtime.close(grace=0.2), 2)
+            await asyncio.wait_for(runtime.close(grace=0.2), PATIENCE)
         finally:
             never.set()
 

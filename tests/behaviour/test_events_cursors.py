@@ -131,7 +131,7 @@ async def test_behind_the_last_event_of_a_turn_its_stream_is_over() -> None:
     async with hf.open(None, agents=[agent]) as runtime:
         turn = await runtime.session("s", agent=agent).send("hello")
         whole = await _until(turn.events(), _ends)
-        async with asyncio.timeout(2):
+        async with asyncio.timeout(PATIENCE):
             assert [event async for event in turn.events(after=whole[-1].cursor)] == []
 
 
@@ -347,7 +347,7 @@ async def test_a_delta_that_came_while_the_observer_was_busy_is_not_held_back() 
         turn = await runtime.session("s", agent=agent).send("hello")
         said = ""
         with suppress(TimeoutError):
-            async with asyncio.timeout(3):
+            async with asyncio.timeout(PATIENCE):
                 async for event in turn.events():
                     if isinstance(event, hf.TextDelta):
                         said += event.text
@@ -566,12 +566,12 @@ async def test_reconnecting_across_restarts_costs_no_record_and_repeats_none(tmp
     agent = _agent([*_script(chance), text("well"), text("well")])
     found: list[hf.Event] = []
     for opening in range(3):
-        async with hf.open(tmp_path / "store.db", agents=[agent]) as runtime, asyncio.timeout(4):
+        async with hf.open(tmp_path / "store.db", agents=[agent]) as runtime, asyncio.timeout(PATIENCE):
             session = runtime.session("s", agent=agent)
             await session.send(f"question {opening}")
             after = found[-1].cursor if found else 0
             found += await _first(session.events(after=after), chance.randint(1, 6))
-    async with hf.open(tmp_path / "store.db", agents=[agent]) as runtime, asyncio.timeout(4):
+    async with hf.open(tmp_path / "store.db", agents=[agent]) as runtime, asyncio.timeout(PATIENCE):
         session = runtime.session("s", agent=agent)
         last = await session.turn("t3").outcome()
         found += await _until(session.events(after=found[-1].cursor), lambda e: _ends(e) and e.turn == last.turn)

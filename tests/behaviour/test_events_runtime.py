@@ -218,7 +218,7 @@ async def test_a_clock_that_is_set_back_hides_nothing_from_whoever_watches() -> 
         await asyncio.sleep(0)
         clock.jump(-3_600_000)
         await (await runtime.session("new", agent=agent).send("hello")).outcome()
-        found = await asyncio.wait_for(watching, 3)
+        found = await asyncio.wait_for(watching, PATIENCE)
         assert isinstance(_records(found)[0], hf.RunStarted)
 
 
@@ -321,7 +321,7 @@ async def test_an_observer_beside_another_runtime_has_its_records_soon(tmp_path:
     async with hf.open(path, agents=[agent]) as worker, hf.open(path, drive=False) as watcher:
         watching = asyncio.create_task(_until(watcher.session("s0").events(), _ended(1)))
         await _work(worker, agent, sessions=1)
-        found = await asyncio.wait_for(watching, 2)
+        found = await asyncio.wait_for(watching, PATIENCE)
         assert found == _records(await _until(worker.session("s0").events(), _ended(1)))
 
 
@@ -330,4 +330,4 @@ async def test_an_observer_is_told_when_its_runtime_is_closed() -> None:
         watching = asyncio.create_task(_until(runtime.events(after=0), _ended(1)))
         await asyncio.sleep(0)
     with pytest.raises(hf.StoreError):
-        await asyncio.wait_for(watching, 2)
+        await asyncio.wait_for(watching, PATIENCE)

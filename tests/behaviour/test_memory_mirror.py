@@ -441,7 +441,7 @@ async def test_a_file_that_an_editor_writes_anew_is_not_taken_for_removed(world:
     await world.memory.put("a", "one")
     await world.mirror.sync()
     world.path("a").rename(world.folder / "aside")
-    patient = Mirror(world.store, world.folder, settle=0.3)
+    patient = Mirror(world.store, world.folder, settle=1)
     syncing = asyncio.ensure_future(patient.sync())
     await asyncio.sleep(0.1)  # the first look has come and the second has not
     (world.folder / "aside").rename(world.path("a"))

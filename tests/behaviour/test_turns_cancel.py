@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.behaviour.stage import A_SECOND, SOON, agent_of
 from tests.behaviour.talk import asked, pairs_are_whole, states, until
+from tests.patience import stopwatch
 
 import holdfast as hf
 from holdfast.messages import TextChunk, ToolMessage
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 
 
 async def cancelled_in_a_second(turn: hf.Turn, reason: str = "hung up") -> hf.TurnOutcome:
-    begun = time.monotonic()
-    assert await turn.cancel(reason) == "requested"
-    outcome = await turn.outcome(timeout=SOON)
-    assert time.monotonic() - begun < A_SECOND
+    async with stopwatch() as watch:
+        assert await turn.cancel(reason) == "requested"
+        outcome = await turn.outcome(timeout=SOON)
+    assert watch.seconds < A_SECOND
     assert (outcome.status, outcome.message) == ("cancelled", reason)
     return outcome
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 import msgspec
 import pytest
+from tests import proc
 from tests.patience import PATIENCE
 from tests.programs import Program
 
@@ -89,17 +90,6 @@ class Worker:
     def signal(self, number: signal.Signals) -> None:
         os.kill(self.pid, number)
 
-    def state(self) -> str:
-        return self._stat()[0]
-
-    def cpu(self) -> float:
-        """Processor time that it has used, in seconds."""
-        user, system = self._stat()[11:13]
-        return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
-
-    def _stat(self) -> list[str]:
-        return Path(f"/proc/{self.pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
-
 
 async def _until(condition: Callable[[], bool], what: str) -> None:
     deadline = time.monotonic() + PATIENCE
@@ -160,7 +150,7 @@ async def _stop(shop: Shop, worker: Worker) -> None:
     """Stop a process, not in the middle of a commit: there it would hold the lock of the file."""
     for attempt in range(50):
         worker.signal(signal.SIGSTOP)
-        await _until(lambda: worker.state() == "T", "it is stopped")
+        await _until(lambda: proc.state(worker.pid) == "T", "it is stopped")
         probe = asyncio.ensure_future(shop.runtime.store.open_journal(f"probe-{attempt}"))
         done, _ = await asyncio.wait([probe], timeout=0.5)
         if done:
@@ -286,9 +276,9 @@ async def test_a_process_that_was_fenced_off_rests_when_there_is_nothing_to_do(s
         _, stopped, _ = await _overtaken(shop, one, two)
         stopped.signal(signal.SIGCONT)
         await asyncio.sleep(1)  # what is measured is that nothing happens: there is no condition to wait for
-        before = stopped.cpu()
+        before = proc.worked(stopped.pid)
         await asyncio.sleep(1)
-        used = stopped.cpu() - before
+        used = proc.worked(stopped.pid) - before
     assert used < 0.4, f"{used:.2f} s of processor time in a second without work"
 
 

@@ -215,7 +215,7 @@ async def test_plain_functions_that_hang_do_not_keep_others_from_running() -> No
         free.wait(SOON)
         return "x"
 
-    @hf.tool(read_only=True, timeout=2)
+    @hf.tool(read_only=True, timeout=SOON)
     def quick() -> str:
         return "quick"
 

@@ -7,10 +7,11 @@ import os
 import subprocess
 import sys
 import threading
-from pathlib import Path
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests import proc
 from tests.behaviour.background import SESSION, agent_with, asked, result
 from tests.behaviour.talk import SOON, until
 
@@ -20,6 +21,7 @@ from holdfast.tools.processes import CallStopped
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells which processes belong together")
 
@@ -39,7 +41,7 @@ class Field:
         return [int(line) for line in told.read_text().split()] if told.exists() else []
 
     def alive(self) -> list[int]:
-        return [pid for pid in self.pids() if _runs(pid)]
+        return [pid for pid in self.pids() if proc.lives(pid)]
 
     async def begun(self) -> None:
         async def are_there() -> bool:
@@ -59,15 +61,8 @@ def field(tmp_path: Path) -> Iterator[Field]:
     made = Field(tmp_path)
     yield made
     for pid in made.alive():
-        os.kill(pid, 9)
-
-
-def _runs(pid: int) -> bool:
-    try:
-        state = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b") ")[2][:1]
-    except OSError:
-        return False
-    return state != b"Z"
+        with suppress(ProcessLookupError):
+            os.kill(pid, 9)
 
 
 def _plain(field: Field, **how: Any) -> Callable[[], str]:

@@ -14,6 +14,7 @@ from holdfast.messages import Message, ToolCall, ToolMessage, ToolResult
 from holdfast.testing import ScriptedModel, call, check, reply, text
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
     from pathlib import Path
 
     from holdfast.testing.scripted import ScriptItem
@@ -28,6 +29,7 @@ class Shop:
         self.done: list[str] = []
         self.reached = asyncio.Event()
         self.go_on = asyncio.Event()
+        self.free = threading.Event()
         self.most = 0
         self.now = 0
 
@@ -77,7 +79,7 @@ class Shop:
 
         @hf.tool(read_only=True, timeout=0.05)
         def slow_thread() -> str:
-            threading.Event().wait(0.3)
+            self.free.wait(SOON)
             return "late"
 
         @hf.tool(read_only=True, output_limit=10_000_000)
@@ -94,8 +96,10 @@ class Shop:
 
 
 @pytest.fixture
-async def shop() -> Shop:
-    return Shop()
+async def shop() -> AsyncIterator[Shop]:
+    made = Shop()
+    yield made
+    made.free.set()
 
 
 def results_of(messages: list[Message] | tuple[Message, ...]) -> list[ToolResult]:

@@ -105,10 +105,10 @@ async def test_what_bash_has_works(tmp_path: Path) -> None:
 
 
 async def test_a_command_that_takes_too_long_is_killed_and_what_it_said_is_kept(tmp_path: Path) -> None:
-    found = await ran(tmp_path, "trap '' TERM INT HUP; echo begun; sleep 60", timeout=0.5)
+    found = await ran(tmp_path, "trap '' TERM INT HUP; echo begun; sleep 60", timeout=2)
     assert found["exit_code"] is None
     assert found["output"] == "begun\n"
-    assert "killed after 0.5 s" in found["note"]
+    assert "killed after 2 s" in found["note"]
 
 
 async def test_the_model_may_ask_for_less_time(tmp_path: Path) -> None:

@@ -77,6 +77,11 @@ async def _month_of_hours(runtime: Runtime, clock: ManualClock, agent: hf.Agent)
         await started(runtime, "paid", n + 1)
         clock.advance(24 * HOUR)
 
+    async def at_rest() -> bool:
+        return runtime.active == 0 and not await runtime.store.work()
+
+    await until(at_rest)  # whoever has started the last one still writes it down
+
 
 async def test_a_pruned_trigger_is_shorter_and_stands_as_it_stood(tmp_path: Path) -> None:
     clock, agent = ManualClock(START), writer()

@@ -11,7 +11,7 @@ from tests import proc
 from tests.behaviour.approving import parked
 from tests.behaviour.background import SESSION, results, talkative
 from tests.behaviour.coding import Shop, came_to, said
-from tests.behaviour.talk import pairs_are_whole, until
+from tests.behaviour.talk import at_rest, pairs_are_whole, until
 from tests.sandboxed import needs_sandbox
 
 import holdfast as hf
@@ -228,11 +228,7 @@ async def test_a_long_pause_parks_the_turn_and_nobody_is_asked_about_it(shop: Sh
     async with hf.open(None, agents=[agent], clock=clock) as runtime:
         before = workers()
         turn = await began(runtime, agent)
-
-        async def rests() -> bool:
-            return await runtime.session(SESSION).status() == "waiting" and not runtime.active
-
-        await until(rests)
+        await at_rest(runtime, SESSION)
         assert (shop.done, await runtime.waits(SESSION)) == (["a"], [])
         assert workers() <= before
         clock.advance(3_600_000)
@@ -248,11 +244,7 @@ async def test_a_pause_that_was_over_is_not_broken_off_with_the_turn(shop: Shop)
     agent = shop.agent("import asyncio\nawait asyncio.sleep(3600)\nawait slow('a')")
     async with hf.open(None, agents=[agent], clock=clock) as runtime:
         turn = await began(runtime, agent)
-
-        async def rests() -> bool:
-            return await runtime.session(SESSION).status() == "waiting" and not runtime.active
-
-        await until(rests)
+        await at_rest(runtime, SESSION)
         clock.advance(3_600_000)
         runtime.gate_changed()
         await shop.begun.wait()

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import apsw
 import pytest
+from tests.behaviour.talk import at_rest
 from tests.patience import PATIENCE, processor_at_rest
 
 import holdfast as hf
@@ -20,13 +21,6 @@ if TYPE_CHECKING:
 
 def _plain(name: str = "plain") -> hf.Agent:
     return hf.Agent(name, model=ScriptedModel(lambda _: text("done")))
-
-
-async def _parked(runtime: hf.Runtime, session: str) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while runtime.active or await runtime.session(session).status() != "waiting":
-        assert time.monotonic() < deadline, "the session was not parked"
-        await asyncio.sleep(0.005)
 
 
 # ---- agents that are not known here ----------------------------------------------------------------------------------
@@ -116,7 +110,7 @@ async def _answered(database: Path) -> None:
     agent = _asking()
     async with hf.open(database, agents=[agent]) as runtime:
         await runtime.session("s", agent=agent).send("go")
-        await _parked(runtime, "s")
+        await at_rest(runtime, "s")
         (wait,) = await runtime.waits("s")
         token = runtime.wait_token("s", wait.name)
     async with hf.open(database, drive=False) as looking:
@@ -135,11 +129,11 @@ async def test_whoever_waited_already_is_told_why_too() -> None:
     async with hf.open_store(None) as store:
         async with hf.Runtime(store, [_asking()]) as runtime:
             await runtime.session("s", agent="asking").send("go")
-            await _parked(runtime, "s")
+            await at_rest(runtime, "s")
         async with hf.Runtime(store, [_asking(steps=1)]) as runtime:
             (wait,) = await runtime.waits("s")
             waiting = asyncio.create_task(runtime.session("s").turn("t1").outcome(timeout=PATIENCE))
-            await _parked(runtime, "s")
+            await at_rest(runtime, "s")
             await runtime.resolve(runtime.wait_token("s", wait.name), "yes")
             with pytest.raises(hf.ReplayMismatch):
                 await waiting
@@ -259,7 +253,7 @@ async def test_a_damaged_session_whose_wait_is_due_does_not_keep_the_engine_busy
     database, clock = tmp_path / "store.db", ManualClock()
     async with hf.open(database, agents=[_asking()], clock=clock) as runtime:
         await runtime.session("s", agent="asking").send("go")
-        await _parked(runtime, "s")
+        await at_rest(runtime, "s")
         await runtime.store.quarantine("s", "somebody found it damaged")
     clock.advance(2 * 86_400_000)
     async with hf.open(database, agents=[_asking()], clock=clock):
@@ -271,7 +265,7 @@ async def test_other_sessions_wait_and_go_on_beside_a_damaged_one_whose_wait_is_
     async with hf.open(database, agents=[_asking()], clock=clock) as runtime:
         for session in ("s", "other"):
             await runtime.session(session, agent="asking").send("go")
-            await _parked(runtime, session)
+            await at_rest(runtime, session)
         await runtime.store.quarantine("s", "somebody found it damaged")
     clock.advance(2 * 86_400_000)
     async with hf.open(database, agents=[_asking()], clock=clock) as runtime:

@@ -7,6 +7,7 @@ import time
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
+from tests.behaviour.talk import at_rest
 from tests.patience import PATIENCE, processor_at_rest, stopwatch
 
 import holdfast as hf
@@ -36,14 +37,6 @@ def _agent(seconds: float) -> hf.Agent:
         return call(ask_editor, seconds=seconds)
 
     return hf.Agent("asking", model=ScriptedModel(reply), tools=[ask_editor], policy=[hf.allow("*")])
-
-
-async def _parked(runtime: hf.Runtime, *sessions: str) -> None:
-    """Wait until these sessions are parked and nobody drives them."""
-    deadline = time.monotonic() + PATIENCE
-    while runtime.active or {await runtime.session(session).status() for session in sessions} != {"waiting"}:
-        assert time.monotonic() < deadline, "the sessions were not parked"
-        await asyncio.sleep(0.005)
 
 
 async def test_a_wait_that_nobody_answers_expires_and_the_turn_goes_on(tmp_path: Path) -> None:
@@ -88,7 +81,7 @@ async def test_a_wait_that_expired_while_no_process_ran_ends_at_the_next_opening
     agent, clock = _agent(3600), ManualClock()
     async with hf.open(tmp_path / "store.db", agents=[agent], clock=clock) as runtime:
         await runtime.session("s", agent=agent).send("go")
-        await _parked(runtime, "s")
+        await at_rest(runtime, "s")
     clock.advance(round(timedelta(days=2) / timedelta(milliseconds=1)))
     async with hf.open(tmp_path / "store.db", agents=[agent], clock=clock) as runtime:
         outcome = await runtime.session("s").turn("t1").outcome(timeout=PATIENCE)
@@ -99,11 +92,11 @@ async def test_a_wait_keeps_its_deadline_over_a_restart(tmp_path: Path) -> None:
     agent, clock = _agent(3600), ManualClock()
     async with hf.open(tmp_path / "store.db", agents=[agent], clock=clock) as runtime:
         await runtime.session("s", agent=agent).send("go")
-        await _parked(runtime, "s")
+        await at_rest(runtime, "s")
         (before,) = await runtime.waits("s")
     clock.advance(1_000_000)
     async with hf.open(tmp_path / "store.db", agents=[agent], clock=clock) as runtime:
-        await _parked(runtime, "s")
+        await at_rest(runtime, "s")
         assert [wait.deadline for wait in await runtime.waits("s")] == [before.deadline]
 
 
@@ -111,7 +104,7 @@ async def test_a_wait_that_was_answered_while_no_process_drove_goes_on_at_the_ne
     agent = _agent(3600)
     async with hf.open(tmp_path / "store.db", agents=[agent]) as runtime:
         await runtime.session("s", agent=agent).send("go")
-        await _parked(runtime, "s")
+        await at_rest(runtime, "s")
     async with hf.open(tmp_path / "store.db", drive=False) as looking:
         (wait,) = await looking.waits("s")
         await looking.resolve(looking.wait_token("s", wait.name), "yes")
@@ -126,7 +119,7 @@ async def test_an_answer_given_elsewhere_wakes_the_session_here(tmp_path: Path) 
         hf.open(tmp_path / "store.db", drive=False) as other,
     ):
         turn = await runtime.session("s", agent=agent).send("go")
-        await _parked(runtime, "s")
+        await at_rest(runtime, "s")
         (wait,) = await other.waits("s")
         async with stopwatch() as watch:
             await other.resolve(other.wait_token("s", wait.name), "yes")
@@ -154,7 +147,7 @@ async def test_parked_sessions_hold_no_task(tmp_path: Path) -> None:
     async with hf.open(tmp_path / "store.db", agents=[agent]) as runtime:
         before = await _tasks()
         turns = [turn async for turn in _open_many(runtime, agent)]
-        await _parked(runtime, *(turn.session for turn in turns))
+        await at_rest(runtime, *(turn.session for turn in turns))
         assert await _tasks() == before
 
 
@@ -162,7 +155,7 @@ async def test_parked_sessions_hold_no_lease(tmp_path: Path) -> None:
     agent = _agent(3600)
     async with hf.open(tmp_path / "store.db", agents=[agent]) as runtime:
         turns = [turn async for turn in _open_many(runtime, agent)]
-        await _parked(runtime, *(turn.session for turn in turns))
+        await at_rest(runtime, *(turn.session for turn in turns))
         leases = [await runtime.store.claim(turn.session) for turn in turns]  # LeaseHeld if anybody had one
         for lease in leases:
             await runtime.store.release(lease)
@@ -172,7 +165,7 @@ async def test_parked_sessions_are_no_work(tmp_path: Path) -> None:
     agent = _agent(3600)
     async with hf.open(tmp_path / "store.db", agents=[agent]) as runtime:
         turns = [turn async for turn in _open_many(runtime, agent)]
-        await _parked(runtime, *(turn.session for turn in turns))
+        await at_rest(runtime, *(turn.session for turn in turns))
         assert await runtime.store.work() == []
 
 
@@ -180,7 +173,7 @@ async def test_parked_sessions_keep_no_live_events(tmp_path: Path) -> None:
     agent = _agent(3600)
     async with hf.open(tmp_path / "store.db", agents=[agent]) as runtime:
         turns = [turn async for turn in _open_many(runtime, agent)]
-        await _parked(runtime, *(turn.session for turn in turns))
+        await at_rest(runtime, *(turn.session for turn in turns))
         assert list(runtime.rings) == []
 
 
@@ -199,6 +192,6 @@ async def test_a_runtime_without_work_burns_no_cpu(tmp_path: Path) -> None:
     agent = _agent(3600)
     async with hf.open(tmp_path / "store.db", agents=[agent]) as runtime:
         await runtime.session("s", agent=agent).send("go")
-        await _parked(runtime, "s")
+        await at_rest(runtime, "s")
         await _tasks()
         assert await processor_at_rest() < 0.1

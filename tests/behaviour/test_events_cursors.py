@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, get_args
 
 import pytest
 from tests.behaviour.played import Gate, PlayedModel
+from tests.behaviour.talk import at_rest
 from tests.patience import PATIENCE
 
 import holdfast as hf
@@ -74,18 +75,11 @@ def _ends(event: hf.Event) -> bool:
     return isinstance(event, TERMINAL)
 
 
-async def _idle(runtime: hf.Runtime) -> None:
-    """Nothing is driven any more."""
-    async with asyncio.timeout(PATIENCE):
-        while runtime.active:  # noqa: ASYNC110  there is no event for it
-            await asyncio.sleep(0.001)
-
-
 async def _finished(runtime: hf.Runtime, agent: hf.Agent) -> list[hf.Event]:
     """All events of a turn that is over, drive included."""
     turn = await runtime.session("s", agent=agent).send("hello")
     found = await _until(turn.events(), _ends)
-    await _idle(runtime)
+    await at_rest(runtime)
     return found
 
 
@@ -322,7 +316,7 @@ async def test_an_observer_that_came_before_the_turn_and_reads_after_it_has_its_
         await _until(events, _ends)  # from here on it does not read
         turn = await session.send("more")
         await turn.outcome()
-        await _idle(runtime)
+        await at_rest(runtime)
         found = await _until(events, _ends)
         assert any(isinstance(event, hf.TextDelta | hf.Gap) for event in found)
 

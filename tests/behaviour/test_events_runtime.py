@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, get_args
 
 import msgspec
 import pytest
+from tests.behaviour.talk import at_rest
 from tests.patience import PATIENCE
 
 import holdfast as hf
@@ -57,19 +58,12 @@ def _ended(turns: int) -> Callable[[list[hf.Event]], bool]:
     return lambda found: sum(isinstance(event, TERMINAL) for event in found) == turns
 
 
-async def _idle(runtime: hf.Runtime) -> None:
-    """Nothing is driven any more."""
-    async with asyncio.timeout(PATIENCE):
-        while runtime.active:  # noqa: ASYNC110  there is no event for it
-            await asyncio.sleep(0.001)
-
-
 async def _work(runtime: hf.Runtime, agent: hf.Agent, sessions: int, turns: int = 1) -> None:
     """Several sessions at once, to their end."""
     for n in range(turns):
         sent = [await runtime.session(f"s{m}", agent=agent).send(f"question {n}") for m in range(sessions)]
         await asyncio.gather(*(turn.outcome(timeout=PATIENCE) for turn in sent))
-    await _idle(runtime)
+    await at_rest(runtime)
 
 
 # ---- order and completeness ------------------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.behaviour.talk import until
 
 from holdfast import crashpoints
 from holdfast.errors import MemoryCorrupt
@@ -477,12 +478,6 @@ async def test_a_folder_that_is_a_file_is_a_named_error(world: World) -> None:
 
 
 # ---- following -------------------------------------------------------------------------------------------------------
-
-
-async def until(condition: Callable[[], object]) -> None:
-    async with asyncio.timeout(10):
-        while not condition():  # noqa: ASYNC110  files change without telling
-            await asyncio.sleep(0.01)
 
 
 async def _until_value(world: World, key: str, value: str | None) -> None:

@@ -12,6 +12,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.behaviour.talk import until
 from tests.patience import PATIENCE
 
 import holdfast as hf
@@ -20,7 +21,6 @@ from holdfast.testing import ScriptedModel, call, text
 from holdfast.tools import Bound
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
 pytestmark = pytest.mark.skipif(sandbox_problem() is not None, reason=f"no sandbox: {sandbox_problem()}")
@@ -31,12 +31,6 @@ async def ran(workspace: Path, command: str, **given: Any) -> dict[str, Any]:
     bound = tool.bind({"command": command})
     assert isinstance(bound, Bound)
     return await tool.invoke(bound)
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(PATIENCE):
-        while not condition():  # noqa: ASYNC110  it is about another process
-            await asyncio.sleep(0.01)
 
 
 async def test_a_command_gives_its_exit_code_and_its_output(tmp_path: Path) -> None:

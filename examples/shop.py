@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import holdfast as hf
-from holdfast.events import events_of
 from holdfast.messages import StreamEnd
+from holdfast.observed import events_of
 from holdfast.testing import ScriptedModel, call, check, delayed, stream
 
 if TYPE_CHECKING:

@@ -5,12 +5,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import HealthCheck, settings
 from tests.programs import Forked, Fresh
 
 if TYPE_CHECKING:
     from collections.abc import Generator
 
     from tests.programs import Programs
+
+# The same examples each time, however long they take: what is said about a change does not hang on chance, nor on what
+# else the machine does. `--hypothesis-profile default` looks for new ones.
+settings.register_profile("same", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("same")
 
 
 @pytest.fixture(scope="session", params=[Forked, pytest.param(Fresh, marks=pytest.mark.torture)])

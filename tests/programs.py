@@ -17,15 +17,17 @@ import socket
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Protocol, TypeAlias
+
+from tests.patience import PATIENCE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 ROOT = Path(__file__).parents[1]
-PATIENCE = 20.0
 Done: TypeAlias = "subprocess.CompletedProcess[str]"
 
 
@@ -220,7 +222,8 @@ class Child:
     def send_signal(self, sig: int) -> None:
         """Send a signal, if it still runs."""
         if self.poll() is None:
-            os.kill(self.pid, sig)
+            with suppress(ProcessLookupError):  # it may have ended since
+                os.kill(self.pid, sig)
 
     def kill(self) -> None:
         self.send_signal(signal.SIGKILL)

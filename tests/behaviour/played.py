@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+from tests.patience import PATIENCE
+
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     import holdfast as hf
-
-PATIENCE = 10.0
 
 
 class Gate:

@@ -8,13 +8,14 @@ import pty
 import shutil
 import signal
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from copy import copy
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tests.programs import PATIENCE, Program, run
+from tests.patience import PATIENCE
+from tests.programs import Program, run
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
@@ -105,4 +106,5 @@ class Shell:
         ended = {os.getpid(), *(process.pid for process in self._started)}
         for line in self.ps() if self.begun() else []:
             if line.get("pid") and line["pid"] not in ended:  # what was detached
-                os.kill(line["pid"], signal.SIGKILL)
+                with suppress(ProcessLookupError):  # it may have ended since
+                    os.kill(line["pid"], signal.SIGKILL)

@@ -6,6 +6,8 @@ import asyncio
 import threading
 from typing import TYPE_CHECKING, Any
 
+from tests.patience import PATIENCE
+
 import holdfast as hf
 from holdfast.testing import ScriptedModel
 
@@ -14,7 +16,7 @@ if TYPE_CHECKING:
 
     from holdfast.testing.scripted import ScriptItem
 
-SOON = 5.0
+SOON = PATIENCE
 A_SECOND = 1.0
 
 

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.behaviour.approving import ASKING, CALL, Shop, asked_once, ended, parked, sent, told
 from tests.behaviour.background import SESSION
-from tests.behaviour.talk import PATIENCE, SOON, until
+from tests.behaviour.talk import SOON, until
+from tests.patience import PATIENCE
 
 import holdfast as hf
 from holdfast.errors import ApprovalClosed, ApprovalUnknown

@@ -6,6 +6,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.behaviour.talk import SOON
 
 import holdfast as hf
 from holdfast.errors import PayloadTooLarge
@@ -14,7 +15,6 @@ from holdfast.testing import ManualClock, ScriptedModel, call, check, text
 if TYPE_CHECKING:
     from pathlib import Path
 
-SOON = 5.0
 PICTURE = b"\x89PNG\r\n\x1a\n and the rest"
 DAYS = 86_400_000
 

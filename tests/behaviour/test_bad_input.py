@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import msgspec
 import pytest
+from tests.patience import PATIENCE
 
 import holdfast
 from holdfast import Boundary, Effect, Repeat, Store, StoreLimits, drive, open_store
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from holdfast.store import Lease
 
 LIMITS = StoreLimits(record_bytes=10_000, input_bytes=5_000, blob_bytes=20_000)
-PATIENCE = 2.0
 
 BAD_IDS: list[Any] = [
     *("", "x" * 257, "x" * 10_000, ".", "..", "a/../b", "../b", "a//b", "/", "a\\..\\b", " a", "a\n"),

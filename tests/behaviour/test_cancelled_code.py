@@ -40,6 +40,22 @@ async def _forever(_: hf.EffectContext) -> object:
     return None
 
 
+class Clockwork:
+    """A time limit that passes when the effect within it has begun, and soon where that is only replayed."""
+
+    def __init__(self) -> None:
+        self.begun = False
+
+    def limit(self) -> asyncio.Timeout:
+        self._limit = asyncio.timeout(0.02 if self.begun else None)
+        return self._limit
+
+    async def forever(self, effect: hf.EffectContext) -> object:
+        self.begun = True
+        self._limit.reschedule(asyncio.get_running_loop().time())
+        return await _forever(effect)
+
+
 async def _kinds(store: Store) -> list[str]:
     return [type(entry.record).__name__ for entry in await store.read("j")]
 
@@ -77,12 +93,12 @@ async def test_clean_up_code_of_a_cancelled_drive_performs_nothing_and_the_next_
 
 @pytest.mark.parametrize("repeat", [hf.Repeat.KEYED, hf.Repeat.NEVER])
 async def test_a_timeout_around_an_effect_takes_the_same_way_on_replay(store: Store, repeat: hf.Repeat) -> None:
-    stop = True
+    stop, time = True, Clockwork()
 
     async def body(ctx: hf.Boundary) -> object:
         try:
-            async with asyncio.timeout(0.02):
-                return await ctx.effect("tool_call", "slow", _forever, repeat=repeat)
+            async with time.limit():
+                return await ctx.effect("tool_call", "slow", time.forever, repeat=repeat)
         except TimeoutError:
             answer = await ctx.step("fallback", _echo, "fallback")
         if stop:
@@ -98,12 +114,13 @@ async def test_a_timeout_around_an_effect_takes_the_same_way_on_replay(store: St
 
 
 async def test_a_timeout_around_a_group_takes_the_same_way_on_replay(store: Store) -> None:
-    stop = True
+    stop, time = True, Clockwork()
 
     async def body(ctx: hf.Boundary) -> object:
         try:
-            async with asyncio.timeout(0.02):
-                return await ctx.all("g", [hf.Effect("a", _forever), hf.Effect("b", _forever, repeat=hf.Repeat.FREE)])
+            async with time.limit():
+                members = [hf.Effect("a", time.forever), hf.Effect("b", _forever, repeat=hf.Repeat.FREE)]
+                return await ctx.all("g", members)
         except TimeoutError:
             answer = await ctx.step("fallback", _echo, "fallback")
         if stop:

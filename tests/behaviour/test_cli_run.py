@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import apsw
 import pytest
-from tests.behaviour.shell import PATIENCE
+from tests.patience import PATIENCE
 
 if TYPE_CHECKING:
     from tests.behaviour.shell import Shell
@@ -261,6 +261,7 @@ def test_ctrl_c_twice_leaves_at_once_and_says_how_to_go_on(shell: Shell) -> None
     running = shell.start("run", "agents.py:gated", "hello", "--as", "s")
     shell.until(shell.begun)
     locker: Any = apsw.Connection(str(shell.folder / "holdfast.db"))
+    locker.set_busy_timeout(20_000)
     locker.execute("BEGIN IMMEDIATE")  # so that the first Ctrl-C can't be carried out yet
     running.send_signal(signal.SIGINT)
     assert running.stderr is not None

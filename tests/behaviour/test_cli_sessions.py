@@ -8,7 +8,7 @@ import signal
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.behaviour.shell import PATIENCE
+from tests.patience import PATIENCE
 
 import holdfast as hf
 from holdfast.testing import ScriptedModel

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 from tests.behaviour.background import SESSION, Held, agent_with, asked, ended_task, the_task
-from tests.behaviour.shell import PATIENCE
 from tests.behaviour.talk import until
+from tests.patience import PATIENCE
 
 import holdfast as hf
 from holdfast.store import open_store

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.behaviour.background import SESSION, results, talkative
 from tests.behaviour.coding import ASKING, Shop, program, said
-from tests.behaviour.talk import until
+from tests.behaviour.talk import at_rest
 from tests.sandboxed import needs_sandbox
 
 import holdfast as hf
@@ -50,13 +50,6 @@ def desk() -> Desk:
     return Desk()
 
 
-async def parked(runtime: Runtime) -> None:
-    async def waits() -> bool:
-        return await runtime.session(SESSION).status() == "waiting" and not runtime.active
-
-    await until(waits)
-
-
 async def read_by_model(runtime: Runtime) -> list[Any]:
     return [result.content for result in results(await runtime.session(SESSION).history())]
 
@@ -68,7 +61,7 @@ async def test_a_call_of_a_program_may_get_its_result_from_outside(desk: Desk) -
     agent = desk.agent("a = await price('abc')\n[a, await ask('x')]")
     async with hf.open(None, agents=[agent]) as runtime:
         turn = await runtime.session(SESSION, agent=agent).send("go")
-        await parked(runtime)
+        await at_rest(runtime, SESSION)
         await runtime.resolve(desk.keys[0], {"ok": True})
         await turn.outcome(timeout=10)
         ((read,), done) = await read_by_model(runtime), desk.done
@@ -84,7 +77,7 @@ async def test_a_result_from_outside_may_come_after_a_restart(options: dict[str,
     agent = desk.agent("[await ask('x'), await price('abc')]")
     async with hf.open(tmp_path / "s.db", agents=[agent]) as runtime:
         await runtime.session(SESSION, agent=agent).send("go")
-        await parked(runtime)
+        await at_rest(runtime, SESSION)
     async with hf.open(tmp_path / "s.db", drive=False) as outside:
         await outside.resolve(desk.keys[0], "yes")
     async with hf.open(tmp_path / "s.db", agents=[agent]) as runtime:
@@ -100,7 +93,7 @@ async def test_a_call_that_waits_for_its_result_does_not_hold_up_the_others_of_a
     agent = desk.agent(source)
     async with hf.open(None, agents=[agent]) as runtime:
         turn = await runtime.session(SESSION, agent=agent).send("go")
-        await parked(runtime)
+        await at_rest(runtime, SESSION)
         assert desk.done == ["x", "y", "abc"]
         for key, answer in zip(reversed(desk.keys), ("second", "first"), strict=True):
             await runtime.resolve(key, answer)
@@ -124,7 +117,7 @@ async def test_of_a_call_that_was_asked_outside_nobody_knows_when_its_program_is
     agent = desk.agent("await ask('x')")
     async with hf.open(tmp_path / "s.db", agents=[agent]) as runtime:
         await runtime.session(SESSION, agent=agent).send("go")
-        await parked(runtime)
+        await at_rest(runtime, SESSION)
     async with hf.open(tmp_path / "s.db", agents=[agent]) as runtime:
         turn = runtime.session(SESSION).turn("t1")
         await turn.cancel("enough")

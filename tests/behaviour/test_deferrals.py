@@ -8,16 +8,14 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.behaviour.background import results
+from tests.behaviour.talk import SOON, at_rest, until
 
 import holdfast as hf
-from holdfast.messages import ToolMessage, ToolResult
 from holdfast.testing import ManualClock, ScriptedModel, call, check, text
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
     from pathlib import Path
-
-SOON = 5.0
 
 
 @dataclass
@@ -53,24 +51,6 @@ def _agent(*tools: hf.Tool[..., Any], script: Any = None) -> hf.Agent:
     return hf.Agent("a", model=model, tools=list(tools), policy=[hf.allow("*")])
 
 
-async def _results(session: hf.Session) -> list[ToolResult]:
-    history = await session.history()
-    return [result for message in history if isinstance(message, ToolMessage) for result in message.results]
-
-
-async def _until(condition: Callable[[], Awaitable[bool]]) -> None:
-    async with asyncio.timeout(SOON):
-        while not await condition():  # noqa: ASYNC110  what is awaited is in the store
-            await asyncio.sleep(0.002)
-
-
-async def _parked(runtime: hf.Runtime, session: str = "s") -> None:
-    async def is_parked() -> bool:
-        return await runtime.session(session).status() == "waiting" and not runtime.active
-
-    await _until(is_parked)
-
-
 # ---- answers ---------------------------------------------------------------------------------------------------------
 
 
@@ -80,10 +60,10 @@ async def test_the_result_of_a_call_is_what_is_given_later() -> None:
     async with hf.open(None, agents=[agent]) as runtime:
         session = runtime.session("s", agent=agent)
         turn = await session.send("x")
-        await _parked(runtime)
+        await at_rest(runtime, "s")
         assert (await runtime.resolve(desk.keys[0], {"ok": True})).won
         await turn.outcome(timeout=SOON)
-        assert [(result.state, result.content) for result in await _results(session)] == [("ok", {"ok": True})]
+        assert [(result.state, result.content) for result in results(await session.history())] == [("ok", {"ok": True})]
         assert await check(runtime.store) == []
 
 
@@ -92,7 +72,7 @@ async def test_the_tool_is_not_called_again_when_the_answer_comes() -> None:
     agent = _agent(desk.tool(idempotent=True))
     async with hf.open(None, agents=[agent]) as runtime:
         turn = await runtime.session("s", agent=agent).send("x")
-        await _parked(runtime)
+        await at_rest(runtime, "s")
         await runtime.resolve(desk.keys[0], 1)
         await turn.outcome(timeout=SOON)
         assert len(desk.keys) == 1
@@ -103,14 +83,14 @@ async def test_a_parked_deferral_goes_on_in_another_process(tmp_path: Path) -> N
     agent = _agent(desk.tool())
     async with hf.open(tmp_path / "s.db", agents=[agent]) as runtime:
         await runtime.session("s", agent=agent).send("x")
-        await _parked(runtime)
+        await at_rest(runtime, "s")
     async with hf.open(tmp_path / "s.db", drive=False) as outside:
         assert (await outside.resolve(desk.keys[0], "later")).won
     agent = _agent(desk.tool())
     async with hf.open(tmp_path / "s.db", agents=[agent]) as runtime:
         session = runtime.session("s", agent=agent)
         await session.turn("t1").outcome(timeout=SOON)
-        assert [result.content for result in await _results(session)] == ["later"]
+        assert [result.content for result in results(await session.history())] == ["later"]
     assert len(desk.keys) == 1
 
 
@@ -128,7 +108,7 @@ async def test_an_answer_that_comes_before_the_tool_has_returned_counts() -> Non
         runtimes.append(runtime)
         session = runtime.session("s", agent=agent)
         await (await session.send("x")).outcome(timeout=SOON)
-        assert [result.content for result in await _results(session)] == ["at once"]
+        assert [result.content for result in results(await session.history())] == ["at once"]
 
 
 async def test_the_first_answer_counts_and_the_second_is_told_so() -> None:
@@ -137,13 +117,13 @@ async def test_the_first_answer_counts_and_the_second_is_told_so() -> None:
     async with hf.open(None, agents=[agent]) as runtime:
         session = runtime.session("s", agent=agent)
         turn = await session.send("x")
-        await _parked(runtime)
+        await at_rest(runtime, "s")
         settled = await asyncio.gather(*(runtime.resolve(desk.keys[0], number) for number in range(5)))
         assert [settlement.won for settlement in settled] == [True, False, False, False, False]
         await turn.outcome(timeout=SOON)
         late = await runtime.resolve(desk.keys[0], 9)
         assert (late.won, late.wait.payload) == (False, b"0")
-        assert [result.content for result in await _results(session)] == [0]
+        assert [result.content for result in results(await session.history())] == [0]
 
 
 async def test_a_forged_key_answers_nothing() -> None:
@@ -151,7 +131,7 @@ async def test_a_forged_key_answers_nothing() -> None:
     agent = _agent(desk.tool())
     async with hf.open(None, agents=[agent]) as runtime:
         await runtime.session("s", agent=agent).send("x")
-        await _parked(runtime)
+        await at_rest(runtime, "s")
         head, _, signature = desk.keys[0].rpartition(".")
         forged = f"{head}.{signature[:-4]}AAAA"
         with pytest.raises(hf.WaitUnknown):
@@ -165,10 +145,10 @@ async def test_a_failure_can_be_given_in_place_of_an_answer() -> None:
     async with hf.open(None, agents=[agent]) as runtime:
         session = runtime.session("s", agent=agent)
         turn = await session.send("x")
-        await _parked(runtime)
+        await at_rest(runtime, "s")
         assert (await runtime.resolve(desk.keys[0], error="the printer burns")).won
         await turn.outcome(timeout=SOON)
-        (result,) = await _results(session)
+        (result,) = results(await session.history())
         assert (result.state, result.content) == ("error", "WaitFailed: the printer burns")
 
 
@@ -193,10 +173,10 @@ async def test_a_failure_can_be_given_to_a_tool_that_waits() -> None:
     async with hf.open(None, agents=[agent]) as runtime:
         session = runtime.session("s", agent=agent)
         turn = await session.send("x")
-        await _parked(runtime)
+        await at_rest(runtime, "s")
         await runtime.resolve(tokens[0], error="closed today")
         await turn.outcome(timeout=SOON)
-        assert [result.content for result in await _results(session)] == ["no: closed today"]
+        assert [result.content for result in results(await session.history())] == ["no: closed today"]
 
 
 async def test_a_large_answer_is_kept_whole() -> None:
@@ -205,10 +185,10 @@ async def test_a_large_answer_is_kept_whole() -> None:
     async with hf.open(None, agents=[agent]) as runtime:
         session = runtime.session("s", agent=agent)
         turn = await session.send("x")
-        await _parked(runtime)
+        await at_rest(runtime, "s")
         await runtime.resolve(desk.keys[0], "y" * 100_000)
         await turn.outcome(timeout=SOON)
-        assert [len(result.content) for result in await _results(session)] == [100_000]
+        assert [len(result.content) for result in results(await session.history())] == [100_000]
         assert await check(runtime.store) == []
 
 
@@ -231,12 +211,12 @@ async def test_an_answer_that_is_no_result_of_the_tool_is_refused_and_a_better_o
     async with hf.open(None, agents=[agent]) as runtime:
         session = runtime.session("s", agent=agent)
         turn = await session.send("x")
-        await _parked(runtime)
+        await at_rest(runtime, "s")
         with pytest.raises(hf.AnswerInvalid, match="'judge': ok"):
             await runtime.resolve(desk.keys[0], {"ok": "maybe"})
         assert (await runtime.resolve(desk.keys[0], {"ok": True})).won
         await turn.outcome(timeout=SOON)
-        assert [result.content for result in await _results(session)] == [{"ok": True}]
+        assert [result.content for result in results(await session.history())] == [{"ok": True}]
 
 
 async def test_an_answer_taken_where_the_tool_is_not_known_is_checked_when_it_is_used(tmp_path: Path) -> None:
@@ -245,11 +225,11 @@ async def test_an_answer_taken_where_the_tool_is_not_known_is_checked_when_it_is
     async with hf.open(tmp_path / "s.db", agents=[agent]) as runtime:
         session = runtime.session("s", agent=agent)
         turn = await session.send("x")
-        await _parked(runtime)
+        await at_rest(runtime, "s")
         async with hf.open(tmp_path / "s.db", drive=False, mirror=False) as outside:
             assert (await outside.resolve(desk.keys[0], "yes")).won
         await turn.outcome(timeout=SOON)
-        (result,) = await _results(session)
+        (result,) = results(await session.history())
         assert result.state == "error"
         assert "AnswerInvalid: what was answered is no result of judge" in result.content
 
@@ -266,11 +246,11 @@ async def test_the_deferral_of_another_call_is_an_error() -> None:
     async with hf.open(None, agents=[agent]) as runtime:
         session = runtime.session("s", agent=agent)
         turn = await session.send("x")
-        await _parked(runtime)
+        await at_rest(runtime, "s")
         await runtime.resolve(kept[0].key, "mine")
         assert not (await runtime.resolve(kept[1].key, "yours")).won
         await turn.outcome(timeout=SOON)
-        first, second = await _results(session)
+        first, second = results(await session.history())
         assert first.content == "mine"
         assert "deferral of another call" in second.content
 
@@ -284,7 +264,7 @@ async def test_a_deferral_tells_its_deadline() -> None:
     agent = _agent(desk.tool(timeout=timedelta(days=2)))
     async with hf.open(None, agents=[agent], clock=clock) as runtime:
         await runtime.session("s", agent=agent).send("x")
-        await _parked(runtime)
+        await at_rest(runtime, "s")
         assert desk.deadlines[0].timestamp() * 1000 == clock.read().wall + 2 * 86_400_000
 
 
@@ -305,7 +285,7 @@ async def test_when_nobody_answers_the_result_is_an_error_or_the_default(
     async with hf.open(None, agents=[agent]) as runtime:
         session = runtime.session("s", agent=agent)
         await (await session.send("x")).outcome(timeout=SOON)
-        assert [(result.state, result.content) for result in await _results(session)] == [(state, content)]
+        assert [(result.state, result.content) for result in results(await session.history())] == [(state, content)]
         late = await runtime.resolve(desk.keys[0], 1)
         assert (late.won, late.wait.state) == (False, "expired")
         assert await check(runtime.store) == []
@@ -317,13 +297,13 @@ async def test_a_default_is_known_in_the_process_that_finds_the_time_is_up(tmp_p
     agent = _agent(desk.tool(timeout=60, default="nobody"))
     async with hf.open(tmp_path / "s.db", agents=[agent], clock=clock) as runtime:
         await runtime.session("s", agent=agent).send("x")
-        await _parked(runtime)
+        await at_rest(runtime, "s")
     clock.advance(61_000)
     agent = _agent(desk.tool(timeout=60, default="nobody"))
     async with hf.open(tmp_path / "s.db", agents=[agent], clock=clock) as runtime:
         session = runtime.session("s", agent=agent)
         await session.turn("t1").outcome(timeout=SOON)
-        assert [result.content for result in await _results(session)] == ["nobody"]
+        assert [result.content for result in results(await session.history())] == ["nobody"]
 
 
 async def test_a_default_that_has_no_json_form_is_refused_where_it_is_given() -> None:
@@ -331,7 +311,7 @@ async def test_a_default_that_has_no_json_form_is_refused_where_it_is_given() ->
     async with hf.open(None, agents=[agent]) as runtime:
         session = runtime.session("s", agent=agent)
         await (await session.send("x")).outcome(timeout=SOON)
-        (result,) = await _results(session)
+        (result,) = results(await session.history())
         assert result.state == "error"
 
 
@@ -344,12 +324,12 @@ async def test_cancelling_the_turn_closes_the_deferral() -> None:
     async with hf.open(None, agents=[agent]) as runtime:
         session = runtime.session("s", agent=agent)
         turn = await session.send("x")
-        await _parked(runtime)
+        await at_rest(runtime, "s")
         await turn.cancel("enough")
         await turn.outcome(timeout=SOON)
         late = await runtime.resolve(desk.keys[0], 1)
         assert (late.won, late.wait.state) == (False, "cancelled")
-        assert [result.state for result in await _results(session)] == ["unknown"]  # it has asked somebody
+        assert [result.state for result in results(await session.history())] == ["unknown"]  # it has asked somebody
         assert await check(runtime.store) == []
 
 
@@ -364,7 +344,7 @@ async def test_cancelling_the_turn_closes_what_a_tool_waits_for() -> None:
     agent = _agent(waits)
     async with hf.open(None, agents=[agent]) as runtime:
         turn = await runtime.session("s", agent=agent).send("x")
-        await _parked(runtime)
+        await at_rest(runtime, "s")
         await turn.cancel("enough")
         await turn.outcome(timeout=SOON)
         assert not (await runtime.resolve(tokens[0], 1)).won
@@ -383,7 +363,7 @@ async def test_a_tool_that_fails_after_it_has_deferred_closes_it() -> None:
     async with hf.open(None, agents=[agent]) as runtime:
         session = runtime.session("s", agent=agent)
         await (await session.send("x")).outcome(timeout=SOON)
-        assert [result.content for result in await _results(session)] == ["OSError: no post today"]
+        assert [result.content for result in results(await session.history())] == ["OSError: no post today"]
         assert not (await runtime.resolve(keys[0], 1)).won
 
 
@@ -397,13 +377,13 @@ async def test_calls_side_by_side_are_all_asked_at_once_and_get_each_their_own_a
     async with hf.open(None, agents=[agent]) as runtime:
         session = runtime.session("s", agent=agent)
         turn = await session.send("x")
-        await _parked(runtime)
+        await at_rest(runtime, "s")
         assert len(set(desk.keys)) == 3
         for key, place in reversed(list(zip(desk.keys, desk.calls, strict=True))):
             assert (await runtime.resolve(key, place)).won
             await asyncio.sleep(0)
         await turn.outcome(timeout=SOON)
-        assert [result.content for result in await _results(session)] == sorted(desk.calls)
+        assert [result.content for result in results(await session.history())] == sorted(desk.calls)
         assert len(desk.keys) == 3
         assert await check(runtime.store) == []
 
@@ -419,13 +399,13 @@ async def test_a_call_in_the_background_can_be_deferred() -> None:
         async def waits() -> bool:
             return (await runtime.tasks.task(line.id)).status == "waiting"
 
-        await _until(waits)
+        await until(waits)
         assert (await runtime.resolve(desk.keys[0], "found it")).won
 
         async def told() -> bool:
             return getattr((await session.history())[-1], "text", "") == "told"
 
-        await _until(told)
+        await until(told)
         assert "found it" in getattr((await session.history())[-2], "text", "")
         assert await check(runtime.store) == []
 
@@ -440,9 +420,9 @@ async def test_cancelling_a_task_closes_its_deferral() -> None:
         async def stands(status: str) -> bool:
             return (await runtime.tasks.task(line.id)).status == status
 
-        await _until(lambda: stands("waiting"))
+        await until(lambda: stands("waiting"))
         await runtime.tasks.cancel(line.id, "enough")
-        await _until(lambda: stands("cancelled"))
+        await until(lambda: stands("cancelled"))
         assert not (await runtime.resolve(desk.keys[0], 1)).won
 
 
@@ -463,7 +443,7 @@ async def test_a_sub_agent_can_wait_for_an_answer() -> None:
         async def asked() -> bool:
             return bool(desk.keys)
 
-        await _until(asked)
+        await until(asked)
         assert (await runtime.resolve(desk.keys[0], "blue")).won
         assert (await turn.outcome(timeout=SOON)).text == "blue"
 
@@ -480,12 +460,12 @@ async def test_of_calls_that_wait_when_the_turn_is_cancelled_none_counts_as_not_
     agent = _agent(desk.tool(**kind), script=[[call("ask"), call("ask"), call("ask")], text("done")])
     async with hf.open(tmp_path / "s.db", agents=[agent]) as runtime:
         await runtime.session("s", agent=agent).send("x")
-        await _parked(runtime)
+        await at_rest(runtime, "s")
     async with hf.open(tmp_path / "s.db", agents=[agent]) as runtime:
         turn = runtime.session("s", agent=agent).turn("t1")
         await turn.cancel("enough")
         await turn.outcome(timeout=SOON)
-        assert [result.state for result in await _results(runtime.session("s"))] == [state] * 3
+        assert [result.state for result in results(await runtime.session("s").history())] == [state] * 3
         assert [(await runtime.resolve(key, 1)).won for key in desk.keys] == [False] * 3
         assert await check(runtime.store) == []
 
@@ -495,13 +475,13 @@ async def test_an_answer_counts_although_the_tool_is_gone(tmp_path: Path) -> Non
     agent = _agent(desk.tool())
     async with hf.open(tmp_path / "s.db", agents=[agent]) as runtime:
         await runtime.session("s", agent=agent).send("x")
-        await _parked(runtime)
+        await at_rest(runtime, "s")
     other = _agent(Desk().tool("other"), script=[call("ask"), text("done")])
     async with hf.open(tmp_path / "s.db", agents=[other]) as runtime:
         await runtime.resolve(desk.keys[0], {"still": "here"})
         session = runtime.session("s", agent=other)
         await session.turn("t1").outcome(timeout=SOON)
-        assert [result.content for result in await _results(session)] == [{"still": "here"}]
+        assert [result.content for result in results(await session.history())] == [{"still": "here"}]
 
 
 async def test_nobody_is_asked_again_about_a_call_that_waits_for_its_answer(tmp_path: Path) -> None:
@@ -509,14 +489,14 @@ async def test_nobody_is_asked_again_about_a_call_that_waits_for_its_answer(tmp_
     agent = _agent(desk.tool(idempotent=True))
     async with hf.open(tmp_path / "s.db", agents=[agent]) as runtime:
         await runtime.session("s", agent=agent).send("x")
-        await _parked(runtime)
+        await at_rest(runtime, "s")
     script = ScriptedModel([call("ask"), text("done")])
     strict = hf.Agent("a", model=script, tools=[desk.tool(idempotent=True)], policy=[hf.ask("*")])
     async with hf.open(tmp_path / "s.db", agents=[strict]) as runtime:
         await runtime.resolve(desk.keys[0], 1)
         session = runtime.session("s", agent=strict)
         await session.turn("t1").outcome(timeout=SOON)
-        assert [result.content for result in await _results(session)] == [1]
+        assert [result.content for result in results(await session.history())] == [1]
         assert await runtime.approvals() == []
 
 
@@ -525,5 +505,5 @@ async def test_a_default_that_is_too_long_is_an_error_of_the_call_and_the_turn_g
     async with hf.open(None, agents=[agent]) as runtime:
         session = runtime.session("s", agent=agent)
         assert (await (await session.send("x")).outcome(timeout=SOON)).text == "done"
-        (result,) = await _results(session)
+        (result,) = results(await session.history())
         assert "PayloadTooLarge: the default" in result.content

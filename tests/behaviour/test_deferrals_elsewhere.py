@@ -9,7 +9,7 @@ import json
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
-from tests.behaviour.talk import SOON, until
+from tests.behaviour.talk import SOON, is_now, until
 
 import holdfast as hf
 from holdfast.errors.triggers import TriggerInvalid
@@ -44,17 +44,13 @@ async def asks(ctx: hf.ProcessContext, timeout: float = 60) -> Any:
         return f"no: {error.message}"
 
 
-async def _is(process: hf.Process, status: str) -> bool:
-    return await process.status() == status
-
-
 # ---- durable functions -----------------------------------------------------------------------------------------------
 
 
 async def test_a_durable_function_gets_what_is_given_for_its_key() -> None:
     async with hf.open(None, processes=[asks]) as runtime:
         process = await runtime.start(asks)
-        await until(lambda: _is(process, "waiting"))
+        await until(lambda: is_now(process, "waiting"))
         assert (await runtime.resolve(told[0], {"ok": True})).won
         assert not (await runtime.resolve(told[0], 2)).won
         assert await process.result(timeout=SOON) == {"ok": True}
@@ -64,7 +60,7 @@ async def test_a_durable_function_gets_what_is_given_for_its_key() -> None:
 async def test_a_key_of_a_durable_function_outlives_the_process(tmp_path: Path) -> None:
     async with hf.open(tmp_path / "s.db", processes=[asks]) as runtime:
         process = await runtime.start(asks, id="p")
-        await until(lambda: _is(process, "waiting"))
+        await until(lambda: is_now(process, "waiting"))
     async with hf.open(tmp_path / "s.db", drive=False) as outside:
         await outside.resolve(told[0], 1)
     async with hf.open(tmp_path / "s.db", processes=[asks]) as runtime:
@@ -82,7 +78,7 @@ async def test_an_answer_may_come_before_the_durable_function_waits_for_it() -> 
 
     async with hf.open(None, processes=[slow]) as runtime:
         process = await runtime.start(slow)
-        await until(lambda: _is(process, "waiting"))
+        await until(lambda: is_now(process, "waiting"))
         await runtime.resolve(told[0], "early")
         await process.signal("go")
         assert await process.result(timeout=SOON) == "early"
@@ -91,7 +87,7 @@ async def test_an_answer_may_come_before_the_durable_function_waits_for_it() -> 
 async def test_a_failure_reaches_the_durable_function() -> None:
     async with hf.open(None, processes=[asks]) as runtime:
         process = await runtime.start(asks)
-        await until(lambda: _is(process, "waiting"))
+        await until(lambda: is_now(process, "waiting"))
         await runtime.resolve(told[0], error="closed")
         assert await process.result(timeout=SOON) == "no: closed"
 
@@ -100,7 +96,7 @@ async def test_the_time_of_a_key_is_counted_from_when_it_was_given_out(tmp_path:
     clock = ManualClock()
     async with hf.open(tmp_path / "s.db", processes=[asks], clock=clock) as runtime:
         process = await runtime.start(asks, id="p")
-        await until(lambda: _is(process, "waiting"))
+        await until(lambda: is_now(process, "waiting"))
     clock.advance(61_000)
     async with hf.open(tmp_path / "s.db", processes=[asks], clock=clock) as runtime:
         assert await runtime.processes.handle("p").result(timeout=SOON) == "nobody"
@@ -110,9 +106,9 @@ async def test_the_time_of_a_key_is_counted_from_when_it_was_given_out(tmp_path:
 async def test_cancelling_a_process_closes_its_keys() -> None:
     async with hf.open(None, processes=[asks]) as runtime:
         process = await runtime.start(asks)
-        await until(lambda: _is(process, "waiting"))
+        await until(lambda: is_now(process, "waiting"))
         await process.cancel("enough")
-        await until(lambda: _is(process, "cancelled"))
+        await until(lambda: is_now(process, "cancelled"))
 
         async def closed() -> bool:
             return not (await runtime.resolve(told[0], 1)).won
@@ -129,7 +125,7 @@ async def test_a_key_that_lost_a_race_is_closed() -> None:
 
     async with hf.open(None, processes=[hurried]) as runtime:
         process = await runtime.start(hurried)
-        await until(lambda: _is(process, "waiting"))
+        await until(lambda: is_now(process, "waiting"))
         await process.signal("stop")
         assert await process.result(timeout=SOON) == 0
         assert not (await runtime.resolve(told[0], 1)).won

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import msgspec
 import pytest
+from tests.behaviour.talk import until
+from tests.patience import PATIENCE
 
 import holdfast as hf
 from holdfast.errors import InvalidArgument
@@ -16,18 +18,11 @@ from holdfast.records import Admitted
 from holdfast.testing import ManualClock, ScriptedModel, call, delayed, stream, text
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator
     from pathlib import Path
 
 RECORDS = get_args(RecordEvent)
 LIVE = get_args(LiveEvent)
-PATIENCE = 10.0
-
-
-async def _until(condition: Callable[[], bool], patience: float = PATIENCE) -> None:
-    async with asyncio.timeout(patience):
-        while not condition():  # noqa: ASYNC110  any condition
-            await asyncio.sleep(0.002)
 
 
 def _agent(name: str = "a") -> hf.Agent:
@@ -65,7 +60,7 @@ async def test_emit_gives_a_receipt_before_the_turn_is_over() -> None:
     model = Held()
     agent = hf.Agent("a", model=model)
     async with hf.open(None, agents=[agent]) as runtime:
-        emitted = await asyncio.wait_for(runtime.emit(hf.EmitRequest(agent="a", input="hello", session="s")), 1)
+        emitted = await asyncio.wait_for(runtime.emit(hf.EmitRequest(agent="a", input="hello", session="s")), PATIENCE)
         model.opened.set()
         assert (emitted.session, emitted.turn) == ("s", "t1")
 
@@ -151,7 +146,7 @@ async def test_requests_emitted_just_before_the_runtime_closed_are_answered_by_t
         async with hf.open(path, agents=[_agent()]) as runtime:
             await runtime.emit(hf.EmitRequest(agent="a", input=f"question {n}", session="s"))
     async with hf.open(path, agents=[_agent()]) as runtime:
-        assert (await runtime.session("s").turn("t5").outcome(timeout=3)).ok
+        assert (await runtime.session("s").turn("t5").outcome(timeout=PATIENCE)).ok
 
 
 @pytest.mark.parametrize(
@@ -219,9 +214,9 @@ async def test_a_control_cancels_a_turn_while_the_model_is_asked() -> None:
     async with hf.open(None, agents=[hf.Agent("a", model=model)]) as runtime:
         control = hf.Control()
         emitted = await runtime.emit(hf.EmitRequest(agent="a", input="hello"), control=control)
-        await _until(lambda: model.inside == 1)
+        await until(lambda: model.inside == 1)
         await control.cancel("enough")
-        outcome = await emitted.outcome(timeout=1)
+        outcome = await emitted.outcome(timeout=PATIENCE)
         assert (outcome.status, outcome.message) == ("cancelled", "enough")
 
 
@@ -241,7 +236,7 @@ async def test_a_control_cancels_a_turn_that_streams() -> None:
             if isinstance(event, hf.TextDelta):
                 break
         await control.cancel()
-        assert (await emitted.outcome(timeout=1)).status == "cancelled"
+        assert (await emitted.outcome(timeout=PATIENCE)).status == "cancelled"
 
 
 async def test_a_control_cancels_a_turn_in_its_tool() -> None:
@@ -262,7 +257,7 @@ async def test_a_control_cancels_a_turn_in_its_tool() -> None:
         emitted = await runtime.emit(hf.EmitRequest(agent="a", input="hello"), control=control)
         await asyncio.wait_for(begun.wait(), PATIENCE)
         await control.cancel()
-        assert (await emitted.outcome(timeout=1)).status == "cancelled"
+        assert (await emitted.outcome(timeout=PATIENCE)).status == "cancelled"
         assert unwound.is_set()
 
 
@@ -271,10 +266,10 @@ async def test_a_control_cancels_a_turn_in_the_queue() -> None:
     async with hf.open(None, agents=[hf.Agent("a", model=model)]) as runtime:
         control = hf.Control()
         first = await runtime.emit(hf.EmitRequest(agent="a", input="first", session="s"))
-        await _until(lambda: model.inside == 1)
+        await until(lambda: model.inside == 1)
         queued = await runtime.emit(hf.EmitRequest(agent="a", input="second", session="s"), control=control)
         await control.cancel()
-        assert (await queued.outcome(timeout=1)).status == "cancelled"
+        assert (await queued.outcome(timeout=PATIENCE)).status == "cancelled"
         model.opened.set()
         assert (await first).status == "completed"
 
@@ -293,7 +288,7 @@ async def test_a_control_cancels_a_turn_that_waits_for_somebody() -> None:
             if isinstance(event, hf.TurnWaiting):
                 break
         await control.cancel()
-        assert (await emitted.outcome(timeout=1)).status == "cancelled"
+        assert (await emitted.outcome(timeout=PATIENCE)).status == "cancelled"
 
 
 async def test_a_control_cancels_all_that_was_emitted_with_it_and_nothing_else() -> None:
@@ -324,7 +319,7 @@ async def test_a_request_that_is_being_accepted_when_its_control_is_cancelled_do
         except hf.UsageError:
             return  # refused: that is just as well
         try:
-            outcome = await emitted.outcome(timeout=1)
+            outcome = await emitted.outcome(timeout=PATIENCE)
         finally:
             model.opened.set()
         assert outcome.status == "cancelled"
@@ -345,9 +340,9 @@ async def test_requests_that_wait_for_room_are_refused_when_their_control_is_can
         request = hf.EmitRequest(agent="a", input="hello")
         await runtime.emit(request, control=control)
         waiting = [asyncio.create_task(runtime.emit(request, control=control)) for _ in range(3)]
-        await _until(lambda: model.inside == 1)
+        await until(lambda: model.inside == 1)
         await control.cancel()
-        refused = await asyncio.wait_for(asyncio.gather(*waiting, return_exceptions=True), 2)
+        refused = await asyncio.wait_for(asyncio.gather(*waiting, return_exceptions=True), PATIENCE)
         assert all(isinstance(error, hf.UsageError) for error in refused)
 
 
@@ -357,7 +352,7 @@ async def test_requests_that_wait_for_room_are_refused_when_their_control_is_can
 async def test_a_timeout_ends_a_turn_whose_model_does_not_answer() -> None:
     async with hf.open(None, agents=[hf.Agent("a", model=Held())]) as runtime:
         emitted = await runtime.emit(hf.EmitRequest(agent="a", input="hello"), control=hf.Control(timeout=0.2))
-        outcome = await emitted.outcome(timeout=2)
+        outcome = await emitted.outcome(timeout=PATIENCE)
         assert (outcome.status, outcome.code) == ("limit", "deadline")
 
 
@@ -370,7 +365,7 @@ async def test_a_timeout_ends_a_turn_whose_tool_does_not_return() -> None:
     agent = hf.Agent("a", model=ScriptedModel([call("hang")]), tools=[hang], policy=[hf.allow("*")])
     async with hf.open(None, agents=[agent]) as runtime:
         emitted = await runtime.emit(hf.EmitRequest(agent="a", input="hello"), control=hf.Control(timeout=0.2))
-        assert (await emitted.outcome(timeout=2)).code == "deadline"
+        assert (await emitted.outcome(timeout=PATIENCE)).code == "deadline"
 
 
 async def test_a_turn_that_is_quick_enough_is_left_alone_by_its_timeout() -> None:
@@ -386,7 +381,7 @@ async def test_never_more_turns_than_allowed_run_at_once(limit: int) -> None:
         control = hf.Control(concurrency=limit)
         request = hf.EmitRequest(agent="a", input="hello")
         emitting = [asyncio.create_task(runtime.emit(request, control=control)) for _ in range(12)]
-        await _until(lambda: model.inside == limit)
+        await until(lambda: model.inside == limit)
         model.opened.set()
         for emitted in await asyncio.gather(*emitting):
             await emitted
@@ -400,7 +395,7 @@ async def test_a_request_that_was_refused_takes_no_room() -> None:
             with pytest.raises(hf.UsageError):
                 await runtime.emit(hf.EmitRequest(agent="nobody", input="hello"), control=control)
         request = hf.EmitRequest(agent="a", input="hello")
-        assert (await asyncio.wait_for(runtime.emit(request, control=control), 2)).turn == "t1"
+        assert (await asyncio.wait_for(runtime.emit(request, control=control), PATIENCE)).turn == "t1"
 
 
 async def test_whoever_gives_up_waiting_for_room_takes_none() -> None:
@@ -412,7 +407,7 @@ async def test_whoever_gives_up_waiting_for_room_takes_none() -> None:
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(runtime.emit(request, control=control), 0.05)
         model.opened.set()
-        assert (await (await asyncio.wait_for(runtime.emit(request, control=control), 2))).ok
+        assert (await (await asyncio.wait_for(runtime.emit(request, control=control), PATIENCE))).ok
 
 
 @pytest.mark.parametrize("concurrency", [0, -1, 1.5, True, "3"])
@@ -436,9 +431,9 @@ async def _handled(runtime: hf.Runtime, agent: hf.Agent, kind: Any) -> list[hf.E
     ends: list[hf.Event] = []
     async with runtime.on(Any, ends.append), runtime.on(kind, found.append) as subscription:
         await (await runtime.session("s", agent=agent).send("hello")).outcome()
-        await _until(lambda: any(isinstance(event, TERMINAL) for event in ends))
+        await until(lambda: any(isinstance(event, TERMINAL) for event in ends))
         expected = sum(isinstance(event, RECORDS if kind is Any else kind) for event in ends)
-        await _until(lambda: subscription.handled >= expected)
+        await until(lambda: subscription.handled >= expected)
     return found
 
 
@@ -534,7 +529,7 @@ async def test_a_handler_of_one_session_gets_nothing_of_the_others() -> None:
     async with hf.open(None, agents=[agent]) as runtime, runtime.on(Any, found.append, session="s2"):
         turns = [await runtime.session(f"s{n}", agent=agent).send("hello") for n in range(4)]
         await asyncio.gather(*(turn.outcome() for turn in turns))
-        await _until(lambda: any(isinstance(event, TERMINAL) for event in found))
+        await until(lambda: any(isinstance(event, TERMINAL) for event in found))
         assert {event.session for event in found} == {"s2"}
 
 
@@ -548,7 +543,7 @@ async def test_nothing_is_missed_between_on_and_the_next_send(session: str | Non
             turn = await runtime.session("s", agent=agent).send(f"question {n}")
             await turn.outcome()
             ended = (hf.TurnCompleted, turn.id)
-            await _until(lambda found=found, ended=ended: ended in [(type(event), event.turn) for event in found], 3)
+            await until(lambda found=found, ended=ended: ended in [(type(event), event.turn) for event in found])
             await subscription.stop()
             assert [type(event) for event in found if event.turn == turn.id] == [hf.RunStarted, hf.TurnCompleted]
 
@@ -561,7 +556,7 @@ async def test_a_handler_without_a_cursor_gets_nothing_of_the_past() -> None:
         found: list[hf.InputAccepted] = []
         async with runtime.on(hf.InputAccepted, found.append):
             await (await session.send("after")).outcome()
-            await _until(lambda: any(event.text == "after" for event in found))
+            await until(lambda: any(event.text == "after" for event in found))
         assert [event.text for event in found] == ["after"]
 
 
@@ -573,10 +568,10 @@ async def test_a_handler_with_a_cursor_gets_what_stands_behind_it() -> None:
             await (await session.send(f"question {n}")).outcome()
         found: list[hf.InputAccepted] = []
         async with runtime.on(hf.InputAccepted, found.append, session="s", after=0):
-            await _until(lambda: len(found) == 3)
+            await until(lambda: len(found) == 3)
         again: list[hf.InputAccepted] = []
         async with runtime.on(hf.InputAccepted, again.append, session="s", after=found[0].cursor):
-            await _until(lambda: len(again) == 2)
+            await until(lambda: len(again) == 2)
         assert again == found[1:]
 
 
@@ -586,10 +581,10 @@ async def test_a_handler_of_all_sessions_goes_on_from_the_cursor_of_its_last_eve
         found: list[hf.InputAccepted] = []
         async with runtime.on(hf.InputAccepted, found.append):
             await (await runtime.session("s1", agent=agent).send("one")).outcome()
-            await _until(lambda: len(found) == 1)
+            await until(lambda: len(found) == 1)
         await (await runtime.session("s2", agent=agent).send("two")).outcome()
         async with runtime.on(hf.InputAccepted, found.append, after=found[-1].cursor):
-            await _until(lambda: len(found) == 2)
+            await until(lambda: len(found) == 2)
         assert [event.text for event in found] == ["one", "two"]
 
 
@@ -600,10 +595,10 @@ async def test_a_handler_of_one_session_goes_on_from_the_cursor_of_its_last_even
         found: list[hf.InputAccepted] = []
         async with runtime.on(hf.InputAccepted, found.append, session="s"):
             await (await session.send("one")).outcome()
-            await _until(lambda: len(found) == 1)
+            await until(lambda: len(found) == 1)
         await (await session.send("two")).outcome()
         async with runtime.on(hf.InputAccepted, found.append, session="s", after=found[-1].cursor):
-            await _until(lambda: len(found) == 2)
+            await until(lambda: len(found) == 2)
         assert [event.text for event in found] == ["one", "two"]
 
 
@@ -614,7 +609,7 @@ async def test_a_handler_goes_on_from_its_cursor_after_a_restart(tmp_path: Path)
             after = found[-1].cursor if found else 0
             async with runtime.on(hf.InputAccepted, found.append, after=after):
                 await (await runtime.session("s", agent="a").send(f"question {n}")).outcome()
-                await _until(lambda n=n: len(found) == n + 1)
+                await until(lambda n=n: len(found) == n + 1)
     assert [event.text for event in found] == ["question 0", "question 1", "question 2"]
 
 
@@ -624,7 +619,7 @@ async def test_a_handler_may_be_there_before_its_session() -> None:
     async with hf.open(None, agents=[agent]) as runtime:
         async with runtime.on(hf.TurnCompleted, found.append, session="later", after=0):
             await (await runtime.session("later", agent=agent).send("hello")).outcome()
-            await _until(lambda: len(found) == 1)
+            await until(lambda: len(found) == 1)
         assert found[0].session == "later"
 
 
@@ -644,7 +639,7 @@ async def test_a_slow_handler_gets_all_records_in_the_order_of_the_journal() -> 
         async with runtime.on(RECORDS, slowly):
             for n in range(30):
                 await (await session.send(f"question {n}")).outcome()
-            await _until(lambda: sum(isinstance(event, TERMINAL) for event in found) == 30)
+            await until(lambda: sum(isinstance(event, TERMINAL) for event in found) == 30)
         seen = [(event.seq, type(event)) for event in found]
         assert len(set(seen)) == len(seen)
         assert [seq for seq, _ in seen] == sorted(seq for seq, _ in seen)
@@ -673,15 +668,19 @@ async def test_with_more_concurrency_sessions_are_handled_side_by_side() -> None
 
 
 async def _most_at_once(concurrency: int) -> int:
-    """How many of six sessions were handled at once, at the most."""
+    """How many of six sessions were handled at once, at the most; the first ones wait for each other."""
     agent = _agent()
     inside = most = handled = 0
+    met = asyncio.Event()
 
     async def handler(event: hf.Event) -> None:
         nonlocal inside, most, handled
         inside += 1
         most = max(most, inside)
-        await asyncio.sleep(0.03)
+        if inside == concurrency:
+            met.set()
+        await asyncio.wait_for(met.wait(), PATIENCE)
+        await asyncio.sleep(0.01)
         inside -= 1
         handled += 1
 
@@ -691,7 +690,7 @@ async def _most_at_once(concurrency: int) -> int:
     ):
         turns = [await runtime.session(f"s{n}", agent=agent).send("hello") for n in range(6)]
         await asyncio.gather(*(turn.outcome() for turn in turns))
-        await _until(lambda: handled == 6)
+        await until(lambda: handled == 6)
     return most
 
 
@@ -707,7 +706,7 @@ async def test_however_many_run_at_once_each_session_is_handled_in_order() -> No
         for n in range(5):
             turns = [await runtime.session(f"s{m}", agent=agent).send(f"question {n}") for m in range(4)]
             await asyncio.gather(*(turn.outcome() for turn in turns))
-        await _until(lambda: sum(map(len, found.values())) == 20)
+        await until(lambda: sum(map(len, found.values())) == 20)
     assert found == {f"s{m}": [1, 2, 3, 4, 5] for m in range(4)}
 
 
@@ -722,7 +721,7 @@ async def test_an_error_of_a_handler_never_reaches_the_turn() -> None:
     agent = _agent()
     async with hf.open(None, agents=[agent]) as runtime, runtime.on(Any, _raise) as subscription:
         outcome = await (await runtime.session("s", agent=agent).send("hello")).outcome()
-        await _until(lambda: subscription.failures > 0)
+        await until(lambda: subscription.failures > 0)
         assert outcome.ok
 
 
@@ -730,7 +729,7 @@ async def test_an_error_of_a_handler_surfaces_with_the_event_that_caused_it() ->
     agent = _agent()
     async with hf.open(None, agents=[agent]) as runtime, runtime.on(hf.TurnCompleted, _raise) as subscription:
         await (await runtime.session("s", agent=agent).send("hello")).outcome()
-        await _until(lambda: subscription.failures == 1)
+        await until(lambda: subscription.failures == 1)
         event, error = subscription.errors[0]
         assert (type(event), str(error)) == (hf.TurnCompleted, "TurnCompleted")
 
@@ -740,7 +739,7 @@ async def test_after_an_error_the_next_event_is_handled() -> None:
     async with hf.open(None, agents=[agent]) as runtime, runtime.on(hf.TurnCompleted, _raise) as subscription:
         for _ in range(3):
             await (await runtime.session("s", agent=agent).send("hello")).outcome()
-        await _until(lambda: subscription.failures == 3)
+        await until(lambda: subscription.failures == 3)
         assert not subscription.finished
 
 
@@ -750,7 +749,7 @@ async def test_errors_are_remembered_within_a_bound_and_all_counted() -> None:
         session = runtime.session("s", agent=agent)
         for n in range(20):
             await (await session.send(f"question {n}")).outcome()
-        await _until(lambda: subscription.failures == 20 * 6)
+        await until(lambda: subscription.failures == 20 * 6)
         assert len(subscription.errors) == 100
 
 
@@ -758,7 +757,7 @@ async def test_an_error_of_a_handler_is_logged(caplog: pytest.LogCaptureFixture)
     agent = _agent()
     async with hf.open(None, agents=[agent]) as runtime, runtime.on(hf.TurnCompleted, _raise) as subscription:
         await (await runtime.session("s", agent=agent).send("hello")).outcome()
-        await _until(lambda: subscription.failures == 1)
+        await until(lambda: subscription.failures == 1)
         assert "TurnCompleted" in caplog.text
 
 
@@ -773,7 +772,7 @@ async def test_a_handler_that_waited_for_something_cancelled_fails_like_any_othe
 
     async with hf.open(None, agents=[agent]) as runtime, runtime.on(RECORDS, handler) as subscription:
         await (await runtime.session("s", agent=agent).send("hello")).outcome()
-        await _until(lambda: len(found) == 6, 3)
+        await until(lambda: len(found) == 6)
         assert (subscription.failures, subscription.finished) == (1, False)
 
 
@@ -787,12 +786,12 @@ async def test_a_stopped_subscription_handles_nothing_more() -> None:
         session = runtime.session("s", agent=agent)
         subscription = runtime.on(hf.TurnCompleted, found.append)
         await (await session.send("one")).outcome()
-        await _until(lambda: len(found) == 1)
+        await until(lambda: len(found) == 1)
         await subscription.stop()
         other: list[hf.Event] = []
         async with runtime.on(hf.TurnCompleted, other.append):
             await (await session.send("two")).outcome()
-            await _until(lambda: any(event.turn == "t2" for event in other))
+            await until(lambda: any(event.turn == "t2" for event in other))
         assert len(found) == 1
 
 
@@ -849,8 +848,8 @@ async def test_a_handler_may_stop_its_own_subscription() -> None:
         subscription = runtime.on(hf.MessageCommitted, once)
         subscriptions.append(subscription)
         await (await runtime.session("s", agent=agent).send("hello")).outcome()
-        await _until(lambda: subscription.finished, 3)
-        await asyncio.wait_for(subscription.stop(), 1)
+        await until(lambda: subscription.finished)
+        await asyncio.wait_for(subscription.stop(), PATIENCE)
         assert len(found) == 1
 
 
@@ -874,7 +873,7 @@ async def test_a_handler_that_never_returns_does_not_keep_the_runtime_from_closi
         await (await runtime.session("s", agent=agent).send("hello")).outcome()
         await begun.wait()
         try:
-            await asyncio.wait_for(runtime.close(grace=0.2), 2)
+            await asyncio.wait_for(runtime.close(grace=0.2), PATIENCE)
         finally:
             never.set()
 
@@ -898,4 +897,4 @@ async def test_a_handler_may_start_work_of_its_own() -> None:
 
         async with runtime.on(hf.TurnCompleted, react):
             await (await runtime.session("s", agent=agent).send("hello")).outcome()
-            await _until(lambda: answers == ["two"])
+            await until(lambda: answers == ["two"])

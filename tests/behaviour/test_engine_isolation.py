@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import apsw
 import pytest
+from tests.behaviour.talk import at_rest
+from tests.patience import PATIENCE, processor_at_rest
 
 import holdfast as hf
 from holdfast.errors import JournalCorrupt, JournalMissing, JournalQuarantined
@@ -21,13 +23,6 @@ def _plain(name: str = "plain") -> hf.Agent:
     return hf.Agent(name, model=ScriptedModel(lambda _: text("done")))
 
 
-async def _parked(runtime: hf.Runtime, session: str) -> None:
-    deadline = time.monotonic() + 8
-    while runtime.active or await runtime.session(session).status() != "waiting":
-        assert time.monotonic() < deadline, "the session was not parked"
-        await asyncio.sleep(0.005)
-
-
 # ---- agents that are not known here ----------------------------------------------------------------------------------
 
 
@@ -36,7 +31,7 @@ async def test_a_session_whose_agent_is_not_known_here_is_left_alone(tmp_path: P
         await accepting.session("theirs", agent="elsewhere").send("go")
     async with hf.open(tmp_path / "store.db", agents=[_plain()]) as runtime:
         before = (await runtime.store.journal("theirs")).head
-        assert (await (await runtime.session("ours", agent="plain").send("go")).outcome(timeout=8)).ok
+        assert (await (await runtime.session("ours", agent="plain").send("go")).outcome(timeout=PATIENCE)).ok
         assert (await runtime.store.journal("theirs")).head == before
         assert await runtime.session("theirs").turn("t1").status() == "queued"
 
@@ -45,20 +40,20 @@ async def test_a_session_whose_agent_is_not_known_here_is_driven_where_it_is(tmp
     async with hf.open(tmp_path / "store.db", agents=[_plain("elsewhere")], drive=False) as accepting:
         await accepting.session("theirs", agent="elsewhere").send("go")
     async with hf.open(tmp_path / "store.db", agents=[_plain()]) as runtime:
-        assert (await (await runtime.session("ours", agent="plain").send("go")).outcome(timeout=8)).ok
+        assert (await (await runtime.session("ours", agent="plain").send("go")).outcome(timeout=PATIENCE)).ok
     async with hf.open(tmp_path / "store.db", agents=[_plain("elsewhere")]) as runtime:
-        assert (await runtime.session("theirs").turn("t1").outcome(timeout=8)).ok
+        assert (await runtime.session("theirs").turn("t1").outcome(timeout=PATIENCE)).ok
 
 
 async def test_an_input_for_an_agent_that_another_process_knows_is_not_lost(tmp_path: Path) -> None:
     """It is accepted where the agent is not known; the session exists."""
     async with hf.open(tmp_path / "store.db", agents=[_plain("elsewhere")]) as runtime:
-        await (await runtime.session("theirs", agent="elsewhere").send("go")).outcome(timeout=8)
+        await (await runtime.session("theirs", agent="elsewhere").send("go")).outcome(timeout=PATIENCE)
     async with hf.open(tmp_path / "store.db", agents=[_plain()]) as runtime:
         await runtime.session("theirs").send("again")
-        assert (await (await runtime.session("ours", agent="plain").send("go")).outcome(timeout=8)).ok
+        assert (await (await runtime.session("ours", agent="plain").send("go")).outcome(timeout=PATIENCE)).ok
     async with hf.open(tmp_path / "store.db", agents=[_plain("elsewhere")]) as runtime:
-        assert (await runtime.session("theirs").turn("t2").outcome(timeout=8)).ok
+        assert (await runtime.session("theirs").turn("t2").outcome(timeout=PATIENCE)).ok
 
 
 async def test_sessions_of_unknown_agents_do_not_keep_the_engine_busy(tmp_path: Path) -> None:
@@ -67,12 +62,8 @@ async def test_sessions_of_unknown_agents_do_not_keep_the_engine_busy(tmp_path: 
             await accepting.session(f"s{number}", agent="elsewhere").send("go")
     async with hf.open(tmp_path / "store.db", agents=[_plain()], concurrency=1) as runtime:
         for number in range(3):
-            assert (await (await runtime.session(f"o{number}", agent="plain").send("go")).outcome(timeout=8)).ok
-        await asyncio.sleep(0.3)  # what is measured is that nothing happens: there is no condition to wait for
-        before = time.process_time()
-        await asyncio.sleep(0.5)
-        used = time.process_time() - before
-    assert used < 0.1, f"{used:.3f} s of processor time in half a second without work"
+            assert (await (await runtime.session(f"o{number}", agent="plain").send("go")).outcome(timeout=PATIENCE)).ok
+        assert await processor_at_rest() < 0.2
 
 
 async def test_an_agent_that_is_registered_later_is_driven_then(tmp_path: Path) -> None:
@@ -80,9 +71,9 @@ async def test_an_agent_that_is_registered_later_is_driven_then(tmp_path: Path) 
     async with hf.open(tmp_path / "store.db", agents=[late], drive=False) as accepting:
         await accepting.session("s", agent="late").send("go")
     async with hf.open(tmp_path / "store.db", agents=[_plain()]) as runtime:
-        await _cpu_of_doing_nothing()  # the engine has looked, and looks no more until something happens
+        await processor_at_rest()  # the engine has looked, and looks no more until something happens
         runtime.register(late)
-        assert (await runtime.session("s").turn("t1").outcome(timeout=4)).ok
+        assert (await runtime.session("s").turn("t1").outcome(timeout=PATIENCE)).ok
 
 
 async def test_a_session_handle_of_an_unknown_agent_is_refused_by_name(tmp_path: Path) -> None:
@@ -119,7 +110,7 @@ async def _answered(database: Path) -> None:
     agent = _asking()
     async with hf.open(database, agents=[agent]) as runtime:
         await runtime.session("s", agent=agent).send("go")
-        await _parked(runtime, "s")
+        await at_rest(runtime, "s")
         (wait,) = await runtime.waits("s")
         token = runtime.wait_token("s", wait.name)
     async with hf.open(database, drive=False) as looking:
@@ -130,7 +121,7 @@ async def test_whoever_waits_for_a_turn_whose_code_does_not_fit_is_told_why(tmp_
     await _answered(tmp_path / "store.db")
     async with hf.open(tmp_path / "store.db", agents=[_asking(steps=1)]) as runtime:
         with pytest.raises(hf.ReplayMismatch):
-            await runtime.session("s").turn("t1").outcome(timeout=8)
+            await runtime.session("s").turn("t1").outcome(timeout=PATIENCE)
 
 
 async def test_whoever_waited_already_is_told_why_too() -> None:
@@ -138,11 +129,11 @@ async def test_whoever_waited_already_is_told_why_too() -> None:
     async with hf.open_store(None) as store:
         async with hf.Runtime(store, [_asking()]) as runtime:
             await runtime.session("s", agent="asking").send("go")
-            await _parked(runtime, "s")
+            await at_rest(runtime, "s")
         async with hf.Runtime(store, [_asking(steps=1)]) as runtime:
             (wait,) = await runtime.waits("s")
-            waiting = asyncio.create_task(runtime.session("s").turn("t1").outcome(timeout=5))
-            await _parked(runtime, "s")
+            waiting = asyncio.create_task(runtime.session("s").turn("t1").outcome(timeout=PATIENCE))
+            await at_rest(runtime, "s")
             await runtime.resolve(runtime.wait_token("s", wait.name), "yes")
             with pytest.raises(hf.ReplayMismatch):
                 await waiting
@@ -152,18 +143,18 @@ async def test_other_sessions_go_on_beside_one_whose_code_does_not_fit(tmp_path:
     await _answered(tmp_path / "store.db")
     async with hf.open(tmp_path / "store.db", agents=[_asking(steps=1), _plain()]) as runtime:
         with pytest.raises(hf.ReplayMismatch):
-            await runtime.session("s").turn("t1").outcome(timeout=8)
-        assert (await (await runtime.session("other", agent="plain").send("go")).outcome(timeout=8)).ok
+            await runtime.session("s").turn("t1").outcome(timeout=PATIENCE)
+        assert (await (await runtime.session("other", agent="plain").send("go")).outcome(timeout=PATIENCE)).ok
 
 
 async def test_a_session_whose_code_does_not_fit_is_not_tried_again_and_again(tmp_path: Path) -> None:
     await _answered(tmp_path / "store.db")
     async with hf.open(tmp_path / "store.db", agents=[_asking(steps=1), _plain()]) as runtime:
         with pytest.raises(hf.ReplayMismatch):
-            await runtime.session("s").turn("t1").outcome(timeout=8)
+            await runtime.session("s").turn("t1").outcome(timeout=PATIENCE)
         head = (await runtime.store.journal("s")).head
         for number in range(3):
-            assert (await (await runtime.session(f"o{number}", agent="plain").send("go")).outcome(timeout=8)).ok
+            assert (await (await runtime.session(f"o{number}", agent="plain").send("go")).outcome(timeout=PATIENCE)).ok
         assert (await runtime.store.journal("s")).head == head
 
 
@@ -171,10 +162,10 @@ async def test_an_input_for_a_session_whose_code_does_not_fit_is_kept(tmp_path: 
     await _answered(tmp_path / "store.db")
     async with hf.open(tmp_path / "store.db", agents=[_asking(steps=1)]) as runtime:
         with pytest.raises(hf.ReplayMismatch):
-            await runtime.session("s").turn("t1").outcome(timeout=8)
+            await runtime.session("s").turn("t1").outcome(timeout=PATIENCE)
         second = await runtime.session("s").send("and then?")
         with pytest.raises(hf.ReplayMismatch):
-            await second.outcome(timeout=8)
+            await second.outcome(timeout=PATIENCE)
         assert await second.status() == "queued"
 
 
@@ -182,9 +173,9 @@ async def test_a_session_that_was_stuck_goes_on_with_the_code_that_fits(tmp_path
     await _answered(tmp_path / "store.db")
     async with hf.open(tmp_path / "store.db", agents=[_asking(steps=1)]) as runtime:
         with pytest.raises(hf.ReplayMismatch):
-            await runtime.session("s").turn("t1").outcome(timeout=8)
+            await runtime.session("s").turn("t1").outcome(timeout=PATIENCE)
     async with hf.open(tmp_path / "store.db", agents=[_asking()]) as runtime:
-        assert (await runtime.session("s").turn("t1").outcome(timeout=8)).text == "done"
+        assert (await runtime.session("s").turn("t1").outcome(timeout=PATIENCE)).text == "done"
 
 
 async def test_a_stuck_session_can_be_cancelled(tmp_path: Path) -> None:
@@ -192,9 +183,9 @@ async def test_a_stuck_session_can_be_cancelled(tmp_path: Path) -> None:
     async with hf.open(tmp_path / "store.db", agents=[_asking(steps=1)]) as runtime:
         turn = runtime.session("s").turn("t1")
         with pytest.raises(hf.ReplayMismatch):
-            await turn.outcome(timeout=8)
+            await turn.outcome(timeout=PATIENCE)
         await turn.cancel("give up")
-        assert (await turn.outcome(timeout=8)).status == "cancelled"
+        assert (await turn.outcome(timeout=PATIENCE)).status == "cancelled"
 
 
 # ---- damage ----------------------------------------------------------------------------------------------------------
@@ -223,22 +214,22 @@ async def test_a_damaged_session_stops_with_a_named_error(tmp_path: Path) -> Non
     await _damaged(tmp_path / "store.db")
     async with hf.open(tmp_path / "store.db", agents=[_asking()]) as runtime:
         with pytest.raises((JournalCorrupt, JournalQuarantined)):
-            await runtime.session("s").turn("t1").outcome(timeout=8)
+            await runtime.session("s").turn("t1").outcome(timeout=PATIENCE)
 
 
 async def test_other_sessions_go_on_beside_a_damaged_one(tmp_path: Path) -> None:
     await _damaged(tmp_path / "store.db")
     async with hf.open(tmp_path / "store.db", agents=[_asking(), _plain()]) as runtime:
         with pytest.raises((JournalCorrupt, JournalQuarantined)):
-            await runtime.session("s").turn("t1").outcome(timeout=8)
-        assert (await (await runtime.session("other", agent="plain").send("go")).outcome(timeout=8)).ok
+            await runtime.session("s").turn("t1").outcome(timeout=PATIENCE)
+        assert (await (await runtime.session("other", agent="plain").send("go")).outcome(timeout=PATIENCE)).ok
 
 
 async def _idle_and_damaged(database: Path) -> hf.Agent:
     """A session without an open turn: the damage is found only when the next one is driven."""
     agent = _plain()
     async with hf.open(database, agents=[agent]) as runtime:
-        await (await runtime.session("s", agent=agent).send("first")).outcome(timeout=8)
+        await (await runtime.session("s", agent=agent).send("first")).outcome(timeout=PATIENCE)
     _damage(database, "s")
     return agent
 
@@ -247,7 +238,7 @@ async def test_whoever_waits_for_a_turn_that_turns_out_to_be_damaged_is_told(tmp
     agent = await _idle_and_damaged(tmp_path / "store.db")
     async with hf.open(tmp_path / "store.db", agents=[agent]) as runtime:
         with pytest.raises((JournalCorrupt, JournalQuarantined)):
-            await (await runtime.session("s").send("second")).outcome(timeout=4)
+            await (await runtime.session("s").send("second")).outcome(timeout=PATIENCE)
 
 
 async def test_a_damaged_session_does_not_keep_the_engine_busy(tmp_path: Path) -> None:
@@ -255,18 +246,18 @@ async def test_a_damaged_session_does_not_keep_the_engine_busy(tmp_path: Path) -
     async with hf.open(tmp_path / "store.db", agents=[agent]) as runtime:
         await runtime.session("s").send("second")
         await _quarantined(runtime, "s")
-        assert await _cpu_of_doing_nothing() < 0.1
+        assert await processor_at_rest() < 0.2
 
 
 async def test_a_damaged_session_whose_wait_is_due_does_not_keep_the_engine_busy(tmp_path: Path) -> None:
     database, clock = tmp_path / "store.db", ManualClock()
     async with hf.open(database, agents=[_asking()], clock=clock) as runtime:
         await runtime.session("s", agent="asking").send("go")
-        await _parked(runtime, "s")
+        await at_rest(runtime, "s")
         await runtime.store.quarantine("s", "somebody found it damaged")
     clock.advance(2 * 86_400_000)
     async with hf.open(database, agents=[_asking()], clock=clock):
-        assert await _cpu_of_doing_nothing() < 0.1
+        assert await processor_at_rest() < 0.2
 
 
 async def test_other_sessions_wait_and_go_on_beside_a_damaged_one_whose_wait_is_due(tmp_path: Path) -> None:
@@ -274,26 +265,18 @@ async def test_other_sessions_wait_and_go_on_beside_a_damaged_one_whose_wait_is_
     async with hf.open(database, agents=[_asking()], clock=clock) as runtime:
         for session in ("s", "other"):
             await runtime.session(session, agent="asking").send("go")
-            await _parked(runtime, session)
+            await at_rest(runtime, session)
         await runtime.store.quarantine("s", "somebody found it damaged")
     clock.advance(2 * 86_400_000)
     async with hf.open(database, agents=[_asking()], clock=clock) as runtime:
-        assert (await runtime.session("other").turn("t1").outcome(timeout=8)).text == "done"
+        assert (await runtime.session("other").turn("t1").outcome(timeout=PATIENCE)).text == "done"
 
 
 async def _quarantined(runtime: hf.Runtime, session: str) -> None:
-    deadline = time.monotonic() + 8
+    deadline = time.monotonic() + PATIENCE
     while (await runtime.store.journal(session)).quarantine is None:
         assert time.monotonic() < deadline, "the damage was not found"
         await asyncio.sleep(0.005)
-
-
-async def _cpu_of_doing_nothing() -> float:
-    """Processor time that half a second takes in which nothing should happen."""
-    await asyncio.sleep(0.5)  # what was begun comes to its end; there is no condition to wait for
-    before = time.process_time()
-    await asyncio.sleep(0.5)
-    return time.process_time() - before
 
 
 # ---- handles ---------------------------------------------------------------------------------------------------------

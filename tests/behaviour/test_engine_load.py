@@ -7,6 +7,7 @@ import time
 from typing import TYPE_CHECKING, Final
 
 import pytest
+from tests.patience import PATIENCE
 
 import holdfast as hf
 from holdfast.errors import InvalidNumber
@@ -21,15 +22,19 @@ BOUND: Final = 4
 
 
 class Crowd:
-    """An agent that counts how many of its sessions are being driven at once."""
+    """An agent that counts how many of its sessions are being driven at once; the first wait for so many `together`."""
 
-    def __init__(self) -> None:
+    def __init__(self, together: int = 1) -> None:
         self.now = 0
         self.most = 0
+        met = asyncio.Event()
 
         async def reply(_: hf.ModelRequest) -> ScriptReply:
             self.now += 1
             self.most = max(self.most, self.now)
+            if self.now == together:
+                met.set()
+            await asyncio.wait_for(met.wait(), PATIENCE)
             await asyncio.sleep(0.005)
             self.now -= 1
             return text("done")
@@ -39,11 +44,11 @@ class Crowd:
 
 async def _all_done(runtime: hf.Runtime, agent: hf.Agent, count: int) -> list[hf.TurnOutcome]:
     turns = await asyncio.gather(*(runtime.session(f"s{number}", agent=agent).send("go") for number in range(count)))
-    return await asyncio.gather(*(turn.outcome(timeout=20) for turn in turns))
+    return await asyncio.gather(*(turn.outcome(timeout=3 * PATIENCE) for turn in turns))
 
 
 async def test_never_more_sessions_than_the_bound_are_driven_at_once(tmp_path: Path) -> None:
-    crowd = Crowd()
+    crowd = Crowd(BOUND)
     async with hf.open(tmp_path / "store.db", agents=[crowd.agent], concurrency=BOUND) as runtime:
         await _all_done(runtime, crowd.agent, 40)
     assert crowd.most == BOUND
@@ -57,13 +62,13 @@ async def test_sessions_above_the_bound_wait_and_are_all_done(tmp_path: Path) ->
 
 
 async def test_what_was_accepted_before_the_opening_is_driven_within_the_bound(tmp_path: Path) -> None:
-    crowd = Crowd()
+    crowd = Crowd(BOUND)
     async with hf.open(tmp_path / "store.db", agents=[crowd.agent], drive=False) as accepting:
         for number in range(30):
             await accepting.session(f"s{number}", agent=crowd.agent).send("go")
     async with hf.open(tmp_path / "store.db", agents=[crowd.agent], concurrency=BOUND) as runtime:
         for number in range(30):
-            assert (await runtime.session(f"s{number}").turn("t1").outcome(timeout=20)).ok
+            assert (await runtime.session(f"s{number}").turn("t1").outcome(timeout=3 * PATIENCE)).ok
     assert crowd.most == BOUND
 
 
@@ -74,7 +79,7 @@ async def test_more_sessions_than_one_page_of_work_are_all_driven(tmp_path: Path
             await accepting.session(f"s{number}", agent=crowd.agent).send("go")
     async with hf.open(tmp_path / "store.db", agents=[crowd.agent], concurrency=BOUND, limits=limits) as runtime:
         for number in range(30):
-            assert (await runtime.session(f"s{number}").turn("t1").outcome(timeout=20)).ok
+            assert (await runtime.session(f"s{number}").turn("t1").outcome(timeout=3 * PATIENCE)).ok
 
 
 async def test_sessions_of_other_agents_ahead_of_ours_do_not_hide_them(tmp_path: Path) -> None:
@@ -85,7 +90,7 @@ async def test_sessions_of_other_agents_ahead_of_ours_do_not_hide_them(tmp_path:
             await accepting.session(f"a{number}", agent=theirs).send("go")
         await accepting.session("ours", agent=crowd.agent).send("go")
     async with hf.open(tmp_path / "store.db", agents=[crowd.agent], concurrency=1, limits=limits) as runtime:
-        assert (await runtime.session("ours").turn("t1").outcome(timeout=8)).ok
+        assert (await runtime.session("ours").turn("t1").outcome(timeout=PATIENCE)).ok
 
 
 async def test_a_parked_session_gives_its_place_to_the_next(tmp_path: Path) -> None:
@@ -103,7 +108,7 @@ async def test_a_parked_session_gives_its_place_to_the_next(tmp_path: Path) -> N
             while not (waits := await runtime.waits(turn.session)):  # noqa: ASYNC110  there is no event for this
                 await asyncio.sleep(0.01)
             await runtime.resolve(runtime.wait_token(turn.session, waits[0].name), "yes")
-            assert (await turn.outcome(timeout=8)).ok
+            assert (await turn.outcome(timeout=PATIENCE)).ok
 
 
 @pytest.mark.parametrize("bound", [0, -1, True, 1.5], ids=str)
@@ -132,7 +137,7 @@ async def test_turns_of_one_session_are_driven_in_the_order_of_their_inputs(tmp_
     async with hf.open(tmp_path / "store.db", agents=[agent]) as runtime:
         session = runtime.session("s", agent=agent)
         turns = [await session.send(f"question {number}") for number in range(10)]
-        outcomes = [await turn.outcome(timeout=8) for turn in turns]
+        outcomes = [await turn.outcome(timeout=PATIENCE) for turn in turns]
     assert [outcome.text for outcome in outcomes] == [f"answer {number}" for number in range(10)]
 
 
@@ -150,7 +155,7 @@ class Letters:
             """Write to a session."""
             assert self.runtime is not None
             turn = await self.runtime.session(to, agent="reader").send("a letter", key=ctx.idempotency_key)
-            return (await turn.outcome(timeout=8)).text if waits else turn.id
+            return (await turn.outcome(timeout=PATIENCE)).text if waits else turn.id
 
         def reply(request: hf.ModelRequest) -> ScriptReply:
             last = request.messages[-1]
@@ -165,15 +170,15 @@ async def test_a_tool_may_write_to_another_session(tmp_path: Path) -> None:
     letters = Letters()
     async with hf.open(tmp_path / "store.db", agents=[letters.agent]) as runtime:
         letters.runtime = runtime
-        await (await runtime.session("a", agent="reader").send("write to b")).outcome(timeout=8)
-        assert (await runtime.session("b").turn("t1").outcome(timeout=8)).text == "read: a letter"
+        await (await runtime.session("a", agent="reader").send("write to b")).outcome(timeout=PATIENCE)
+        assert (await runtime.session("b").turn("t1").outcome(timeout=PATIENCE)).text == "read: a letter"
 
 
 async def test_a_tool_may_wait_for_the_answer_of_another_session(tmp_path: Path) -> None:
     letters = Letters(waits=True)
     async with hf.open(tmp_path / "store.db", agents=[letters.agent]) as runtime:
         letters.runtime = runtime
-        await (await runtime.session("a", agent="reader").send("write to b")).outcome(timeout=8)
+        await (await runtime.session("a", agent="reader").send("write to b")).outcome(timeout=PATIENCE)
         (results,) = [said for said in await runtime.session("a").history() if isinstance(said, hf.ToolMessage)]
     assert results.results[0].content == "read: a letter"
 
@@ -183,8 +188,8 @@ async def test_a_tool_may_write_to_its_own_session_which_answers_in_its_next_tur
     async with hf.open(tmp_path / "store.db", agents=[letters.agent]) as runtime:
         letters.runtime = runtime
         first = await runtime.session("a", agent="reader").send("write to a")
-        assert (await first.outcome(timeout=8)).text == "written"
-        assert (await runtime.session("a").turn("t2").outcome(timeout=8)).text == "read: a letter"
+        assert (await first.outcome(timeout=PATIENCE)).text == "written"
+        assert (await runtime.session("a").turn("t2").outcome(timeout=PATIENCE)).text == "read: a letter"
 
 
 async def test_what_a_tool_began_in_another_session_outlives_the_turn_of_the_tool(tmp_path: Path) -> None:
@@ -207,9 +212,9 @@ async def test_what_a_tool_began_in_another_session_outlives_the_turn_of_the_too
         writing = await runtime.session("a", agent=agent).send("write to b")
         await entered.wait()
         await writing.cancel("enough")
-        assert (await writing.outcome(timeout=8)).status == "cancelled"
+        assert (await writing.outcome(timeout=PATIENCE)).status == "cancelled"
         go_on.set()
-        assert (await runtime.session("b").turn("t1").outcome(timeout=8)).text == "read"
+        assert (await runtime.session("b").turn("t1").outcome(timeout=PATIENCE)).text == "read"
 
 
 # ---- smoke -----------------------------------------------------------------------------------------------------------
@@ -225,9 +230,9 @@ async def test_five_hundred_sessions_of_one_turn_each_are_done_in_good_time(tmp_
     noted: list[str] = []
     agent = hf.Agent("noting", model=ScriptedModel([call(note), text("done")]), tools=[note], policy=[hf.allow("*")])
     async with hf.open(tmp_path / "store.db", agents=[agent]) as runtime:
-        began = time.monotonic()
+        began = time.process_time()  # of our own: others use this machine, too
         outcomes = await _all_done(runtime, agent, 500)
-        took = time.monotonic() - began
+        took = time.process_time() - began
         assert await check(runtime.store) == []
     assert {outcome.status for outcome in outcomes} == {"completed"}
     assert sorted(noted) == sorted(f"s{number}" for number in range(500))

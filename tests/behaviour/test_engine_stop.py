@@ -7,6 +7,8 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.behaviour.talk import until
+from tests.patience import PATIENCE, stopwatch
 
 import holdfast as hf
 from holdfast.records import Resumed, Started
@@ -14,17 +16,9 @@ from holdfast.store.store import LEASE_MS
 from holdfast.testing import ScriptedModel, call, check, delayed, text
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
     from pathlib import Path
 
 PLAIN = hf.Agent("plain", model=ScriptedModel(lambda _: text("done")))
-
-
-async def _until(condition: Callable[[], Awaitable[bool]], what: str, seconds: float = 8) -> None:
-    deadline = time.monotonic() + seconds
-    while not await condition():
-        assert time.monotonic() < deadline, f"not within {seconds} s: {what}"
-        await asyncio.sleep(0.01)
 
 
 async def _leased(store: hf.Store) -> list[str]:
@@ -70,7 +64,7 @@ async def test_a_step_that_finished_while_closing_is_not_performed_again(tmp_pat
         await errand.begun.wait()
         asyncio.get_running_loop().call_later(0.2, errand.go_on.set)
     async with hf.open(tmp_path / "store.db", agents=[errand.agent]) as runtime:
-        assert (await runtime.session("s").turn("t1").outcome(timeout=5)).text == "done"
+        assert (await runtime.session("s").turn("t1").outcome(timeout=PATIENCE)).text == "done"
     assert errand.runs == 1
 
 
@@ -80,18 +74,17 @@ async def test_closing_takes_no_longer_than_the_work_that_it_waits_for(tmp_path:
         await runtime.session("s", agent="runner").send("go")
         await errand.begun.wait()
         asyncio.get_running_loop().call_later(0.2, errand.go_on.set)
-        began = time.monotonic()
-        await runtime.close()
-    assert time.monotonic() - began < 1.5
+        async with stopwatch() as watch:
+            await runtime.close()
+    assert watch.seconds < 1.5
 
 
 async def test_long_work_is_left_within_five_seconds_by_default() -> None:
     errand = Errand()
-    async with hf.open(None, agents=[errand.agent]) as runtime:
+    async with stopwatch() as watch, hf.open(None, agents=[errand.agent]) as runtime:
         await runtime.session("s", agent="runner").send("go")
         await errand.begun.wait()
-        began = time.monotonic()
-    assert time.monotonic() - began < 5
+    assert watch.seconds < 5
 
 
 async def test_long_work_that_was_left_goes_on_at_the_next_opening(tmp_path: Path) -> None:
@@ -102,7 +95,7 @@ async def test_long_work_that_was_left_goes_on_at_the_next_opening(tmp_path: Pat
         await runtime.close(grace=0.1)
     errand.go_on.set()
     async with hf.open(tmp_path / "store.db", agents=[errand.agent]) as runtime:
-        assert (await runtime.session("s").turn("t1").outcome(timeout=5)).text == "done"
+        assert (await runtime.session("s").turn("t1").outcome(timeout=PATIENCE)).text == "done"
         kinds = [type(entry.record) async for entry in runtime.store.read_all("s")]
     assert (kinds.count(Started), kinds.count(Resumed)) == (1, 1)
 
@@ -128,7 +121,7 @@ async def test_a_reply_that_was_streaming_when_the_runtime_closed_is_asked_for_a
         await asked.wait()
         await runtime.close(grace=0.1)
     async with hf.open(tmp_path / "store.db", agents=[agent]) as runtime:
-        assert (await runtime.session("s").turn("t1").outcome(timeout=5)).text == "done"
+        assert (await runtime.session("s").turn("t1").outcome(timeout=PATIENCE)).text == "done"
 
 
 async def test_inputs_that_were_still_queued_when_the_runtime_closed_are_driven_at_the_next_opening(
@@ -146,7 +139,7 @@ async def test_inputs_that_were_still_queued_when_the_runtime_closed_are_driven_
         asyncio.get_running_loop().call_later(0.1, errand.go_on.set)
     async with hf.open(tmp_path / "store.db", agents=[agent]) as runtime:
         for turn in ("t1", "t2", "t3"):
-            assert (await runtime.session("s").turn(turn).outcome(timeout=5)).text == "done"
+            assert (await runtime.session("s").turn(turn).outcome(timeout=PATIENCE)).text == "done"
 
 
 async def test_a_queued_input_is_not_lost_when_the_turn_before_it_ends_while_the_runtime_closes(tmp_path: Path) -> None:
@@ -167,7 +160,7 @@ async def test_a_queued_input_is_not_lost_when_the_turn_before_it_ends_while_the
         asyncio.get_running_loop().call_later(0.1, answer.set)
     async with hf.open(tmp_path / "store.db", agents=[agent]) as runtime:
         assert (await runtime.session("s").turn("t1").status()) == "completed"
-        assert (await runtime.session("s").turn("t2").outcome(timeout=5)).text == "done"
+        assert (await runtime.session("s").turn("t2").outcome(timeout=PATIENCE)).text == "done"
 
 
 async def test_sessions_that_waited_for_their_turn_are_driven_at_the_next_opening(tmp_path: Path) -> None:
@@ -180,7 +173,7 @@ async def test_sessions_that_waited_for_their_turn_are_driven_at_the_next_openin
     errand.go_on.set()
     async with hf.open(tmp_path / "store.db", agents=[errand.agent]) as runtime:
         for number in range(5):
-            assert (await runtime.session(f"s{number}").turn("t1").outcome(timeout=5)).ok
+            assert (await runtime.session(f"s{number}").turn("t1").outcome(timeout=PATIENCE)).ok
 
 
 async def test_nothing_is_accepted_once_the_runtime_is_closed(tmp_path: Path) -> None:
@@ -213,7 +206,7 @@ async def test_whoever_waits_for_an_outcome_hears_that_the_runtime_was_closed(tm
         waiting = asyncio.create_task(turn.outcome())
         await runtime.close(grace=0.1)
         with pytest.raises(hf.HoldfastError):
-            await asyncio.wait_for(waiting, 5)
+            await asyncio.wait_for(waiting, PATIENCE)
 
 
 async def test_closing_twice_is_closing_once(tmp_path: Path) -> None:
@@ -261,11 +254,10 @@ async def test_a_tool_that_ignores_cancellation_does_not_keep_the_runtime_open(
     async with hf.open(tmp_path / "store.db", agents=[agent]) as runtime:
         await runtime.session("s", agent=agent).send("go")
         await stubborn.begun.wait()
-        began = time.monotonic()
-        await asyncio.wait_for(runtime.close(grace=0.2), 8)
-        took = time.monotonic() - began
+        async with stopwatch() as watch:
+            await asyncio.wait_for(runtime.close(grace=0.2), PATIENCE)
     stubborn.released.set()
-    assert took < 2
+    assert watch.seconds < 2
 
 
 async def test_what_a_tool_does_after_it_was_abandoned_leaves_no_record(tmp_path: Path) -> None:
@@ -297,7 +289,7 @@ async def test_the_lease_lasts_ten_seconds_by_default(tmp_path: Path) -> None:
         (work,) = await runtime.store.work()
         errand.go_on.set()
     assert LEASE_MS == 10_000
-    assert 9_000 < work.left_ms <= 10_000
+    assert 5_000 < work.left_ms <= 10_000
 
 
 async def test_the_lease_is_as_long_as_it_was_asked_for(tmp_path: Path) -> None:
@@ -307,21 +299,21 @@ async def test_the_lease_is_as_long_as_it_was_asked_for(tmp_path: Path) -> None:
         await errand.begun.wait()
         (work,) = await runtime.store.work()
         errand.go_on.set()
-    assert 59_000 < work.left_ms <= 60_000
+    assert 50_000 < work.left_ms <= 60_000
 
 
 async def test_the_lease_is_renewed_as_long_as_the_work_goes_on(tmp_path: Path) -> None:
     errand = Errand()
-    async with hf.open(tmp_path / "store.db", agents=[errand.agent], lease_ms=500) as runtime:
+    async with hf.open(tmp_path / "store.db", agents=[errand.agent], lease_ms=1_200) as runtime:
         turn = await runtime.session("s", agent="runner").send("go")
         await errand.begun.wait()
         began = time.monotonic()
 
         async def held_long_enough() -> bool:
             assert await _leased(runtime.store) == ["s"]
-            return time.monotonic() - began > 1.2
+            return time.monotonic() - began > 1.5
 
-        await _until(held_long_enough, "longer than two leases")
+        await until(held_long_enough)
         errand.go_on.set()
-        assert (await turn.outcome(timeout=5)).ok
+        assert (await turn.outcome(timeout=PATIENCE)).ok
     assert errand.runs == 1

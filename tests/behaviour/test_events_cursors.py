@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, get_args
 
 import pytest
 from tests.behaviour.played import Gate, PlayedModel
+from tests.behaviour.talk import at_rest
+from tests.patience import PATIENCE
 
 import holdfast as hf
 from holdfast.events import TERMINAL, RecordEvent
@@ -22,7 +24,6 @@ if TYPE_CHECKING:
     from holdfast.testing.scripted import ScriptItem
 
 RECORDS = get_args(RecordEvent)
-PATIENCE = 10.0
 
 
 def _done(words: str) -> StreamEnd:
@@ -74,18 +75,11 @@ def _ends(event: hf.Event) -> bool:
     return isinstance(event, TERMINAL)
 
 
-async def _idle(runtime: hf.Runtime) -> None:
-    """Nothing is driven any more."""
-    async with asyncio.timeout(PATIENCE):
-        while runtime.active:  # noqa: ASYNC110  there is no event for it
-            await asyncio.sleep(0.001)
-
-
 async def _finished(runtime: hf.Runtime, agent: hf.Agent) -> list[hf.Event]:
     """All events of a turn that is over, drive included."""
     turn = await runtime.session("s", agent=agent).send("hello")
     found = await _until(turn.events(), _ends)
-    await _idle(runtime)
+    await at_rest(runtime)
     return found
 
 
@@ -131,7 +125,7 @@ async def test_behind_the_last_event_of_a_turn_its_stream_is_over() -> None:
     async with hf.open(None, agents=[agent]) as runtime:
         turn = await runtime.session("s", agent=agent).send("hello")
         whole = await _until(turn.events(), _ends)
-        async with asyncio.timeout(2):
+        async with asyncio.timeout(PATIENCE):
             assert [event async for event in turn.events(after=whole[-1].cursor)] == []
 
 
@@ -322,7 +316,7 @@ async def test_an_observer_that_came_before_the_turn_and_reads_after_it_has_its_
         await _until(events, _ends)  # from here on it does not read
         turn = await session.send("more")
         await turn.outcome()
-        await _idle(runtime)
+        await at_rest(runtime)
         found = await _until(events, _ends)
         assert any(isinstance(event, hf.TextDelta | hf.Gap) for event in found)
 
@@ -347,7 +341,7 @@ async def test_a_delta_that_came_while_the_observer_was_busy_is_not_held_back() 
         turn = await runtime.session("s", agent=agent).send("hello")
         said = ""
         with suppress(TimeoutError):
-            async with asyncio.timeout(3):
+            async with asyncio.timeout(PATIENCE):
                 async for event in turn.events():
                     if isinstance(event, hf.TextDelta):
                         said += event.text
@@ -566,12 +560,12 @@ async def test_reconnecting_across_restarts_costs_no_record_and_repeats_none(tmp
     agent = _agent([*_script(chance), text("well"), text("well")])
     found: list[hf.Event] = []
     for opening in range(3):
-        async with hf.open(tmp_path / "store.db", agents=[agent]) as runtime, asyncio.timeout(4):
+        async with hf.open(tmp_path / "store.db", agents=[agent]) as runtime, asyncio.timeout(PATIENCE):
             session = runtime.session("s", agent=agent)
             await session.send(f"question {opening}")
             after = found[-1].cursor if found else 0
             found += await _first(session.events(after=after), chance.randint(1, 6))
-    async with hf.open(tmp_path / "store.db", agents=[agent]) as runtime, asyncio.timeout(4):
+    async with hf.open(tmp_path / "store.db", agents=[agent]) as runtime, asyncio.timeout(PATIENCE):
         session = runtime.session("s", agent=agent)
         last = await session.turn("t3").outcome()
         found += await _until(session.events(after=found[-1].cursor), lambda e: _ends(e) and e.turn == last.turn)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, get_args
 import msgspec
 import pytest
 from tests.behaviour.played import Gate, PlayedModel
+from tests.patience import PATIENCE
 
 import holdfast as hf
 from holdfast.events import EVENTS, TERMINAL, LiveEvent, RecordEvent, encode
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
 
 RECORDS = get_args(RecordEvent)
 LIVE = get_args(LiveEvent)
-PATIENCE = 10.0
 
 BEGIN = ["RunStarted", "InputAccepted", "MessageCommitted"]
 ASKED = ["ContextBuilt", "ModelStarted"]

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, get_args
 
 import msgspec
 import pytest
+from tests.behaviour.talk import at_rest
+from tests.patience import PATIENCE
 
 import holdfast as hf
 from holdfast.events import TERMINAL, RecordEvent, encode
@@ -20,7 +22,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 RECORDS = get_args(RecordEvent)
-PATIENCE = 10.0
 
 
 @hf.tool(read_only=True)
@@ -57,19 +58,12 @@ def _ended(turns: int) -> Callable[[list[hf.Event]], bool]:
     return lambda found: sum(isinstance(event, TERMINAL) for event in found) == turns
 
 
-async def _idle(runtime: hf.Runtime) -> None:
-    """Nothing is driven any more."""
-    async with asyncio.timeout(PATIENCE):
-        while runtime.active:  # noqa: ASYNC110  there is no event for it
-            await asyncio.sleep(0.001)
-
-
 async def _work(runtime: hf.Runtime, agent: hf.Agent, sessions: int, turns: int = 1) -> None:
     """Several sessions at once, to their end."""
     for n in range(turns):
         sent = [await runtime.session(f"s{m}", agent=agent).send(f"question {n}") for m in range(sessions)]
         await asyncio.gather(*(turn.outcome(timeout=PATIENCE) for turn in sent))
-    await _idle(runtime)
+    await at_rest(runtime)
 
 
 # ---- order and completeness ------------------------------------------------------------------------------------------
@@ -218,7 +212,7 @@ async def test_a_clock_that_is_set_back_hides_nothing_from_whoever_watches() -> 
         await asyncio.sleep(0)
         clock.jump(-3_600_000)
         await (await runtime.session("new", agent=agent).send("hello")).outcome()
-        found = await asyncio.wait_for(watching, 3)
+        found = await asyncio.wait_for(watching, PATIENCE)
         assert isinstance(_records(found)[0], hf.RunStarted)
 
 
@@ -321,7 +315,7 @@ async def test_an_observer_beside_another_runtime_has_its_records_soon(tmp_path:
     async with hf.open(path, agents=[agent]) as worker, hf.open(path, drive=False) as watcher:
         watching = asyncio.create_task(_until(watcher.session("s0").events(), _ended(1)))
         await _work(worker, agent, sessions=1)
-        found = await asyncio.wait_for(watching, 2)
+        found = await asyncio.wait_for(watching, PATIENCE)
         assert found == _records(await _until(worker.session("s0").events(), _ended(1)))
 
 
@@ -330,4 +324,4 @@ async def test_an_observer_is_told_when_its_runtime_is_closed() -> None:
         watching = asyncio.create_task(_until(runtime.events(after=0), _ended(1)))
         await asyncio.sleep(0)
     with pytest.raises(hf.StoreError):
-        await asyncio.wait_for(watching, 2)
+        await asyncio.wait_for(watching, PATIENCE)

@@ -6,6 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.behaviour.talk import SOON, until
 
 import holdfast as hf
 from holdfast.errors import CursorInvalid
@@ -14,14 +15,7 @@ from holdfast.testing import ScriptedModel, call, text
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
 
-SOON = 5.0
 MANY = 30
-
-
-async def _until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(SOON):
-        while not condition():  # noqa: ASYNC110  any condition
-            await asyncio.sleep(0.002)
 
 
 def _agent() -> hf.Agent:
@@ -72,7 +66,7 @@ async def test_a_handler_gets_every_event_that_a_reader_sees(session: str | None
         events = runtime.events(0) if session is None else runtime.session("s").events(0)
         wanted = await _upto(events, _is_last)
         runtime.on(Any, handlers[kind], session=session, after=0)
-        await _until(lambda: bool(got) and _is_last(got[-1]))
+        await until(lambda: bool(got) and _is_last(got[-1]))
         assert [event.cursor for event in got] == [event.cursor for event in wanted]
 
 
@@ -114,21 +108,21 @@ async def test_a_handler_may_close_the_runtime() -> None:
 async def test_a_subscription_behind_the_end_says_why_it_can_not_go_on(session: str | None) -> None:
     async with hf.open(None, agents=[_agent()]) as runtime:
         subscription = runtime.on(Any, print, session=session, after=5_000)
-        await _until(lambda: subscription.finished)
+        await until(lambda: subscription.finished)
         assert isinstance(subscription.error, CursorInvalid)
 
 
 async def test_a_subscription_that_can_not_go_on_is_stopped_without_an_error() -> None:
     async with hf.open(None, agents=[_agent()]) as runtime:
         async with runtime.on(Any, print, session="s", after=50) as subscription:
-            await _until(lambda: subscription.finished)
+            await until(lambda: subscription.finished)
         assert subscription.finished
 
 
 async def test_a_subscription_that_can_not_go_on_does_not_keep_the_runtime_from_closing() -> None:
     async with hf.open(None, agents=[_agent()]) as runtime:
         subscription = runtime.on(Any, print, session="s", after=50)
-        await _until(lambda: subscription.finished)
+        await until(lambda: subscription.finished)
         async with asyncio.timeout(SOON):
             await runtime.close()
 

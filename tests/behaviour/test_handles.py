@@ -6,14 +6,13 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.behaviour.talk import SOON
 
 import holdfast as hf
 from holdfast.testing import ScriptedModel, call, text
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
-
-SOON = 5.0
 
 
 class Stage:

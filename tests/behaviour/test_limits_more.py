@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.behaviour.talk import SOON
 
 import holdfast as hf
 from holdfast.messages import Message, ToolMessage, Usage
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
 
     from holdfast.tools import AnyTool
 
-SOON = 8
 PRICES = {"scripted:model": hf.Price(input=1_000_000, output=1_000_000)}  # a dollar a token
 
 

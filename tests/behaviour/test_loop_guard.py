@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.behaviour.talk import SOON
 
 import holdfast as hf
 from holdfast.messages import ToolMessage
@@ -17,8 +18,6 @@ if TYPE_CHECKING:
 
     from holdfast.messages import Message
     from holdfast.store import Store
-
-SOON = 8
 
 
 @hf.tool(read_only=True)

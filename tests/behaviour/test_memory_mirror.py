@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.behaviour.talk import until
 
 from holdfast import crashpoints
 from holdfast.errors import MemoryCorrupt
@@ -441,7 +442,7 @@ async def test_a_file_that_an_editor_writes_anew_is_not_taken_for_removed(world:
     await world.memory.put("a", "one")
     await world.mirror.sync()
     world.path("a").rename(world.folder / "aside")
-    patient = Mirror(world.store, world.folder, settle=0.3)
+    patient = Mirror(world.store, world.folder, settle=1)
     syncing = asyncio.ensure_future(patient.sync())
     await asyncio.sleep(0.1)  # the first look has come and the second has not
     (world.folder / "aside").rename(world.path("a"))
@@ -477,12 +478,6 @@ async def test_a_folder_that_is_a_file_is_a_named_error(world: World) -> None:
 
 
 # ---- following -------------------------------------------------------------------------------------------------------
-
-
-async def until(condition: Callable[[], object]) -> None:
-    async with asyncio.timeout(10):
-        while not condition():  # noqa: ASYNC110  files change without telling
-            await asyncio.sleep(0.01)
 
 
 async def _until_value(world: World, key: str, value: str | None) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 from pydantic import BaseModel
+from tests.behaviour.talk import SOON
 
 import holdfast as hf
 from holdfast.messages import ModelReply, Reasoning, Refusal, StreamEnd, Text, ToolCall, ToolMessage, Usage
@@ -17,8 +18,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from holdfast.messages import StreamEvent
-
-SOON = 5.0
 
 
 class Own:

@@ -8,6 +8,7 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.behaviour.talk import SOON
 
 import holdfast as hf
 from holdfast.errors import InvariantBroken
@@ -17,7 +18,6 @@ from holdfast.testing import ScriptedModel, call, text
 if TYPE_CHECKING:
     from pathlib import Path
 
-SOON = 5.0
 UNPRINTABLE = os.fsdecode(b"caf\xe9.txt")
 KINDS: dict[str, dict[str, Any]] = {"acting": {}, "idempotent": {"idempotent": True}, "reading": {"read_only": True}}
 STATES = [("acting", "unknown"), ("idempotent", "unknown"), ("reading", "cancelled")]
@@ -215,7 +215,7 @@ async def test_plain_functions_that_hang_do_not_keep_others_from_running() -> No
         free.wait(SOON)
         return "x"
 
-    @hf.tool(read_only=True, timeout=2)
+    @hf.tool(read_only=True, timeout=SOON)
     def quick() -> str:
         return "quick"
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from pydantic import BaseModel
-from tests.behaviour.talk import SOON, until
+from tests.behaviour.talk import SOON, is_now, until
 
 import holdfast as hf
 from holdfast.testing import check
@@ -279,7 +279,7 @@ async def test_code_that_asks_for_another_step_stops_with_both_sides(tmp_path: P
 
     async with hf.open(tmp_path / "s.db", processes=[old]) as runtime:
         process = await runtime.start(old, id="p")
-        await until(lambda: _is(process, "waiting"))
+        await until(lambda: is_now(process, "waiting"))
     async with hf.open(tmp_path / "s.db", processes=[new]) as runtime:
         process = runtime.processes.handle("p")
         await process.signal("go")
@@ -291,7 +291,7 @@ async def _changed(path: Path, old: Any, new: Any, told: str) -> None:
     """Begin with the old code, go on with the new one: it stops, and says what differs."""
     async with hf.open(path, processes=[old]) as runtime:
         process = await runtime.start(old, id="p")
-        await until(lambda: _is(process, "waiting"))
+        await until(lambda: is_now(process, "waiting"))
     async with hf.open(path, processes=[new]) as runtime:
         process = runtime.processes.handle("p")
         await process.signal("go")
@@ -343,16 +343,12 @@ async def test_branches_of_a_plain_gather_get_their_own_results_after_a_restart(
 
     async with hf.open(tmp_path / "s.db", processes=[gathers]) as runtime:
         process = await runtime.start(gathers, id="p")
-        await until(lambda: _is(process, "waiting"))
+        await until(lambda: is_now(process, "waiting"))
     async with hf.open(tmp_path / "s.db", processes=[gathers]) as runtime:
         for n in (2, 0, 1):
             await runtime.signal("p", f"go {n}", n)
         assert await runtime.processes.handle("p").result(timeout=SOON) == ["0a0", "1a1", "2a2"]
     assert sorted(ran) == ["0", "1", "2"]
-
-
-async def _is(process: hf.Process, status: str) -> bool:
-    return await process.status() == status
 
 
 async def test_a_version_in_a_branch_is_told_apart_from_that_of_another(tmp_path: Path) -> None:
@@ -379,7 +375,7 @@ async def test_a_version_in_a_branch_is_told_apart_from_that_of_another(tmp_path
 
     async with hf.open(tmp_path / "s.db", processes=[old]) as runtime:
         process = await runtime.start(old, id="p")
-        await until(lambda: _is(process, "waiting"))
+        await until(lambda: is_now(process, "waiting"))
     async with hf.open(tmp_path / "s.db", processes=[new]) as runtime:
         for n in range(2):
             await runtime.signal("p", f"go {n}", n)
@@ -402,7 +398,7 @@ async def test_a_version_lets_processes_that_run_go_on_as_they_began(tmp_path: P
 
     async with hf.open(tmp_path / "s.db", processes=[old]) as runtime:
         process = await runtime.start(old, id="p")
-        await until(lambda: _is(process, "waiting"))
+        await until(lambda: is_now(process, "waiting"))
     async with hf.open(tmp_path / "s.db", processes=[new]) as runtime:
         begun = runtime.processes.handle("p")
         fresh = await runtime.start(new, id="q")
@@ -420,7 +416,7 @@ async def test_a_version_that_was_asked_for_is_the_same_after_a_restart(tmp_path
 
     async with hf.open(tmp_path / "s.db", processes=[sends]) as runtime:
         process = await runtime.start(sends, id="p")
-        await until(lambda: _is(process, "waiting"))
+        await until(lambda: is_now(process, "waiting"))
     async with hf.open(tmp_path / "s.db", processes=[sends]) as runtime:
         await runtime.processes.handle("p").signal("go")
         assert await runtime.processes.handle("p").result(timeout=SOON) is True
@@ -510,7 +506,7 @@ async def test_processes_are_listed_by_name_and_by_status() -> None:
     async with hf.open(None, processes=[adds, rests]) as runtime:
         await (await runtime.start(adds, 1, id="a")).result(timeout=SOON)
         resting = await runtime.start(rests, id="r")
-        await until(lambda: _is(resting, "waiting"))
+        await until(lambda: is_now(resting, "waiting"))
         by_name = [line.id for line in await runtime.processes.list(name="adds")]
         by_status = [(line.id, line.waits) for line in await runtime.processes.list(status="waiting")]
     assert by_name == ["a"]

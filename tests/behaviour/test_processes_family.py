@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from pydantic import BaseModel
-from tests.behaviour.talk import SOON, asked, until
+from tests.behaviour.talk import SOON, asked, is_now, until
 
 import holdfast as hf
 from holdfast.testing import ScriptedModel, check, text
@@ -36,10 +36,6 @@ async def stays(ctx: hf.ProcessContext) -> Any:
     return await ctx.wait("go")
 
 
-async def _is(process: hf.Process, status: str) -> bool:
-    return await process.status() == status
-
-
 async def test_a_process_gets_the_result_of_a_child() -> None:
     @hf.process
     async def parent(ctx: hf.ProcessContext) -> list[int]:
@@ -60,7 +56,7 @@ async def test_a_child_is_started_once_however_often_its_parent_runs(tmp_path: P
     for _ in range(2):
         async with hf.open(tmp_path / "s.db", processes=[parent, rests]) as runtime:
             process = await runtime.start(parent, id="p")
-            await until(lambda process=process: _is(process, "waiting"))
+            await until(lambda process=process: is_now(process, "waiting"))
     async with hf.open(tmp_path / "s.db", processes=[parent, rests]) as runtime:
         (child,) = await runtime.processes.list(parent="p")
         await runtime.processes.handle(child.id).signal("go", "done")
@@ -95,14 +91,14 @@ async def test_a_child_is_cancelled_when_its_parent_ends() -> None:
             await child.result(timeout=SOON)
 
 
-async def test_a_child_is_cancelled_when_its_parent_is() -> None:
+async def test_a_child_is_cancelled_when_its_parentis_now() -> None:
     @hf.process
     async def parent(ctx: hf.ProcessContext) -> Any:
         return await (await ctx.start(rests)).result()
 
     async with hf.open(None, processes=[parent, rests]) as runtime:
         process = await runtime.start(parent, id="p")
-        await until(lambda: _is(process, "waiting"))
+        await until(lambda: is_now(process, "waiting"))
         (line,) = await runtime.processes.list(parent="p")
         await process.cancel("enough")
         with pytest.raises(hf.ProcessCancelled, match="that started it has ended"):
@@ -188,7 +184,7 @@ async def test_a_process_waits_for_an_agent_across_a_restart(tmp_path: Path) -> 
 
     async with hf.open(tmp_path / "s.db", agents=[make()], processes=[watches]) as runtime:
         process = await runtime.start(watches, id="p")
-        await until(lambda: _is(process, "waiting"))
+        await until(lambda: is_now(process, "waiting"))
         await runtime.close(grace=0)
     gate.set()
     async with hf.open(tmp_path / "s.db", agents=[make()], processes=[watches]) as runtime:
@@ -266,7 +262,7 @@ async def test_a_process_that_was_transferred_tells_its_new_session() -> None:
         for name in ("s", "t"):
             await (await runtime.session(name, agent=agent).send("hello")).outcome(timeout=SOON)
         process = await runtime.start(rests, session="s")
-        await until(lambda: _is(process, "waiting"))
+        await until(lambda: is_now(process, "waiting"))
         await process.transfer("t")
         await process.signal("go", 1)
         await process.result(timeout=SOON)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.behaviour.talk import until
+from tests.behaviour.talk import SOON, is_now, until
 
 import holdfast as hf
 from holdfast.errors import InvalidId, KeyConflict
@@ -14,8 +14,6 @@ from holdfast.testing import ManualClock, ScriptedModel, check
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-SOON = 10
 
 
 @hf.process
@@ -36,10 +34,6 @@ async def long(ctx: hf.ProcessContext) -> None:
     if ctx.attempt == 1:
         raise RuntimeError
     await ctx.wait("go")
-
-
-async def _is(process: hf.Process, status: str) -> bool:
-    return await process.status() == status
 
 
 # ---- signals ---------------------------------------------------------------------------------------------------------
@@ -92,7 +86,7 @@ async def test_keys_of_holdfast_are_not_for_others() -> None:
 async def test_a_long_process_is_listed_as_it_stands() -> None:
     async with hf.open(None, processes=[long]) as runtime:
         process = await runtime.start(long, id="l")
-        await until(lambda: _is(process, "waiting"))
+        await until(lambda: is_now(process, "waiting"))
         first = (await runtime.processes.list())[0]
         await process.signal("go")
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import apsw
 import msgspec
 import pytest
-from tests.behaviour.talk import until
+from tests.behaviour.talk import SOON, is_now, until
 
 import holdfast as hf
 from holdfast.errors.processes import ProcessConflict, ProcessPruned
@@ -21,7 +21,6 @@ from holdfast.testing import ManualClock, ScriptedModel, check, text
 if TYPE_CHECKING:
     from pathlib import Path
 
-SOON = 10
 DAY = 86_400_000
 MONTH = timedelta(days=30)
 
@@ -179,7 +178,7 @@ async def test_what_is_not_over_is_never_pruned() -> None:
     clock = ManualClock()
     async with hf.open(None, processes=[asks], clock=clock) as runtime:
         process = await runtime.start(asks, id="a")
-        await until(lambda: _is(process, "waiting"))
+        await until(lambda: is_now(process, "waiting"))
         clock.advance(400 * DAY)
         assert (await runtime.processes.prune(MONTH)).pruned == 0
         await process.signal("editor", "yes")
@@ -190,7 +189,7 @@ async def test_a_child_is_kept_while_its_parent_may_ask_for_it() -> None:
     clock = ManualClock()
     async with hf.open(None, processes=[asks, waits_for_child], clock=clock) as runtime:
         parent = await runtime.start(waits_for_child, id="parent")
-        await until(lambda: _is(parent, "waiting"))
+        await until(lambda: is_now(parent, "waiting"))
         await runtime.signal("child", "editor", "yes")
         await _ended(runtime, "child")
         clock.advance(31 * DAY)
@@ -212,10 +211,6 @@ async def test_a_parent_is_kept_while_a_child_goes_on_by_itself() -> None:
         clock.advance(31 * DAY)
         report = await runtime.processes.prune(MONTH)
         assert [(kept.id, "left, which it started" in kept.reason) for kept in report.reasons] == [("parent", True)]
-
-
-async def _is(process: hf.Process, status: str) -> bool:
-    return await process.status() == status
 
 
 async def test_a_reader_of_the_changes_who_was_behind_is_told_of_what_was_pruned(tmp_path: Path) -> None:

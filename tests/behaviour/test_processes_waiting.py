@@ -9,7 +9,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.behaviour.talk import SOON, until
+from tests.behaviour.talk import SOON, is_now, until
 
 import holdfast as hf
 from holdfast.testing import check
@@ -27,10 +27,6 @@ async def asks(ctx: hf.ProcessContext) -> Any:
     return await ctx.wait("editor")
 
 
-async def _is(process: hf.Process, status: str) -> bool:
-    return await process.status() == status
-
-
 async def _at_rest(runtime: hf.Runtime) -> bool:
     await asyncio.sleep(0)
     return runtime.active == 0
@@ -39,7 +35,7 @@ async def _at_rest(runtime: hf.Runtime) -> bool:
 async def test_a_signal_answers_a_wait() -> None:
     async with hf.open(None, processes=[asks]) as runtime:
         process = await runtime.start(asks)
-        await until(lambda: _is(process, "waiting"))
+        await until(lambda: is_now(process, "waiting"))
         await process.signal("editor", {"ok": True})
         assert await process.result(timeout=SOON) == {"ok": True}
 
@@ -71,9 +67,9 @@ async def test_branches_that_wait_for_the_same_name_get_one_signal_each() -> Non
 
     async with hf.open(None, processes=[two]) as runtime:
         process = await runtime.start(two)
-        await until(lambda: _is(process, "waiting"))
+        await until(lambda: is_now(process, "waiting"))
         await process.signal("n", 1)
-        await until(lambda: _is(process, "waiting"))
+        await until(lambda: is_now(process, "waiting"))
         await process.signal("n", 2)
         assert await process.result(timeout=SOON) == [1, 2]
 
@@ -121,7 +117,7 @@ async def test_a_process_that_only_waits_holds_nothing_in_memory() -> None:
 
     async with hf.open(None, processes=[keeps]) as runtime:
         process = await runtime.start(keeps)
-        await until(lambda: _is(process, "waiting"))
+        await until(lambda: is_now(process, "waiting"))
         await until(lambda: _at_rest(runtime))
         gc.collect()
         assert not held
@@ -135,7 +131,7 @@ async def test_a_sleep_is_over_in_another_runtime(tmp_path: Path) -> None:
 
     async with hf.open(tmp_path / "s.db", processes=[naps]) as runtime:
         process = await runtime.start(naps, id="p")
-        await until(lambda: _is(process, "waiting"))
+        await until(lambda: is_now(process, "waiting"))
     async with hf.open(tmp_path / "s.db", processes=[naps]) as runtime:
         assert await runtime.processes.handle("p").result(timeout=SOON) == "rested"
 
@@ -155,7 +151,7 @@ async def test_branches_that_work_go_on_beside_one_that_waits() -> None:
 
     async with hf.open(None, processes=[both]) as runtime:
         process = await runtime.start(both)
-        await until(lambda: _is(process, "waiting"))
+        await until(lambda: is_now(process, "waiting"))
         assert done == [0, 1, 2]
         await process.signal("editor", "fine")
         assert await process.result(timeout=SOON) == "fine"
@@ -269,7 +265,7 @@ async def test_a_race_of_steps_gives_the_value_of_the_winner() -> None:
 async def test_cancel_ends_a_process_that_waits() -> None:
     async with hf.open(None, processes=[asks]) as runtime:
         process = await runtime.start(asks)
-        await until(lambda: _is(process, "waiting"))
+        await until(lambda: is_now(process, "waiting"))
         assert await process.cancel("not needed") == "requested"
         with pytest.raises(hf.ProcessCancelled, match="not needed"):
             await process.result(timeout=SOON)
@@ -308,7 +304,7 @@ async def test_a_second_request_to_cancel_and_one_after_the_end_are_told() -> No
 async def test_a_process_that_waits_for_a_person_is_listed_with_the_command_that_helps() -> None:
     async with hf.open(None, processes=[asks]) as runtime:
         process = await runtime.start(asks, id="p")
-        await until(lambda: _is(process, "waiting"))
+        await until(lambda: is_now(process, "waiting"))
         await until(lambda: _at_rest(runtime))
         (stuck,) = await runtime.processes.stuck()
         assert stuck.command == "holdfast processes signal p editor JSON"
@@ -321,7 +317,7 @@ async def test_a_process_that_sleeps_is_not_stuck() -> None:
 
     async with hf.open(None, processes=[naps]) as runtime:
         process = await runtime.start(naps)
-        await until(lambda: _is(process, "waiting"))
+        await until(lambda: is_now(process, "waiting"))
         await until(lambda: _at_rest(runtime))
         assert await runtime.processes.stuck() == []
 

@@ -8,7 +8,8 @@ import signal
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.programs import PATIENCE, Forked, Fresh, Program, run
+from tests.patience import PATIENCE
+from tests.programs import Forked, Fresh, Program, run
 
 if TYPE_CHECKING:
     from collections.abc import Generator

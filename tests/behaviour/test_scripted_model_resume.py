@@ -6,6 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.behaviour.talk import SOON
 
 import holdfast as hf
 from holdfast.messages import ToolMessage
@@ -15,8 +16,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from holdfast.testing.scripted import ScriptItem
-
-SOON = 5.0
 
 
 class Crossing:

@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
-from tests.behaviour.talk import asked
+from tests.behaviour.talk import SOON, asked
 
 import holdfast as hf
 from holdfast.errors import InboxFull, InputTooLarge, JournalConflict, JournalMissing
@@ -16,8 +16,6 @@ from holdfast.testing import ScriptedModel, call, check, text
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-SOON = 10.0
 
 
 def shown(value: object) -> str:

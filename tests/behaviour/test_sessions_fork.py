@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.behaviour.talk import asked, pairs_are_whole
+from tests.behaviour.talk import SOON, asked, pairs_are_whole
 
 import holdfast as hf
 from holdfast.errors import ForkPointMissing, JournalConflict, JournalMissing
@@ -15,8 +15,6 @@ from holdfast.testing import ScriptedModel, call, check, text
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-SOON = 5.0
 
 
 def shown(value: object) -> str:

@@ -7,7 +7,7 @@ import itertools
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.behaviour.talk import asked
+from tests.behaviour.talk import SOON, asked
 
 import holdfast as hf
 from holdfast.messages import Message, Reasoning, ToolMessage, Usage, encode
@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from holdfast.testing.scripted import ScriptItem
-
-SOON = 5.0
 
 
 @hf.tool(read_only=True)

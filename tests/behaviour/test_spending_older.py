@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import apsw
 import msgspec
-from tests.behaviour.talk import PATIENCE
+from tests.patience import PATIENCE
 
 import holdfast as hf
 from holdfast.records import Ask, Done

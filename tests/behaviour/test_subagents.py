@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pydantic import BaseModel
 from tests.behaviour.stage import SOON, Stage
+from tests.patience import stopwatch
 
 import holdfast as hf
 from holdfast.errors import InvalidArgument, InvalidNumber, JournalConflict
@@ -265,9 +266,10 @@ async def test_a_parent_that_was_parked_goes_on_when_its_sub_agent_ends_in_anoth
         await stage.reached.wait()
         await runtime.close(grace=0)
     stage.go_on.set()
-    async with hf.open(path, agents=agents()) as runtime, asyncio.timeout(2.0):
+    async with hf.open(path, agents=agents()) as runtime, stopwatch() as watch:
         turn = await runtime.session("s", agent="chief").send("Find out.", key="k")
-        assert (await turn.outcome()).text == "Blue, I hear."
+        assert (await turn.outcome(timeout=SOON)).text == "Blue, I hear."
+        assert watch.seconds < 2
 
 
 async def test_the_end_of_a_sub_agent_answers_no_other_wait_of_its_parent(stage: Stage) -> None:
@@ -297,6 +299,7 @@ async def test_a_parent_whose_runtime_is_closed_while_it_waits_does_not_hold_it_
         turn = await runtime.session("s", agent="chief").send("Find out.")
         while not (found := await children(runtime, "s")) or not await runtime.waits(found[0]):
             await runtime.store.changed(runtime.store.version, 0.05)
-        async with asyncio.timeout(1.0):
+        async with stopwatch() as watch:
             await runtime.close()
+        assert watch.seconds < 1
         assert await turn.status() == "waiting"

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.behaviour.stage import SOON, Stage
+from tests.behaviour.talk import until
 
 import holdfast as hf
 from holdfast.messages import ToolMessage, Usage
@@ -66,12 +67,6 @@ async def mandate_of(runtime: Runtime, session: str) -> Mandate:
 async def results(runtime: Runtime, session: str) -> list[tuple[str, Any]]:
     history = await runtime.session(session).history()
     return [(each.state, each.content) for found in history if isinstance(found, ToolMessage) for each in found.results]
-
-
-async def until(runtime: Runtime, condition: Any) -> None:
-    async with asyncio.timeout(SOON):
-        while not await condition():
-            await runtime.store.changed(runtime.store.version, 0.05)
 
 
 # ---- depth and cycles ------------------------------------------------------------------------------------------------
@@ -244,7 +239,7 @@ async def test_what_a_parent_asks_about_is_asked_about_below_whatever_was_stored
     async with hf.open(None, agents=[high]) as runtime:
         await runtime.store.add_rule("low", '{"allow": "publish"}', by="ops")
         turn = await runtime.session("s", agent="high").send("Go.")
-        await until(runtime, runtime.approvals)
+        await until(runtime.approvals)
         (approval,) = await runtime.approvals()
         assert approval.agent == "low"
         await runtime.approve(approval.id)
@@ -266,7 +261,7 @@ async def test_what_the_parent_has_read_taints_its_sub_agents() -> None:
     high = agent("high", script, tools=[browse, ledger, hf.agent_tool(low)], policy=hf.Policy(tuple(ALL), taint=False))
     async with hf.open(None, agents=[high]) as runtime:
         await runtime.session("s", agent="high").send("Go.")
-        await until(runtime, runtime.approvals)
+        await until(runtime.approvals)
         (approval,) = await runtime.approvals()
         assert approval.tool == "publish"
 
@@ -277,7 +272,7 @@ async def test_what_a_sub_agent_may_have_read_taints_its_parent() -> None:
     high = agent("high", script, tools=[publish, hf.agent_tool(low)])
     async with hf.open(None, agents=[high]) as runtime:
         await runtime.session("s", agent="high").send("Go.")
-        await until(runtime, runtime.approvals)
+        await until(runtime.approvals)
         (approval,) = await runtime.approvals()
         assert (approval.tool, approval.session) == ("publish", "s")
 
@@ -305,7 +300,7 @@ async def test_a_cancelled_parent_stops_its_sub_agent(stage: Stage) -> None:
         async def stopped() -> bool:
             return await status_of(runtime, "s") == "cancelled"
 
-        await until(runtime, stopped)
+        await until(stopped)
 
 
 async def test_a_parent_that_is_parked_stops_its_sub_agent_too(stage: Stage) -> None:
@@ -320,9 +315,9 @@ async def test_a_parent_that_is_parked_stops_its_sub_agent_too(stage: Stage) -> 
         async def stopped() -> bool:
             return await status_of(runtime, "s") == "cancelled"
 
-        await until(runtime, parked)
+        await until(parked)
         await turn.cancel("enough")
-        await until(runtime, stopped)
+        await until(stopped)
 
 
 async def test_a_sub_agent_of_a_sub_agent_is_stopped_as_well(stage: Stage) -> None:
@@ -336,7 +331,7 @@ async def test_a_sub_agent_of_a_sub_agent_is_stopped_as_well(stage: Stage) -> No
         async def stopped() -> bool:
             return await status_of(runtime, one.id) == "cancelled"
 
-        await until(runtime, stopped)
+        await until(stopped)
 
 
 async def test_the_deadline_of_the_parent_is_that_of_its_sub_agent(stage: Stage) -> None:
@@ -362,7 +357,7 @@ async def test_a_cancelled_task_stops_the_sub_agent_in_it(stage: Stage) -> None:
         async def stopped() -> bool:
             return await status_of(runtime, "s") == "cancelled"
 
-        await until(runtime, stopped)
+        await until(stopped)
 
 
 @pytest.mark.parametrize("way", [{"background": True}, {"inline_budget": 0.05}])
@@ -378,7 +373,7 @@ async def test_a_cancelled_turn_leaves_what_went_to_the_background_alone(stage: 
         async def both() -> bool:
             return len(await kids(runtime, "s")) == 2
 
-        await until(runtime, both)
+        await until(both)
         await turn.cancel("enough")
         async with asyncio.timeout(SOON):
             await turn.outcome()
@@ -388,7 +383,7 @@ async def test_a_cancelled_turn_leaves_what_went_to_the_background_alone(stage: 
             found = {line.agent: line.status for line in await kids(runtime, "s")}
             return found == {"low": "completed", "blocker": "cancelled"}
 
-        await until(runtime, ended)
+        await until(ended)
 
 
 # ---- time ------------------------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.behaviour.stage import SOON, Stage
+from tests.behaviour.talk import until
 
 import holdfast as hf
 from holdfast.messages import Usage
@@ -48,12 +49,6 @@ async def mandate_of(runtime: Runtime, child: str) -> Mandate:
     assert isinstance(said, Said)
     assert said.mandate is not None
     return said.mandate
-
-
-async def until(runtime: Runtime, condition: Any) -> None:
-    async with asyncio.timeout(SOON):
-        while not await condition():
-            await runtime.store.changed(runtime.store.version, 0.05)
 
 
 # ---- rolled up -------------------------------------------------------------------------------------------------------
@@ -152,7 +147,7 @@ async def test_what_goes_on_below_one_that_has_ended_is_still_counted(stage: Sta
         async def ended() -> bool:
             return [line.status for line in await kids(runtime, child.id)] == ["completed"]
 
-        await until(runtime, ended)
+        await until(ended)
         after = (await runtime.children.below("s")).total.total
     assert after - before == 1_000
 
@@ -197,7 +192,7 @@ async def test_what_was_promised_before_a_restart_is_not_there_after_it(tmp_path
         async def both() -> bool:
             return len(await kids(runtime, "s")) == 2
 
-        await until(runtime, both)
+        await until(both)
         shares = [(await mandate_of(runtime, line.id)).budget.tokens or 0 for line in await kids(runtime, "s")]
         await runtime.close(grace=0)
     assert sum(shares) < 76_000
@@ -285,7 +280,7 @@ async def test_a_sub_agent_works_for_who_asked_for_it_also_when_the_session_is_h
         async def begun() -> bool:
             return len(await kids(runtime, "s")) == 1
 
-        await until(runtime, begun)
+        await until(begun)
         (line,) = await kids(runtime, "s")
         assert (await mandate_of(runtime, line.id)).above == ("first",)
     stage.go_on.set()
@@ -323,7 +318,7 @@ async def test_wherever_a_parent_is_cancelled_no_sub_agent_goes_on(rounds: int) 
         async def stopped() -> bool:
             return all(line.status == "cancelled" for line in await kids(runtime, "s"))
 
-        await until(runtime, stopped)
+        await until(stopped)
 
 
 async def test_a_parent_that_is_too_late_takes_its_sub_agent_with_it(stage: Stage) -> None:
@@ -338,7 +333,7 @@ async def test_a_parent_that_is_too_late_takes_its_sub_agent_with_it(stage: Stag
         async def ended() -> bool:
             return [line.status for line in await kids(runtime, "s")] in (["limit"], ["cancelled"])
 
-        await until(runtime, ended)
+        await until(ended)
 
 
 async def test_what_a_sub_agent_asked_a_person_is_withdrawn_when_its_parent_is_cancelled() -> None:
@@ -351,7 +346,7 @@ async def test_what_a_sub_agent_asked_a_person_is_withdrawn_when_its_parent_is_c
     high = agent("high", [call("low", prompt="Go."), text("x")], tools=[hf.agent_tool(low)])
     async with hf.open(None, agents=[high]) as runtime:
         turn = await runtime.session("s", agent="high").send("Go.")
-        await until(runtime, runtime.approvals)
+        await until(runtime.approvals)
         (asked,) = await runtime.approvals()
         await turn.cancel("enough")
         assert (await turn.outcome(timeout=SOON)).status == "cancelled"
@@ -359,7 +354,7 @@ async def test_what_a_sub_agent_asked_a_person_is_withdrawn_when_its_parent_is_c
         async def withdrawn() -> bool:
             return await runtime.approvals() == []
 
-        await until(runtime, withdrawn)
+        await until(withdrawn)
         with pytest.raises(hf.ApprovalUnknown):
             await runtime.approve(asked.id)
 
@@ -389,4 +384,4 @@ async def test_all_sub_agents_are_stopped_however_many_there_are_and_whatever_th
             found = [await runtime.store.journal(id) for id in begun]
             return all(line.status == "cancelled" for line in found)
 
-        await until(runtime, stopped)
+        await until(stopped)

@@ -7,10 +7,11 @@ import os
 import subprocess
 import sys
 import threading
-from pathlib import Path
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests import proc
 from tests.behaviour.background import SESSION, agent_with, asked, result
 from tests.behaviour.talk import SOON, until
 
@@ -20,11 +21,13 @@ from holdfast.tools.processes import CallStopped
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells which processes belong together")
 
 TREE = "sleep 60 & echo $! >>pids; echo $$ >>pids; (sleep 60 & echo $! >>pids; wait) & wait"
 """A shell, a process of its own, and one below another shell."""
+COUNT = 3
 
 
 class Field:
@@ -38,11 +41,11 @@ class Field:
         return [int(line) for line in told.read_text().split()] if told.exists() else []
 
     def alive(self) -> list[int]:
-        return [pid for pid in self.pids() if _runs(pid)]
+        return [pid for pid in self.pids() if proc.lives(pid)]
 
-    async def begun(self, count: int = 3) -> None:
+    async def begun(self) -> None:
         async def are_there() -> bool:
-            return len(self.pids()) >= count
+            return len(self.pids()) >= COUNT
 
         await until(are_there)
 
@@ -58,15 +61,8 @@ def field(tmp_path: Path) -> Iterator[Field]:
     made = Field(tmp_path)
     yield made
     for pid in made.alive():
-        os.kill(pid, 9)
-
-
-def _runs(pid: int) -> bool:
-    try:
-        state = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b") ")[2][:1]
-    except OSError:
-        return False
-    return state != b"Z"
+        with suppress(ProcessLookupError):
+            os.kill(pid, 9)
 
 
 def _plain(field: Field, **how: Any) -> Callable[[], str]:
@@ -113,12 +109,16 @@ HOW: dict[str, Callable[[Field], Callable[[], Any]]] = {
 
 @pytest.mark.parametrize("how", HOW)
 async def test_a_tool_whose_time_is_up_leaves_no_process_behind(field: Field, how: str) -> None:
-    tool = hf.tool("runs", read_only=True, timeout=0.5)(HOW[how](field))
-    agent = agent_with(tool)
+    await _timed_out(field, how, 0.5)
+    if len(field.pids()) < COUNT:  # on a busy machine they need more time to begin
+        await _timed_out(field, how, SOON / 2)
+    assert len(field.pids()) >= COUNT
+
+
+async def _timed_out(field: Field, how: str, seconds: float) -> None:
+    agent = agent_with(hf.tool("runs", read_only=True, timeout=seconds)(HOW[how](field)))
     async with hf.open(None, agents=[agent]) as runtime:
-        turn = await runtime.session(SESSION, agent=agent).send("go")
-        await field.begun()
-        assert (await turn.outcome(timeout=SOON)).status == "completed"
+        assert (await asked(runtime, agent)).status == "completed"
         assert (await result(runtime)).state == "error"
         await field.all_gone()
 
@@ -147,7 +147,7 @@ async def test_a_background_call_that_is_cancelled_leaves_no_process_behind(fiel
 
 
 async def test_the_processes_of_another_call_are_left_alone(field: Field) -> None:
-    brief = hf.tool("brief", read_only=True, timeout=0.3)(_waits(field))
+    brief = hf.tool("brief", read_only=True, timeout=1)(_waits(field))
     begun: list[asyncio.subprocess.Process] = []
     go = asyncio.Event()
 
@@ -188,7 +188,7 @@ async def test_a_tool_that_ends_in_time_keeps_what_it_has_started(field: Field) 
 async def test_an_async_tool_may_end_its_processes_in_its_own_way_first(field: Field) -> None:
     ended: list[int | None] = []
 
-    @hf.tool(read_only=True, timeout=0.3)
+    @hf.tool(read_only=True, timeout=1)
     async def polite() -> str:
         process = await asyncio.create_subprocess_exec("sleep", "60")
         try:
@@ -209,7 +209,7 @@ async def test_a_thread_that_was_given_up_starts_no_more_processes(field: Field)
     refused: list[BaseException] = []
     over = threading.Event()
 
-    @hf.tool(read_only=True, timeout=0.3)
+    @hf.tool(read_only=True, timeout=1)
     def goes_on() -> str:
         subprocess.run(["sleep", "60"], check=False)
         try:

@@ -7,6 +7,7 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.behaviour.talk import SOON
 
 import holdfast as hf
 from holdfast.messages import ToolMessage, ToolResult
@@ -15,8 +16,6 @@ from holdfast.tools import abandoned, toolset
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
-
-SOON = 5.0
 
 
 class Hostile(Exception):

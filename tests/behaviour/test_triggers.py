@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import hmac
 import json
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.behaviour.talk import until
+from tests.behaviour.triggering import HOUR, SECRET, START, Slow, later, said, signed, started, writer
 
 import holdfast as hf
 from holdfast.errors.triggers import TriggerConflict, TriggerDisabled, TriggerInvalid, TriggerUnknown
-from holdfast.messages import UserMessage
 from holdfast.profiles.errors import SecretMissing
-from holdfast.testing import ManualClock, ScriptedModel, check, text
+from holdfast.testing import ManualClock, check
 from holdfast.triggers.schedules import to_wall
 
 if TYPE_CHECKING:
@@ -24,61 +22,7 @@ if TYPE_CHECKING:
 
     from tests.behaviour.shell import Shell
 
-    from holdfast.messages import ModelRequest
     from holdfast.runtime.runtime import Runtime
-
-START: Final = to_wall(datetime(2026, 3, 28, 12, tzinfo=UTC))
-HOUR: Final = 3_600_000
-SECRET: Final = "a secret of some length"  # noqa: S105
-
-
-def _agent(name: str = "writer") -> hf.Agent:
-    return hf.Agent(name, model=ScriptedModel(lambda _: text("Done.")))
-
-
-class _Gate:
-    """An agent that answers when it may."""
-
-    def __init__(self) -> None:
-        self.open = asyncio.Event()
-        self.reached = asyncio.Event()
-        self.agent = hf.Agent("slow", model=ScriptedModel(self._say))
-
-    async def _say(self, _: ModelRequest) -> Any:
-        self.reached.set()
-        await self.open.wait()
-        return text("Done.")
-
-
-async def _prompts(runtime: Runtime) -> list[str]:
-    """What was said in all sessions."""
-    found: list[str] = []
-    for line in await runtime.sessions(limit=1_000):
-        history = await runtime.session(line.id).history()
-        found += [message.text for message in history if isinstance(message, UserMessage)]
-    return sorted(found)
-
-
-async def _said(runtime: Runtime, count: int) -> list[str]:
-    async def enough() -> bool:
-        return len(await _prompts(runtime)) >= count
-
-    await until(enough)
-    return await _prompts(runtime)
-
-
-async def _started(runtime: Runtime, name: str, count: int) -> hf.TriggerStatus:
-    async def enough() -> bool:
-        return (await runtime.triggers.get(name)).started >= count
-
-    await until(enough)
-    return await runtime.triggers.get(name)
-
-
-def _later(runtime: Runtime, clock: ManualClock, milliseconds: int) -> None:
-    """Let time pass, and let the engine notice."""
-    clock.advance(milliseconds)
-    runtime.gate_changed()
 
 
 # ---- times -----------------------------------------------------------------------------------------------------------
@@ -86,13 +30,13 @@ def _later(runtime: Runtime, clock: ManualClock, milliseconds: int) -> None:
 
 async def test_a_cron_trigger_asks_its_agent_at_the_time_and_knows_the_next_one() -> None:
     clock = ManualClock(START)
-    async with hf.open(None, agents=[_agent()], clock=clock) as runtime:
+    async with hf.open(None, agents=[writer()], clock=clock) as runtime:
         source = hf.cron("30 2 * * *", tz="Europe/Rome")
         trigger = await runtime.every("digest", source, _agent_of(runtime), prompt="For {date} at {time}")
         assert (await trigger.status()).next == to_wall(datetime(2026, 3, 29, 1, tzinfo=UTC))
-        _later(runtime, clock, 13 * HOUR)
-        assert await _said(runtime, 1) == ["For 2026-03-29 at 03:00"]
-        status = await _started(runtime, "digest", 1)
+        later(runtime, clock, 13 * HOUR)
+        assert await said(runtime, 1) == ["For 2026-03-29 at 03:00"]
+        status = await started(runtime, "digest", 1)
         assert status.next == to_wall(datetime(2026, 3, 30, 0, 30, tzinfo=UTC))
         assert await check(runtime.store) == []
 
@@ -103,44 +47,44 @@ def _agent_of(runtime: Runtime) -> hf.Agent:
 
 async def test_an_interval_goes_off_again_and_again_in_a_session_that_is_named() -> None:
     clock = ManualClock(START)
-    async with hf.open(None, agents=[_agent()], clock=clock) as runtime:
+    async with hf.open(None, agents=[writer()], clock=clock) as runtime:
         every = hf.interval(timedelta(hours=1))
         await runtime.every("pulse", every, _agent_of(runtime), prompt="It is {time}", session="pulse-{date}")
         for count in (1, 2, 3):
-            _later(runtime, clock, HOUR)
-            await _started(runtime, "pulse", count)
-        assert await _said(runtime, 3) == ["It is 13:00", "It is 14:00", "It is 15:00"]
+            later(runtime, clock, HOUR)
+            await started(runtime, "pulse", count)
+        assert await said(runtime, 3) == ["It is 13:00", "It is 14:00", "It is 15:00"]
         assert [line.id for line in await runtime.sessions()] == ["pulse-2026-03-28"]
 
 
 async def test_times_that_were_missed_while_nobody_ran_are_made_up_for_after_a_restart(tmp_path: Path) -> None:
     clock = ManualClock(START)
     source = hf.cron("0 * * * *", misfire="all")
-    async with hf.open(tmp_path / "s.db", agents=[_agent()], clock=clock) as runtime:
+    async with hf.open(tmp_path / "s.db", agents=[writer()], clock=clock) as runtime:
         await runtime.every("hourly", source, _agent_of(runtime), prompt="{time}")
     clock.advance(3 * HOUR)
-    async with hf.open(tmp_path / "s.db", agents=[_agent()], clock=clock) as runtime:
+    async with hf.open(tmp_path / "s.db", agents=[writer()], clock=clock) as runtime:
         await runtime.every("hourly", source, _agent_of(runtime), prompt="{time}")
-        assert await _said(runtime, 3) == ["13:00", "14:00", "15:00"]
+        assert await said(runtime, 3) == ["13:00", "14:00", "15:00"]
 
 
 async def test_a_clock_that_jumps_back_and_forth_starts_nothing_twice() -> None:
     clock = ManualClock(START)
-    async with hf.open(None, agents=[_agent()], clock=clock) as runtime:
+    async with hf.open(None, agents=[writer()], clock=clock) as runtime:
         await runtime.every("hourly", hf.cron("0 * * * *"), _agent_of(runtime), prompt="{time}")
-        _later(runtime, clock, HOUR)
-        await _started(runtime, "hourly", 1)
+        later(runtime, clock, HOUR)
+        await started(runtime, "hourly", 1)
         clock.jump(-HOUR)
-        _later(runtime, clock, HOUR)
+        later(runtime, clock, HOUR)
         clock.jump(-HOUR // 2)
-        _later(runtime, clock, HOUR + HOUR // 2)
-        await _started(runtime, "hourly", 2)
-        assert await _said(runtime, 2) == ["13:00", "14:00"]
+        later(runtime, clock, HOUR + HOUR // 2)
+        await started(runtime, "hourly", 2)
+        assert await said(runtime, 2) == ["13:00", "14:00"]
 
 
 async def test_two_processes_with_the_same_trigger_start_each_occurrence_once(tmp_path: Path) -> None:
     clock = ManualClock(START)
-    first, second = (hf.open(tmp_path / "s.db", agents=[_agent()], clock=clock) for _ in range(2))
+    first, second = (hf.open(tmp_path / "s.db", agents=[writer()], clock=clock) for _ in range(2))
     async with first as one, second as two:
         for runtime in (one, two):
             await runtime.every("hourly", hf.cron("0 * * * *"), _agent_of(runtime), prompt="{time}")
@@ -148,8 +92,8 @@ async def test_two_processes_with_the_same_trigger_start_each_occurrence_once(tm
             clock.advance(HOUR)
             one.gate_changed()
             two.gate_changed()
-            await _started(one, "hourly", count)
-        assert await _said(one, 5) == ["13:00", "14:00", "15:00", "16:00", "17:00"]
+            await started(one, "hourly", count)
+        assert await said(one, 5) == ["13:00", "14:00", "15:00", "16:00", "17:00"]
         assert await check(one.store) == []
 
 
@@ -157,23 +101,23 @@ async def test_two_processes_with_the_same_trigger_start_each_occurrence_once(tm
 
 
 async def test_the_same_declaration_again_changes_nothing_and_another_is_the_next_revision() -> None:
-    async with hf.open(None, agents=[_agent()]) as runtime:
+    async with hf.open(None, agents=[writer()]) as runtime:
         for prompt in ("One.", "One.", "Two.", "One."):
             await runtime.every("paid", hf.event("paid"), _agent_of(runtime), prompt=prompt)
         assert (await runtime.triggers.get("paid")).revision == 3
 
 
 async def test_a_new_revision_is_what_new_occurrences_get() -> None:
-    async with hf.open(None, agents=[_agent()]) as runtime:
+    async with hf.open(None, agents=[writer()]) as runtime:
         await runtime.every("paid", hf.event("paid"), _agent_of(runtime), prompt="Old {payload}")
         await runtime.emit_event("paid", 1)
         await runtime.every("paid", hf.event("paid"), _agent_of(runtime), prompt="New {payload}")
         await runtime.emit_event("paid", 2)
-        assert await _said(runtime, 2) == ["New 2", "Old 1"]
+        assert await said(runtime, 2) == ["New 2", "Old 1"]
 
 
 async def test_a_trigger_of_another_owner_is_not_changed() -> None:
-    async with hf.open(None, agents=[_agent()]) as runtime:
+    async with hf.open(None, agents=[writer()]) as runtime:
         await runtime.every("paid", hf.event("paid"), _agent_of(runtime), prompt="Mine.")
         with pytest.raises(TriggerConflict, match="host"):
             await runtime.every(
@@ -193,7 +137,7 @@ async def test_a_trigger_of_another_owner_is_not_changed() -> None:
     ],
 )
 async def test_what_can_not_be_started_is_refused_when_it_is_declared(target: Any, arguments: dict[str, Any]) -> None:
-    async with hf.open(None, agents=[_agent()]) as runtime:
+    async with hf.open(None, agents=[writer()]) as runtime:
         known = {"agent": _agent_of(runtime), "session": runtime.session("ops", agent=_agent_of(runtime))}
         with pytest.raises(hf.UsageError):
             runtime.every("x", hf.event("paid"), known.get(target, target), **arguments)
@@ -203,22 +147,22 @@ async def test_what_can_not_be_started_is_refused_when_it_is_declared(target: An
 
 
 async def test_an_event_reaches_every_trigger_that_wants_it_once() -> None:
-    async with hf.open(None, agents=[_agent()]) as runtime:
+    async with hf.open(None, agents=[writer()]) as runtime:
         for name in ("mail", "books"):
             await runtime.every(name, hf.event("order.paid"), _agent_of(runtime), prompt="{trigger} {payload.id}")
         await runtime.every("other", hf.event("order.sent"), _agent_of(runtime), prompt="no")
         first = await runtime.emit_event("order.paid", {"id": 7}, key="k-1")
         again = await runtime.emit_event("order.paid", {"id": 7}, key="k-1")
         assert (first.triggers, first.fresh, again.fresh) == (("books", "mail"), True, False)
-        assert await _said(runtime, 2) == ["books 7", "mail 7"]
+        assert await said(runtime, 2) == ["books 7", "mail 7"]
 
 
 async def test_an_event_is_an_input_to_a_session_that_was_given() -> None:
-    async with hf.open(None, agents=[_agent()]) as runtime:
+    async with hf.open(None, agents=[writer()]) as runtime:
         session = runtime.session("ops", agent=_agent_of(runtime))
         await runtime.every("paid", hf.event("paid"), session, prompt="Paid: {payload}")
         await runtime.emit_event("paid", 7)
-        await _said(runtime, 1)
+        await said(runtime, 1)
         assert [line.id for line in await runtime.sessions()] == ["ops"]
 
 
@@ -231,8 +175,8 @@ async def test_a_process_is_started_with_its_arguments_under_an_id_that_names_th
     clock = ManualClock(START)
     async with hf.open(None, clock=clock) as runtime:
         await runtime.every("digest", hf.cron("0 * * * *"), nightly, day="{date}", deep={"at": "{timestamp}"})
-        _later(runtime, clock, HOUR)
-        await _started(runtime, "digest", 1)
+        later(runtime, clock, HOUR)
+        await started(runtime, "digest", 1)
         process = await runtime.processes.get("trigger/digest/1/at/2026-03-28T13:00:00Z")
         assert await process.result() == f"2026-03-28 {(START + HOUR) // 1000}"
 
@@ -244,10 +188,10 @@ async def test_no_more_processes_are_under_way_than_may_be() -> None:
         trigger = await runtime.every("digest", hf.event("go"), waits, options=options)
         for key in ("a", "b"):
             await trigger.fire(key=key)
-        assert (await _started(runtime, "digest", 1)).reserved == 1
+        assert (await started(runtime, "digest", 1)).reserved == 1
         first = await runtime.processes.get("trigger/digest/1/fire/a")
         await first.signal("go", None)
-        assert (await _started(runtime, "digest", 2)).reserved == 0
+        assert (await started(runtime, "digest", 2)).reserved == 0
 
 
 @hf.process
@@ -256,26 +200,26 @@ async def waits(ctx: hf.ProcessContext) -> None:
 
 
 async def test_the_same_key_fires_once_and_no_key_fires_each_time() -> None:
-    async with hf.open(None, agents=[_agent()]) as runtime:
+    async with hf.open(None, agents=[writer()]) as runtime:
         trigger = await runtime.every("digest", hf.cron("0 6 * * *"), _agent_of(runtime), prompt="{payload.n}")
         for _ in range(2):
             await trigger.fire({"n": 1}, key="k")
             await trigger.fire({"n": 2})
-        assert await _said(runtime, 3) == ["1", "2", "2"]
+        assert await said(runtime, 3) == ["1", "2", "2"]
 
 
 async def test_an_occurrence_that_lacks_what_its_prompt_needs_fails_and_says_why() -> None:
-    async with hf.open(None, agents=[_agent()]) as runtime:
+    async with hf.open(None, agents=[writer()]) as runtime:
         trigger = await runtime.every("paid", hf.event("paid"), _agent_of(runtime), prompt="{payload.id}")
         await trigger.fire({"no": "id"})
         await trigger.fire({"id": "fine"})
-        status = await _started(runtime, "paid", 1)
+        status = await started(runtime, "paid", 1)
         assert (status.started, status.failed) == (1, 1)
         assert "{payload.id}" in status.recent[0].why
 
 
 async def test_a_trigger_that_is_not_there_is_a_named_error() -> None:
-    async with hf.open(None, agents=[_agent()]) as runtime:
+    async with hf.open(None, agents=[writer()]) as runtime:
         await runtime.every("paid", hf.event("paid"), _agent_of(runtime), prompt="x")
         with pytest.raises(TriggerUnknown, match="paid"):
             await runtime.triggers.fire("payed")
@@ -285,7 +229,7 @@ async def test_a_trigger_that_is_not_there_is_a_named_error() -> None:
 
 
 async def test_a_disabled_trigger_takes_nothing_in_and_goes_on_when_it_is_enabled() -> None:
-    async with hf.open(None, agents=[_agent()]) as runtime:
+    async with hf.open(None, agents=[writer()]) as runtime:
         trigger = await runtime.every("paid", hf.event("paid"), _agent_of(runtime), prompt="{payload}")
         assert not (await runtime.triggers.disable("paid", by="ops")).enabled
         assert (await runtime.emit_event("paid", 1)).triggers == ()
@@ -293,11 +237,11 @@ async def test_a_disabled_trigger_takes_nothing_in_and_goes_on_when_it_is_enable
             await trigger.fire(2)
         await runtime.triggers.enable("paid")
         await runtime.emit_event("paid", 3)
-        assert await _said(runtime, 1) == ["3"]
+        assert await said(runtime, 1) == ["3"]
 
 
 async def test_what_was_said_last_counts_however_quickly_it_is_said(tmp_path: Path) -> None:
-    async with hf.open(tmp_path / "s.db", agents=[_agent()], durability="process") as runtime:
+    async with hf.open(tmp_path / "s.db", agents=[writer()], durability="process") as runtime:
         await runtime.every("paid", hf.event("paid"), _agent_of(runtime), prompt="x")
         for _ in range(40):
             assert not (await runtime.triggers.disable("paid")).enabled
@@ -305,7 +249,7 @@ async def test_what_was_said_last_counts_however_quickly_it_is_said(tmp_path: Pa
 
 
 async def test_declaring_it_again_does_not_switch_it_on() -> None:
-    async with hf.open(None, agents=[_agent()]) as runtime:
+    async with hf.open(None, agents=[writer()]) as runtime:
         await runtime.every("paid", hf.event("paid"), _agent_of(runtime), prompt="x")
         await runtime.triggers.disable("paid")
         await runtime.every("paid", hf.event("paid"), _agent_of(runtime), prompt="y")
@@ -313,23 +257,23 @@ async def test_declaring_it_again_does_not_switch_it_on() -> None:
 
 
 async def test_what_was_reserved_before_it_was_disabled_is_started(tmp_path: Path) -> None:
-    async with hf.open(tmp_path / "s.db", agents=[_agent()], drive=False) as runtime:
+    async with hf.open(tmp_path / "s.db", agents=[writer()], drive=False) as runtime:
         await runtime.every("paid", hf.event("paid"), _agent_of(runtime), prompt="{payload}")
         await runtime.emit_event("paid", 1)
         await runtime.triggers.disable("paid")
-    async with hf.open(tmp_path / "s.db", agents=[_agent()]) as runtime:
+    async with hf.open(tmp_path / "s.db", agents=[writer()]) as runtime:
         await runtime.every("paid", hf.event("paid"), _agent_of(runtime), prompt="{payload}")
-        assert await _said(runtime, 1) == ["1"]
+        assert await said(runtime, 1) == ["1"]
 
 
 async def test_a_trigger_that_nobody_declares_any_more_starts_nothing(tmp_path: Path) -> None:
     clock = ManualClock(START)
-    async with hf.open(tmp_path / "s.db", agents=[_agent()], clock=clock) as runtime:
+    async with hf.open(tmp_path / "s.db", agents=[writer()], clock=clock) as runtime:
         await runtime.every("hourly", hf.cron("0 * * * *"), _agent_of(runtime), prompt="{time}")
-    async with hf.open(tmp_path / "s.db", agents=[_agent()], clock=clock) as runtime:
+    async with hf.open(tmp_path / "s.db", agents=[writer()], clock=clock) as runtime:
         await runtime.every("other", hf.cron("0 * * * *"), _agent_of(runtime), prompt="other")
-        _later(runtime, clock, HOUR)
-        await _started(runtime, "other", 1)
+        later(runtime, clock, HOUR)
+        await started(runtime, "other", 1)
         assert (await runtime.triggers.get("hourly")).started == 0
 
 
@@ -337,26 +281,26 @@ async def test_a_trigger_that_nobody_declares_any_more_starts_nothing(tmp_path: 
 
 
 async def test_no_more_are_under_way_than_may_be_and_the_others_follow() -> None:
-    gate = _Gate()
+    gate = Slow()
     async with hf.open(None, agents=[gate.agent]) as runtime:
         options = hf.TriggerOptions(concurrency=1)
         await runtime.every("paid", hf.event("paid"), gate.agent, options=options, prompt="{payload}")
         for number in range(3):
             await runtime.emit_event("paid", number)
         await gate.reached.wait()
-        status = await _started(runtime, "paid", 1)
+        status = await started(runtime, "paid", 1)
         assert (status.started, status.running) == (1, 1)
         gate.open.set()
-        await _started(runtime, "paid", 3)
+        await started(runtime, "paid", 3)
 
 
 async def test_what_is_too_much_is_skipped_where_that_is_wanted() -> None:
-    gate = _Gate()
+    gate = Slow()
     async with hf.open(None, agents=[gate.agent]) as runtime:
         options = hf.TriggerOptions(concurrency=1, overflow="skip")
         await runtime.every("paid", hf.event("paid"), gate.agent, options=options, prompt="{payload}")
         await runtime.emit_event("paid", 0)
-        await _started(runtime, "paid", 1)
+        await started(runtime, "paid", 1)
         await runtime.emit_event("paid", 1)
 
         async def skipped() -> bool:
@@ -369,14 +313,14 @@ async def test_what_is_too_much_is_skipped_where_that_is_wanted() -> None:
 
 async def test_a_rate_spreads_what_comes_at_once() -> None:
     clock = ManualClock(START)
-    async with hf.open(None, agents=[_agent()], clock=clock) as runtime:
+    async with hf.open(None, agents=[writer()], clock=clock) as runtime:
         options = hf.TriggerOptions(per_window=2, window=timedelta(hours=1))
         await runtime.every("paid", hf.event("paid"), _agent_of(runtime), options=options, prompt="{payload}")
         for number in range(3):
             await runtime.emit_event("paid", number)
-        assert (await _started(runtime, "paid", 2)).reserved == 1
-        _later(runtime, clock, HOUR)
-        assert await _said(runtime, 3) == ["0", "1", "2"]
+        assert (await started(runtime, "paid", 2)).reserved == 1
+        later(runtime, clock, HOUR)
+        assert await said(runtime, 3) == ["0", "1", "2"]
 
 
 # ---- files -----------------------------------------------------------------------------------------------------------
@@ -392,29 +336,29 @@ async def test_each_file_is_told_once_also_after_a_restart_and_again_when_it_cha
     inbox.mkdir()
     (inbox / "a.pdf").write_text("a")
     (inbox / "a.txt").write_text("not this")
-    async with hf.open(tmp_path / "s.db", agents=[_agent()]) as runtime:
+    async with hf.open(tmp_path / "s.db", agents=[writer()]) as runtime:
         await runtime.every("scan", _inbox(inbox), _agent_of(runtime), prompt="Read {file}")
-        assert await _said(runtime, 1) == ["Read a.pdf"]
+        assert await said(runtime, 1) == ["Read a.pdf"]
     (inbox / "b.pdf").write_text("b")
-    async with hf.open(tmp_path / "s.db", agents=[_agent()]) as runtime:
+    async with hf.open(tmp_path / "s.db", agents=[writer()]) as runtime:
         await runtime.every("scan", _inbox(inbox), _agent_of(runtime), prompt="Read {file}")
-        assert await _said(runtime, 2) == ["Read a.pdf", "Read b.pdf"]
+        assert await said(runtime, 2) == ["Read a.pdf", "Read b.pdf"]
         (inbox / "a.pdf").write_text("longer")
-        assert await _said(runtime, 3) == ["Read a.pdf", "Read a.pdf", "Read b.pdf"]
+        assert await said(runtime, 3) == ["Read a.pdf", "Read a.pdf", "Read b.pdf"]
         assert await check(runtime.store) == []
 
 
 async def test_files_that_come_while_it_is_off_are_told_when_it_is_on_again(tmp_path: Path) -> None:
-    async with hf.open(tmp_path / "s.db", agents=[_agent()]) as runtime:
+    async with hf.open(tmp_path / "s.db", agents=[writer()]) as runtime:
         await runtime.every("scan", _inbox(tmp_path), _agent_of(runtime), prompt="Read {file}")
         await runtime.triggers.disable("scan")
         (tmp_path / "a.pdf").write_text("a")
         await runtime.triggers.enable("scan")
-        assert await _said(runtime, 1) == ["Read a.pdf"]
+        assert await said(runtime, 1) == ["Read a.pdf"]
 
 
 async def test_a_folder_that_is_not_there_is_a_problem_that_is_shown_until_it_is(tmp_path: Path) -> None:
-    async with hf.open(tmp_path / "s.db", agents=[_agent()]) as runtime:
+    async with hf.open(tmp_path / "s.db", agents=[writer()]) as runtime:
         await runtime.every("scan", _inbox(tmp_path / "later"), _agent_of(runtime), prompt="Read {file}")
 
         async def shown() -> bool:
@@ -423,15 +367,10 @@ async def test_a_folder_that_is_not_there_is_a_problem_that_is_shown_until_it_is
         await until(shown)
         (tmp_path / "later").mkdir()
         (tmp_path / "later" / "a.pdf").write_text("a")
-        assert await _said(runtime, 1) == ["Read a.pdf"]
+        assert await said(runtime, 1) == ["Read a.pdf"]
 
 
 # ---- webhooks --------------------------------------------------------------------------------------------------------
-
-
-def _signed(body: bytes, delivery: str) -> dict[str, str]:
-    made = hmac.new(SECRET.encode(), body, hashlib.sha256).hexdigest()
-    return {"X-Hub-Signature-256": f"sha256={made}", "X-GitHub-Delivery": delivery}
 
 
 @pytest.fixture
@@ -446,58 +385,58 @@ async def _hooked(runtime: Runtime) -> None:
 
 @pytest.mark.usefixtures("secret")
 async def test_a_signed_request_is_accepted_once() -> None:
-    async with hf.open(None, agents=[_agent()]) as runtime:
+    async with hf.open(None, agents=[writer()]) as runtime:
         await _hooked(runtime)
         body = b'{"ref": "main"}'
-        first = await runtime.deliver_webhook("push", _signed(body, "d-1"), body)
-        again = await runtime.deliver_webhook("push", _signed(body, "d-1"), body)
+        first = await runtime.deliver_webhook("push", signed(body, "d-1"), body)
+        again = await runtime.deliver_webhook("push", signed(body, "d-1"), body)
         assert [(found.status, found.code) for found in (first, again)] == [("accepted", 202), ("duplicate", 200)]
-        assert await _said(runtime, 1) == ["Ref main"]
+        assert await said(runtime, 1) == ["Ref main"]
 
 
 @pytest.mark.usefixtures("secret")
 async def test_the_same_request_under_another_delivery_id_is_a_replay() -> None:
-    async with hf.open(None, agents=[_agent()]) as runtime:
+    async with hf.open(None, agents=[writer()]) as runtime:
         await _hooked(runtime)
         body = b'{"ref": "main"}'
-        await runtime.deliver_webhook("push", _signed(body, "d-1"), body)
-        assert (await runtime.deliver_webhook("push", _signed(body, "d-2"), body)).status == "duplicate"
+        await runtime.deliver_webhook("push", signed(body, "d-1"), body)
+        assert (await runtime.deliver_webhook("push", signed(body, "d-2"), body)).status == "duplicate"
 
 
 @pytest.mark.usefixtures("secret")
 async def test_another_body_under_the_same_delivery_id_is_refused() -> None:
-    async with hf.open(None, agents=[_agent()]) as runtime:
+    async with hf.open(None, agents=[writer()]) as runtime:
         await _hooked(runtime)
         for body, status in ((b'{"ref": "a"}', "accepted"), (b'{"ref": "b"}', "refused")):
-            assert (await runtime.deliver_webhook("push", _signed(body, "d-1"), body)).status == status
+            assert (await runtime.deliver_webhook("push", signed(body, "d-1"), body)).status == status
 
 
 @pytest.mark.usefixtures("secret")
 async def test_a_request_that_is_not_signed_starts_nothing() -> None:
-    async with hf.open(None, agents=[_agent()]) as runtime:
+    async with hf.open(None, agents=[writer()]) as runtime:
         await _hooked(runtime)
-        found = await runtime.deliver_webhook("push", {**_signed(b"other", "d-1")}, b'{"ref": "main"}')
+        found = await runtime.deliver_webhook("push", {**signed(b"other", "d-1")}, b'{"ref": "main"}')
         assert (found.status, found.code) == ("refused", 401)
         assert (await runtime.triggers.get("push")).reserved == 0
 
 
 @pytest.mark.usefixtures("secret")
 async def test_a_webhook_of_a_disabled_trigger_is_refused_so_that_it_is_sent_again() -> None:
-    async with hf.open(None, agents=[_agent()]) as runtime:
+    async with hf.open(None, agents=[writer()]) as runtime:
         await _hooked(runtime)
         await runtime.triggers.disable("push")
-        assert (await runtime.deliver_webhook("push", _signed(b"{}", "d-1"), b"{}")).code == 503
+        assert (await runtime.deliver_webhook("push", signed(b"{}", "d-1"), b"{}")).code == 503
 
 
 async def test_a_secret_that_is_not_there_is_an_error_of_whoever_runs_it() -> None:
-    async with hf.open(None, agents=[_agent()]) as runtime:
+    async with hf.open(None, agents=[writer()]) as runtime:
         await _hooked(runtime)
         with pytest.raises(SecretMissing):
-            await runtime.deliver_webhook("push", _signed(b"{}", "d-1"), b"{}")
+            await runtime.deliver_webhook("push", signed(b"{}", "d-1"), b"{}")
 
 
 async def test_a_webhook_for_something_else_is_a_named_error() -> None:
-    async with hf.open(None, agents=[_agent()]) as runtime:
+    async with hf.open(None, agents=[writer()]) as runtime:
         await runtime.every("paid", hf.event("paid"), _agent_of(runtime), prompt="x")
         with pytest.raises(TriggerInvalid):
             await runtime.deliver_webhook("paid", {}, b"")
@@ -505,10 +444,10 @@ async def test_a_webhook_for_something_else_is_a_named_error() -> None:
 
 @pytest.mark.usefixtures("secret")
 async def test_the_secret_of_a_webhook_is_nowhere_in_the_store(tmp_path: Path) -> None:
-    async with hf.open(tmp_path / "s.db", agents=[_agent()]) as runtime:
+    async with hf.open(tmp_path / "s.db", agents=[writer()]) as runtime:
         await _hooked(runtime)
-        await runtime.deliver_webhook("push", _signed(b'{"ref": "main"}', "d-1"), b'{"ref": "main"}')
-        await _said(runtime, 1)
+        await runtime.deliver_webhook("push", signed(b'{"ref": "main"}', "d-1"), b'{"ref": "main"}')
+        await said(runtime, 1)
     kept = [path.read_bytes() for path in tmp_path.iterdir() if path.is_file()]  # noqa: ASYNC240  nothing else runs
     assert b"env:HOOK_SECRET" in b"".join(kept)
     assert SECRET.encode() not in b"".join(kept)
@@ -518,7 +457,7 @@ async def test_the_secret_of_a_webhook_is_nowhere_in_the_store(tmp_path: Path) -
 
 
 async def test_observers_see_what_was_started_and_nothing_of_the_books() -> None:
-    async with hf.open(None, agents=[_agent()]) as runtime:
+    async with hf.open(None, agents=[writer()]) as runtime:
         await runtime.every("paid", hf.event("paid"), _agent_of(runtime), prompt="x")
         await runtime.emit_event("paid", 1, key="k")
         seen: list[Any] = []
@@ -530,21 +469,21 @@ async def test_observers_see_what_was_started_and_nothing_of_the_books() -> None
 
 
 async def test_no_session_is_called_like_a_trigger() -> None:
-    async with hf.open(None, agents=[_agent()]) as runtime:
+    async with hf.open(None, agents=[writer()]) as runtime:
         with pytest.raises(hf.UsageError):
             runtime.session("trigger/paid", agent=_agent_of(runtime))
 
 
 def test_the_command_line_lists_fires_and_switches_triggers(shell: Shell) -> None:
     async def declare() -> None:
-        async with hf.open(shell.folder / "holdfast.db", agents=[_agent()]) as runtime:
+        async with hf.open(shell.folder / "holdfast.db", agents=[writer()]) as runtime:
             await runtime.every("digest", hf.cron("0 6 * * *"), _agent_of(runtime), prompt="{payload.n}")
             await _settled(runtime)
 
     async def drive() -> list[str]:
-        async with hf.open(shell.folder / "holdfast.db", agents=[_agent()]) as runtime:
+        async with hf.open(shell.folder / "holdfast.db", agents=[writer()]) as runtime:
             await runtime.every("digest", hf.cron("0 6 * * *"), _agent_of(runtime), prompt="{payload.n}")
-            return await _said(runtime, 1)
+            return await said(runtime, 1)
 
     asyncio.run(declare())
     assert "cron 0 6 * * * UTC" in shell("triggers").stdout
@@ -560,7 +499,7 @@ def test_the_command_line_lists_fires_and_switches_triggers(shell: Shell) -> Non
 
 def test_the_command_line_names_what_is_wrong(shell: Shell) -> None:
     async def declare() -> None:
-        async with hf.open(shell.folder / "holdfast.db", agents=[_agent()]) as runtime:
+        async with hf.open(shell.folder / "holdfast.db", agents=[writer()]) as runtime:
             await runtime.every("digest", hf.event("paid"), _agent_of(runtime), prompt="x")
 
     asyncio.run(declare())

@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.behaviour.talk import pairs_are_whole
+from tests.behaviour.talk import SOON, pairs_are_whole
 
 import holdfast as hf
 from holdfast.messages import ToolCall
@@ -15,8 +15,6 @@ from holdfast.testing import ScriptedModel, call, check, cut, error, refusal, re
 
 if TYPE_CHECKING:
     from holdfast.testing.scripted import ScriptItem
-
-SOON = 5.0
 
 
 def shown(value: object) -> str:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.behaviour.stage import A_SECOND, SOON, agent_of
-from tests.behaviour.talk import asked, pairs_are_whole, states, until
+from tests.behaviour.talk import asked, is_now, pairs_are_whole, states, until
+from tests.patience import stopwatch
 
 import holdfast as hf
 from holdfast.messages import TextChunk, ToolMessage
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 
 
 async def cancelled_in_a_second(turn: hf.Turn, reason: str = "hung up") -> hf.TurnOutcome:
-    begun = time.monotonic()
-    assert await turn.cancel(reason) == "requested"
-    outcome = await turn.outcome(timeout=SOON)
-    assert time.monotonic() - begun < A_SECOND
+    async with stopwatch() as watch:
+        assert await turn.cancel(reason) == "requested"
+        outcome = await turn.outcome(timeout=SOON)
+    assert watch.seconds < A_SECOND
     assert (outcome.status, outcome.message) == ("cancelled", reason)
     return outcome
 
@@ -176,14 +176,10 @@ async def test_a_turn_is_cancelled_while_it_waits_for_somebody(stage: Stage) -> 
     async with hf.open(None, agents=[agent]) as runtime:
         session = runtime.session("s", agent=agent)
         turn = await session.send("go")
-        await until(lambda: _is(turn, "waiting"))
+        await until(lambda: is_now(turn, "waiting"))
         await cancelled_in_a_second(turn)
         assert states(await session.history()) == ["cancelled"]
         assert await check(runtime.store) == []
-
-
-async def _is(turn: hf.Turn, status: str) -> bool:
-    return await turn.status() == status
 
 
 async def test_a_cancelled_turn_waits_for_nobody_any_more(stage: Stage) -> None:
@@ -191,7 +187,7 @@ async def test_a_cancelled_turn_waits_for_nobody_any_more(stage: Stage) -> None:
     async with hf.open(None, agents=[agent]) as runtime:
         session = runtime.session("s", agent=agent)
         turn = await session.send("go")
-        await until(lambda: _is(turn, "waiting"))
+        await until(lambda: is_now(turn, "waiting"))
         await cancelled_in_a_second(turn)
         assert await runtime.waits("s") == []
 
@@ -201,7 +197,7 @@ async def test_an_answer_that_comes_after_the_cancel_changes_nothing(stage: Stag
     async with hf.open(None, agents=[agent]) as runtime:
         session = runtime.session("s", agent=agent)
         turn = await session.send("go")
-        await until(lambda: _is(turn, "waiting"))
+        await until(lambda: is_now(turn, "waiting"))
         (wait,) = await runtime.waits("s")
         token = runtime.wait_token("s", wait.name)
         await cancelled_in_a_second(turn)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
 from pydantic import BaseModel, ConfigDict, Field
+from tests.behaviour.talk import SOON
 
 import holdfast as hf
 from holdfast.testing import ScriptedModel, call, reply, text
@@ -18,8 +19,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from holdfast.messages import Message
-
-SOON = 5.0
 
 
 class Invoice(BaseModel):

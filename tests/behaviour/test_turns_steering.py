@@ -7,7 +7,7 @@ import random
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.behaviour.talk import asked, until
+from tests.behaviour.talk import SOON, asked, until
 
 import holdfast as hf
 from holdfast.messages import Message, ToolMessage
@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from holdfast.testing.scripted import ScriptItem
-
-SOON = 5.0
 
 
 class Gate:

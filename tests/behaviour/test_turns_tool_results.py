@@ -7,18 +7,18 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.behaviour.talk import pairs_are_whole
+from tests.behaviour.talk import SOON, pairs_are_whole
 
 import holdfast as hf
 from holdfast.messages import Message, ToolCall, ToolMessage, ToolResult
 from holdfast.testing import ScriptedModel, call, check, reply, text
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
     from pathlib import Path
 
     from holdfast.testing.scripted import ScriptItem
 
-SOON = 5.0
 HUGE = 200_000
 
 
@@ -29,6 +29,7 @@ class Shop:
         self.done: list[str] = []
         self.reached = asyncio.Event()
         self.go_on = asyncio.Event()
+        self.free = threading.Event()
         self.most = 0
         self.now = 0
 
@@ -78,7 +79,7 @@ class Shop:
 
         @hf.tool(read_only=True, timeout=0.05)
         def slow_thread() -> str:
-            threading.Event().wait(0.3)
+            self.free.wait(SOON)
             return "late"
 
         @hf.tool(read_only=True, output_limit=10_000_000)
@@ -95,8 +96,10 @@ class Shop:
 
 
 @pytest.fixture
-async def shop() -> Shop:
-    return Shop()
+async def shop() -> AsyncIterator[Shop]:
+    made = Shop()
+    yield made
+    made.free.set()
 
 
 def results_of(messages: list[Message] | tuple[Message, ...]) -> list[ToolResult]:

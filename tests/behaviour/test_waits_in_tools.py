@@ -6,16 +6,15 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.behaviour.background import results
+from tests.behaviour.talk import SOON, until
 
 import holdfast as hf
-from holdfast.messages import ToolMessage, ToolResult
 from holdfast.testing import ScriptedModel, call, text
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Callable
     from pathlib import Path
-
-SOON = 5.0
 
 
 def _agent(*tools: hf.Tool[..., Any], script: Any = None) -> hf.Agent:
@@ -27,17 +26,6 @@ def _agent(*tools: hf.Tool[..., Any], script: Any = None) -> hf.Agent:
     )
 
 
-async def _results(session: hf.Session) -> list[ToolResult]:
-    history = await session.history()
-    return [result for message in history if isinstance(message, ToolMessage) for result in message.results]
-
-
-async def _until(condition: Callable[[], Awaitable[bool]]) -> None:
-    async with asyncio.timeout(SOON):
-        while not await condition():  # noqa: ASYNC110  what is awaited is in the store
-            await asyncio.sleep(0.002)
-
-
 async def _waiting_for(runtime: hf.Runtime, end: str) -> str:
     """The name of the wait for which the session is parked."""
     found: list[str] = []
@@ -47,7 +35,7 @@ async def _waiting_for(runtime: hf.Runtime, end: str) -> str:
         found[:] = names
         return bool(names) and await runtime.session("s").status() == "waiting"
 
-    await _until(is_parked)
+    await until(is_parked)
     return found[0]
 
 
@@ -72,7 +60,7 @@ async def test_a_tool_may_wait_twice_under_one_name() -> None:
         await _answered(runtime, "/go", "no")
         await _answered(runtime, "/go#2", "yes")
         await turn.outcome(timeout=SOON)
-        assert [result.content for result in await _results(session)] == ["no yes"]
+        assert [result.content for result in results(await session.history())] == ["no yes"]
 
 
 async def test_the_token_of_a_wait_is_that_of_the_next_wait_under_its_name() -> None:
@@ -92,7 +80,7 @@ async def test_the_token_of_a_wait_is_that_of_the_next_wait_under_its_name() -> 
         await _waiting_for(runtime, "/go#2")
         await runtime.resolve(tokens[0], 2)
         await turn.outcome(timeout=SOON)
-        assert [result.content for result in await _results(session)] == ["1 2"]
+        assert [result.content for result in results(await session.history())] == ["1 2"]
 
 
 @pytest.mark.parametrize("kind", ["group", "gather"])
@@ -119,7 +107,7 @@ async def test_a_tool_may_wait_beside_a_step(kind: str) -> None:
         stepped.set()
         await _answered(runtime, "/go", "go")
         await turn.outcome(timeout=SOON)
-        assert [result.content for result in await _results(session)] == [["step", "go"]]
+        assert [result.content for result in results(await session.history())] == [["step", "go"]]
 
 
 async def test_steps_around_the_waits_of_calls_side_by_side_are_done_once() -> None:
@@ -166,7 +154,7 @@ async def test_an_answer_as_large_as_an_input_may_be_reaches_the_tool(tmp_path: 
         turn = await session.send("x")
         await _answered(runtime, "/go", "x" * size)
         await turn.outcome(timeout=SOON)
-        assert [result.content for result in await _results(session)] == [size]
+        assert [result.content for result in results(await session.history())] == [size]
 
 
 # ---- finding out -----------------------------------------------------------------------------------------------------
@@ -210,7 +198,9 @@ async def test_finding_out_may_wait_for_a_person(tmp_path: Path) -> None:
         session = runtime.session("s")
         await _answered(runtime, "/person", "Ada")
         await session.turn("t1").outcome(timeout=SOON)
-        assert [(result.state, result.content) for result in await _results(session)] == [("ok", "found by Ada")]
+        assert [(result.state, result.content) for result in results(await session.history())] == [
+            ("ok", "found by Ada")
+        ]
 
 
 async def test_finding_out_may_take_steps(tmp_path: Path) -> None:
@@ -221,7 +211,7 @@ async def test_finding_out_may_take_steps(tmp_path: Path) -> None:
     async with hf.open(tmp_path / "s.db", agents=[agent]) as runtime:
         session = runtime.session("s")
         await session.turn("t1").outcome(timeout=SOON)
-        assert [(result.state, result.content) for result in await _results(session)] == [("ok", "found")]
+        assert [(result.state, result.content) for result in results(await session.history())] == [("ok", "found")]
 
 
 async def test_what_finding_out_waited_for_does_not_let_the_call_run_again(tmp_path: Path) -> None:
@@ -269,7 +259,9 @@ async def test_a_call_that_was_found_not_done_may_wait(tmp_path: Path) -> None:
         session = runtime.session("s")
         await _answered(runtime, "/approval", "Ada")
         await session.turn("t1").outcome(timeout=SOON)
-        assert [(result.state, result.content) for result in await _results(session)] == [("ok", "paid by Ada")]
+        assert [(result.state, result.content) for result in results(await session.history())] == [
+            ("ok", "paid by Ada")
+        ]
 
 
 async def test_each_interruption_is_found_out_about_anew(tmp_path: Path) -> None:
@@ -319,7 +311,7 @@ async def test_finding_out_that_breaks_leaves_the_call_unknown(tmp_path: Path, e
     async with hf.open(tmp_path / "s.db", agents=[agent]) as runtime:
         session = runtime.session("s")
         await session.turn("t1").outcome(timeout=SOON)
-        assert [result.state for result in await _results(session)] == ["unknown"]
+        assert [result.state for result in results(await session.history())] == ["unknown"]
 
 
 # ---- ending with the turn --------------------------------------------------------------------------------------------
@@ -330,7 +322,7 @@ async def _cancelled(runtime: hf.Runtime) -> list[str]:
     turn = runtime.session("s").turn("t1")
     await turn.cancel("no")
     await turn.outcome(timeout=SOON)
-    return [result.state for result in await _results(runtime.session("s"))]
+    return [result.state for result in results(await runtime.session("s").history())]
 
 
 async def test_a_call_that_has_only_waited_is_cancelled() -> None:

@@ -10,7 +10,7 @@ import asyncio
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from forking import serve
+from forking import patiently, serve
 from turn_scenario import note
 
 import holdfast as hf
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from holdfast.runtime.runtime import Runtime
 
 SESSION: Final = "golden"
-PATIENCE: Final = 15.0
 WEEK: Final = 7 * 86_400_000
 ASK, ANSWER, FINISH = "0", "1", "2"
 ACTS: Final = (ASK, ANSWER, FINISH)
@@ -174,7 +173,7 @@ async def play(folder: Path, story: str, act: str) -> None:
 
 
 def _act(folder: Path, request: dict[str, str]) -> None:
-    asyncio.run(asyncio.wait_for(play(folder, request["story"], request["act"]), PATIENCE))
+    asyncio.run(patiently(play(folder, request["story"], request["act"])))
 
 
 def _make_all() -> None:

@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Final
 
 from approval_scenario import Later
-from forking import serve
+from forking import patiently, serve
 
 import holdfast as hf
 from holdfast.testing import ScriptedModel, text
@@ -46,7 +46,7 @@ async def play(folder: Path, act: str) -> None:
 
 
 def _act(folder: Path, request: dict[str, str]) -> None:
-    asyncio.run(asyncio.wait_for(play(folder, request["act"]), 15))
+    asyncio.run(patiently(play(folder, request["act"])))
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from approval_scenario import Later
-from forking import serve
+from forking import patiently, serve
 from turn_scenario import note, notes
 
 import holdfast as hf
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from holdfast.runtime.runtime import Runtime
 
 SESSION: Final = "golden"
-PATIENCE: Final = 15.0
 LATER: Final = 8 * 86_400_000
 ASK, ANSWER, FINISH = "0", "1", "2"
 ACTS: Final = (ASK, ANSWER, FINISH)
@@ -135,7 +134,7 @@ async def play(folder: Path, story: str, act: str) -> None:
 
 
 def _act(folder: Path, request: dict[str, str]) -> None:
-    asyncio.run(asyncio.wait_for(play(folder, request["story"], request["act"]), PATIENCE))
+    asyncio.run(patiently(play(folder, request["story"], request["act"])))
 
 
 if __name__ == "__main__":

@@ -26,7 +26,8 @@ from holdfast.testing import arm_from_environment
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
-PATIENCE = 30.0
+PATIENCE = 60.0
+"""For a process that is to come to its end by itself."""
 ROOT = Path(__file__).parents[2]
 
 
@@ -83,17 +84,17 @@ def _child(work: Callable[[Path, dict[str, str]], object], request: dict[str, st
     return 0
 
 
-async def patiently(work: Coroutine[None, None, None], seconds: float) -> None:
-    """Do the work within a time; where it takes longer, tell where it stands, and whether it was busy or waited."""
+async def patiently(work: Coroutine[None, None, None]) -> None:
+    """Do the work; where it takes too long, tell where it stands, and whether it was busy or waited."""
     task = asyncio.ensure_future(work)
-    done, _ = await asyncio.wait({task}, timeout=seconds)
+    done, _ = await asyncio.wait({task}, timeout=PATIENCE)
     if done:
         return task.result()
     stacks = io.StringIO()
     for each in asyncio.all_tasks():
         each.print_stack(file=stacks)
     faulthandler.dump_traceback(file=sys.stderr)
-    message = f"not done in {seconds} s, with {time.process_time():.1f} s of CPU\n{stacks.getvalue()}"
+    message = f"not done in {PATIENCE} s, with {time.process_time():.1f} s of CPU\n{stacks.getvalue()}"
     raise TimeoutError(message)
 
 

@@ -9,7 +9,7 @@ import asyncio
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from forking import serve
+from forking import patiently, serve
 
 import holdfast as hf
 from holdfast.testing import ScriptedModel, World, call, text
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from holdfast.messages import ModelRequest
 
 SESSION: Final = "golden"
-PATIENCE: Final = 20.0
 ANSWER: Final = "Both are done."
 
 SCRIPT: Final = [
@@ -66,7 +65,7 @@ async def work(folder: Path) -> None:
 
 
 def _once(folder: Path, request: dict[str, str]) -> None:
-    asyncio.run(asyncio.wait_for(work(folder), PATIENCE))
+    asyncio.run(patiently(work(folder)))
 
 
 if __name__ == "__main__":

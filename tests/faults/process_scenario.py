@@ -9,7 +9,7 @@ import asyncio
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from forking import serve
+from forking import patiently, serve
 
 import holdfast as hf
 from holdfast.testing import World
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 PROCESS: Final = "golden"
 CHILD: Final = "packing"
-PATIENCE: Final = 12.0
 EXPECTED: Final = {
     "order": "ordered",
     "branches": [["b0.0", "b0.1"], ["b1.0", "b1.1"], ["b2.0", "b2.1"]],
@@ -99,7 +98,7 @@ async def work(folder: Path) -> None:
 
 
 def _once(folder: Path, request: dict[str, str]) -> None:
-    asyncio.run(asyncio.wait_for(work(folder), PATIENCE))
+    asyncio.run(patiently(work(folder)))
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ import asyncio
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from forking import serve
+from forking import patiently, serve
 
 import holdfast as hf
 from holdfast.testing import ScriptedModel, World, call, text
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from holdfast.runtime.runtime import Runtime
 
 SESSION: Final = "golden"
-PATIENCE: Final = 20.0
 INQUIRY, ANSWERED = "inquiry", "it is so"
 """The file with the key of what somebody outside is asked for; and what they say."""
 ASK, ANSWER, FINISH = "0", "1", "2"
@@ -172,7 +171,7 @@ async def play(folder: Path, act: str) -> None:
 
 
 def _act(folder: Path, request: dict[str, str]) -> None:
-    asyncio.run(asyncio.wait_for(play(folder, request["act"]), PATIENCE))
+    asyncio.run(patiently(play(folder, request["act"])))
 
 
 if __name__ == "__main__":

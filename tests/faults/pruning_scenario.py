@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 ONES: Final = ("one", "two", "three")
 EVENTS: Final = ("red", "blue")
-PATIENCE: Final = 60.0
 ACTS: Final = (*ONES, *EVENTS, "child")
 A_MOMENT: Final = 0.001
 
@@ -90,7 +89,7 @@ async def _over(runtime: hf.Runtime, ids: list[str]) -> None:
 
 
 def _once(folder: Path, _: dict[str, str]) -> None:
-    asyncio.run(patiently(work(folder), PATIENCE))
+    asyncio.run(patiently(work(folder)))
 
 
 if __name__ == "__main__":

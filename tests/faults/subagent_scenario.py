@@ -9,7 +9,7 @@ import asyncio
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from forking import serve
+from forking import patiently, serve
 
 import holdfast as hf
 from holdfast.policy.mandates import ROLE
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from holdfast.runtime.runtime import Runtime
 
 SESSION: Final = "golden"
-PATIENCE: Final = 20.0
 ANSWER: Final = "All is done."
 
 
@@ -91,7 +90,7 @@ async def work(folder: Path, *, parks: bool) -> None:
 
 
 def _once(folder: Path, request: dict[str, str]) -> None:
-    asyncio.run(asyncio.wait_for(work(folder, parks=request.get("parks") == "yes"), PATIENCE))
+    asyncio.run(patiently(work(folder, parks=request.get("parks") == "yes")))
 
 
 if __name__ == "__main__":

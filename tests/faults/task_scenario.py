@@ -9,7 +9,7 @@ import asyncio
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from forking import serve
+from forking import patiently, serve
 
 import holdfast as hf
 from holdfast.testing import ScriptedModel, World, call, text
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 SESSION: Final = "golden"
 BUDGET: Final = 0.01
 TOOLS: Final = ("look", "reserve", "pay", "ship")
-PATIENCE: Final = 12.0
 
 
 def make_tools(folder: Path, budget: float | None = BUDGET) -> list[hf.Tool[..., Any]]:
@@ -99,7 +98,7 @@ async def work(folder: Path, budget: float | None) -> None:
 
 def _once(folder: Path, request: dict[str, str]) -> None:
     budget = None if request.get("budget") == "none" else BUDGET
-    asyncio.run(asyncio.wait_for(work(folder, budget), PATIENCE))
+    asyncio.run(patiently(work(folder, budget)))
 
 
 def _make_all() -> None:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-import signal
 from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import approval_scenario as scenario
 import pytest
-from forking import Forks, error_in, reached_in
+from forking import error_in
+from killing import KILLED, Kill, traced, try_all
 from turn_scenario import notes
 
 import holdfast as hf
@@ -22,10 +22,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
+    from forking import Forks
+
     from holdfast.runtime.runtime import Runtime
     from holdfast.store.contract import Wait
 
-KILLED: Final = -signal.SIGKILL
 SAMPLE: Final = 60
 """The quick run takes one in so many of the points inside the store."""
 NEVER: Final = ("pay", "wipe", "ship")
@@ -34,29 +35,12 @@ REFUSED: Final = {"answered": {"wipe"}, "hooked": {"wipe"}, "background": {"wipe
 """What nobody has allowed, by story."""
 
 
-@dataclass(frozen=True, slots=True)
-class Kill:
-    """A process is ended in this act, at this point."""
-
-    act: str
-    point: str
-
-    def __str__(self) -> str:
-        return f"{self.act}@{self.point}"
-
-
 @pytest.fixture(scope="module")
 def points(workers: Forks, tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Kill]]:
     """Every crash point that a run without a kill reaches, by story, in order."""
-    return {story: list(_trace(workers, story, tmp_path_factory.mktemp(story))) for story in scenario.TOOLS}
-
-
-def _trace(workers: Forks, story: str, folder: Path) -> Iterator[Kill]:
-    for act in scenario.ACTS:
-        trace = folder / f"trace-{act}"
-        status = workers.run(folder, story=story, act=act, HOLDFAST_CRASH_TRACE=str(trace))
-        assert status == 0, f"the run of {story} without a kill\n{error_in(folder)}"
-        yield from (Kill(act, point) for point in reached_in(trace))
+    return {
+        story: traced(workers, tmp_path_factory.mktemp(story), scenario.ACTS, story=story) for story in scenario.TOOLS
+    }
 
 
 # ---- what came of it -------------------------------------------------------------------------------------------------
@@ -186,14 +170,10 @@ async def _problems(workers: Forks, story: str, kills: Sequence[Kill], folder: P
 
 
 async def _all(workers: Forks, story: str, cases: Sequence[Sequence[Kill]], folder: Path) -> None:
-    problems: list[str] = []
-    killed = 0
-    for number, kills in enumerate(cases):
-        found, count = await _problems(workers, story, kills, folder / str(number))
-        problems += found
-        killed += count
-    assert not problems, f"{len(problems)} problems\n" + "\n".join(problems)
-    assert killed >= 0.5 * sum(map(len, cases))  # the batches of the writer differ from run to run
+    async def problems(kills: Sequence[Kill], place: Path) -> tuple[list[str], int]:
+        return await _problems(workers, story, kills, place)
+
+    await try_all(problems, cases, folder, kills=len)
 
 
 # ---- the tests -------------------------------------------------------------------------------------------------------
@@ -208,16 +188,12 @@ async def test_without_a_kill_every_allowed_call_is_made_once(workers: Forks, st
     assert made == sorted(set(scenario.TOOLS[story]) - REFUSED[story])
 
 
-def _inside_the_store(kill: Kill) -> bool:
-    return kill.point.startswith("store.")
-
-
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("story", scenario.TOOLS)
 async def test_a_kill_while_a_question_is_asked_makes_no_call(
     workers: Forks, points: dict[str, list[Kill]], story: str, tmp_path: Path
 ) -> None:
-    kills = [kill for kill in points[story] if kill.act == scenario.ASK and not _inside_the_store(kill)]
+    kills = [kill for kill in points[story] if kill.act == scenario.ASK and not kill.inside_the_store]
     await _all(workers, story, [(kill,) for kill in kills[::6]], tmp_path)
 
 
@@ -226,7 +202,7 @@ async def test_a_kill_while_a_question_is_asked_makes_no_call(
 async def test_a_kill_between_the_answer_and_the_effect_makes_no_call_twice_and_none_that_was_denied(
     workers: Forks, points: dict[str, list[Kill]], story: str, tmp_path: Path
 ) -> None:
-    kills = [kill for kill in points[story] if kill.act == scenario.FINISH and not _inside_the_store(kill)]
+    kills = [kill for kill in points[story] if kill.act == scenario.FINISH and not kill.inside_the_store]
     between = [kill for kill in kills if kill.point.startswith("tool.after_intent")]
     others = [kill for kill in kills if kill not in between]
     await _all(workers, story, [(kill,) for kill in (*between, *others[::6])], tmp_path)
@@ -237,7 +213,7 @@ async def test_a_kill_between_the_answer_and_the_effect_makes_no_call_twice_and_
 async def test_a_kill_inside_the_store_leaves_every_answer_used_once(
     workers: Forks, points: dict[str, list[Kill]], story: str, tmp_path: Path
 ) -> None:
-    kills = [kill for kill in points[story] if _inside_the_store(kill)]
+    kills = [kill for kill in points[story] if kill.inside_the_store]
     await _all(workers, story, [(kill,) for kill in kills[::SAMPLE]], tmp_path)
 
 
@@ -271,6 +247,5 @@ async def test_a_kill_at_every_single_point_keeps_every_law(
 @pytest.mark.timeout(60)
 async def test_a_case_can_be_repeated_by_its_name(workers: Forks, tmp_path: Path) -> None:
     story, *kills = os.environ.get("APPROVAL_CRASH", "answered 0@turn.before_park:1 2@tool.before_run:2").split()
-    parts = [kill.split("@") for kill in kills]
-    found, _ = await _problems(workers, story, [Kill(act, point) for act, point in parts], tmp_path / "repeated")
+    found, _ = await _problems(workers, story, [*map(Kill.read, kills)], tmp_path / "repeated")
     assert found == []

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import signal
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import attachment_scenario as scenario
 import pytest
-from forking import Forks, error_in, reached_in
+from forking import error_in
+from killing import KILLED, Kill, traced
 
 import holdfast as hf
 from holdfast.testing import check
@@ -16,25 +16,19 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-KILLED: Final = -signal.SIGKILL
+    from forking import Forks
 
 
 @pytest.fixture(scope="module")
-def points(workers: Forks, tmp_path_factory: pytest.TempPathFactory) -> list[tuple[str, str]]:
+def points(workers: Forks, tmp_path_factory: pytest.TempPathFactory) -> list[Kill]:
     """Every crash point that a run without a kill reaches, with the act in which it does."""
-    folder = tmp_path_factory.mktemp("traced")
-    found: list[tuple[str, str]] = []
-    for act in scenario.ACTS:
-        trace = folder / f"trace-{act}"
-        assert workers.run(folder, act=act, HOLDFAST_CRASH_TRACE=str(trace)) == 0, error_in(folder)
-        found += [(act, point) for point in reached_in(trace)]
-    return found
+    return traced(workers, tmp_path_factory.mktemp("traced"), scenario.ACTS)
 
 
-async def _problems(workers: Forks, kill: tuple[str, str], folder: Path) -> list[str]:
+async def _problems(workers: Forks, kill: Kill, folder: Path) -> list[str]:
     for act in scenario.ACTS:
-        if act == kill[0]:
-            status = workers.run(folder, act=act, HOLDFAST_CRASH_AT=kill[1])
+        if act == kill.act:
+            status = workers.run(folder, act=act, HOLDFAST_CRASH_AT=kill.point)
             assert status in {0, KILLED}, error_in(folder)
         assert workers.run(folder, act=act) == 0, error_in(folder)
     async with hf.open(folder / "store.db", drive=False, mirror=False) as runtime:
@@ -51,7 +45,7 @@ async def _bodies(runtime: hf.Runtime):  # noqa: ANN202
         yield await runtime.attachments.get(digest)
 
 
-async def _all(workers: Forks, kills: Sequence[tuple[str, str]], tmp_path: Path) -> None:
+async def _all(workers: Forks, kills: Sequence[Kill], tmp_path: Path) -> None:
     assert kills
     found = [
         problem
@@ -63,21 +57,21 @@ async def _all(workers: Forks, kills: Sequence[tuple[str, str]], tmp_path: Path)
 
 @pytest.mark.timeout(240)
 async def test_a_kill_while_collecting_takes_nothing_that_is_needed(
-    workers: Forks, points: list[tuple[str, str]], tmp_path: Path
+    workers: Forks, points: list[Kill], tmp_path: Path
 ) -> None:
-    await _all(workers, [kill for kill in points if kill[0] == scenario.COLLECT][::3], tmp_path)
+    await _all(workers, [kill for kill in points if kill.act == scenario.COLLECT][::3], tmp_path)
 
 
 @pytest.mark.timeout(240)
 async def test_a_kill_while_putting_and_sending_loses_nothing_that_was_sent(
-    workers: Forks, points: list[tuple[str, str]], tmp_path: Path
+    workers: Forks, points: list[Kill], tmp_path: Path
 ) -> None:
-    await _all(workers, [kill for kill in points if kill[0] == scenario.PUT][::9], tmp_path)
+    await _all(workers, [kill for kill in points if kill.act == scenario.PUT][::9], tmp_path)
 
 
 @pytest.mark.torture
 @pytest.mark.timeout(3600)
 async def test_a_kill_at_every_single_point_loses_nothing_that_was_sent(
-    workers: Forks, points: list[tuple[str, str]], tmp_path: Path
+    workers: Forks, points: list[Kill], tmp_path: Path
 ) -> None:
     await _all(workers, points, tmp_path)

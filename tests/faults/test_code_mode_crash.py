@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import os
 import re
-import signal
 from collections import Counter
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 import program_scenario as scenario
 import pytest
-from forking import Forks, error_in, reached_in
+from forking import error_in
+from killing import KILLED, Kill, traced, try_all
 
 import holdfast as hf
 import holdfast.runtime
@@ -24,9 +23,10 @@ from holdfast.testing import World, check
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from forking import Forks
+
 pytestmark = pytest.mark.skipif(programs_problem() is not None, reason=str(programs_problem()))
 NAMED: Final = re.compile(r'crash_point\("(.+?)"\)')
-KILLED: Final = -signal.SIGKILL
 QUICK: Final = 9
 """The quick run takes one in so many of the points of turns, tools and programs."""
 EXPECTED: Final[dict[str, Any]] = {
@@ -44,27 +44,10 @@ EXPECTED: Final[dict[str, Any]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Kill:
-    """A process is ended in this act, at this point."""
-
-    act: str
-    point: str
-
-    def __str__(self) -> str:
-        return f"{self.act}@{self.point}"
-
-
 @pytest.fixture(scope="module")
 def points(workers: Forks, tmp_path_factory: pytest.TempPathFactory) -> list[Kill]:
     """Every crash point that a run without a kill reaches, in order."""
-    folder, found = tmp_path_factory.mktemp("points"), list[Kill]()
-    for act in scenario.ACTS:
-        trace = folder / f"trace-{act}"
-        status = workers.run(folder, act=act, HOLDFAST_CRASH_TRACE=str(trace))
-        assert status == 0, f"the run without a kill\n{error_in(folder)}"
-        found += [Kill(act, point) for point in reached_in(trace)]
-    return found
+    return traced(workers, tmp_path_factory.mktemp("points"), scenario.ACTS)
 
 
 async def _wrong(folder: Path, *, over: bool) -> list[str]:
@@ -124,14 +107,10 @@ async def _problems(workers: Forks, kills: Sequence[Kill], folder: Path) -> tupl
 
 
 async def _all(workers: Forks, cases: Sequence[Sequence[Kill]], folder: Path) -> None:
-    problems: list[str] = []
-    killed = 0
-    for number, kills in enumerate(cases):
-        found, count = await _problems(workers, kills, folder / str(number))
-        problems += found
-        killed += count
-    assert not problems, f"{len(problems)} problems\n" + "\n".join(problems)
-    assert killed >= 0.5 * sum(map(len, cases))  # the batches of the writer differ from run to run
+    async def problems(kills: Sequence[Kill], place: Path) -> tuple[list[str], int]:
+        return await _problems(workers, kills, place)
+
+    await try_all(problems, cases, folder, kills=len)
 
 
 async def test_without_a_kill_a_program_comes_to_its_end(workers: Forks, tmp_path: Path) -> None:
@@ -187,6 +166,5 @@ async def test_a_kill_at_every_single_point_of_a_program_keeps_every_law(
 @pytest.mark.timeout(60)
 async def test_a_crash_of_a_program_can_be_repeated_by_its_name(workers: Forks, tmp_path: Path) -> None:
     kills = os.environ.get("PROGRAM_CRASH", "0@tool.after_intent:2 2@program.before_answer:2").split()
-    parts = [kill.split("@") for kill in kills]
-    found, _ = await _problems(workers, [Kill(act, point) for act, point in parts], tmp_path / "repeated")
+    found, _ = await _problems(workers, [*map(Kill.read, kills)], tmp_path / "repeated")
     assert found == []

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import signal
 from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import compaction_scenario as scenario
 import pytest
-from forking import Forks, error_in
+from forking import error_in
+from killing import KILLED, check_enough
 
 import holdfast as hf
 from holdfast.records import Done
@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-KILLED = -signal.SIGKILL
+    from forking import Forks
+
 SUMMARIES = 3
 """How often a summary is asked for without a kill."""
 AROUND = 3
@@ -90,14 +91,6 @@ async def _told(folder: Path, repro: str) -> Told:
     return Told(found.thread.messages, found.context.messages, tuple(made), _asked(folder))
 
 
-@pytest.fixture(scope="module")
-def points(workers: Forks, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """Every crash point that the scenario reaches, in order."""
-    folder = tmp_path_factory.mktemp("count")
-    assert workers.run(folder, HOLDFAST_CRASH_TRACE=str(folder / "trace.txt")) == 0, error_in(folder)
-    return (folder / "trace.txt").read_text().splitlines()
-
-
 @pytest.fixture
 async def golden(workers: Forks, tmp_path: Path) -> Told:
     assert workers.run(tmp_path / "golden") == 0, error_in(tmp_path / "golden")
@@ -127,13 +120,13 @@ async def _kill_at(workers: Forks, numbers: Iterable[int], golden: Told, folder:
         assert told.context == golden.context, repro
         assert [made.plan for made in told.compactions] == [made.plan for made in golden.compactions], repro
         assert sum(made.calls for made in told.compactions) == golden.asked.count("summary"), repro
-    assert statuses[KILLED] >= 0.8 * statuses.total(), statuses
+    check_enough(statuses[KILLED], statuses.total())
 
 
 def _around(points: list[str]) -> list[int]:
     """The numbers of the points around compactions, from 1 on. Those inside the store are another test's."""
     outside = [number for number, point in enumerate(points, 1) if not point.startswith("store.")]
-    places = [at for at, number in enumerate(outside) if points[number - 1] == "turn.before_compaction"]
+    places = [at for at, number in enumerate(outside) if points[number - 1].startswith("turn.before_compaction:")]
     near = {at + step for at in places for step in range(-AROUND, AROUND + 1)}
     return [outside[at] for at in sorted(near) if 0 <= at < len(outside)]
 

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.behaviour.talk import SOON, is_now, until
 
 import holdfast as hf
 from holdfast.errors import StoreFailed
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from holdfast.records import Record
     from holdfast.store.contract import Input, Lease, Work
 
-SOON = 5.0
 A_MOMENT = 0.2
 
 
@@ -116,7 +116,7 @@ class _Stage:
     async def told(self) -> None:
         """The engine has told those who drive what came from elsewhere."""
         before = self.store.tells
-        await _until(lambda: _at_least(self, before + 1))
+        await until(lambda: _at_least(self, before + 1))
 
     @asynccontextmanager
     async def opened(self, *agents: hf.Agent, **options: Any) -> AsyncGenerator[hf.Runtime]:
@@ -139,18 +139,8 @@ async def _within(seconds: float, condition: asyncio.Event) -> None:
         await asyncio.wait_for(condition.wait(), seconds)
 
 
-async def _until(condition: Callable[[], Awaitable[bool]]) -> None:
-    async with asyncio.timeout(SOON):
-        while not await condition():  # noqa: ASYNC110  what is awaited is in the store
-            await asyncio.sleep(0.002)
-
-
 async def _at_least(stage: _Stage, tells: int) -> bool:
     return stage.store.tells >= tells
-
-
-async def _is(turn: hf.Turn, status: str) -> bool:
-    return await turn.status() == status
 
 
 # ---- a look at the inbox that is overtaken by its turn ---------------------------------------------------------------
@@ -176,7 +166,7 @@ class _Overtaken:
         self.stage.go_on.set()
         first = self.first
         assert first is not None
-        await _until(lambda: _is(first, "completed"))
+        await until(lambda: is_now(first, "completed"))
         await _within(A_MOMENT, self.second_asked)
         self.second_may_end.set()
 
@@ -419,13 +409,13 @@ async def test_a_turn_whose_end_could_not_be_written_keeps_its_deadline(stage: _
     async with stage.opened(agent) as runtime:
         session = runtime.session("s", agent=agent)
         turn = await session.send("one", deadline=60)
-        await _until(lambda: _is(turn, "waiting"))
+        await until(lambda: is_now(turn, "waiting"))
         stage.store.fails = fails
         (wait,) = await runtime.waits("s")
         await runtime.resolve(runtime.wait_token("s", wait.name), 1)
         await asyncio.wait_for(failed.wait(), SOON)
         await session.send("and more", steer=True)
-        await _until(lambda: _waits_for(runtime, "t1/7.tools/1.asks/go"))
+        await until(lambda: _waits_for(runtime, "t1/7.tools/1.asks/go"))
         (deadline,) = [found for found in await stage.store.waits("s") if "deadline" in found.name]
         assert deadline.state == "open"
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import signal
 from collections import Counter
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import deferral_scenario as scenario
 import pytest
-from forking import Forks, error_in, reached_in
+from forking import error_in
+from killing import KILLED, Kill, traced, try_all
 
 import holdfast as hf
 from holdfast.messages import ToolMessage
@@ -20,34 +19,18 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-KILLED: Final = -signal.SIGKILL
+    from forking import Forks
+
 SAMPLE: Final = 40
 """The quick run takes one in so many of the points inside the store."""
-
-
-@dataclass(frozen=True, slots=True)
-class Kill:
-    """A process is ended in this act, at this point."""
-
-    act: str
-    point: str
-
-    def __str__(self) -> str:
-        return f"{self.act}@{self.point}"
 
 
 @pytest.fixture(scope="module")
 def points(workers: Forks, tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Kill]]:
     """Every crash point that a run without a kill reaches, by story, in order."""
-    return {story: list(_trace(workers, story, tmp_path_factory.mktemp(story))) for story in scenario.TOOLS}
-
-
-def _trace(workers: Forks, story: str, folder: Path) -> Iterator[Kill]:
-    for act in scenario.ACTS:
-        trace = folder / f"trace-{act}"
-        status = workers.run(folder, story=story, act=act, HOLDFAST_CRASH_TRACE=str(trace))
-        assert status == 0, f"the run of {story} without a kill\n{error_in(folder)}"
-        yield from (Kill(act, point) for point in reached_in(trace))
+    return {
+        story: traced(workers, tmp_path_factory.mktemp(story), scenario.ACTS, story=story) for story in scenario.TOOLS
+    }
 
 
 # ---- the laws --------------------------------------------------------------------------------------------------------
@@ -114,23 +97,14 @@ async def _problems(workers: Forks, story: str, kills: Sequence[Kill], folder: P
     return [f"{line}\n    repeat with: {repeat}" for line in found], count
 
 
-async def _all(workers: Forks, story: str, cases: Sequence[tuple[Kill, ...]], tmp_path: Path) -> None:
-    assert cases
-    found: list[str] = []
-    killed = 0
-    for number, kills in enumerate(cases):
-        problems, count = await _problems(workers, story, kills, tmp_path / str(number))
-        found += problems
-        killed += count
-    assert found == []
-    assert killed >= 0.5 * len(cases), "too many kills did not happen"  # how many commits there are is a matter of luck
+async def _all(workers: Forks, story: str, cases: Sequence[Sequence[Kill]], folder: Path) -> None:
+    async def problems(kills: Sequence[Kill], place: Path) -> tuple[list[str], int]:
+        return await _problems(workers, story, kills, place)
+
+    await try_all(problems, cases, folder, kills=len)
 
 
 # ---- tests -----------------------------------------------------------------------------------------------------------
-
-
-def _inside_the_store(kill: Kill) -> bool:
-    return kill.point.startswith("store.")
 
 
 def _around_deferrals(kill: Kill) -> bool:
@@ -151,8 +125,8 @@ async def test_a_kill_around_a_deferral_loses_no_answer_and_calls_no_tool_twice(
 async def test_a_kill_elsewhere_loses_no_answer_and_calls_no_tool_twice(
     workers: Forks, points: dict[str, list[Kill]], story: str, tmp_path: Path
 ) -> None:
-    others = [kill for kill in points[story] if not _around_deferrals(kill) and not _inside_the_store(kill)]
-    inside = [kill for kill in points[story] if _inside_the_store(kill)]
+    others = [kill for kill in points[story] if not _around_deferrals(kill) and not kill.inside_the_store]
+    inside = [kill for kill in points[story] if kill.inside_the_store]
     await _all(workers, story, [(kill,) for kill in (*others[::8], *inside[::SAMPLE])], tmp_path)
 
 
@@ -168,6 +142,5 @@ async def test_a_kill_at_every_single_point_keeps_every_law(
 @pytest.mark.timeout(60)
 async def test_a_case_can_be_repeated_by_its_name(workers: Forks, tmp_path: Path) -> None:
     story, *kills = os.environ.get("DEFERRAL_CRASH", "calls 0@outside.told:3 2@turn.before_end:1").split()
-    parts = [kill.split("@") for kill in kills]
-    found, _ = await _problems(workers, story, [Kill(act, point) for act, point in parts], tmp_path / "repeated")
+    found, _ = await _problems(workers, story, [*map(Kill.read, kills)], tmp_path / "repeated")
     assert found == []

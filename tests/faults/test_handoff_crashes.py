@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import signal
 from typing import TYPE_CHECKING, Final
 
 import handoff_scenario as scenario
 import pytest
-from forking import Forks, error_in
+from forking import PATIENCE
+from killing import OneAct
 
 import holdfast as hf
 from holdfast.messages import ToolMessage
@@ -17,10 +17,10 @@ from holdfast.runtime.checking import check_turns
 from holdfast.testing import World, check
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     from pathlib import Path
 
-KILLED: Final = -signal.SIGKILL
+    from forking import Forks
+
 SAMPLE: Final = 12
 """The quick run takes one in so many of the points inside the store."""
 
@@ -35,7 +35,7 @@ async def _wrong(folder: Path) -> list[str]:
             wrong.append(f"it was handed over so: {handed}")
         if await session.agent() != "desk":
             wrong.append(f"{await session.agent()} has it")
-        outcome = await session.turn("t1").outcome(timeout=scenario.PATIENCE)
+        outcome = await session.turn("t1").outcome(timeout=PATIENCE)
         if (outcome.text, outcome.agent, outcome.steps) != (scenario.ANSWER, "desk", len(scenario.SCRIPT)):
             wrong.append(f"it ended so: {outcome}")
         results = [found for each in await session.history() if isinstance(each, ToolMessage) for found in each.results]
@@ -51,33 +51,11 @@ async def _wrong(folder: Path) -> list[str]:
         return wrong
 
 
-async def _problems(workers: Forks, kills: Sequence[str], folder: Path) -> tuple[list[str], int]:
-    """What is wrong after these kills, one after the other; and how many there were."""
-    repeat = f'HANDOFF_CRASH="{" ".join(kills)}" python -m pytest tests/faults/test_handoff_crashes.py -k can_be'
-    killed = 0
-    for kill in kills:
-        status = workers.run(folder, HOLDFAST_CRASH_AT=kill)
-        if status not in {0, KILLED}:
-            return [f"{repeat}\n{error_in(folder)}"], killed
-        killed += status == KILLED
-    if workers.run(folder) != 0:
-        return [f"it can't be finished; {repeat}\n{error_in(folder)}"], killed
-    return [f"{line}\n    repeat with: {repeat}" for line in await _wrong(folder)], killed
-
-
-async def _all(workers: Forks, cases: Sequence[Sequence[str]], folder: Path) -> None:
-    problems: list[str] = []
-    killed = 0
-    for number, kills in enumerate(cases):
-        found, count = await _problems(workers, kills, folder / str(number))
-        problems += found
-        killed += count
-    assert not problems, f"{len(problems)} problems\n" + "\n".join(problems)
-    assert killed >= 0.5 * sum(map(len, cases))  # the batches of the writer differ from run to run
+STORY: Final = OneAct("HANDOFF_CRASH", __file__, _wrong)
 
 
 async def test_without_a_kill_every_law_holds(workers: Forks, tmp_path: Path) -> None:
-    found, _ = await _problems(workers, (), tmp_path / "golden")
+    found, _ = await STORY.problems(workers, (), tmp_path / "golden")
     assert found == []
 
 
@@ -85,26 +63,26 @@ async def test_a_kill_around_a_handoff_hands_over_once(workers: Forks, points: l
     handoffs = [point for point in points if point.startswith("handoff.")]
     around = [point for point in points if point.startswith(("tool.before_outcome", "drive."))]
     assert handoffs
-    await _all(workers, [(point,) for point in (*handoffs, *around[::3])], tmp_path)
+    await STORY.try_all(workers, [(point,) for point in (*handoffs, *around[::3])], tmp_path)
 
 
 async def test_a_kill_inside_the_store_hands_over_once(workers: Forks, points: list[str], tmp_path: Path) -> None:
-    await _all(workers, [(point,) for point in points if point.startswith("store.")][::SAMPLE], tmp_path)
+    await STORY.try_all(workers, [(point,) for point in points if point.startswith("store.")][::SAMPLE], tmp_path)
 
 
 async def test_a_second_kill_while_recovering_hands_over_once(
     workers: Forks, points: list[str], tmp_path: Path
 ) -> None:
     ends = [point for point in points if point.startswith("handoff.")]
-    await _all(workers, [(point, "handoff.before:1", "store.committed:2") for point in ends], tmp_path)
+    await STORY.try_all(workers, [(point, "handoff.before:1", "store.committed:2") for point in ends], tmp_path)
 
 
 @pytest.mark.torture
 @pytest.mark.timeout(3600)
 async def test_a_kill_at_every_single_point_hands_over_once(workers: Forks, points: list[str], tmp_path: Path) -> None:
-    await _all(workers, [(point,) for point in points], tmp_path)
+    await STORY.try_all(workers, [(point,) for point in points], tmp_path)
 
 
 @pytest.mark.skipif("HANDOFF_CRASH" not in os.environ, reason="repeats the case in HANDOFF_CRASH")
 async def test_a_case_can_be_repeated(workers: Forks, tmp_path: Path) -> None:
-    await _all(workers, [os.environ.get("HANDOFF_CRASH", "").split()], tmp_path)
+    await STORY.try_all(workers, [STORY.repeated()], tmp_path)

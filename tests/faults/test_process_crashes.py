@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import os
-import signal
 from collections import Counter
 from typing import TYPE_CHECKING, Final
 
 import process_scenario as scenario
 import pytest
-from forking import Forks, error_in
+from killing import OneAct
 
 import holdfast as hf
 from holdfast.records import Ended
 from holdfast.testing import World, check
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
     from pathlib import Path
 
-KILLED: Final = -signal.SIGKILL
+    from forking import Forks
+
 SAMPLE: Final = 40
 """The quick run takes one in so many of the points inside the store."""
 
@@ -48,35 +48,11 @@ def _acts(world: World) -> Iterator[str]:
         yield f"paid was tried {tried['paid']} times"
 
 
-async def _problems(workers: Forks, kills: Sequence[str], folder: Path) -> tuple[list[str], int]:
-    """What is wrong after these kills, one after the other; and how many there were."""
-    repeat = (
-        f'PROCESS_CRASH="{" ".join(kills)}" python -m pytest tests/faults/test_process_crashes.py -k can_be_repeated'
-    )
-    killed = 0
-    for kill in kills:
-        status = workers.run(folder, HOLDFAST_CRASH_AT=kill)
-        if status not in {0, KILLED}:
-            return [f"{repeat}\n{error_in(folder)}"], killed
-        killed += status == KILLED
-    if workers.run(folder) != 0:
-        return [f"it can't be finished; {repeat}\n{error_in(folder)}"], killed
-    return [f"{line}\n    repeat with: {repeat}" for line in await _wrong(folder)], killed
-
-
-async def _all(workers: Forks, cases: Sequence[Sequence[str]], folder: Path) -> None:
-    problems: list[str] = []
-    killed = 0
-    for number, kills in enumerate(cases):
-        found, count = await _problems(workers, kills, folder / str(number))
-        problems += found
-        killed += count
-    assert not problems, f"{len(problems)} problems\n" + "\n".join(problems)
-    assert killed >= 0.6 * sum(map(len, cases))  # the batches of the writer differ from run to run
+STORY: Final = OneAct("PROCESS_CRASH", __file__, _wrong)
 
 
 async def test_without_a_kill_every_act_is_done_once(workers: Forks, tmp_path: Path) -> None:
-    assert (await _problems(workers, (), tmp_path / "golden"))[0] == []
+    assert (await STORY.problems(workers, (), tmp_path / "golden"))[0] == []
     done = World(tmp_path / "golden" / "world.log").done()
     assert sorted(done) == sorted(scenario.ACTS)
 
@@ -89,24 +65,24 @@ def test_the_scenario_reaches_the_crash_points_of_processes(points: list[str]) -
 async def test_a_kill_around_parking_and_ending_leaves_the_same_result(
     workers: Forks, points: list[str], tmp_path: Path
 ) -> None:
-    await _all(workers, [(point,) for point in points if point.startswith("process.")][::4], tmp_path)
+    await STORY.try_all(workers, [(point,) for point in points if point.startswith("process.")][::4], tmp_path)
 
 
 async def test_a_kill_around_a_step_leaves_the_same_result(workers: Forks, points: list[str], tmp_path: Path) -> None:
-    await _all(workers, [(point,) for point in points if point.startswith("effect.")][::4], tmp_path)
+    await STORY.try_all(workers, [(point,) for point in points if point.startswith("effect.")][::4], tmp_path)
 
 
 async def test_a_kill_inside_the_store_leaves_the_same_result(
     workers: Forks, points: list[str], tmp_path: Path
 ) -> None:
-    await _all(workers, [(point,) for point in points if point.startswith("store.")][::SAMPLE], tmp_path)
+    await STORY.try_all(workers, [(point,) for point in points if point.startswith("store.")][::SAMPLE], tmp_path)
 
 
 async def test_a_second_kill_while_recovering_leaves_the_same_result(
     workers: Forks, points: list[str], tmp_path: Path
 ) -> None:
     ends = [point for point in points if point.startswith(("process.before_end", "process.before_park"))]
-    await _all(workers, [(point, "store.committed:2") for point in ends[:3]], tmp_path)
+    await STORY.try_all(workers, [(point, "store.committed:2") for point in ends[:3]], tmp_path)
 
 
 @pytest.mark.torture
@@ -114,9 +90,9 @@ async def test_a_second_kill_while_recovering_leaves_the_same_result(
 async def test_a_kill_at_every_single_point_leaves_the_same_result(
     workers: Forks, points: list[str], tmp_path: Path
 ) -> None:
-    await _all(workers, [(point,) for point in points], tmp_path)
+    await STORY.try_all(workers, [(point,) for point in points], tmp_path)
 
 
 @pytest.mark.skipif("PROCESS_CRASH" not in os.environ, reason="repeats the case in PROCESS_CRASH")
 async def test_a_case_can_be_repeated(workers: Forks, tmp_path: Path) -> None:
-    await _all(workers, [os.environ.get("PROCESS_CRASH", "").split()], tmp_path)
+    await STORY.try_all(workers, [STORY.repeated()], tmp_path)

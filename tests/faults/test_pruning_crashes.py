@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import os
-import signal
 from collections import Counter
 from typing import TYPE_CHECKING, Final
 
 import pruning_scenario as scenario
 import pytest
-from forking import Forks, error_in
+from forking import error_in
+from killing import OneAct
 
 import holdfast as hf
 from holdfast.testing import World, check
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     from pathlib import Path
 
-KILLED: Final = -signal.SIGKILL
+    from forking import Forks
 
 
 async def _wrong(folder: Path) -> list[str]:
@@ -34,17 +33,7 @@ async def _wrong(folder: Path) -> list[str]:
     return found
 
 
-async def _all(workers: Forks, cases: Sequence[str], folder: Path) -> None:
-    problems: list[str] = []
-    for number, kill in enumerate(cases):
-        place = folder / str(number)
-        repeat = f'PRUNING_CRASH="{kill}" python -m pytest tests/faults/test_pruning_crashes.py -k can_be_repeated'
-        workers.run(place, HOLDFAST_CRASH_AT=kill)
-        if workers.run(place) != 0:
-            problems.append(f"it can't be finished; {repeat}\n{error_in(place)}")
-        else:
-            problems += [f"{line}\n    repeat with: {repeat}" for line in await _wrong(place)]
-    assert not problems, f"{len(problems)} problems\n" + "\n".join(problems)
+STORY: Final = OneAct("PRUNING_CRASH", __file__, _wrong)
 
 
 async def test_without_a_kill_all_is_pruned_and_nothing_is_done_twice(workers: Forks, tmp_path: Path) -> None:
@@ -61,7 +50,7 @@ async def test_a_kill_around_a_pruning_leaves_nothing_half_forgotten(
     workers: Forks, points: list[str], tmp_path: Path
 ) -> None:
     around = [point for point in points if "_prune:" in point or point.startswith("trigger.trimmed")]
-    await _all(workers, around[::2], tmp_path)
+    await STORY.try_all(workers, [(point,) for point in around[::2]], tmp_path)
 
 
 @pytest.mark.torture
@@ -69,9 +58,9 @@ async def test_a_kill_around_a_pruning_leaves_nothing_half_forgotten(
 async def test_a_kill_at_every_single_point_leaves_nothing_half_forgotten(
     workers: Forks, points: list[str], tmp_path: Path
 ) -> None:
-    await _all(workers, points, tmp_path)
+    await STORY.try_all(workers, [(point,) for point in points], tmp_path)
 
 
 @pytest.mark.skipif("PRUNING_CRASH" not in os.environ, reason="repeats the case in PRUNING_CRASH")
 async def test_a_case_can_be_repeated(workers: Forks, tmp_path: Path) -> None:
-    await _all(workers, [os.environ.get("PRUNING_CRASH", "")], tmp_path)
+    await STORY.try_all(workers, [STORY.repeated()], tmp_path)

@@ -9,11 +9,11 @@ import signal
 import subprocess
 import sys
 from importlib import metadata
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
+from tests import proc
 from tests.sandboxed import KEY, NOW, PROBLEM, TOOLS, needs_sandbox
 
 from holdfast.errors.programs import ProgramDiverged, ProgramOver, WorkerFailed
@@ -32,6 +32,7 @@ from holdfast.sandbox.sealing import seal, snapshot_key, unseal
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
+    from pathlib import Path
 
     from holdfast.sandbox import HostCall, Outcome, Program, Step
 
@@ -243,21 +244,9 @@ async def test_a_program_that_raises_before_a_recorded_call_stops_the_replay(san
 # ---- workers that die ------------------------------------------------------------------------------------------------
 
 
-def _children(number: int) -> list[int]:
-    found: list[int] = []
-    for thread in os.listdir(f"/proc/{number}/task"):  # noqa: PTH208
-        try:
-            told = Path(f"/proc/{number}/task/{thread}/children").read_text(encoding="ascii").split()
-        except OSError:
-            continue
-        found += [each for child in map(int, told) for each in (child, *_children(child))]
-    return found
-
-
 def _worker() -> int:
-    named = [each for each in _children(os.getpid()) if Path(f"/proc/{each}/comm").read_text() == "worker\n"]
-    assert len(named) == 1
-    return named[0]
+    (number,) = proc.named("worker")
+    return number
 
 
 async def test_a_worker_that_dies_while_it_waits_is_a_result(sandbox: MontySandbox) -> None:
@@ -290,7 +279,7 @@ async def test_a_worker_that_hangs_is_a_result(sandbox: MontySandbox, monkeypatc
     worker = _worker()
     os.kill(worker, signal.SIGSTOP)
     async with asyncio.timeout(10):
-        while _states(worker) != {"T"}:  # noqa: ASYNC110  it is about another process
+        while proc.states(worker) != {"T"}:  # noqa: ASYNC110  it is about another process
             await asyncio.sleep(0.005)
     stopped = await program.answer([Result(step.calls[0].id, Returned(1))])
     assert isinstance(stopped, LimitHit)
@@ -352,7 +341,7 @@ async def test_no_worker_survives_when_we_are_killed() -> None:
     try:
         assert host.stdout is not None
         assert host.stdout.readline() == b"running\n"
-        family = _children(host.pid)
+        family = proc.descendants(host.pid)
         assert family
     finally:
         host.kill()
@@ -360,21 +349,5 @@ async def test_no_worker_survives_when_we_are_killed() -> None:
         if host.stdout is not None:
             host.stdout.close()
     async with asyncio.timeout(10):
-        while any(_alive(number) for number in family):  # noqa: ASYNC110  it is about another process
+        while any(proc.lives(number) for number in family):  # noqa: ASYNC110  it is about another process
             await asyncio.sleep(0.01)
-
-
-def _alive(number: int) -> bool:
-    try:
-        return _state(Path(f"/proc/{number}/stat")) != "Z"
-    except OSError:
-        return False
-
-
-def _states(number: int) -> set[str]:
-    """Of each of its threads."""
-    return {_state(thread / "stat") for thread in Path(f"/proc/{number}/task").iterdir()}
-
-
-def _state(stat: Path) -> str:
-    return stat.read_text(encoding="utf-8").rpartition(")")[2].split()[0]

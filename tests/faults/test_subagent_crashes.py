@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import signal
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 import subagent_scenario as scenario
-from forking import Forks, error_in
+from killing import OneAct
 
 import holdfast as hf
 from holdfast.messages import AssistantMessage, ToolMessage
@@ -20,10 +19,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
+    from forking import Forks
+
     from holdfast.messages import Message, ToolResult
     from holdfast.store import Journal
 
-KILLED: Final = -signal.SIGKILL
 SAMPLE: Final = 45
 """The quick run takes one in so many of the points inside the store, and one in a few of the others."""
 
@@ -76,63 +76,43 @@ def _wrong(finish: Finish) -> Iterator[str]:
         yield f"it was paid {finish.paid} times"
 
 
-async def _problems(workers: Forks, kills: Sequence[str], folder: Path, parks: str) -> tuple[list[str], int]:
-    """What is wrong after these kills, one after the other; and how many there were."""
-    repeat = (
-        f'SUBAGENT_CRASH="{parks} {" ".join(kills)}" python -m pytest tests/faults/test_subagent_crashes.py -k can_be'
-    )
-    killed = 0
-    for kill in kills:
-        status = workers.run(folder, HOLDFAST_CRASH_AT=kill, parks=parks)
-        if status not in {0, KILLED}:
-            return [f"{repeat}\n{error_in(folder)}"], killed
-        killed += status == KILLED
-    if workers.run(folder, parks=parks) != 0:
-        return [f"it can't be finished; {repeat}\n{error_in(folder)}"], killed
-    return [f"{line}\n    repeat with: {repeat}" for line in _wrong(await _finish(folder))], killed
+async def _laws(folder: Path) -> list[str]:
+    return list(_wrong(await _finish(folder)))
 
 
-async def _all(workers: Forks, cases: Sequence[Sequence[str]], folder: Path, parks: str = "no") -> None:
-    problems: list[str] = []
-    killed = 0
-    for number, kills in enumerate(cases):
-        found, count = await _problems(workers, kills, folder / str(number), parks)
-        problems += found
-        killed += count
-    assert not problems, f"{len(problems)} problems\n" + "\n".join(problems)
-    assert killed >= 0.5 * sum(map(len, cases))  # the batches of the writer differ from run to run
+STORY: Final = OneAct("SUBAGENT_CRASH", __file__, _laws)
 
 
 async def test_without_a_kill_every_law_holds(workers: Forks, tmp_path: Path) -> None:
-    found, _ = await _problems(workers, (), tmp_path / "golden", "no")
+    found, _ = await STORY.problems(workers, (), tmp_path / "golden", parks="no")
     assert found == []
 
 
 async def test_a_kill_around_a_call_leaves_one_story(workers: Forks, points: list[str], tmp_path: Path) -> None:
-    await _all(workers, [(point,) for point in points if point.startswith("tool.")][::3], tmp_path)
+    await STORY.try_all(workers, [(point,) for point in points if point.startswith("tool.")][::3], tmp_path)
 
 
 async def test_a_kill_around_a_turn_leaves_one_story(workers: Forks, points: list[str], tmp_path: Path) -> None:
     around = [point for point in points if point.startswith(("turn.", "task.", "model."))]
-    await _all(workers, [(point,) for point in around[::4]], tmp_path)
+    await STORY.try_all(workers, [(point,) for point in around[::4]], tmp_path)
 
 
 async def test_a_kill_inside_the_store_leaves_one_story(workers: Forks, points: list[str], tmp_path: Path) -> None:
-    await _all(workers, [(point,) for point in points if point.startswith("store.")][::SAMPLE], tmp_path)
+    await STORY.try_all(workers, [(point,) for point in points if point.startswith("store.")][::SAMPLE], tmp_path)
 
 
 async def test_a_kill_of_parents_that_wait_without_being_in_memory_leaves_one_story(
     workers: Forks, points: list[str], tmp_path: Path
 ) -> None:
     around = [point for point in points if point.startswith(("turn.", "tool.after", "task."))]
-    await _all(workers, [(point,) for point in around[::3]], tmp_path, "yes")
+    await STORY.try_all(workers, [(point,) for point in around[::3]], tmp_path, parks="yes")
 
 
 async def test_a_second_kill_while_recovering_leaves_one_story(
     workers: Forks, points: list[str], tmp_path: Path
 ) -> None:
     ends = [point for point in points if point.startswith("turn.before_end")]
-    await _all(workers, [(point, "store.committed:2") for point in ends[:2]], tmp_path)
+    await STORY.try_all(workers, [(point, "store.committed:2") for point in ends[:2]], tmp_path)
 
 
 @pytest.mark.torture
@@ -141,10 +121,10 @@ async def test_a_second_kill_while_recovering_leaves_one_story(
 async def test_a_kill_at_every_single_point_leaves_one_story(
     workers: Forks, points: list[str], tmp_path: Path, parks: str
 ) -> None:
-    await _all(workers, [(point,) for point in points], tmp_path, parks)
+    await STORY.try_all(workers, [(point,) for point in points], tmp_path, parks=parks)
 
 
 @pytest.mark.skipif("SUBAGENT_CRASH" not in os.environ, reason="repeats the case in SUBAGENT_CRASH")
 async def test_a_case_can_be_repeated(workers: Forks, tmp_path: Path) -> None:
-    parks, *kills = os.environ.get("SUBAGENT_CRASH", "no").split()
-    await _all(workers, [kills], tmp_path, parks)
+    parks, *kills = STORY.repeated()
+    await STORY.try_all(workers, [kills], tmp_path, parks=parks)

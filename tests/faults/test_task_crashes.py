@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-import signal
 from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 import task_scenario as scenario
-from forking import Forks, error_in
+from forking import error_in
+from killing import KILLED, OneAct
 
 import holdfast as hf
 from holdfast.messages import ToolMessage, UserMessage
@@ -22,12 +22,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
+    from forking import Forks
+
     from holdfast.messages import ToolResult
     from holdfast.runtime.runtime import Runtime
     from holdfast.store import Notification
     from holdfast.tasks import TaskState
 
-KILLED: Final = -signal.SIGKILL
 SAMPLE: Final = 40
 """The quick run takes one in so many of the points inside the store; of the others every second one."""
 RESULTS: Final = {"look": {"looked"}, "reserve": {"reserved"}, "pay": {"paid"}, "ship": {"shipped", "found"}}
@@ -115,36 +116,18 @@ def _wrong_task(name: str, task: TaskState, finish: Finish) -> Iterator[str]:
         yield f"the model has heard of {name} {finish.heard.count(task.id)} times"
 
 
-async def _problems(workers: Forks, kills: Sequence[str], folder: Path) -> tuple[list[str], int]:
-    """What is wrong after these kills, one after the other; and how many there were."""
-    repeat = f'TASK_CRASH="{" ".join(kills)}" python -m pytest tests/faults/test_task_crashes.py -k can_be_repeated'
-    killed = 0
-    for kill in kills:
-        status = workers.run(folder, HOLDFAST_CRASH_AT=kill)
-        if status not in {0, KILLED}:
-            return [f"{repeat}\n{error_in(folder)}"], killed
-        killed += status == KILLED
-    if workers.run(folder) != 0:
-        return [f"it can't be finished; {repeat}\n{error_in(folder)}"], killed
-    return [f"{line}\n    repeat with: {repeat}" for line in _wrong(await _finish(folder))], killed
+async def _laws(folder: Path) -> list[str]:
+    return list(_wrong(await _finish(folder)))
 
 
-async def _all(workers: Forks, cases: Sequence[Sequence[str]], folder: Path) -> None:
-    problems: list[str] = []
-    killed = 0
-    for number, kills in enumerate(cases):
-        found, count = await _problems(workers, kills, folder / str(number))
-        problems += found
-        killed += count
-    assert not problems, f"{len(problems)} problems\n" + "\n".join(problems)
-    assert killed >= 0.6 * sum(map(len, cases))  # the batches of the writer differ from run to run
+STORY: Final = OneAct("TASK_CRASH", __file__, _laws)
 
 
 # ---- the tests -------------------------------------------------------------------------------------------------------
 
 
 async def test_without_a_kill_every_law_holds_and_every_call_is_made_once(workers: Forks, tmp_path: Path) -> None:
-    found, _ = await _problems(workers, (), tmp_path / "golden")
+    found, _ = await STORY.problems(workers, (), tmp_path / "golden")
     finish = await _finish(tmp_path / "golden")
     assert found == []
     assert {task.status for task in finish.tasks.values()} == {"succeeded"}
@@ -158,24 +141,24 @@ def test_the_scenario_reaches_the_crash_points_of_tasks(points: list[str]) -> No
 async def test_a_kill_around_the_end_of_a_task_leaves_one_story(
     workers: Forks, points: list[str], tmp_path: Path
 ) -> None:
-    await _all(workers, [(point,) for point in points if point.startswith("task.")][::2], tmp_path)
+    await STORY.try_all(workers, [(point,) for point in points if point.startswith("task.")][::2], tmp_path)
 
 
 async def test_a_kill_around_a_call_that_goes_to_the_background_leaves_one_story(
     workers: Forks, points: list[str], tmp_path: Path
 ) -> None:
-    await _all(workers, [(point,) for point in points if point.startswith("tool.")][1::4], tmp_path)
+    await STORY.try_all(workers, [(point,) for point in points if point.startswith("tool.")][1::4], tmp_path)
 
 
 async def test_a_kill_inside_the_store_leaves_one_story(workers: Forks, points: list[str], tmp_path: Path) -> None:
-    await _all(workers, [(point,) for point in points if point.startswith("store.")][::SAMPLE], tmp_path)
+    await STORY.try_all(workers, [(point,) for point in points if point.startswith("store.")][::SAMPLE], tmp_path)
 
 
 async def test_a_second_kill_while_recovering_leaves_one_story(
     workers: Forks, points: list[str], tmp_path: Path
 ) -> None:
     ends = [point for point in points if point.startswith("task.before_end")]
-    await _all(workers, [(point, "store.committed:2") for point in ends[:2]], tmp_path)
+    await STORY.try_all(workers, [(point, "store.committed:2") for point in ends[:2]], tmp_path)
 
 
 async def test_a_call_that_went_to_the_background_is_left_there_when_the_next_process_has_no_budget(
@@ -190,9 +173,9 @@ async def test_a_call_that_went_to_the_background_is_left_there_when_the_next_pr
 @pytest.mark.torture
 @pytest.mark.timeout(3600)
 async def test_a_kill_at_every_single_point_leaves_one_story(workers: Forks, points: list[str], tmp_path: Path) -> None:
-    await _all(workers, [(point,) for point in points], tmp_path)
+    await STORY.try_all(workers, [(point,) for point in points], tmp_path)
 
 
 @pytest.mark.skipif("TASK_CRASH" not in os.environ, reason="repeats the case in TASK_CRASH")
 async def test_a_case_can_be_repeated(workers: Forks, tmp_path: Path) -> None:
-    await _all(workers, [os.environ.get("TASK_CRASH", "").split()], tmp_path)
+    await STORY.try_all(workers, [STORY.repeated()], tmp_path)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import signal
 from typing import TYPE_CHECKING, Final
 
 import pytest
 import trigger_scenario as scenario
-from forking import Forks, error_in
+from forking import error_in
+from killing import OneAct
 
 import holdfast as hf
 from holdfast.records import Done, Intended
@@ -16,12 +16,11 @@ from holdfast.runtime.triggering import read_books
 from holdfast.testing import check
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     from pathlib import Path
 
-    from holdfast.runtime.runtime import Runtime
+    from forking import Forks
 
-KILLED: Final = -signal.SIGKILL
+    from holdfast.runtime.runtime import Runtime
 
 
 async def _wrong(folder: Path) -> list[str]:
@@ -64,20 +63,7 @@ async def _story(runtime: Runtime) -> list[str]:
     return []
 
 
-async def _all(workers: Forks, cases: Sequence[Sequence[str]], folder: Path) -> None:
-    problems: list[str] = []
-    killed = 0
-    for number, kills in enumerate(cases):
-        place = folder / str(number)
-        repeat = f'TRIGGER_CRASH="{" ".join(kills)}" python -m pytest tests/faults/test_trigger_crashes.py -k repeated'
-        for kill in kills:
-            killed += workers.run(place, HOLDFAST_CRASH_AT=kill) == KILLED
-        if workers.run(place) != 0:
-            problems.append(f"it can't be finished; {repeat}\n{error_in(place)}")
-        else:
-            problems += [f"{line}\n    repeat with: {repeat}" for line in await _wrong(place)]
-    assert not problems, f"{len(problems)} problems\n" + "\n".join(problems)
-    assert killed >= 0.6 * sum(map(len, cases))  # the batches of the writer differ from run to run
+STORY: Final = OneAct("TRIGGER_CRASH", __file__, _wrong)
 
 
 async def test_without_a_kill_every_occurrence_of_the_month_is_started_once(workers: Forks, tmp_path: Path) -> None:
@@ -92,24 +78,24 @@ def test_the_month_reaches_the_crash_points_of_triggers(points: list[str]) -> No
 
 
 async def test_a_kill_around_a_start_leaves_one_start(workers: Forks, points: list[str], tmp_path: Path) -> None:
-    await _all(workers, [(point,) for point in points if point.startswith("trigger.")][3::37], tmp_path)
+    await STORY.try_all(workers, [(point,) for point in points if point.startswith("trigger.")][3::37], tmp_path)
 
 
 async def test_a_kill_inside_the_store_leaves_one_start(workers: Forks, points: list[str], tmp_path: Path) -> None:
-    await _all(workers, [(point,) for point in points if point.startswith("store.")][7::350], tmp_path)
+    await STORY.try_all(workers, [(point,) for point in points if point.startswith("store.")][7::350], tmp_path)
 
 
 async def test_one_kill_after_the_other_leaves_one_start(workers: Forks, tmp_path: Path) -> None:
     kills = ["trigger.after_start:3", "trigger.before_books:2", "store.committed:4", "trigger.after_books:9"]
-    await _all(workers, [kills], tmp_path)
+    await STORY.try_all(workers, [kills], tmp_path)
 
 
 @pytest.mark.torture
 @pytest.mark.timeout(7200)
 async def test_a_kill_at_every_single_point_leaves_one_start(workers: Forks, points: list[str], tmp_path: Path) -> None:
-    await _all(workers, [(point,) for point in points], tmp_path)
+    await STORY.try_all(workers, [(point,) for point in points], tmp_path)
 
 
 @pytest.mark.skipif("TRIGGER_CRASH" not in os.environ, reason="repeats the case in TRIGGER_CRASH")
 async def test_a_case_can_be_repeated(workers: Forks, tmp_path: Path) -> None:
-    await _all(workers, [os.environ.get("TRIGGER_CRASH", "").split()], tmp_path)
+    await STORY.try_all(workers, [STORY.repeated()], tmp_path)

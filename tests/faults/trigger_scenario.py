@@ -32,8 +32,6 @@ DAYS: Final = 31
 STEP: Final = 12 * HOUR
 JUMPS: Final = {5: 30 * HOUR, 9: -30 * HOUR, 20: 3 * HOUR, 21: -3 * HOUR, 40: -50 * HOUR, 44: 50 * HOUR}
 """On these steps the clock jumps, by so many milliseconds."""
-PATIENCE: Final = 60.0
-"""It takes a second or two. On a machine that others keep busy, it may take ten times as long."""
 AGENT: Final = hf.Agent("writer", model=ScriptedModel([]))
 
 
@@ -105,7 +103,7 @@ async def _driven(runtime: Runtime) -> None:
 
 
 def _once(folder: Path, _: dict[str, str]) -> None:
-    asyncio.run(patiently(work(folder), PATIENCE))
+    asyncio.run(patiently(work(folder)))
 
 
 if __name__ == "__main__":

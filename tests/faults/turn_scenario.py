@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
-from forking import serve
+from forking import patiently, serve
 
 import holdfast as hf
 from holdfast.messages import TextChunk, ToolMessage, UserMessage
@@ -340,7 +340,7 @@ async def play(folder: Path, story: Story, act: Act) -> None:
 
 def _act(folder: Path, request: dict[str, str]) -> None:
     story = STORIES[request["story"]]
-    asyncio.run(asyncio.wait_for(play(folder, story, story.acts[int(request["act"])]), 20))
+    asyncio.run(patiently(play(folder, story, story.acts[int(request["act"])])))
 
 
 def _make_all() -> None:

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Self
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests import proc
 
 from holdfast.errors import HoldfastError
 from holdfast.hands.files import (
@@ -478,10 +479,6 @@ def test_a_workspace_that_is_only_read_has_no_tool_that_writes(inside: Path) -> 
 CATASTROPHES = [r"(a+)+$", r"(a*)*\1b", r"(a|aa)+$", r"^(([a])+.)+[A-Z]+$"]
 
 
-def _children() -> set[int]:
-    return {int(child) for child in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()}
-
-
 @pytest.mark.parametrize("pattern", CATASTROPHES)
 @pytest.mark.timeout(10)
 async def test_a_catastrophic_pattern_ends_at_the_deadline_and_the_event_loop_goes_on(
@@ -489,7 +486,7 @@ async def test_a_catastrophic_pattern_ends_at_the_deadline_and_the_event_loop_go
 ) -> None:
     (inside / "long.txt").write_text("a" * 40 + "!\n")
     search = next(tool for tool in files(inside, limits=FileLimits(seconds=0.5)) if tool.name == "search_files")
-    before = _children()
+    before = {*proc.descendants(os.getpid())}
     running = asyncio.create_task(search.invoke(Bound({"pattern": pattern, "glob": "long.txt"})))
     ticks = 0
     while not running.done():
@@ -498,7 +495,7 @@ async def test_a_catastrophic_pattern_ends_at_the_deadline_and_the_event_loop_go
     with pytest.raises(SearchStopped, match=r"took too long in long\.txt"):
         await running
     assert ticks > 5
-    assert _children() == before
+    assert {*proc.descendants(os.getpid())} <= before
 
 
 def test_what_was_found_before_a_pattern_hung_is_not_lost(inside: Path) -> None:
@@ -519,31 +516,16 @@ def test_the_process_that_matches_does_not_outlive_one_that_was_killed(inside: P
     )
     host = subprocess.Popen([sys.executable, "-c", program, str(inside)], stderr=subprocess.DEVNULL)
     try:
-        children = Path(f"/proc/{host.pid}/task/{host.pid}/children")
         # Killed in the middle of a match: before that, the end of its input would end it anyway.
-        while not (found := children.read_text().split()) or _worked(int(found[0])) < 0.3:
+        while not (found := proc.descendants(host.pid)) or proc.worked(found[0]) < 0.3:
             assert host.poll() is None
             time.sleep(0.005)
     finally:
         host.send_signal(signal.SIGKILL)
         host.wait()
     # It limits its own processor time, so it ends by itself; the timeout of this test is how long it may take.
-    while _lives(int(found[0])):
+    while proc.lives(found[0]):
         time.sleep(0.02)
-
-
-def _worked(number: int) -> float:
-    """How much processor time a process has used, in seconds."""
-    ticks = Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[11]
-    return int(ticks) / os.sysconf("SC_CLK_TCK")
-
-
-def _lives(number: int) -> bool:
-    try:
-        state = Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[0]
-    except FileNotFoundError:
-        return False
-    return state != "Z"
 
 
 def test_a_pattern_that_eats_memory_is_ended(inside: Path) -> None:

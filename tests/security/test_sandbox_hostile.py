@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from tests import proc
 from tests.sandboxed import KEY, QUICK, TOOLS, driven, needs_sandbox, ran
 
 from holdfast.sandbox import Calls, Ended, Failed, LimitHit, MontySandbox, ProgramLimits, Result, Returned
@@ -230,39 +231,11 @@ async def test_ten_thousand_calls_are_made_and_replayed(sandbox: MontySandbox) -
 # ---- the worker ------------------------------------------------------------------------------------------------------
 
 
-def descendants(number: int) -> list[int]:
-    """The processes that come from this one."""
-    try:
-        told = Path(f"/proc/{number}/task/{number}/children").read_text(encoding="ascii").split()
-    except OSError:
-        return []
-    return [each for child in map(int, told) for each in (child, *descendants(child))]
-
-
-def workers() -> list[int]:
-    """The processes of our own that are interpreters, in a sandbox."""
-    found: list[int] = []
-    for thread in os.listdir("/proc/self/task"):  # noqa: PTH208
-        try:
-            told = Path(f"/proc/self/task/{thread}/children").read_text(encoding="ascii").split()
-        except OSError:
-            continue
-        found += [each for child in map(int, told) for each in (child, *descendants(child))]
-    return [number for number in found if _name(number) == "worker"]
-
-
-def _name(number: int) -> str:
-    try:
-        return Path(f"/proc/{number}/comm").read_text(encoding="utf-8").strip()
-    except OSError:
-        return ""
-
-
 async def waiting_program(sandbox: MontySandbox) -> int:
     """The process of a program that waits for an answer."""
     program = await sandbox.start("await fetch(1)", tools=TOOLS, limits=QUICK)
     assert isinstance(await program.run(), Calls)
-    (number,) = workers()
+    (number,) = proc.named("worker")
     return number
 
 
@@ -313,20 +286,20 @@ async def test_two_programs_never_share_a_worker(sandbox: MontySandbox) -> None:
     first = await waiting_program(sandbox)
     second = await sandbox.start("await fetch(1)", tools=TOOLS, limits=QUICK)
     await second.run()
-    assert len({first, *workers()}) == 2
+    assert len({first, *proc.named("worker")}) == 2
 
 
 async def test_nothing_is_left_of_a_closed_program(sandbox: MontySandbox) -> None:
     await waiting_program(sandbox)
     await sandbox.close()
-    assert workers() == []
+    assert proc.named("worker") == []
 
 
 async def test_the_kernel_remembers_no_process_of_a_closed_program(sandbox: MontySandbox) -> None:
     number = await waiting_program(sandbox)
     around = int(status(int(status(number)["PPid"]))["PPid"])
     await sandbox.close()
-    assert not _name(around)
+    assert proc.name_of(around) == proc.GONE
 
 
 async def test_nothing_is_left_of_a_program_that_was_cancelled(sandbox: MontySandbox) -> None:
@@ -334,7 +307,7 @@ async def test_nothing_is_left_of_a_program_that_was_cancelled(sandbox: MontySan
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.5):
             await program.run()
-    assert workers() == []
+    assert proc.named("worker") == []
 
 
 async def test_the_environment_can_t_put_another_worker_in_its_place(

@@ -15,7 +15,7 @@ from urllib.parse import quote, quote_plus
 
 import msgspec
 import pytest
-from tests.behaviour.talk import until
+from tests.behaviour.talk import SOON, until
 from typer.testing import CliRunner
 
 import holdfast as hf
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
 CANARY = 'CaNaRy7xQ/4eC39+HqLyj"WDärjtT1zdp7dc'
 """It has what JSON, addresses and base64 each write in their own way."""
-SOON = 10.0
 SESSION = "story"
 LOG = logging.getLogger("holdfast.tools")
 ASK = [hf.ask("pays")]

@@ -16,16 +16,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.behaviour.talk import until
+from tests.patience import PATIENCE
 
 from holdfast.hands.shell import SandboxUnavailable, WorkspaceRefused, sandbox_problem, shell
 from holdfast.hands.shell.protecting import PROTECTED, Protection
 from holdfast.hands.shell.syscalls import program
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
+    from collections.abc import Generator
 
 pytestmark = pytest.mark.skipif(sandbox_problem() is not None, reason=f"no sandbox: {sandbox_problem()}")
-PATIENCE = 15
 CANARY = "Canary7Qx83Zk2Lm9Wv4Rt6Yp1"
 
 
@@ -38,12 +39,6 @@ async def python(workspace: Path, code: str, **given: Any) -> str:
     """What a Python program says in the sandbox."""
     found = await ran(workspace, f"python3 - <<'END' 2>&1\n{code}\nEND", **given)
     return found["output"].strip()
-
-
-async def until(condition: Callable[[], object]) -> None:
-    async with asyncio.timeout(PATIENCE):
-        while not condition():  # noqa: ASYNC110  it is about another process
-            await asyncio.sleep(0.01)
 
 
 def processes(mark: str) -> list[int]:

@@ -100,7 +100,8 @@ async def test_a_command_gets_no_open_file_of_the_host(workspace: Path) -> None:
 async def test_nothing_is_left_behind(workspace: Path) -> None:
     before, open_files = _tree(workspace), len(os.listdir("/proc/self/fd"))  # noqa: PTH208
     await ran(workspace, "true")
-    assert (_tree(workspace), len(os.listdir("/proc/self/fd"))) == (before, open_files)  # noqa: PTH208
+    assert _tree(workspace) == before
+    assert len(os.listdir("/proc/self/fd")) <= open_files  # noqa: PTH208  what tests before left may be closed meanwhile
 
 
 async def test_a_repository_that_a_command_makes_is_told(workspace: Path, caplog: pytest.LogCaptureFixture) -> None:

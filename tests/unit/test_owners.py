@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
+from tests import proc
 
 from holdfast.clock import boot_id
 from holdfast.store.owners import is_gone, this_process
@@ -52,7 +53,7 @@ def another_process() -> Generator[tuple[subprocess.Popen[bytes], Owner]]:
 
 def wait_for_state(pid: int, state: str) -> None:
     for _ in range(3_000):
-        if Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0] == state:
+        if proc.state(pid) == state:
             return
         time.sleep(0.01)
     pytest.fail(f"process {pid} never got into state {state}")

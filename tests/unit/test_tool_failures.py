@@ -11,12 +11,11 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 import pytest
+from tests.patience import PATIENCE as SOON
 
 from holdfast.errors import InvalidValue
 from holdfast.records import ErrorInfo
 from holdfast.tools import Bound, invoking, results, tool
-
-SOON = 5.0
 
 
 class Hostile(Exception):

@@ -9,6 +9,8 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.behaviour.talk import until
+from tests.patience import PATIENCE as SOON
 
 from holdfast.tools import AnyTool, Bound, abandoned, tool, watchdog
 from holdfast.tools import threads as threads_module
@@ -17,9 +19,7 @@ from holdfast.tools.threads import in_thread
 from holdfast.tools.watchdog import LATE, Blocked, Running, judged, running, watching
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-SOON = 5.0
+    from collections.abc import Iterator
 
 
 class Gate:
@@ -41,12 +41,6 @@ def gate() -> Iterator[Gate]:
     made = Gate()
     yield made
     made.go.set()
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(SOON):
-        while not condition():  # noqa: ASYNC110  a thread is waited for
-            await asyncio.sleep(0.001)
 
 
 async def started(gate: Gate, name: str = "hang") -> asyncio.Task[Any]:

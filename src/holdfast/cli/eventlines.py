@@ -12,8 +12,8 @@ import msgspec
 from holdfast import events
 from holdfast.cli.sessions import find, looking, wait_label, wait_told
 from holdfast.cli.terminal import duration, one_line, stdout
-from holdfast.events import events_of
 from holdfast.messages import AssistantMessage, UserMessage
+from holdfast.observed import events_of
 from holdfast.runtime.live import tag_of
 from holdfast.runtime.reading import read_records
 

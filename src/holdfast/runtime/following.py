@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 import msgspec
 
 from holdfast.errors import CursorInvalid, JournalMissing
-from holdfast.events import Event, Gap, LiveEvent, events_of
+from holdfast.events import Event, Gap, LiveEvent
+from holdfast.observed import events_of
 from holdfast.runtime.live import Ring, tag_of
 from holdfast.runtime.reading import fetched
 from holdfast.runtime.watch import ANY, Watch

@@ -17,6 +17,7 @@ from holdfast.effects.performer import Performer, bounded
 from holdfast.effects.replay import Answer, Repeat, fold
 from holdfast.errors import InvariantBroken, ReplayMismatch
 from holdfast.messages import Usage
+from holdfast.observed import call_name
 from holdfast.policy.limits import ASKING
 from holdfast.policy.mandates import joined, limited, taint_under
 from holdfast.policy.subject import Taint
@@ -417,7 +418,7 @@ class TurnRun:
             return
         parsed = keys.parse(key)
         if parsed is not None:
-            fields = {"call": events.call_name(parsed), "tool": keys.tool_of(key), "note": note, "fraction": fraction}
+            fields = {"call": call_name(parsed), "tool": keys.tool_of(key), "note": note, "fraction": fraction}
             self._around.show(events.ToolExecutionProgress, self.run, fields)
 
 

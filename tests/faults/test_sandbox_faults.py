@@ -22,6 +22,7 @@ from holdfast.sandbox import (
     Ended,
     LimitHit,
     MontySandbox,
+    ProgramLimits,
     Raised,
     Result,
     Returned,
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     from holdfast.sandbox import HostCall, Outcome, Program, Step
 
 pytestmark = needs_sandbox
-VERSION = "" if PROBLEM is not None else f"monty {metadata.version('pydantic-monty')}"
+VERSION = "" if PROBLEM is not None else f"monty {metadata.version('pydantic-monty-runtime')}"
 
 # Loops, branches that settle in any order, an exception, the clock, a pause, random numbers and output.
 SOURCE = """
@@ -282,9 +283,8 @@ async def test_a_worker_that_dies_while_it_works_is_a_result(sandbox: MontySandb
 
 
 async def test_a_worker_that_hangs_is_a_result(sandbox: MontySandbox, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.sandbox.workers._GRACE", 0.1)
-    monkeypatch.setattr("holdfast.sandbox.workers._REPLAYING", 0.01)
-    program = await sandbox.start("await fetch(1)", tools=TOOLS)
+    monkeypatch.setattr("holdfast.sandbox.execution._GRACE", 0.1)
+    program = await sandbox.start("await fetch(1)", tools=TOOLS, limits=ProgramLimits(step_seconds=0.3))
     step = await program.run()
     assert isinstance(step, Calls)
     worker = _worker()

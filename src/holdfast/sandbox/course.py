@@ -86,6 +86,14 @@ class Course:
             self._new.append(made)
         return made
 
+    def waits(self, number: int) -> bool:
+        """Whether the call to which the sandbox gave `number` was made and has no result."""
+        return number in self._waiting
+
+    def only(self, number: int) -> bool:
+        """Whether no other call waits for its result, given or not."""
+        return len(self._waiting) == 1 and number in self._waiting
+
     # ---- results ----
 
     def give(self, results: Iterable[Result]) -> None:

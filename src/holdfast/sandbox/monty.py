@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Self
 from holdfast.bounds import check_int
 from holdfast.errors import InvalidArgument
 from holdfast.errors.programs import AnswerRefused, ProgramOver, SandboxFull
+from holdfast.sandbox.execution import Execution
 from holdfast.sandbox.launching import Launcher, require_programs
 from holdfast.sandbox.limits import ProgramLimits
 from holdfast.sandbox.plans import planned, refusal
@@ -16,11 +17,8 @@ from holdfast.sandbox.steps import Calls
 from holdfast.sandbox.workers import Worker
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
 
-    import pydantic_monty
-
-    from holdfast.sandbox.execution import Execution
     from holdfast.sandbox.plans import Plan
     from holdfast.sandbox.sealing import Place
     from holdfast.sandbox.steps import Result, Step
@@ -38,7 +36,7 @@ class MontySandbox:
     bubblewrap around it; the interpreter itself has no way to files, network or other processes even then.
     """
 
-    __slots__ = ("_closed", "_confined", "_key", "_launchers", "_most", "_programs")
+    __slots__ = ("_closed", "_confined", "_key", "_launchers", "_leaving", "_most", "_programs")
 
     def __init__(self, *, key: bytes | None = None, unsafe: bool = False, max_programs: int = MAX_PROGRAMS) -> None:
         if type(unsafe) is not bool:
@@ -51,6 +49,8 @@ class MontySandbox:
         self._key = snapshot_key(key or secrets.token_bytes(32))
         self._launchers: dict[int, Launcher] = {}
         self._programs: set[MontyProgram] = set()
+        self._leaving: set[Worker] = set()
+        """Workers of which something is left."""
         self._closed = False
 
     async def __aenter__(self) -> Self:
@@ -74,18 +74,20 @@ class MontySandbox:
         bounds = limits or _DEFAULTS
         plan = planned(source, tuple(tools), dict(globals or {}), bounds, seed)
         opened = None if snapshot is None else unseal(self._key, snapshot)
-        return MontyProgram(plan, opened, self._key, self._path(bounds.memory), self._programs)
+        return MontyProgram(plan, opened, self._key, self._starter(bounds.memory), self._programs)
 
     async def close(self) -> None:
         """End all programs."""
         self._closed = True
         for program in tuple(self._programs):
             await program.close()
+        for worker in tuple(self._leaving):
+            await worker.end()
         while self._launchers:
             self._launchers.popitem()[1].close()
 
-    def _path(self, memory: int) -> Callable[[], str]:
-        def path() -> str:
+    def _starter(self, memory: int) -> Callable[[Callable[[bytes], None]], Worker]:
+        def start(told: Callable[[bytes], None]) -> Worker:
             if self._closed:
                 raise ProgramOver("its sandbox was closed")
             if len(self._programs) >= self._most:
@@ -93,32 +95,34 @@ class MontySandbox:
             found = self._launchers.get(memory)
             if found is None or not found.fits():
                 found = self._launchers[memory] = Launcher(memory, confined=self._confined)
-            return found.path
+            worker = Worker(found.path, told, self._leaving.discard)
+            self._leaving.add(worker)
+            return worker
 
-        return path
+        return start
 
 
 class MontyProgram:
     """One program in a worker of its own, which it never shares and which ends with it."""
 
-    __slots__ = ("_all", "_execution", "_key", "_opened", "_path", "_plan", "_state", "_worker")
+    __slots__ = ("_all", "_execution", "_key", "_opened", "_plan", "_start", "_state", "_worker")
 
     def __init__(
         self,
         plan: Plan,
         opened: tuple[Place, bytes] | None,
         key: bytes,
-        path: Callable[[], str],
+        start: Callable[[Callable[[bytes], None]], Worker],
         running: set[MontyProgram],
     ) -> None:
         self._plan = plan
         self._opened = opened
         self._key = key
-        self._path = path
+        self._start = start
         self._all = running
         self._state: Literal["new", "running", "waiting", "over"] = "new"
         self._worker: Worker | None = None
-        self._execution: Execution | None = None
+        self._execution = Execution(plan)
 
     @property
     def digest(self) -> str:
@@ -130,31 +134,30 @@ class MontyProgram:
         if refused is not None:
             self._state = "over"
             return refused
-        worker = self._worker = Worker(self._path(), self._plan.limits)
+        worker = self._worker = self._start(self._execution.printed)
         self._all.add(self)
-        results = tuple(recorded)
-
-        def begin(pool: pydantic_monty.Monty) -> Step:
-            from holdfast.sandbox.execution import Execution  # noqa: PLC0415  it loads the sandbox
-
-            self._execution = Execution(pool, self._plan, worker.watch)
-            return self._execution.start(results, self._opened, begun=begun)
-
-        return await self._stepped(worker, begin)
+        return await self._stepped(worker, self._execution.start(worker, tuple(recorded), self._opened, begun=begun))
 
     async def answer(self, results: Sequence[Result]) -> Step:
         self._expect("waiting", "it does not wait for an answer")
-        worker, execution = self._at_work()
-        given = tuple(results)
-        if not given:
+        worker = self._at_work()
+        if not results:
             raise AnswerRefused("", "there is none")
-        execution.check(given)
-        return await self._stepped(worker, lambda _: execution.answer(given))
+        self._execution.check(results)
+        return await self._stepped(worker, self._execution.answer(results))
 
     async def snapshot(self) -> bytes | None:
         self._expect("waiting", "there are snapshots only of a program that waits")
-        worker, execution = self._at_work()
-        return await worker.do(lambda _: execution.sealed(self._key))
+        self._at_work()
+        self._state = "running"
+        try:
+            return await self._execution.sealed(self._key)
+        except BaseException:  # its worker may be about to answer, and nobody would take that
+            await self.close()
+            raise
+        finally:
+            if self._state == "running":
+                self._state = "waiting"
 
     async def close(self) -> None:
         self._state = "over"
@@ -162,10 +165,10 @@ class MontyProgram:
             await self._worker.end()
         self._all.discard(self)
 
-    async def _stepped(self, worker: Worker, job: Callable[[pydantic_monty.Monty], Step]) -> Step:
+    async def _stepped(self, worker: Worker, going: Awaitable[Step]) -> Step:
         self._state = "running"
         try:
-            step = await worker.do(job)
+            step = await going
         except BaseException:
             self._state = "over"
             await self.close()
@@ -186,7 +189,7 @@ class MontyProgram:
         if self._state != state:
             raise ProgramOver(otherwise if self._state != "running" else "a step of it is under way")
 
-    def _at_work(self) -> tuple[Worker, Execution]:
-        if self._worker is None or self._execution is None:
+    def _at_work(self) -> Worker:
+        if self._worker is None:
             raise ProgramOver("it was never run")
-        return self._worker, self._execution
+        return self._worker

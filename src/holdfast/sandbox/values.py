@@ -22,6 +22,21 @@ class NotPlain(Exception):
     """A value that JSON has no word for, or that is too large."""
 
 
+class Foreign:
+    """Something in a program that JSON has no word for: only its kind is known here. Of a class also its own name."""
+
+    __slots__ = ("name", "of")
+
+    def __init__(self, name: str, of: str = "") -> None:
+        self.name = name
+        self.of = of
+
+
+def too_large(room: int) -> NotPlain:
+    """For a value that has more bytes than there is room for."""
+    return NotPlain(f"it has more than {room:,} bytes as JSON")
+
+
 class _Room:
     """What is left of the bytes that a value may have."""
 
@@ -34,7 +49,7 @@ class _Room:
     def take(self, size: int) -> None:
         self.left -= size
         if self.left < 0:
-            raise NotPlain(f"it has more than {self.whole:,} bytes as JSON")
+            raise too_large(self.whole)
 
 
 def plain(value: object, room: int) -> tuple[Any, int]:
@@ -116,9 +131,7 @@ def _length(text: str) -> int:
 
 
 def _kind_name(value: object) -> str:
-    name = getattr(value, "name", None)  # what stands here for an object of a program knows its class
-    kind = type(value).__name__
-    return name[:60] if kind == "MontyClassProxy" and isinstance(name, str) else kind
+    return value.name[:60] if isinstance(value, Foreign) else type(value).__name__
 
 
 def has_lookalike(value: object) -> bool:

@@ -1,7 +1,7 @@
 """The bars of programs: what a call out of one costs, made, in a turn and replayed, against the bare interpreter.
 
-The bare interpreter is the same worker in the same sandbox, driven by its own package in a loop that does nothing with a
-call. CPU is that of this process and of the worker together. `python benchmarks/programs.py` measures these bars alone.
+The bare interpreter is the same worker in the same sandbox, driven by its own package in a loop that does nothing with
+a call. CPU is that of this process and of the worker together. `python benchmarks/programs.py` measures these alone.
 """
 
 from __future__ import annotations

@@ -148,6 +148,13 @@ class Course:
                 return number, outcome
         return None
 
+    def coming(self, after: int) -> Outcome | None:
+        """The recorded result of the call that is made after so many others, if it is the next but as many as well."""
+        if after >= len(self._queue):
+            return None
+        found = self._queue[after]
+        return self._by_id.get(found) if found == f"{self._prefix}{self._ordinal + after}" else None
+
     def _settle(self, number: int, call: str) -> None:
         del self._waiting[number], self._numbers[call]
 

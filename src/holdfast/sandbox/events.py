@@ -43,6 +43,8 @@ class System(msgspec.Struct, gc=False):
     """Of the time zone in which the time is wanted, in seconds."""
     zone: str | None = None
     """The name of that time zone."""
+    eager: bool = False
+    """As that of a call."""
 
 
 class Lookup(msgspec.Struct, gc=False):
@@ -97,6 +99,15 @@ class Fatal(msgspec.Struct, gc=False):
 Event: TypeAlias = Called | System | Lookup | Waits | Completed | Threw | Rejected | Dumped | Ready | Fatal
 
 SUSPENDED: Final = (Called, System, Lookup, Waits)
+
+
+def unwanted(said: Event) -> bool:
+    """Whether this is what a worker says to an answer that it does not wait for. It stands where it stood."""
+    return (
+        isinstance(said, Threw)
+        and said.error.kind == "RuntimeError"
+        and (said.error.message or "").startswith("protocol violation: ")
+    )
 
 
 def event(data: bytes, at: int, room: int) -> Event:
@@ -177,19 +188,22 @@ def _values(data: bytes, at: int, end: int, room: int) -> list[Any] | None:
 
 _SYSTEM: Final = {23: "today", 24: "now", 26: "time", 27: "sleep", 28: "pause"}
 _MOST_SYSTEM: Final = 49
+_PROMPT: Final = 51 << 3
 
 
 def _system(data: bytes, at: int, end: int, _room: int) -> Event:
-    call, field, start, stop = 0, 0, 0, 0
+    call, field, start, stop, eager = 0, 0, 0, 0, False
     for tag, first, last in fields(data, at, end):
         if tag == 1 << 3:
             call = first
+        elif tag == _PROMPT:
+            eager = first != 0
         elif 1 < tag >> 3 <= _MOST_SYSTEM:
             field, start, stop = tag >> 3, first, last
     name = _SYSTEM.get(field, "")
     if name in {"sleep", "pause"}:
         found = [data[first:last] for tag, first, last in fields(data, start, stop) if tag == 1 << 3 | FIXED]
-        return System(call, name, _DOUBLE.unpack(found[0])[0] if found else 0.0)
+        return System(call, name, _DOUBLE.unpack(found[0])[0] if found else 0.0, eager=eager)
     if name == "now":
         for tag, first, last in fields(data, start, stop):
             if tag == 1 << 3 | LENGTH:

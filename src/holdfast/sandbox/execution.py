@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import datetime as dt
 import re
+from collections import deque
 from functools import partial
 from importlib import metadata
 from typing import TYPE_CHECKING, Any, Final
 
-import msgspec
-
-from holdfast.errors.programs import AnswerRefused, WorkerFailed
+from holdfast.errors.programs import WorkerFailed
 from holdfast.hands.shell.cutting import Clip
-from holdfast.sandbox import nodes, requests
+from holdfast.sandbox import requests
+from holdfast.sandbox.answering import LARGE, made, settled, short, system_answer
 from holdfast.sandbox.carrying import kept_of
 from holdfast.sandbox.course import Course
 from holdfast.sandbox.events import (
@@ -30,23 +29,24 @@ from holdfast.sandbox.events import (
     Threw,
     Waits,
     event,
+    unwanted,
 )
 from holdfast.sandbox.launching import RUNTIME
 from holdfast.sandbox.limits import told
 from holdfast.sandbox.sealing import Place, seal
-from holdfast.sandbox.steps import Ended, Failed, LimitHit, Raised
+from holdfast.sandbox.steps import Ended, Failed, LimitHit
 from holdfast.sandbox.stubs import bound, stub_source
 from holdfast.sandbox.values import NotPlain, plain, too_large
 from holdfast.sandbox.wire import Malformed
 from holdfast.sandbox.workers import WorkerGone
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from holdfast.sandbox.events import Event
     from holdfast.sandbox.limits import ProgramLimits
     from holdfast.sandbox.plans import Plan
-    from holdfast.sandbox.steps import Calls, Kept, Limit, Outcome, Phase, Result, Step
+    from holdfast.sandbox.steps import Calls, Kept, Limit, Phase, Result, Step
     from holdfast.sandbox.tracebacks import Thrown
     from holdfast.sandbox.workers import Worker
 
@@ -58,9 +58,8 @@ _REPLAYING: Final = 4.0
 """How much more time a program gets when its results are recorded: this machine may be the slower one."""
 _LEAVING: Final = 0.1
 """How long a worker that says nothing any more may take to end by itself, in seconds."""
-_LARGE: Final = 65536
-"""A message of more bytes is read in a thread: that may take a while."""
-_CONTAINERS: Final = (list, dict, tuple)
+_AHEAD: Final = 32
+"""How many answers of a record are sent ahead of the calls."""
 _NOT_THERE: Final = "NotImplementedError: The monty syntax parser does not yet support"
 """What is said of syntax that the sandbox does not have, before the program runs."""
 _OUT_OF_TIME: Final = re.compile(r"TimeoutError: (\w+ )?time limit exceeded: \S+ > ")
@@ -85,13 +84,28 @@ def sandbox_version() -> str:
     return f"monty {metadata.version(RUNTIME)}"
 
 
+class Mistaken(Exception):
+    """An answer was sent ahead that the program should not have got. What it has done since means nothing."""
+
+
 class Execution:
-    """A program at work in a worker."""
+    """A program at work in a worker.
 
-    __slots__ = ("_clip", "_course", "_event", "_limits", "_plan", "_room", "_seconds", "_suspended", "_worker")
+    A program that is replayed mostly makes one call after the other, each of which it awaits at once. So answers of the
+    record are sent `ahead` of the calls: the worker need not wait for each. What it says is looked at all the same,
+    call by call, and where it asked for something else its answers are taken back.
+    """
 
-    def __init__(self, plan: Plan) -> None:
+    __slots__ = (
+        *("_ahead", "_clip", "_course", "_event", "_limits", "_plan", "_room", "_seconds", "_sent", "_suspended"),
+        "_worker",
+    )
+
+    def __init__(self, plan: Plan, *, ahead: bool = True) -> None:
         self._plan = plan
+        self._ahead = _AHEAD if ahead else 0
+        self._sent: deque[int] = deque()
+        """The calls whose answers were sent ahead, in their order."""
         self._limits = bounds(plan.limits, replaying=False)
         self._seconds = 0.0
         """How long the worker may take for one answer."""
@@ -113,6 +127,7 @@ class Execution:
     ) -> Step:
         """Begin, at the place of a snapshot if it fits; recorded results are given at once."""
         self._worker = worker
+        self._event = None
         replaying = begun or bool(results) or opened is not None
         await self._configure(replaying=replaying)
         try:
@@ -124,7 +139,7 @@ class Execution:
             # One that was begun before passed its check then.
             unchecked = begun or bool(results)
             begin = partial(requests.feed, self._plan.source, self._plan.variables, unchecked=unchecked)
-            await self._go(await _made(begin, self._plan.variables))
+            await self._go(await made(begin, self._plan.variables))
             return await self._driven()
         except WorkerGone as gone:
             return await self._lost(gone)
@@ -193,11 +208,23 @@ class Execution:
 
     async def _said(self, request: bytes) -> Event:
         """What the worker says to a request."""
+        if self._sent:
+            await self._taken_back()
+        return await self._heard(request)
+
+    async def _taken_back(self) -> None:
+        """The worker did not want what was sent ahead, and says so to each of them. `Mistaken` if it took one."""
+        while self._sent:
+            self._sent.popleft()
+            if not unwanted(await self._heard(b"")):
+                raise Mistaken
+
+    async def _heard(self, request: bytes) -> Event:
         if self._worker is None:
             raise WorkerGone
         frame = await self._worker.ask(request, self._seconds)
         try:
-            if len(frame) > _LARGE:
+            if len(frame) > LARGE:
                 return await asyncio.to_thread(event, frame, 4, self._room)
             return event(frame, 4, self._room)
         except Malformed as error:
@@ -221,10 +248,12 @@ class Execution:
                 await self._go(requests.UNDEFINED if stub is None else requests.function(stub.name))
                 step = None
             elif isinstance(here, Completed) and not self._course.answered():
-                return self._course.ask()
+                step = self._course.ask()
             else:
                 return await self._over(here)
             if step is not None:
+                if self._sent:  # before anybody does anything about it
+                    await self._taken_back()
                 return step
             self._suspended += 1
             if self._suspended > most:
@@ -243,12 +272,39 @@ class Execution:
         if not called.eager or not course.only(number):
             await self._go(requests.deferred(number))
             return None
-        # Nothing else can happen in the program before it has this answer, so it need not wait for it.
-        found = course.next((number,))
+        return await self._eagerly(number)
+
+    async def _eagerly(self, number: int) -> Calls | None:
+        """Nothing else can happen in the program before this call is settled: its answer is all that is needed."""
+        found, sent = self._course.next((number,)), self._sent
         if found is None:
-            return course.ask()
-        await self._go(await _settled(*found))
+            return self._course.ask()
+        if sent and sent[0] == number:
+            sent.popleft()
+            request = b""
+        else:
+            if sent:
+                await self._taken_back()
+            request = await settled(*found)
+        if self._ahead and len(sent) <= self._ahead // 2:
+            request += self._more(number)
+        self._event = await self._heard(request)
         return None
+
+    def _more(self, number: int) -> bytes:
+        """Answers of the record to the calls that will come, if the program goes on as it did."""
+        sent, more = self._sent, b""
+        while len(sent) < self._ahead:
+            outcome = self._course.coming(len(sent))
+            if outcome is None:
+                break
+            call = number + len(sent) + 1
+            answer = short(call, outcome)
+            if answer is None:
+                break
+            sent.append(call)
+            more += answer
+        return more
 
     def _arguments(self, called: Called) -> tuple[str, dict[str, Any]] | bytes:
         """The tool and its arguments, or the refusal of a call that can't be made."""
@@ -270,32 +326,33 @@ class Execution:
 
     async def _system(self, asked: System) -> Calls | LimitHit | None:
         number, course = asked.number, self._course
-        if asked.name in {"sleep", "pause"}:
-            if not 0 <= asked.seconds < 2**33:
-                await self._go(requests.refused(number, "ValueError", "a pause must be a number of seconds"))
-                return None
-            course.call(number, "sleep", "sleep", {"seconds": asked.seconds})
-        elif asked.name:
-            course.call(number, "clock", "now", {})
-        else:
-            await self._go(requests.not_handled(number))
+        paused = asked.name in {"sleep", "pause"}
+        if not asked.name or (paused and not 0 <= asked.seconds < 2**33):
+            wrong = requests.refused(number, "ValueError", "a pause must be a number of seconds")
+            await self._go(wrong if paused else requests.not_handled(number))
             return None
+        if paused:
+            course.call(number, "sleep", "sleep", {"seconds": asked.seconds})
+        else:
+            course.call(number, "clock", "now", {})
         if course.made > self._plan.limits.calls:
             return self._too_many()
+        if asked.eager and course.only(number):
+            return await self._eagerly(number)
         if asked.name == "pause":
             await self._go(requests.deferred(number))
             return None
         outcome = course.at_once(number)
         if outcome is None:
             return course.ask()
-        await self._go(_system_answer(asked, outcome))
+        await self._go(system_answer(asked, outcome))
         return None
 
     async def _wait(self, waits: Waits) -> Calls | None:
         found = self._course.next(waits.pending)
         if found is None:
             return self._course.ask()
-        await self._go(await _settled(*found))
+        await self._go(await settled(*found))
         return None
 
     # ---- the end ----
@@ -379,23 +436,6 @@ class Execution:
         return clip.shown().text.strip()
 
 
-async def _settled(number: int, outcome: Outcome) -> bytes:
-    """The answer to a call. `AnswerRefused` for a value that no program can have."""
-    try:
-        if isinstance(outcome, Raised):
-            return requests.settled(number, outcome)
-        return await _made(partial(requests.settled, number, outcome), outcome.value)
-    except TypeError as error:
-        raise AnswerRefused(str(number), str(error)) from None
-
-
-async def _made(request: Callable[[], bytes], value: object) -> bytes:
-    """A request with this value in it. A large one is written in a thread: that may take a while."""
-    if isinstance(value, _CONTAINERS) and len(msgspec.json.encode(value)) > _LARGE:
-        return await asyncio.to_thread(request)
-    return request()
-
-
 def limit_of(said: str) -> Limit | None:
     """The limit that an error of the sandbox tells of. A program that raises the same is taken at its word."""
     if _OUT_OF_TIME.match(said):
@@ -405,21 +445,3 @@ def limit_of(said: str) -> Limit | None:
     if said.startswith("RuntimeError: suspension limit"):
         return "calls"
     return "recursion" if said.startswith("RecursionError") else None
-
-
-def _system_answer(asked: System, outcome: Outcome) -> bytes:
-    number = asked.number
-    if isinstance(outcome, Raised):
-        return requests.refused(number, outcome.kind, outcome.message)
-    if asked.name == "sleep":
-        return requests.answered(number, None)
-    seconds = float(outcome.value)
-    if asked.name == "time":
-        return requests.answered(number, seconds)
-    now = dt.datetime.fromtimestamp(seconds, dt.UTC)
-    if asked.name == "today":
-        return requests.answered_with(number, nodes.day(now.date()))
-    if asked.offset is None:
-        return requests.answered_with(number, nodes.moment(now.replace(tzinfo=None), None))
-    there = now.astimezone(dt.timezone(dt.timedelta(seconds=asked.offset)))
-    return requests.answered_with(number, nodes.moment(there, asked.zone))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Self
 from holdfast.bounds import check_int
 from holdfast.errors import InvalidArgument
 from holdfast.errors.programs import AnswerRefused, ProgramOver, SandboxFull
-from holdfast.sandbox.execution import Execution
+from holdfast.sandbox.execution import Execution, Mistaken
 from holdfast.sandbox.launching import Launcher, require_programs
 from holdfast.sandbox.limits import ProgramLimits
 from holdfast.sandbox.plans import planned, refusal
@@ -134,6 +134,17 @@ class MontyProgram:
         if refused is not None:
             self._state = "over"
             return refused
+        try:
+            return await self._begun(recorded, begun=begun)
+        except Mistaken:
+            if self._worker is not None:
+                await self._worker.end()
+            if self._state == "over":
+                raise ProgramOver("it was closed") from None
+            self._execution = Execution(self._plan, ahead=False)
+            return await self._begun(recorded, begun=begun)
+
+    async def _begun(self, recorded: Sequence[Result], *, begun: bool) -> Step:
         worker = self._worker = self._start(self._execution.printed)
         self._all.add(self)
         return await self._stepped(worker, self._execution.start(worker, tuple(recorded), self._opened, begun=begun))
@@ -169,6 +180,9 @@ class MontyProgram:
         self._state = "running"
         try:
             step = await going
+        except Mistaken:
+            self._all.discard(self)
+            raise
         except BaseException:
             self._state = "over"
             await self.close()

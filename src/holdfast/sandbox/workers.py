@@ -66,7 +66,11 @@ class Worker:
         self._quick = self._out < _SELECTABLE
 
     async def ask(self, request: bytes, seconds: float) -> bytes:
-        """What it says to a request, behind its length. `WorkerGone` if it says nothing for so long."""
+        """What it says next, behind its length, to this request or to one before. `WorkerGone` if not within so long.
+
+        Requests that are sent ahead of their answers must be short: a worker that can't get rid of its answers reads
+        nothing.
+        """
         if self.closed:
             raise WorkerGone
         self._row += 1
@@ -75,14 +79,19 @@ class Worker:
             await asyncio.sleep(0)
             if self.closed:
                 raise WorkerGone
-        try:
-            sent = os.write(self._in, request)
-        except BlockingIOError:
-            sent = 0
-        except OSError as error:
-            raise WorkerGone from error
-        if sent < len(request):
-            await self._send(memoryview(request)[sent:], seconds)
+        if request:
+            try:
+                sent = os.write(self._in, request)
+            except BlockingIOError:
+                sent = 0
+            except OSError as error:
+                raise WorkerGone from error
+            if sent < len(request):
+                await self._send(memoryview(request)[sent:], seconds)
+        if self._buffer:
+            answer = self._taken()
+            if answer is not None:
+                return answer
         if self._quick:
             answer = self._at_once()
             if answer is not None:

@@ -23,6 +23,7 @@ LARGE: Final = 65536
 """A message of more bytes is read and written in a thread: that may take a while."""
 _SHORT: Final = 512
 """An answer of more bytes is not sent ahead: no pipe may ever be full of them."""
+_SCALARS: Final = frozenset((str, int, float, bool, type(None)))
 _CONTAINERS: Final = (list, dict, tuple)
 
 
@@ -40,7 +41,7 @@ def short(number: int, outcome: Outcome) -> bytes | None:
 async def settled(number: int, outcome: Outcome) -> bytes:
     """The answer to a call. `AnswerRefused` for a value that no program can have."""
     try:
-        if isinstance(outcome, Raised):
+        if isinstance(outcome, Raised) or type(outcome.value) in _SCALARS:
             return requests.settled(number, outcome)
         return await made(partial(requests.settled, number, outcome), outcome.value)
     except TypeError as error:

@@ -136,7 +136,7 @@ def printed(data: bytes, at: int) -> bytes:
         raise Malformed("what was printed can't be read") from error
 
 
-def _called(data: bytes, at: int, end: int, room: int) -> Event:
+def _called(data: bytes, at: int, end: int, room: int) -> Event:  # noqa: PLR0912  one branch for each field
     name, call, eager, routed = "", 0, False, False
     args: list[int] = []
     pairs: list[tuple[int, int]] = []
@@ -144,7 +144,9 @@ def _called(data: bytes, at: int, end: int, room: int) -> Event:
     while at < end:
         tag = data[at]
         if tag & 7 == LENGTH:
-            start, at = read_part(data, at + 1, end)
+            start, at = at + 2, at + 2 + data[at + 1]
+            if at > start + _ONE_BYTE or at > end:
+                start, at = read_part(data, start - 1, end)
             if tag == _PAIR:
                 pairs.append(nodes.pair(data, start, at))
             elif tag == _NODES:
@@ -170,6 +172,7 @@ def _called(data: bytes, at: int, end: int, room: int) -> Event:
     )
 
 
+_ONE_BYTE: Final = 0x7F
 _NAME: Final = 1 << 3 | LENGTH
 _ARGS: Final = 2 << 3 | LENGTH
 _PAIR: Final = 3 << 3 | LENGTH

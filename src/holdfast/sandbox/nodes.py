@@ -145,14 +145,18 @@ def values(data: bytes, at: int, end: int, room: int) -> list[Any]:  # noqa: PLR
             if tag != _COUNT:
                 raise Malformed("something that is no node among nodes")
             continue
-        start, at = read_part(data, at + 1, end)
+        start, at = at + 2, at + 2 + data[at + 1]
+        if at > start + _ONE_BYTE or at > end:
+            start, at = read_part(data, start - 1, end)
         kind = data[start]
         start += 1
         if kind == _STR:
             begin, stop = read_part(data, start, at)
             built.append(data[begin:stop].decode())
         elif kind == _INT:
-            value, _ = read_number(data, start)
+            value = data[start]
+            if value > _ONE_BYTE:
+                value, _ = read_number(data, start)
             built.append(value >> 1 if not value & 1 else ~(value >> 1))
         elif kind == _DICT:
             built.append(_read_pairs(data, *read_part(data, start, at), built))
@@ -171,6 +175,7 @@ def values(data: bytes, at: int, end: int, room: int) -> list[Any]:  # noqa: PLR
     return built
 
 
+_ONE_BYTE: Final = 0x7F
 _NODE: Final = 2 << 3 | LENGTH
 _COUNT: Final = 1 << 3
 _STR: Final = 8 << 3 | LENGTH

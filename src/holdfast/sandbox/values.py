@@ -54,19 +54,26 @@ class _Room:
 
 def plain(value: object, room: int) -> tuple[Any, int]:
     """`value` as plain JSON, with about how many bytes that has; `NotPlain` says why it can't be. Tuples are lists."""
-    size = _flat(value)
+    flat = type(value) is dict
+    size = _flat(cast("dict[object, object]", value)) if flat else _scalar(value)
     if 0 <= size <= room:
         return value, size
     budget = _Room(room)
     return _plain(value, 0, budget), room - budget.left
 
 
-def _flat(value: Any) -> int:  # noqa: ANN401  anything may come in
+def _scalar(value: Any) -> int:  # noqa: ANN401  anything may come in
+    """The size of a plain text or a small number, which most results are; -1 for anything else."""
+    kind: type[object] = type(value)  # pyright: ignore[reportUnknownVariableType]  # of anything
+    if kind is str:
+        return len(value) + 2 if value.isascii() else -1
+    return _FLOAT if kind is int and -_SMALL < value < _SMALL else -1
+
+
+def _flat(value: dict[object, object]) -> int:
     """The size of an object of short plain values, which most arguments are; -1 for anything else."""
-    if type(value) is not dict:
-        return -1
     size = 0
-    for key, item in cast("dict[object, object]", value).items():
+    for key, item in value.items():
         if type(key) is not str or not key.isascii():
             return -1
         kind = type(item)

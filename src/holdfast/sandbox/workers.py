@@ -282,10 +282,12 @@ def _started(path: str) -> tuple[int, int, int]:
             path, [path, "subprocess"], {}, file_actions=actions, setsigdef=_SIGNALS, setsigmask=()
         )
         return ours[0], ours[1], _watched(process)
-    except OSError as error:
+    except BaseException as error:
         for descriptor in ours:
             os.close(descriptor)
-        raise WorkerFailed(error.strerror or str(error)) from error
+        if isinstance(error, OSError):
+            raise WorkerFailed(error.strerror or str(error)) from error
+        raise
     finally:
         for descriptor in theirs:
             os.close(descriptor)

@@ -9,10 +9,10 @@ import msgspec
 
 from holdfast.sandbox import nodes
 from holdfast.sandbox.tracebacks import Thrown, thrown
-from holdfast.sandbox.wire import FIXED, LENGTH, Malformed, fields, numbers, read_number, read_part
+from holdfast.sandbox.wire import FIXED, LENGTH, MOST_FIELDS, Malformed, fields, numbers, read_number, read_part
 
-MOST: Final = 256 * 2**20
-"""The largest message, in bytes."""
+_MOST_ARGUMENTS: Final = 2**20
+"""How many bytes may name the arguments of a call."""
 OUT_OF_MEMORY: Final = 65
 """The status with which a worker ends that has no more memory."""
 PRINTED: Final = 1 << 3 | LENGTH
@@ -147,14 +147,14 @@ def _called(data: bytes, at: int, end: int, room: int) -> Event:  # noqa: PLR091
             start, at = at + 2, at + 2 + data[at + 1]
             if at > start + _ONE_BYTE or at > end:
                 start, at = read_part(data, start - 1, end)
-            if tag == _PAIR:
+            if tag == _PAIR and len(pairs) < MOST_FIELDS:
                 pairs.append(nodes.pair(data, start, at))
             elif tag == _NODES:
                 found = _values(data, start, at, room)
             elif tag == _NAME:
                 name = data[start:at].decode()
             elif tag == _ARGS:
-                args = numbers(data, start, at)
+                args = _indexes(data, start, at)
             elif tag == _OBJECT:
                 routed = True
         else:
@@ -180,6 +180,12 @@ _CALL: Final = 4 << 3
 _OBJECT: Final = 5 << 3 | LENGTH
 _EAGER: Final = 6 << 3
 _NODES: Final = 7 << 3 | LENGTH
+
+
+def _indexes(data: bytes, at: int, end: int) -> list[int]:
+    if end - at > _MOST_ARGUMENTS:
+        raise Malformed("more than anybody can mean")
+    return numbers(data, at, end)
 
 
 def _values(data: bytes, at: int, end: int, room: int) -> list[Any] | None:
@@ -237,7 +243,7 @@ def _lookup(data: bytes, at: int, end: int, _room: int) -> Event:
 def _waits(data: bytes, at: int, end: int, _room: int) -> Event:
     for tag, start, stop in fields(data, at, end):
         if tag == 1 << 3 | LENGTH:
-            return Waits(numbers(data, start, stop))
+            return Waits(_indexes(data, start, stop))
     return Waits([])
 
 

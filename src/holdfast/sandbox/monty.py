@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Self
 
 from holdfast.bounds import check_int
 from holdfast.errors import InvalidArgument
-from holdfast.errors.programs import AnswerRefused, ProgramOver, SandboxFull
+from holdfast.errors.programs import AnswerRefused, ProgramOver, SandboxFull, WorkerFailed
 from holdfast.sandbox.execution import Execution, Mistaken
 from holdfast.sandbox.launching import Launcher, require_programs
 from holdfast.sandbox.limits import ProgramLimits
@@ -95,7 +95,7 @@ class MontySandbox:
             found = self._launchers.get(memory)
             if found is None or not found.fits():
                 found = self._launchers[memory] = Launcher(memory, confined=self._confined)
-            worker = Worker(found.path, told, self._leaving.discard)
+            worker = Worker(found.path, memory, told, self._leaving.discard)
             self._leaving.add(worker)
             return worker
 
@@ -141,6 +141,7 @@ class MontyProgram:
                 await self._worker.end()
             if self._state == "over":
                 raise ProgramOver("it was closed") from None
+            self._state = "new"
             self._execution = Execution(self._plan, ahead=False)
             return await self._begun(recorded, begun=begun)
 
@@ -183,9 +184,11 @@ class MontyProgram:
         except Mistaken:
             self._all.discard(self)
             raise
-        except BaseException:
-            self._state = "over"
+        except BaseException as error:
+            closed = worker.closed
             await self.close()
+            if closed and isinstance(error, WorkerFailed):  # it was killed before it came up
+                raise ProgramOver("it was closed") from error
             raise
         if self._state != "running":  # it was closed meanwhile
             raise ProgramOver("it was closed")

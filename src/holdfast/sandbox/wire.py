@@ -13,6 +13,8 @@ LENGTH: Final = 2
 _SMALL: Final = 0x80
 _MOST_BITS: Final = 70
 _SHORT: Final = 5
+MOST_FIELDS: Final = 100_000
+"""How many fields a message may have: what is read of them takes far more room than they do."""
 
 
 class Malformed(Exception):
@@ -113,6 +115,8 @@ def fields(data: bytes, at: int, end: int) -> list[tuple[int, int, int]]:
             found.append((tag, start, at))
         else:
             raise Malformed("a field of an unknown kind")
+        if len(found) > MOST_FIELDS:
+            raise Malformed("more fields than any message has")
     if at != end:
         raise Malformed("a field that is longer than its message")
     return found

@@ -14,7 +14,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from holdfast.errors.programs import WorkerFailed
-from holdfast.sandbox.events import MOST, PRINTED, printed
+from holdfast.sandbox.events import PRINTED, printed
 from holdfast.sandbox.wire import Malformed
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ _MOMENT: Final = 0.0002
 _IN_A_ROW: Final = 32
 """After so many answers others have their turn."""
 _CHUNK: Final = 65536
+_SPARE: Final = 16 * 2**20
 _AT_ONCE: Final = 8
 """How many chunks of an answer are read before others have their turn."""
 _PRINTED: Final = bytes((PRINTED,))
@@ -47,14 +48,15 @@ class Worker:
 
     __slots__ = (
         *("_asked", "_buffer", "_ended", "_gone", "_in", "_out", "_pidfd", "_quick", "_row", "_told", "_waiters"),
-        *("closed", "status"),
+        *("_most", "closed", "status"),
     )
 
-    def __init__(self, path: str, told: Callable[[bytes], None], gone: Callable[[Worker], None]) -> None:
-        """Start it; `gone` is told when nothing of it is left."""
+    def __init__(self, path: str, memory: int, told: Callable[[bytes], None], gone: Callable[[Worker], None]) -> None:
+        """Start it; `gone` is told when nothing of it is left. What it says is not larger than all of its `memory`."""
         self.closed = False
         self.status: int | None = None
         """With which it ended by itself."""
+        self._most = 2 * memory + _SPARE
         self._told = told
         self._gone = gone
         self._buffer = bytearray()
@@ -219,7 +221,7 @@ class Worker:
         buffer = self._buffer
         while len(buffer) >= 4:
             size = int.from_bytes(buffer[:4], "little")
-            if not 0 < size <= MOST:
+            if not 0 < size <= self._most:
                 raise WorkerGone
             if len(buffer) < size + 4:
                 return None

@@ -109,6 +109,11 @@ class Course:
             self._queue.append(result.id)
             self._given.append(result)
 
+    @property
+    def given(self) -> Sequence[Result]:
+        """All results that were given, in their order."""
+        return self._given
+
     def check_answers(self, results: Sequence[Result]) -> None:
         """`AnswerRefused` for answers to anything but calls that wait."""
         seen: set[str] = set()

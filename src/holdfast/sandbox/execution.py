@@ -152,6 +152,11 @@ class Execution:
         except WorkerGone as gone:
             return await self._lost(gone)
 
+    @property
+    def given(self) -> Sequence[Result]:
+        """All results that it was given, in their order."""
+        return self._course.given
+
     def check(self, results: Sequence[Result]) -> None:
         """`AnswerRefused` for answers that nobody waits for."""
         self._course.check_answers(results)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 from typing import TYPE_CHECKING, Any, Final, Literal, Self
 
@@ -25,7 +26,9 @@ if TYPE_CHECKING:
     from holdfast.sandbox.stubs import Stub
 
 MAX_PROGRAMS: Final = 64
-"""How many programs of one sandbox may be running or waiting at once: each is a process."""
+"""How many programs of one sandbox may have a process at once."""
+_CROWDED: Final = 0.05
+"""How long one that goes on waits for a place in a sandbox that is full, in seconds."""
 _DEFAULTS: Final = ProgramLimits()
 
 
@@ -48,7 +51,8 @@ class MontySandbox:
         self._confined = not unsafe
         self._key = snapshot_key(key or secrets.token_bytes(32))
         self._launchers: dict[int, Launcher] = {}
-        self._programs: set[MontyProgram] = set()
+        self._programs: dict[MontyProgram, None] = {}
+        """Those that have a worker, in the order in which they got it."""
         self._leaving: set[Worker] = set()
         """Workers of which something is left."""
         self._closed = False
@@ -91,7 +95,11 @@ class MontySandbox:
             if self._closed:
                 raise ProgramOver("its sandbox was closed")
             if len(self._programs) >= self._most:
-                raise SandboxFull(self._most)
+                # One that waits for its host may do so for long, for the end of this very program even.
+                idle = next((program for program in self._programs if program.waits), None)
+                if idle is None:
+                    raise SandboxFull(self._most)
+                idle.park()
             found = self._launchers.get(memory)
             if found is None or not found.fits():
                 found = self._launchers[memory] = Launcher(memory, confined=self._confined)
@@ -103,9 +111,13 @@ class MontySandbox:
 
 
 class MontyProgram:
-    """One program in a worker of its own, which it never shares and which ends with it."""
+    """One program in a worker of its own, which it never shares and which ends with it.
 
-    __slots__ = ("_all", "_execution", "_key", "_opened", "_plan", "_start", "_state", "_worker")
+    One that waits in a sandbox that is full gives its worker up for another program. With its next answer it is
+    replayed in a new one.
+    """
+
+    __slots__ = ("_all", "_asked", "_execution", "_key", "_opened", "_plan", "_start", "_state", "_worker")
 
     def __init__(
         self,
@@ -113,14 +125,16 @@ class MontyProgram:
         opened: tuple[Place, bytes] | None,
         key: bytes,
         start: Callable[[Callable[[bytes], None]], Worker],
-        running: set[MontyProgram],
+        running: dict[MontyProgram, None],
     ) -> None:
         self._plan = plan
         self._opened = opened
         self._key = key
         self._start = start
         self._all = running
-        self._state: Literal["new", "running", "waiting", "over"] = "new"
+        self._state: Literal["new", "running", "waiting", "parked", "over"] = "new"
+        self._asked: tuple[str, ...] = ()
+        """The calls that it waits for."""
         self._worker: Worker | None = None
         self._execution = Execution(plan)
 
@@ -134,31 +148,69 @@ class MontyProgram:
         if refused is not None:
             self._state = "over"
             return refused
+        return await self._replayed(recorded, begun=begun)
+
+    async def _replayed(self, recorded: Sequence[Result], *, begun: bool) -> Step:
+        """The first step that the results have no answer for."""
         try:
             return await self._begun(recorded, begun=begun)
         except Mistaken:
             if self._worker is not None:
                 await self._worker.end()
-            if self._state == "over":
-                raise ProgramOver("it was closed") from None
+            self._check_open()
             self._state = "new"
             self._execution = Execution(self._plan, ahead=False)
             return await self._begun(recorded, begun=begun)
 
     async def _begun(self, recorded: Sequence[Result], *, begun: bool) -> Step:
         worker = self._worker = self._start(self._execution.printed)
-        self._all.add(self)
+        self._all[self] = None
         return await self._stepped(worker, self._execution.start(worker, tuple(recorded), self._opened, begun=begun))
 
     async def answer(self, results: Sequence[Result]) -> Step:
-        self._expect("waiting", "it does not wait for an answer")
+        if self._state != "parked":
+            self._expect("waiting", "it does not wait for an answer")
         worker = self._at_work()
         if not results:
             raise AnswerRefused("", "there is none")
         self._execution.check(results)
+        if self._state == "parked":
+            return await self._again(results)
         return await self._stepped(worker, self._execution.answer(results))
 
+    # ---- in a sandbox that is full ----
+
+    @property
+    def waits(self) -> bool:
+        """Whether it has a worker that only waits for an answer of the host."""
+        return self._state == "waiting"
+
+    def park(self) -> None:
+        """Give the worker up."""
+        self._state = "parked"
+        self._at_work().kill()
+        self._all.pop(self, None)
+
+    async def _again(self, results: Sequence[Result]) -> Step:
+        """Go on in a new worker. What was asked for before is not asked for again."""
+        known = frozenset(self._asked)
+        given = (*self._execution.given, *results)
+        self._execution = Execution(self._plan)
+        self._state = "running"
+        while True:
+            try:
+                step = await self._replayed(given, begun=True)
+                break
+            except SandboxFull:  # none of the others waits: each of them soon ends, or does
+                await asyncio.sleep(_CROWDED)
+                self._check_open()
+        if not isinstance(step, Calls):
+            return step
+        return Calls(tuple(call for call in step.calls if call.id not in known), step.waiting)
+
     async def snapshot(self) -> bytes | None:
+        if self._state == "parked":
+            return None
         self._expect("waiting", "there are snapshots only of a program that waits")
         self._at_work()
         self._state = "running"
@@ -175,14 +227,14 @@ class MontyProgram:
         self._state = "over"
         if self._worker is not None:
             await self._worker.end()
-        self._all.discard(self)
+        self._all.pop(self, None)
 
     async def _stepped(self, worker: Worker, going: Awaitable[Step]) -> Step:
         self._state = "running"
         try:
             step = await going
         except Mistaken:
-            self._all.discard(self)
+            self._all.pop(self, None)
             raise
         except BaseException as error:
             closed = worker.closed
@@ -194,10 +246,11 @@ class MontyProgram:
             raise ProgramOver("it was closed")
         if isinstance(step, Calls):
             self._state = "waiting"
+            self._asked = step.waiting
         else:
             self._state = "over"
             worker.kill()
-            self._all.discard(self)
+            self._all.pop(self, None)
         return step
 
     def _expect(self, state: str, otherwise: str) -> None:
@@ -205,6 +258,10 @@ class MontyProgram:
             raise ProgramOver("it has ended")
         if self._state != state:
             raise ProgramOver(otherwise if self._state != "running" else "a step of it is under way")
+
+    def _check_open(self) -> None:
+        if self._state == "over":
+            raise ProgramOver("it was closed")
 
     def _at_work(self) -> Worker:
         if self._worker is None:

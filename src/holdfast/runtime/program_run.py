@@ -242,8 +242,10 @@ class ProgramRun:
         asked = [Asked(host, self._nested_key(host, number), number) for host, number in numbered]
         fresh = sum(bool(each.key) and self._performer.recorded(each.key) is None for each in asked)
         if fresh:
+            # One that a process before this one has begun takes a place beside them, as it did there.
+            calls = sum(bool(each.key) for each in asked)
             background = sum(bool(each.key) and each.host.name in self._means.agent.rules.tasks for each in asked)
-            self._out = await self._programs.room(self._calls.pending + fresh, background)
+            self._out = await self._programs.room(self._calls.pending + calls, background)
         if self._out is not None:
             return
         for each, (host, number) in zip(asked, numbered, strict=True):
@@ -410,6 +412,8 @@ class ProgramRun:
         if dropped:
             spent = spent_by(dropped)
             self._means.recorder.submit(dropped, patient=True, spend=spent)
+            # Also when the turn is stopped before this is over: nobody records them a second time.
+            carrying.settled.update(record.key for record in dropped if isinstance(record, Cancelled | Unknown))
             self._programs.used += Used(tool_calls=spent.tool_calls)
         # Whatever it has asked for before: it asks for nothing more.
         self._performer.took(name for name in past.effects if name.startswith(f"{self._key}/"))

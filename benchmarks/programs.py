@@ -1,7 +1,7 @@
 """The bars of programs: what a call out of one costs, made, in a turn and replayed, against the bare interpreter.
 
-The bare interpreter is the same worker in the same sandbox, driven by hand in a loop that does nothing with a call. CPU
-is that of this process and of the worker together. `python benchmarks/programs.py` measures these bars alone.
+The bare interpreter is the same worker in the same sandbox, driven by its own package in a loop that does nothing with
+a call. CPU is that of this process and of the worker together. `python benchmarks/programs.py` measures these alone.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from bars import Bar
 import holdfast as hf
 from holdfast.messages import ToolSpec
 from holdfast.sandbox import Calls, Ended, MontySandbox, ProgramLimits, Result, Returned, stubs_of
-from holdfast.sandbox.execution import resource_limits
 from holdfast.sandbox.launching import Launcher
 from holdfast.testing import ScriptedModel, call, text
 
@@ -97,7 +96,7 @@ def bare(calls: int) -> Cost:
     launcher = Launcher(LIMITS.memory)
     with (
         monty.Monty(binary_path=launcher.path, min_processes=1, max_processes=1) as pool,
-        pool.checkout(limits=resource_limits(LIMITS, replaying=True)) as session,
+        pool.checkout(limits={"max_suspensions": 4 * calls}) as session,
     ):
         session.feed_run("0")
         clock = Clock(calls)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -10,7 +11,7 @@ import pytest
 from tests import proc
 from tests.behaviour.approving import parked
 from tests.behaviour.background import SESSION, results, talkative
-from tests.behaviour.coding import Shop, came_to, said
+from tests.behaviour.coding import Shop, came_to, program, said
 from tests.behaviour.talk import at_rest, pairs_are_whole, until
 from tests.sandboxed import needs_sandbox
 
@@ -301,6 +302,22 @@ async def test_calls_of_programs_count_for_the_limit_of_the_day(shop: Shop) -> N
         assert (outcome.code, shop.done) == ("daily_tool_calls", ["a", "a"])
 
 
+async def test_a_limit_holds_after_a_restart_beside_a_call_that_was_interrupted(shop: Shop, tmp_path: Path) -> None:
+    source = (
+        "import asyncio\nasync def later():\n    await asyncio.sleep(0.01)\n    return await price('c')\n"
+        "await asyncio.gather(work('a'), later())"
+    )
+    agent = shop.agent(source, limits=hf.Limits(tool_calls=2))
+    async with hf.open(tmp_path / "s.db", agents=[agent]) as runtime:
+        await began(runtime, agent)
+        await shop.begun.wait()
+        await runtime.close(grace=0.1)
+    shop.go.set()
+    async with hf.open(tmp_path / "s.db", agents=[agent]) as runtime:
+        outcome = await runtime.session(SESSION).turn("t1").outcome()
+        assert (outcome.code, shop.done) == ("tool_calls", ["a"])
+
+
 async def test_the_same_program_again_and_again_is_a_loop(shop: Shop) -> None:
     agent = shop.agent(*["await price('a')"] * 9, limits=hf.Limits(repeats=2))
     async with hf.open(None, agents=[agent]) as runtime:
@@ -400,6 +417,17 @@ async def test_a_program_may_ask_a_sub_agent(shop: Shop) -> None:
     agent = shop.agent("await reader('read it')", tools=[hf.agent_tool(child)], policy=[hf.allow("*")])
     (result,) = await came_to(agent)
     assert result.content["value"] == "I have read it."
+
+
+async def test_programs_of_an_agent_and_of_its_sub_agent_share_a_sandbox_that_has_room_for_one(shop: Shop) -> None:
+    async with MontySandbox(max_programs=1) as sandbox, asyncio.timeout(15):
+        given: dict[str, Any] = {"policy": [hf.allow("*")], "sandbox": sandbox}
+        inner = program("await finish(await price('abc') + await price('d'))")
+        child = hf.Agent("reader", model=talkative(inner), tools=shop.tools(), mode="code", **given)
+        source = "a = await price('x')\nb = await reader('read it')\n[a, b]"
+        agent = shop.agent(source, tools=[*shop.tools(), hf.agent_tool(child)], **given)
+        (result,) = await came_to(agent)
+    assert (result.content["value"], shop.done) == ([1, "4"], ["x", "abc", "d"])
 
 
 async def test_hooks_see_each_call_of_a_program(shop: Shop) -> None:

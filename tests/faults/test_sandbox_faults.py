@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 from tests import proc
-from tests.sandboxed import KEY, NOW, PROBLEM, TOOLS, needs_sandbox
+from tests.sandboxed import KEY, NOW, PROBLEM, TOOLS, driven, needs_sandbox, spec
 
 from holdfast.errors.programs import ProgramDiverged, ProgramOver, WorkerFailed
 from holdfast.sandbox import (
@@ -22,11 +22,14 @@ from holdfast.sandbox import (
     Ended,
     LimitHit,
     MontySandbox,
+    ProgramLimits,
     Raised,
     Result,
     Returned,
+    call_number,
     launching,
     replay,
+    stubs_of,
 )
 from holdfast.sandbox.sealing import seal, snapshot_key, unseal
 
@@ -37,7 +40,7 @@ if TYPE_CHECKING:
     from holdfast.sandbox import HostCall, Outcome, Program, Step
 
 pytestmark = needs_sandbox
-VERSION = "" if PROBLEM is not None else f"monty {metadata.version('pydantic-monty')}"
+VERSION = "" if PROBLEM is not None else f"monty {metadata.version('pydantic-monty-runtime')}"
 
 # Loops, branches that settle in any order, an exception, the clock, a pause, random numbers and output.
 SOURCE = """
@@ -241,6 +244,71 @@ async def test_a_program_that_raises_before_a_recorded_call_stops_the_replay(san
         await replay(sandbox, source, [Result(f"{prefix}/{n}", Returned(0)) for n in range(2)], tools=TOOLS)
 
 
+# ---- answers that are sent ahead of the calls ------------------------------------------------------------------------
+
+LOOP = """
+import asyncio, time
+seen = []
+for n in range(40):
+    seen.append(await fetch(n))
+    {odd}
+seen
+"""
+ODD = {
+    "nothing": "pass",
+    "a call that is refused": "if n == 17:\n        try:\n            await save(b'')\n"
+    "        except TypeError as error:\n            seen.append(str(error))",
+    "two at once": "if n % 9 == 4:\n        seen.append(list(await asyncio.gather(fetch(n), fetch(100 + n))))",
+    "the clock": "if n % 7 == 3:\n        seen.append(time.time())",
+    "a pause": "if n % 7 == 3:\n        await asyncio.sleep(1)",
+    "a pause that blocks": "if n % 7 == 3:\n        time.sleep(1)",
+    "a long answer": "if n % 11 == 5:\n        seen.append(await save([n]))",
+    "a call for later": "later = fetch(n)\n    seen.append(await fetch(100))\n    seen.append(await later)",
+}
+ANY = stubs_of([*(spec(name, ("x",), x={}) for name in ("fetch", "save"))])
+
+
+def answered(call: HostCall) -> Outcome:
+    if call.kind == "clock":
+        return Returned(NOW + call_number(call.id))
+    return Returned("x" * 5_000 if call.name == "save" else call.arguments.get("x"))
+
+
+@pytest.mark.parametrize("odd", ODD.values(), ids=ODD)
+async def test_a_long_program_is_replayed_to_the_same_end(sandbox: MontySandbox, odd: str) -> None:
+    source = LOOP.format(odd=odd)
+    ended, results = await driven(await sandbox.start(source, tools=ANY), answered)
+    assert isinstance(ended, Ended), ended
+    for size in (len(results), len(results) - 3, 25):
+        step, again = await driven(await sandbox.start(source, tools=ANY), answered, results[:size])
+        assert (step, again) == (ended, results), size
+
+
+async def test_a_long_program_that_asks_for_something_else_is_stopped_there(sandbox: MontySandbox) -> None:
+    source = LOOP.format(odd="pass")
+    _, results = await driven(await sandbox.start(source, tools=ANY), answered)
+    results[30] = Result(results[30].id, results[30].outcome, "f" * 64)
+    program = await sandbox.start(source, tools=ANY)
+    with pytest.raises(ProgramDiverged) as caught:
+        await program.run(results)
+    assert caught.value.call == results[30].id
+
+
+async def test_large_values_pass_in_both_directions(sandbox: MontySandbox) -> None:
+    source = "found = await fetch(list(range(20_000)))\nfound[::-1]"
+    ended, _ = await driven(await sandbox.start(source, tools=ANY), answered)
+    assert isinstance(ended, Ended), ended
+    assert ended.value == list(range(20_000))[::-1]
+
+
+async def test_a_worker_is_heard_where_the_event_loop_does_not_wait_for_it(
+    sandbox: MontySandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("holdfast.sandbox.workers._SELECTABLE", 0)  # as with very many open files
+    ended, results, _ = await whole(sandbox)
+    assert await replay(sandbox, SOURCE, results, tools=TOOLS, seed="turn-1") == ended
+
+
 # ---- workers that die ------------------------------------------------------------------------------------------------
 
 
@@ -271,9 +339,8 @@ async def test_a_worker_that_dies_while_it_works_is_a_result(sandbox: MontySandb
 
 
 async def test_a_worker_that_hangs_is_a_result(sandbox: MontySandbox, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.sandbox.workers._GRACE", 0.1)
-    monkeypatch.setattr("holdfast.sandbox.workers._REPLAYING", 0.01)
-    program = await sandbox.start("await fetch(1)", tools=TOOLS)
+    monkeypatch.setattr("holdfast.sandbox.execution._GRACE", 0.1)
+    program = await sandbox.start("await fetch(1)", tools=TOOLS, limits=ProgramLimits(step_seconds=0.3))
     step = await program.run()
     assert isinstance(step, Calls)
     worker = _worker()

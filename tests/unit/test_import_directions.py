@@ -66,6 +66,7 @@ PURE = [
     *(f"hands/web/{name}.py" for name in ("page", "report")),
     *(f"sandbox/{name}.py" for name in ("steps", "limits", "values", "schemas", "stubs", "sealing", "course")),
     *(f"sandbox/{name}.py" for name in ("plans", "contract", "confining", "replaying")),
+    *(f"sandbox/{name}.py" for name in ("wire", "nodes", "tracebacks", "requests", "events")),
     *("hands/moments.py", "hands/tasks/words.py", "hands/timers/times.py"),
     *("runtime/interrupted.py", "runtime/inbox.py", "runtime/admitting.py"),
     *("runtime/stopped.py", "runtime/program_words.py", "turns/programs.py"),

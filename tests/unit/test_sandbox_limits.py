@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import ast
 from importlib import metadata
-from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.sandboxed import TOOLS
 
-from holdfast import sandbox as package
 from holdfast.errors import InvalidArgument, InvalidNumber
 from holdfast.errors.programs import ProgramsUnavailable
 from holdfast.hands.shell import SandboxUnavailable
@@ -111,18 +108,6 @@ def test_a_worker_has_no_network() -> None:
 
 def test_a_path_with_a_blank_stays_one_word() -> None:
     assert "'/a folder/monty'" in script(CAGE)
-
-
-def test_the_modules_that_load_the_sandbox_are_not_imported_by_the_others() -> None:
-
-    folder = Path(package.__file__ or "").parent
-    loading = {
-        path.stem
-        for path in folder.glob("*.py")
-        for node in ast.parse(path.read_text(encoding="utf-8")).body
-        if isinstance(node, ast.Import) and any(alias.name == "pydantic_monty" for alias in node.names)
-    }
-    assert loading == {"execution", "carrying"}
 
 
 # ---- machines where no program can be run ----------------------------------------------------------------------------

@@ -313,13 +313,64 @@ async def test_a_step_that_is_cancelled_ends_the_program_at_once(sandbox: MontyS
 
 async def test_a_full_sandbox_runs_no_more_programs_until_one_is_closed() -> None:
     async with MontySandbox(max_programs=1) as sandbox:
-        first = await sandbox.start("await fetch(1)", tools=TOOLS)
-        await first.run()
+        first = await sandbox.start("while True:\n    pass", tools=TOOLS)
+        running = asyncio.ensure_future(first.run())
+        await asyncio.sleep(0)
         with pytest.raises(SandboxFull):
             await (await sandbox.start("1")).run()
         await first.close()
+        with pytest.raises(ProgramOver):
+            await running
         assert await value(sandbox, "1") == 1
         assert await value(sandbox, "2") == 2
+
+
+PATIENT = """
+import asyncio
+print("begun")
+seen = []
+async def one(n):
+    seen.append(await fetch(n))
+await fetch(0)
+await asyncio.gather(*[one(n) for n in range(3)])
+print("over")
+seen
+"""
+
+
+async def test_in_a_full_sandbox_a_program_that_waits_gives_its_place_to_another() -> None:
+    async with MontySandbox(max_programs=1) as sandbox:
+        alone = await ran(sandbox, PATIENT)
+        patient = await sandbox.start(PATIENT, tools=TOOLS)
+        step = await patient.run()
+        while isinstance(step, Calls):
+            assert await value(sandbox, "await fetch(4)") == 8  # while the other one waits
+            given = [Result(call.id, Returned(call.arguments["n"] * 2), call.digest) for call in step.calls]
+            step = await patient.answer(given)
+        assert step == alone
+
+
+async def test_a_call_is_asked_for_once_though_its_program_gave_up_its_place() -> None:
+    async with MontySandbox(max_programs=1) as sandbox:
+        program = await sandbox.start("import asyncio\nawait asyncio.gather(fetch(1), fetch(2))", tools=TOOLS)
+        step = await program.run()
+        assert isinstance(step, Calls)
+        first, second = step.calls
+        assert await value(sandbox, "1") == 1
+        assert await program.snapshot() is None
+        step = await program.answer([Result(first.id, Returned(1), first.digest)])
+        assert step == Calls((), (second.id,))
+
+
+async def test_a_program_that_gave_up_its_place_can_be_closed() -> None:
+    async with MontySandbox(max_programs=1) as sandbox:
+        program = await sandbox.start("await fetch(1)", tools=TOOLS)
+        step = await program.run()
+        assert isinstance(step, Calls)
+        assert await value(sandbox, "1") == 1
+        await program.close()
+        with pytest.raises(ProgramOver):
+            await program.answer([Result(step.calls[0].id, Returned(1))])
 
 
 async def test_without_bubblewrap_only_when_that_is_asked_for() -> None:
@@ -333,10 +384,10 @@ def test_a_sandbox_that_can_t_be_meant_is_refused(given: dict[str, Any]) -> None
         MontySandbox(**given)
 
 
-def test_the_interpreter_is_loaded_with_the_first_program_only() -> None:
+def test_what_starts_programs_is_loaded_with_the_first_one_only() -> None:
     import subprocess  # noqa: PLC0415
 
-    code = "import sys, holdfast.sandbox; sys.exit('pydantic_monty' in sys.modules)"
+    code = "import sys, holdfast.sandbox; sys.exit('holdfast.sandbox.execution' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

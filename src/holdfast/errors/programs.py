@@ -23,12 +23,12 @@ class WorkerFailed(WorldError):
 
 
 class SandboxFull(WorldError):
-    """As many programs as a sandbox may have at once are running or waiting. Nothing of this one was run."""
+    """All programs that a sandbox may have at once are running, and none of them waits. Nothing of this one was run."""
 
     def __init__(self, limit: int) -> None:
         super().__init__(
-            f"the program was not run: {limit:,} others of its sandbox are running or wait for an answer; close those "
-            "that wait for long and start them again with their results, or give the sandbox a larger max_programs"
+            f"the program was not run: {limit:,} others of its sandbox are running; start it again when one of them "
+            "has ended or waits for an answer, or give the sandbox a larger max_programs"
         )
         self.limit = limit
 

@@ -145,6 +145,8 @@ class Carrying:
 
     async def intend(self, todo: list[Call]) -> None:
         """Record what is about to be done, together with the reply that asked for it."""
+        if len(todo) == 1 and not (todo[0].before or todo[0].intends or todo[0].alone):
+            return  # it only reads, as most calls do
         intending = [call for call in todo if call.intends]
         decided = [record for call in todo for record in call.before]
         if intending or decided:
@@ -186,7 +188,7 @@ class Carrying:
     async def record(self, prepared: Call, outcome: Outcome, handed: Record | None = None) -> None:
         """Record the outcome of a call; `handed` in the same commit."""
         crash_point("tool.before_outcome")
-        self._recorder.gather(outcome, prepared.beside, alone=prepared.by_itself)
+        self._recorder.gather(outcome, prepared.beside)
         if handed is not None:
             self._recorder.submit([handed])
         if prepared.recorded is not None:

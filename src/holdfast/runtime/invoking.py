@@ -93,8 +93,6 @@ class Call:
     """A person has approved it as it is."""
     nested: bool = False
     """A program made it: what it gives is for that program, whole, and no model reads it."""
-    by_itself: bool = False
-    """Nothing runs beside it."""
     room: int | None = None
     """Longest text of its result, where that is not the tool's own limit."""
     program: bool = False

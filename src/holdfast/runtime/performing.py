@@ -49,7 +49,7 @@ from holdfast.turns import (
     respond,
     start,
 )
-from holdfast.turns.bounding import used_up
+from holdfast.turns.bounding import used_up, used_up_by
 from holdfast.turns.conversation import Entered, checkpoint_of
 from holdfast.turns.machine import answer_of, go_on, paid
 
@@ -239,8 +239,9 @@ class TurnRun:
         state = self._here
         if state is None or self._budgeting is None:
             return None
-        state = msgspec.structs.replace(state, used=state.used + within)
-        return used_up(state, ahead) or await self._budgeting.room(state.used, within, ahead, self._recorder.settle)
+        used = state.used + within
+        out = used_up_by(state.rules, used, ahead)
+        return out or await self._budgeting.room(used, within, ahead, self._recorder.settle)
 
     async def _after_room(self, state: TurnState, effect: CallModel, usage: Usage, cost: float | None) -> OutOf | None:
         """The budget that leaves no room for a model call after what making room for it took."""

@@ -40,6 +40,8 @@ class Asked:
     host: HostCall
     key: str = ""
     """That of the call of a tool; empty for what is none."""
+    number: int = 0
+    """Which of all that the program has asked for it is, from 1."""
     call: Call | None = None
     given: Given | None = None
     """The answer, where it is not that of a tool."""
@@ -83,6 +85,8 @@ class CallQueue:
     def pending(self) -> int:
         """How many calls have no outcome."""
         begun = len(self._running) + len(self.waiting)
+        if not self._ahead and not self._queue:
+            return begun
         return begun + sum(bool(asked.key) for asked in (*self._ahead, *self._queue))
 
     @property
@@ -111,12 +115,12 @@ class CallQueue:
         if not calls:
             return todo[0]
         await self._carrying.begin(calls)
-        for asked, call in zip(todo, calls, strict=True):
-            call.recorded = partial(self.recorded.append, asked)
         if len(calls) == 1 and not self._running and not watched:
+            calls[0].recorded = partial(self.recorded.append, todo[0])
             await self._perform_alone(calls[0])
             return True
         for asked, call in zip(todo, calls, strict=True):
+            call.recorded = partial(self.recorded.append, asked)
             task = spawn(self._carrying.perform(call))
             task.add_done_callback(self._ended)
             self._running[task] = asked
@@ -153,7 +157,6 @@ class CallQueue:
     async def _perform_alone(self, call: Call) -> None:
         """Nothing else can happen before it has ended: it needs no task of its own."""
         self._alone = call
-        call.by_itself = True
         await self._carrying.perform(call)
         self._alone = None
         if call.waits:

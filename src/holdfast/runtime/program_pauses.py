@@ -87,6 +87,11 @@ class Pauses:
     def _add(self, pause: _Pause) -> None:
         heappush(self._open, (pause.due, pause.key, pause))
 
+    @property
+    def open(self) -> bool:
+        """Whether there is any."""
+        return bool(self._open)
+
     def over(self) -> Iterator[HostCall]:
         """The pauses whose time has come, the first one first; each is recorded as it is told here."""
         now = self._performer.now()

@@ -222,6 +222,7 @@ class ProgramRun:
             results = await self._next()
             if not results:
                 return await self._ended_here(program)
+            await self._means.recorder.keep_up()
             crash_point("program.before_answer")
             step = await self._stepped(program.answer(results))
         await self._done_with_all()
@@ -231,15 +232,20 @@ class ProgramRun:
 
     async def _take(self, hosts: tuple[HostCall, ...]) -> None:
         """What the program asks for. Where it has ended the turn already, it gets nothing any more."""
+        if len(hosts) == 1 and hosts[0].kind == "tool" and hosts[0].name != FINISH:
+            await self._take_one(hosts[0])
+            return
         numbered = [(host, call_number(host.id) + 1) for host in hosts]
         self._end = next((end for host, number in numbered if (end := self._recorded_end(host, number))), None)
         if self._end is not None:
             return
-        asked = [Asked(host, self._nested_key(host, number)) for host, number in numbered]
+        asked = [Asked(host, self._nested_key(host, number), number) for host, number in numbered]
         fresh = sum(bool(each.key) and self._performer.recorded(each.key) is None for each in asked)
         if fresh:
+            # One that a process before this one has begun takes a place beside them, as it did there.
+            calls = sum(bool(each.key) for each in asked)
             background = sum(bool(each.key) and each.host.name in self._means.agent.rules.tasks for each in asked)
-            self._out = await self._programs.room(self._calls.pending + fresh, background)
+            self._out = await self._programs.room(self._calls.pending + calls, background)
         if self._out is not None:
             return
         for each, (host, number) in zip(asked, numbered, strict=True):
@@ -249,6 +255,17 @@ class ProgramRun:
                 await self._pauses.begin(host, number)
             else:
                 self._calls.add(each)
+
+    async def _take_one(self, host: HostCall) -> None:
+        """One call of a tool, as most steps are."""
+        number = call_number(host.id) + 1
+        key = keys.nested_key(self._key, number, host.name)
+        if self._performer.recorded(key) is None:
+            background = int(host.name in self._means.agent.rules.tasks)
+            self._out = await self._programs.room(self._calls.pending + 1, background)
+            if self._out is not None:
+                return
+        self._calls.add(Asked(host, key, number))
 
     def _recorded_end(self, host: HostCall, number: int) -> tuple[HostCall, str] | None:
         """The end of the turn, where this call has brought it about in a process before this one."""
@@ -264,7 +281,7 @@ class ProgramRun:
 
     def _prepared(self, asked: Asked) -> Call:
         agent, host = self._means.agent, asked.host
-        name = f"{self._call.name}.{number_of(asked.key)}"
+        name = f"{self._call.name}.{asked.number}"
         body = canonical_json(self._performer.redactor.value(host.arguments))
         ask = Ask("tool_call", host.name, host.digest, msgspec.Raw(body) if len(body) <= MAX_ASK_BODY else ABSENT)
         sent = ToolCall(name, host.name, host.arguments)
@@ -277,9 +294,10 @@ class ProgramRun:
         """The next answers for the program, in the order in which they were recorded; none when the turn ends here."""
         calls, pauses = self._calls, self._pauses
         while self._out is None and self._end is None:
-            for host in pauses.over():
-                calls.recorded.append(Asked(host, given=Returned(None)))
-            if results := self._answers():
+            if pauses.open:
+                for host in pauses.over():
+                    calls.recorded.append(Asked(host, given=Returned(None)))
+            if calls.recorded and (results := self._answers()):
                 return results
             seconds = pauses.seconds
             began = await calls.begin(watched=seconds is not None)
@@ -394,6 +412,8 @@ class ProgramRun:
         if dropped:
             spent = spent_by(dropped)
             self._means.recorder.submit(dropped, patient=True, spend=spent)
+            # Also when the turn is stopped before this is over: nobody records them a second time.
+            carrying.settled.update(record.key for record in dropped if isinstance(record, Cancelled | Unknown))
             self._programs.used += Used(tool_calls=spent.tool_calls)
         # Whatever it has asked for before: it asks for nothing more.
         self._performer.took(name for name in past.effects if name.startswith(f"{self._key}/"))

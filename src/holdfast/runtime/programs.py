@@ -132,7 +132,7 @@ class Programs:
     async def room(self, calls: int, background: int) -> OutOf | None:
         """The limit that leaves no room for so many calls that are under way, or about to begin, in a program."""
         ended = sum(call.result is not None for call in self._batch)
-        within = self.used + Used(tool_calls=ended)
+        within = self.used + Used(tool_calls=ended) if ended else self.used
         return await self._means.room(within, running(calls + len(self._batch) - ended, background))
 
     def heard(self, result: ToolResult) -> None:

@@ -54,18 +54,14 @@ class Recorder:
         outcomes = [record for outcome, beside in gathered for record in (*beside, outcome)]
         _, self._durable = self._performer.submit([*outcomes, *added], patient=patient, consume=consume, spend=spend)
 
-    def gather(self, outcome: Record, beside: Sequence[Record] = (), *, alone: bool = False) -> None:
+    def gather(self, outcome: Record, beside: Sequence[Record] = ()) -> None:
         """Submit the outcome of a tool call, together with those that end in the same round of the loop.
 
-        What is `beside` it stands in the journal right before it, and is there if it is. One that is `alone` has nobody
-        to wait for.
+        What is `beside` it stands in the journal right before it, and is there if it is.
         """
-        first = not self._gathered
-        self._gathered.append((outcome, beside))
-        if first and alone:
-            self.flush()
-        elif first:
+        if not self._gathered:
             self._loop.call_soon(self.flush)
+        self._gathered.append((outcome, beside))
 
     def flush(self) -> None:
         """Submit what was gathered."""

@@ -8,15 +8,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, cast
 
-import pydantic_monty as monty
-
 from holdfast.sandbox.steps import Kept
-from holdfast.sandbox.values import NotPlain, has_lookalike, plain
+from holdfast.sandbox.tracebacks import Thrown
+from holdfast.sandbox.values import NotPlain, has_lookalike, plain, too_large
 
 if TYPE_CHECKING:
-    from collections.abc import Container
+    from collections.abc import Awaitable, Callable, Container
 
+    from holdfast.sandbox.events import Completed
     from holdfast.sandbox.limits import ProgramLimits
+
+    Ask = Callable[[str], Awaitable[Completed | Thrown]]
+    """What a piece of code comes to, after the program."""
 
 MAX_NAMES: Final = 1_000
 """How many variables live on."""
@@ -25,26 +28,21 @@ _TOLD: Final = 50
 _PROBE: Final = "import json as _hf_json\n_hf_json.dumps({name})\n''"
 
 
-def kept_of(session: monty.MontySession, taken: Container[str], limits: ProgramLimits) -> Kept | None:
+async def kept_of(ask: Ask, taken: Container[str], limits: ProgramLimits) -> Kept | None:
     """The variables of a program that has ended; None if they can't be read. `taken` are the names of tools."""
-    try:
-        names = _names(session)
-        return _kept(session, [name for name in names if name not in taken and _lives_on(name)], limits)
-    except monty.MontyError:
+    found = await ask("list(locals())")
+    if isinstance(found, Thrown):
         return None
+    listed = cast("list[object]", found.value) if isinstance(found.value, list) else []
+    names = sorted({name for name in listed if isinstance(name, str)})
+    return await _kept(ask, [name for name in names if name not in taken and _lives_on(name)], limits)
 
 
 def _lives_on(name: str) -> bool:
     return not name.startswith("_") and len(name) <= _NAME and name.isidentifier()
 
 
-def _names(session: monty.MontySession) -> list[str]:
-    found: object = session.feed_run("list(locals())", skip_type_check=True, print_callback=_silent)
-    listed = cast("list[object]", found) if isinstance(found, list) else []
-    return sorted({name for name in listed if isinstance(name, str)})
-
-
-def _kept(session: monty.MontySession, names: list[str], limits: ProgramLimits) -> Kept:
+async def _kept(ask: Ask, names: list[str], limits: ProgramLimits) -> Kept:
     values: dict[str, Any] = {}
     dropped: dict[str, str] = {}
     room = limits.variables
@@ -53,9 +51,9 @@ def _kept(session: monty.MontySession, names: list[str], limits: ProgramLimits) 
             dropped["..."] = f"more than {MAX_NAMES:,} variables"
             break
         try:
-            value, size = plain(_value(session, name), room)
+            value, size = plain(await _value(ask, name, room), room)
             if has_lookalike(value):
-                _check_json(session, name, value)
+                await _check_json(ask, name, value)
         except NotPlain as reason:
             if reason.args and len(dropped) < _TOLD:
                 dropped[name] = str(reason)
@@ -65,22 +63,19 @@ def _kept(session: monty.MontySession, names: list[str], limits: ProgramLimits) 
     return Kept(values, dropped)
 
 
-def _value(session: monty.MontySession, name: str) -> object:
-    try:
-        return session.feed_run(name, skip_type_check=True, print_callback=_silent)
-    except monty.MontyRuntimeError as error:
-        raise NotPlain(error.display("type-msg")[:_NAME]) from None
+async def _value(ask: Ask, name: str, room: int) -> object:
+    found = await ask(name)
+    if isinstance(found, Thrown):
+        raise NotPlain(found.summary()[:_NAME])
+    if found.too_large:
+        raise too_large(room)
+    return found.value
 
 
-def _check_json(session: monty.MontySession, name: str, value: object) -> None:
+async def _check_json(ask: Ask, name: str, value: object) -> None:
     """What arrived as a text may be a function: the sandbox itself knows. Nobody is told of modules."""
-    try:
-        session.feed_run(_PROBE.format(name=name), skip_type_check=True, print_callback=_silent)
-    except monty.MontyRuntimeError:
-        if isinstance(value, str) and value.startswith("<module "):
-            raise NotPlain from None
-        raise NotPlain("it is or has something that is no plain value, such as a function") from None
-
-
-def _silent(_stream: str, _text: str) -> None:
-    """Nothing that is asked here prints."""
+    if not isinstance(await ask(_PROBE.format(name=name)), Thrown):
+        return
+    if isinstance(value, str) and value.startswith("<module "):
+        raise NotPlain
+    raise NotPlain("it is or has something that is no plain value, such as a function")

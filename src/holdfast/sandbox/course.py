@@ -86,6 +86,14 @@ class Course:
             self._new.append(made)
         return made
 
+    def waits(self, number: int) -> bool:
+        """Whether the call to which the sandbox gave `number` was made and has no result."""
+        return number in self._waiting
+
+    def only(self, number: int) -> bool:
+        """Whether no other call waits for its result, given or not."""
+        return len(self._waiting) == 1 and number in self._waiting
+
     # ---- results ----
 
     def give(self, results: Iterable[Result]) -> None:
@@ -100,6 +108,11 @@ class Course:
                 self._digests[result.id] = result.digest
             self._queue.append(result.id)
             self._given.append(result)
+
+    @property
+    def given(self) -> Sequence[Result]:
+        """All results that were given, in their order."""
+        return self._given
 
     def check_answers(self, results: Sequence[Result]) -> None:
         """`AnswerRefused` for answers to anything but calls that wait."""
@@ -139,6 +152,13 @@ class Course:
             if number in pending:  # else nobody waits for it any more
                 return number, outcome
         return None
+
+    def coming(self, after: int) -> Outcome | None:
+        """The recorded result of the call that is made after so many others, if it is the next but as many as well."""
+        if after >= len(self._queue):
+            return None
+        found = self._queue[after]
+        return self._by_id.get(found) if found == f"{self._prefix}{self._ordinal + after}" else None
 
     def _settle(self, number: int, call: str) -> None:
         del self._waiting[number], self._numbers[call]

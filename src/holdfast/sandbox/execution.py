@@ -1,114 +1,175 @@
-"""One program in one worker, from its check to its end. Blocks: it runs in the worker's own thread.
-
-Only this package's threads import this module, because it loads `pydantic_monty`.
-"""
+"""One program in one worker, from its check to its end."""
 
 from __future__ import annotations
 
-import datetime as dt
+import asyncio
 import re
-from typing import TYPE_CHECKING, Any, Final, cast
-
-import pydantic_monty as monty
-from pydantic_monty import FunctionSnapshot as _FunctionSnapshot
-from pydantic_monty import FutureSnapshot as _FutureSnapshot
-from pydantic_monty import NameLookupSnapshot as _NameLookupSnapshot
+from collections import deque
+from functools import partial
+from importlib import metadata
+from typing import TYPE_CHECKING, Any, Final
 
 from holdfast.errors.programs import WorkerFailed
 from holdfast.hands.shell.cutting import Clip
+from holdfast.sandbox import requests
+from holdfast.sandbox.answering import LARGE, made, settled, short, system_answer
 from holdfast.sandbox.carrying import kept_of
 from holdfast.sandbox.course import Course
+from holdfast.sandbox.events import (
+    OUT_OF_MEMORY,
+    SUSPENDED,
+    Called,
+    Completed,
+    Dumped,
+    Fatal,
+    Lookup,
+    Ready,
+    Rejected,
+    System,
+    Threw,
+    Waits,
+    event,
+    unwanted,
+)
+from holdfast.sandbox.launching import RUNTIME
 from holdfast.sandbox.limits import told
 from holdfast.sandbox.sealing import Place, seal
-from holdfast.sandbox.steps import Ended, Failed, LimitHit, Raised
+from holdfast.sandbox.steps import Ended, Failed, LimitHit
 from holdfast.sandbox.stubs import bound, stub_source
-from holdfast.sandbox.values import NotPlain, plain
+from holdfast.sandbox.values import NotPlain, plain, too_large
+from holdfast.sandbox.wire import Malformed
+from holdfast.sandbox.workers import WorkerGone
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
+    from holdfast.sandbox.events import Event
     from holdfast.sandbox.limits import ProgramLimits
     from holdfast.sandbox.plans import Plan
-    from holdfast.sandbox.steps import Calls, Kept, Limit, Outcome, Phase, Result, Step
+    from holdfast.sandbox.steps import Calls, Kept, Limit, Phase, Result, Step
+    from holdfast.sandbox.tracebacks import Thrown
+    from holdfast.sandbox.workers import Worker
 
-VERSION: Final = f"monty {monty.__version__}"
-_FUTURE: Final[monty.ExternalFuture] = {"future": ...}
+START_SECONDS: Final = 20.0
+"""How long a worker may take to come up."""
+_GRACE: Final = 5.0
+"""How long a worker may take to stop by itself what is over its time, before it is killed."""
 _REPLAYING: Final = 4.0
 """How much more time a program gets when its results are recorded: this machine may be the slower one."""
-_PAUSES: Final = frozenset(("time.sleep", "asyncio.sleep"))
+_LEAVING: Final = 0.1
+"""How long a worker that says nothing any more may take to end by itself, in seconds."""
+_AHEAD: Final = 32
+"""How many answers of a record are sent ahead of the calls."""
 _NOT_THERE: Final = "NotImplementedError: The monty syntax parser does not yet support"
 """What is said of syntax that the sandbox does not have, before the program runs."""
 _OUT_OF_TIME: Final = re.compile(r"TimeoutError: (\w+ )?time limit exceeded: \S+ > ")
 """What the sandbox says; the words of a tool that ran out of its own time come after a name."""
-_CLOCKS: Final = frozenset(("time.time", "datetime.now", "date.today"))
 
 
-def resource_limits(limits: ProgramLimits, *, replaying: bool) -> monty.ResourceLimits:
-    """The limits as the sandbox takes them: every one of them is set."""
+def bounds(limits: ProgramLimits, *, replaying: bool) -> requests.Bounds:
+    """The limits as a worker takes them: every one of them is set."""
     more = _REPLAYING if replaying else 1.0
-    return {
-        "max_feed_duration_secs": limits.seconds * more,
-        "max_turn_duration_secs": min(limits.step_seconds, limits.seconds) * more,
-        "max_memory": limits.memory,
-        "max_recursion_depth": limits.recursion,
+    return requests.Bounds(
+        memory=limits.memory,
+        recursion=limits.recursion,
+        feed_seconds=limits.seconds * more,
+        turn_seconds=min(limits.step_seconds, limits.seconds) * more,
         # Each call takes two, and looking up a name takes one.
-        "max_suspensions": 4 * limits.calls + 1_000,
-        "max_total_sleep_secs": 0.0,
-    }
+        suspensions=4 * limits.calls + 1_000,
+    )
 
 
-_OS_POLICY: Final[monty.OSPolicy] = {
-    "datetime": "call_host",
-    "timezone": "utc",
-    "sleep": "call_host",
-    "process_time": "zero",
-}
+def sandbox_version() -> str:
+    """What programs are run by: a snapshot is good for this one only."""
+    return f"monty {metadata.version(RUNTIME)}"
+
+
+class Mistaken(Exception):
+    """An answer was sent ahead that the program should not have got. What it has done since means nothing."""
 
 
 class Execution:
-    """A program at work in a worker."""
+    """A program at work in a worker.
 
-    __slots__ = ("_clip", "_course", "_plan", "_pool", "_session", "_snapshot", "_watch")
+    A program that is replayed mostly makes one call after the other, each of which it awaits at once. So answers of the
+    record are sent `ahead` of the calls: the worker need not wait for each. What it says is looked at all the same,
+    call by call, and where it asked for something else its answers are taken back.
+    """
 
-    def __init__(self, pool: monty.Monty, plan: Plan, watch: Callable[[int | None], None]) -> None:
-        self._pool = pool
-        self._watch = watch
+    __slots__ = (
+        *("_ahead", "_clip", "_course", "_event", "_limits", "_plan", "_room", "_seconds", "_sent", "_suspended"),
+        "_worker",
+    )
+
+    def __init__(self, plan: Plan, *, ahead: bool = True) -> None:
         self._plan = plan
+        self._ahead = _AHEAD if ahead else 0
+        self._sent: deque[int] = deque()
+        """The calls whose answers were sent ahead, in their order."""
+        self._limits = bounds(plan.limits, replaying=False)
+        self._seconds = 0.0
+        """How long the worker may take for one answer."""
+        self._room = plan.limits.value
         self._course = Course(plan.digest)
         self._clip = Clip(plan.limits.output)
-        self._session: monty.MontySession | None = None
-        self._snapshot: monty.SyncSnapshot | None = None
+        self._worker: Worker | None = None
+        self._event: Event | None = None
+        self._suspended = 0
+
+    def printed(self, text: bytes) -> None:
+        """The program printed something."""
+        self._clip.add(text)
 
     # ---- what a host asks for ----
 
-    def start(self, results: Sequence[Result], opened: tuple[Place, bytes] | None, *, begun: bool = False) -> Step:
+    async def start(
+        self, worker: Worker, results: Sequence[Result], opened: tuple[Place, bytes] | None, *, begun: bool = False
+    ) -> Step:
         """Begin, at the place of a snapshot if it fits; recorded results are given at once."""
-        if opened is not None and self._fits(opened[0]) and self._course.resume(opened[0], results):
-            loaded = self._loaded(opened)
-            if loaded:
-                return self._drive()
-            self._course, self._clip = Course(self._plan.digest), Clip(self._plan.limits.output)
-        self._course.give(results)
-        return self._guarded(lambda: self._begin(replaying=begun or bool(results)))
+        self._worker = worker
+        self._event = None
+        replaying = begun or bool(results) or opened is not None
+        await self._configure(replaying=replaying)
+        try:
+            if opened is not None and self._fits(opened[0]) and self._course.resume(opened[0], results):
+                if await self._loaded(opened):
+                    return await self._driven()
+                self._course, self._clip = Course(self._plan.digest), Clip(self._plan.limits.output)
+            self._course.give(results)
+            # One that was begun before passed its check then.
+            unchecked = begun or bool(results)
+            begin = partial(requests.feed, self._plan.source, self._plan.variables, unchecked=unchecked)
+            await self._go(await made(begin, self._plan.variables))
+            return await self._driven()
+        except WorkerGone as gone:
+            return await self._lost(gone)
 
-    def answer(self, results: Sequence[Result]) -> Step:
+    async def answer(self, results: Sequence[Result]) -> Step:
         """Go on with these results, which were checked."""
         self._course.give(results)
-        return self._drive()
+        try:
+            return await self._driven()
+        except WorkerGone as gone:
+            return await self._lost(gone)
+
+    @property
+    def given(self) -> Sequence[Result]:
+        """All results that it was given, in their order."""
+        return self._course.given
 
     def check(self, results: Sequence[Result]) -> None:
         """`AnswerRefused` for answers that nobody waits for."""
         self._course.check_answers(results)
 
-    def sealed(self, key: bytes) -> bytes | None:
+    async def sealed(self, key: bytes) -> bytes | None:
         """The program as it stands, or None where a snapshot would not be worth it."""
-        snapshot, shown = self._snapshot, self._clip.shown()
-        if snapshot is None or isinstance(snapshot, monty.MontyComplete) or not self._course.settled or shown.left_out:
+        shown = self._clip.shown()
+        if not isinstance(self._event, SUSPENDED) or not self._course.settled or shown.left_out:
             return None
         ordinal, given, chain, waiting = self._course.mark()
         place = Place(
             program=self._plan.digest,
-            sandbox=VERSION,
+            sandbox=sandbox_version(),
             ordinal=ordinal,
             given=given,
             chain=chain,
@@ -116,197 +177,260 @@ class Execution:
             printed=shown.text,
         )
         try:
-            state = snapshot.dump()
-        except monty.MontyError:  # the worker is gone; the next answer tells
+            dumped = await self._said(requests.DUMP)
+        except WorkerGone:  # the next answer tells
             return None
-        return seal(key, place, state)
-
-    def close(self) -> None:
-        """Give the worker back. It is not used again."""
-        session, self._session, self._snapshot = self._session, None, None
-        if session is not None:
-            session.__exit__(None, None, None)
+        return seal(key, place, dumped.state) if isinstance(dumped, Dumped) else None
 
     # ---- the beginning ----
 
     def _fits(self, place: Place) -> bool:
-        return place.program == self._plan.digest and place.sandbox == VERSION
+        return place.program == self._plan.digest and place.sandbox == sandbox_version()
 
-    def _loaded(self, opened: tuple[Place, bytes]) -> bool:
-        place, state = opened
+    async def _configure(self, *, replaying: bool) -> None:
+        self._limits = bounds(self._plan.limits, replaying=replaying)
+        self._seconds = START_SECONDS
+        stubs = stub_source(self._plan.stubs.values(), self._plan.variables)
         try:
-            session = self._checkout(replaying=True)
-            self._snapshot = session.load_snapshot(state, print_callback=self._print)
-        except (monty.MontyError, RuntimeError, ValueError):
-            self.close()
+            ready = await self._said(requests.configure(self._limits, stubs, self._plan.seed))
+        except WorkerGone as gone:
+            raise WorkerFailed("it did not answer" if gone.timed_out else "it ended at once") from gone
+        if not isinstance(ready, Ready):
+            raise WorkerFailed(ready.message[:300] if isinstance(ready, Fatal) else "it does not want to begin")
+        self._seconds = self._limits.turn_seconds + _GRACE
+
+    async def _loaded(self, opened: tuple[Place, bytes]) -> bool:
+        place, state = opened
+        await self._go(requests.load(state))
+        if isinstance(self._event, Threw):  # it stands where it stood before
             return False
+        if not isinstance(self._event, SUSPENDED):
+            raise WorkerGone
         self._clip.add(place.printed.encode())
         return True
 
-    def _begin(self, *, replaying: bool) -> None:
-        session = self._checkout(replaying=replaying)
-        self._snapshot = session.feed_start(
-            self._plan.source,
-            inputs=self._plan.variables,
-            print_callback=self._print,
-            skip_type_check=replaying,  # it passed when it began
-        )
-
-    def _checkout(self, *, replaying: bool) -> monty.MontySession:
-        policy: monty.OSPolicy = {**_OS_POLICY, "random_start": {"seed": self._plan.seed}}
-        session = self._pool.checkout(
-            script_name="program.py",
-            limits=resource_limits(self._plan.limits, replaying=replaying),
-            type_check=True,
-            type_check_stubs=stub_source(self._plan.stubs.values(), self._plan.variables),
-            type_check_format="concise",
-            os_policy=policy,
-        )
-        try:
-            self._session = session.__enter__()
-        except (monty.MontyError, OSError, RuntimeError) as error:
-            raise WorkerFailed(str(error)[:300]) from error
-        self._watch(session.worker_pid)
-        return self._session
-
-    def _print(self, _stream: str, text: str) -> None:
-        self._clip.add(text.encode(errors="replace"))
-
     # ---- on and on ----
 
-    def _drive(self) -> Step:
-        return self._guarded(lambda: None)
+    async def _said(self, request: bytes) -> Event:
+        """What the worker says to a request."""
+        if self._sent:
+            await self._taken_back()
+        return await self._heard(request)
 
-    def _guarded(self, first: Callable[[], None]) -> Step:
+    async def _taken_back(self) -> None:
+        """The worker did not want what was sent ahead, and says so to each of them. `Mistaken` if it took one."""
+        while self._sent:
+            self._sent.popleft()
+            if not unwanted(await self._heard(b"")):
+                raise Mistaken
+
+    async def _heard(self, request: bytes) -> Event:
+        if self._worker is None:
+            raise WorkerGone
+        frame = await self._worker.ask(request, self._seconds)
         try:
-            first()
-            return self._driven()
-        except monty.MontyTypingError as error:
-            return self._failed(error.display(), "check")
-        except monty.MontySyntaxError as error:
-            return self._failed(error.display("type-msg"), "check")
-        except monty.MontyCrashedError as error:
-            if error.timed_out:
-                return self._stopped("time", told("time", self._plan.limits))
-            return self._stopped("worker", told("worker", self._plan.limits))
-        except monty.MontyRuntimeError as error:
-            return self._raised(error)
+            if len(frame) > LARGE:
+                return await asyncio.to_thread(event, frame, 4, self._room)
+            return event(frame, 4, self._room)
+        except Malformed as error:
+            raise WorkerGone from error
 
-    def _driven(self) -> Step:
+    async def _go(self, request: bytes) -> None:
+        self._event = await self._said(request)
+
+    async def _driven(self) -> Step:
+        most = self._limits.suspensions
         while True:
-            snapshot = self._snapshot
-            if isinstance(snapshot, _FunctionSnapshot):
-                step = self._system(snapshot) if snapshot.is_os_function else self._tool(snapshot)
-            elif isinstance(snapshot, _FutureSnapshot):
-                step = self._wait(snapshot)
-            elif isinstance(snapshot, _NameLookupSnapshot):
-                step = self._name(snapshot)
-            elif not self._course.answered():
-                return self._course.ask()
+            here = self._event
+            if isinstance(here, Called):
+                step = await self._tool(here)
+            elif isinstance(here, Waits):
+                step = await self._wait(here)
+            elif isinstance(here, System):
+                step = await self._system(here)
+            elif isinstance(here, Lookup):
+                stub = None if here.routed else self._plan.stubs.get(here.name)
+                await self._go(requests.UNDEFINED if stub is None else requests.function(stub.name))
+                step = None
+            elif isinstance(here, Completed) and not self._course.answered():
+                step = self._course.ask()
             else:
-                return self._ended(cast("monty.MontyComplete", snapshot).output)
+                return await self._over(here)
             if step is not None:
+                if self._sent:  # before anybody does anything about it
+                    await self._taken_back()
                 return step
+            self._suspended += 1
+            if self._suspended > most:
+                return self._too_many()
 
-    def _tool(self, snapshot: monty.FunctionSnapshot) -> LimitHit | None:
-        stub = self._plan.stubs.get(snapshot.function_name)
-        if stub is None:
-            self._refuse(snapshot, "NameError", f"name '{snapshot.function_name}' is not defined")
-            return None
-        given = bound(stub, snapshot.args, snapshot.kwargs)
-        if isinstance(given, str):
-            self._refuse(snapshot, "TypeError", given)
-            return None
-        try:
-            arguments, _ = plain(given, self._plan.limits.value)
-        except NotPlain as reason:
-            self._refuse(snapshot, "TypeError", f"the arguments of {stub.name}() can't be sent: {reason}")
-            return None
-        self._course.call(snapshot.call_id, "tool", stub.tool, arguments)
-        if self._course.made > self._plan.limits.calls:
-            return self._too_many()
-        self._snapshot = snapshot.resume(_FUTURE)
-        return None
-
-    def _system(self, snapshot: monty.FunctionSnapshot) -> Calls | LimitHit | None:
-        name, number = str(snapshot.function_name), snapshot.call_id
-        if name in _PAUSES:
-            seconds = float(snapshot.args[0])
-            if not 0 <= seconds < 2**33:
-                self._refuse(snapshot, "ValueError", "a pause must be a number of seconds")
+    async def _tool(self, called: Called) -> Calls | LimitHit | None:
+        course, number = self._course, called.number
+        if not course.waits(number):
+            arguments = self._arguments(called)
+            if isinstance(arguments, bytes):
+                await self._go(arguments)
                 return None
-            self._course.call(number, "sleep", "sleep", {"seconds": seconds})
-        elif name in _CLOCKS:
-            self._course.call(number, "clock", "now", {})
-        else:
-            self._snapshot = snapshot.resume_not_handled()
+            course.call(number, "tool", arguments[0], arguments[1])
+            if course.made > self._plan.limits.calls:
+                return self._too_many()
+        if not called.eager or not course.only(number):
+            await self._go(requests.deferred(number))
             return None
-        if self._course.made > self._plan.limits.calls:
-            return self._too_many()
-        if name == "asyncio.sleep":
-            self._snapshot = snapshot.resume(_FUTURE)
-            return None
-        outcome = self._course.at_once(number)
-        if outcome is None:
-            return self._course.ask()
-        self._snapshot = snapshot.resume(_system_answer(name, snapshot.args, outcome))
-        return None
+        return await self._eagerly(number)
 
-    def _wait(self, snapshot: monty.FutureSnapshot) -> Calls | None:
-        found = self._course.next(snapshot.pending_call_ids)
+    async def _eagerly(self, number: int) -> Calls | None:
+        """Nothing else can happen in the program before this call is settled: its answer is all that is needed."""
+        found, sent = self._course.next((number,)), self._sent
         if found is None:
             return self._course.ask()
-        number, outcome = found
-        self._snapshot = snapshot.resume({number: _answer(outcome)})
+        if sent and sent[0] == number:
+            sent.popleft()
+            request = b""
+        else:
+            if sent:
+                await self._taken_back()
+            request = await settled(*found)
+        if self._ahead and len(sent) <= self._ahead // 2:
+            request += self._more(number)
+        self._event = await self._heard(request)
         return None
 
-    def _name(self, snapshot: monty.NameLookupSnapshot) -> None:
-        stub = self._plan.stubs.get(snapshot.variable_name)
-        if stub is None or snapshot.object_id is not None:
-            self._snapshot = snapshot.resume()
-        else:
-            self._snapshot = snapshot.resume(value=_Named(stub.name))
+    def _more(self, number: int) -> bytes:
+        """Answers of the record to the calls that will come, if the program goes on as it did."""
+        sent, more = self._sent, b""
+        while len(sent) < self._ahead:
+            outcome = self._course.coming(len(sent))
+            if outcome is None:
+                break
+            call = number + len(sent) + 1
+            answer = short(call, outcome)
+            if answer is None:
+                break
+            sent.append(call)
+            more += answer
+        return more
 
-    def _refuse(self, snapshot: monty.FunctionSnapshot, kind: monty.ExcType, message: str) -> None:
-        self._snapshot = snapshot.resume({"exc_type": kind, "message": message})
+    def _arguments(self, called: Called) -> tuple[str, dict[str, Any]] | bytes:
+        """The tool and its arguments, or the refusal of a call that can't be made."""
+        number = called.number
+        stub = self._plan.stubs.get(called.name)
+        if stub is None:
+            return requests.refused(number, "NameError", f"name '{called.name}' is not defined")
+        room = self._plan.limits.value
+        try:
+            if called.args is None:
+                raise too_large(room)
+            given = bound(stub, called.args, called.kwargs)
+            if isinstance(given, str):
+                return requests.refused(number, "TypeError", given)
+            return stub.tool, plain(given, room)[0]
+        except NotPlain as reason:
+            said = f"the arguments of {stub.name}() can't be sent: {reason}"
+            return requests.refused(number, "TypeError", said)
+
+    async def _system(self, asked: System) -> Calls | LimitHit | None:
+        number, course = asked.number, self._course
+        paused = asked.name in {"sleep", "pause"}
+        if not asked.name or (paused and not 0 <= asked.seconds < 2**33):
+            wrong = requests.refused(number, "ValueError", "a pause must be a number of seconds")
+            await self._go(wrong if paused else requests.not_handled(number))
+            return None
+        if paused:
+            course.call(number, "sleep", "sleep", {"seconds": asked.seconds})
+        else:
+            course.call(number, "clock", "now", {})
+        if course.made > self._plan.limits.calls:
+            return self._too_many()
+        if asked.eager and course.only(number):
+            return await self._eagerly(number)
+        if asked.name == "pause":
+            await self._go(requests.deferred(number))
+            return None
+        outcome = course.at_once(number)
+        if outcome is None:
+            return course.ask()
+        await self._go(system_answer(asked, outcome))
+        return None
+
+    async def _wait(self, waits: Waits) -> Calls | None:
+        found = self._course.next(waits.pending)
+        if found is None:
+            return self._course.ask()
+        await self._go(await settled(*found))
+        return None
 
     # ---- the end ----
 
-    def _ended(self, output: object) -> Step:
+    async def _over(self, here: Event | None) -> Step:
+        if isinstance(here, Completed):
+            return await self._ended(here)
+        if isinstance(here, Threw):
+            return await self._raised(here.error)
+        if isinstance(here, Rejected):
+            return self._failed(here.text, "check")
+        raise WorkerGone  # it says that it ends, or something that nobody has asked for
+
+    async def _lost(self, gone: WorkerGone) -> Step:
+        """The worker is gone: that is a result for whoever wrote the program."""
+        which: Limit = "time" if gone.timed_out else "worker"
+        worker = self._worker
+        if worker is not None and not gone.timed_out and not worker.closed:
+            await worker.ended(_LEAVING)
+            which = "memory" if worker.status == OUT_OF_MEMORY else "worker"
+        return self._stopped(which)
+
+    async def _ended(self, completed: Completed) -> Step:
         self._course.finish()
         try:
-            value, _ = plain(output, self._plan.limits.value)
+            if completed.too_large:
+                raise too_large(self._plan.limits.value)
+            value, _ = plain(completed.value, self._plan.limits.value)
         except NotPlain as reason:
             said = f"The program ran to its end, but its value can't be taken: {reason}. End with a plainer one."
-            return Failed(said, "run", self._printed(), self._kept())
-        return Ended(value, self._printed(), self._kept())
+            return Failed(said, "run", self._printed(), await self._kept())
+        return Ended(value, self._printed(), await self._kept())
 
     def _failed(self, text: str, phase: Phase) -> Failed:
         return Failed(self._clipped(text), phase, self._printed(), None)
 
-    def _raised(self, error: monty.MontyRuntimeError) -> Step:
-        which = limit_of(error.display("type-msg"))
+    async def _raised(self, error: Thrown) -> Step:
+        if error.kind == "SyntaxError":
+            return self._failed(error.summary(), "check")
+        which = limit_of(error.summary())
         if which is not None:
-            return self._stopped(which, told(which, self._plan.limits))
+            return self._stopped(which)
         self._course.finish()
-        if not self._course.made and error.display("type-msg").startswith(_NOT_THERE):
+        if not self._course.made and error.summary().startswith(_NOT_THERE):
             return self._failed(error.display(), "check")
-        return Failed(self._clipped(error.display()), "run", self._printed(), self._kept())
+        return Failed(self._clipped(error.display()), "run", self._printed(), await self._kept())
 
     def _too_many(self) -> LimitHit:
-        return self._stopped("calls", told("calls", self._plan.limits))
+        return self._stopped("calls")
 
-    def _stopped(self, which: Limit, text: str) -> LimitHit:
-        self._snapshot = None
-        return LimitHit(which, text, self._printed())
+    def _stopped(self, which: Limit) -> LimitHit:
+        self._event = None
+        return LimitHit(which, told(which, self._plan.limits), self._printed())
 
-    def _kept(self) -> Kept | None:
+    async def _kept(self) -> Kept | None:
         """The variables as they are now. None if the worker can't tell any more."""
-        session = self._session
-        self._snapshot = None
-        if session is None:
+        self._event = None
+        self._room = self._plan.limits.variables
+        try:
+            return await kept_of(self._value, self._plan.stubs, self._plan.limits)
+        except WorkerGone:
             return None
-        return kept_of(session, self._plan.stubs, self._plan.limits)
+
+    async def _value(self, code: str) -> Completed | Thrown:
+        """What a piece of code comes to. It has nothing to ask for."""
+        found = await self._said(requests.feed(code, {}, unchecked=True))
+        if isinstance(found, Lookup):
+            found = await self._said(requests.UNDEFINED)
+        if isinstance(found, Completed):
+            return found
+        if isinstance(found, Threw):
+            return found.error
+        raise WorkerGone
 
     def _printed(self) -> str:
         return self._clip.shown().text
@@ -315,17 +439,6 @@ class Execution:
         clip = Clip(self._plan.limits.error)
         clip.add(text.encode(errors="replace"))
         return clip.shown().text.strip()
-
-
-class _Named:
-    """Stands for a tool that a program handles as a value. It is never called here."""
-
-    def __init__(self, name: str) -> None:
-        self.__name__ = name
-        self.__qualname__ = name
-
-    def __call__(self, *_: object) -> None:
-        raise AssertionError(self.__name__)
 
 
 def limit_of(said: str) -> Limit | None:
@@ -337,24 +450,3 @@ def limit_of(said: str) -> Limit | None:
     if said.startswith("RuntimeError: suspension limit"):
         return "calls"
     return "recursion" if said.startswith("RecursionError") else None
-
-
-def _answer(outcome: Outcome) -> monty.ExternalSettledResult:
-    if isinstance(outcome, Raised):
-        return {"exc_type": outcome.kind, "message": outcome.message}
-    return {"return_value": outcome.value}
-
-
-def _system_answer(name: str, args: tuple[Any, ...], outcome: Outcome) -> monty.ExternalSettledResult:
-    if isinstance(outcome, Raised):
-        return {"exc_type": outcome.kind, "message": outcome.message}
-    if name == "time.sleep":
-        return {"return_value": None}
-    seconds = float(outcome.value)
-    if name == "time.time":
-        return {"return_value": seconds}
-    zone = args[0] if args else None
-    now = dt.datetime.fromtimestamp(seconds, dt.UTC)
-    if name == "date.today":
-        return {"return_value": now.date()}
-    return {"return_value": now.replace(tzinfo=None) if zone is None else now.astimezone(zone)}

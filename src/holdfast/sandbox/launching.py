@@ -19,7 +19,8 @@ from holdfast.hands.shell.sandbox import require_sandbox, shell_program, shown_t
 from holdfast.hands.shell.syscalls import program
 from holdfast.sandbox.confining import Cage, candidates, script
 
-_RUNTIME: Final = "pydantic-monty-runtime"
+RUNTIME: Final = "pydantic-monty-runtime"
+"""The package that has the worker in it."""
 _INSTALL: Final = "pip install 'holdfast[code]'"
 _MFD_EXEC: Final = 0x10
 _SEALS: Final = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
@@ -47,7 +48,7 @@ def require_programs(*, confined: bool = True) -> None:
 def worker_binary() -> str:
     """The worker's program as its package installed it. Never what the environment or PATH say."""
     try:
-        files = metadata.distribution(_RUNTIME).files or ()
+        files = metadata.distribution(RUNTIME).files or ()
     except metadata.PackageNotFoundError:
         raise ProgramsUnavailable("pydantic-monty is not installed", _INSTALL) from None
     for file in files:

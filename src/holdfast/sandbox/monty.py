@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 from typing import TYPE_CHECKING, Any, Final, Literal, Self
 
 from holdfast.bounds import check_int
 from holdfast.errors import InvalidArgument
-from holdfast.errors.programs import AnswerRefused, ProgramOver, SandboxFull
+from holdfast.errors.programs import AnswerRefused, ProgramOver, SandboxFull, WorkerFailed
+from holdfast.sandbox.execution import Execution, Mistaken
 from holdfast.sandbox.launching import Launcher, require_programs
 from holdfast.sandbox.limits import ProgramLimits
 from holdfast.sandbox.plans import planned, refusal
@@ -16,18 +18,17 @@ from holdfast.sandbox.steps import Calls
 from holdfast.sandbox.workers import Worker
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
 
-    import pydantic_monty
-
-    from holdfast.sandbox.execution import Execution
     from holdfast.sandbox.plans import Plan
     from holdfast.sandbox.sealing import Place
     from holdfast.sandbox.steps import Result, Step
     from holdfast.sandbox.stubs import Stub
 
 MAX_PROGRAMS: Final = 64
-"""How many programs of one sandbox may be running or waiting at once: each is a process."""
+"""How many programs of one sandbox may have a process at once."""
+_CROWDED: Final = 0.05
+"""How long one that goes on waits for a place in a sandbox that is full, in seconds."""
 _DEFAULTS: Final = ProgramLimits()
 
 
@@ -38,7 +39,7 @@ class MontySandbox:
     bubblewrap around it; the interpreter itself has no way to files, network or other processes even then.
     """
 
-    __slots__ = ("_closed", "_confined", "_key", "_launchers", "_most", "_programs")
+    __slots__ = ("_closed", "_confined", "_key", "_launchers", "_leaving", "_most", "_programs")
 
     def __init__(self, *, key: bytes | None = None, unsafe: bool = False, max_programs: int = MAX_PROGRAMS) -> None:
         if type(unsafe) is not bool:
@@ -50,7 +51,10 @@ class MontySandbox:
         self._confined = not unsafe
         self._key = snapshot_key(key or secrets.token_bytes(32))
         self._launchers: dict[int, Launcher] = {}
-        self._programs: set[MontyProgram] = set()
+        self._programs: dict[MontyProgram, None] = {}
+        """Those that have a worker, in the order in which they got it."""
+        self._leaving: set[Worker] = set()
+        """Workers of which something is left."""
         self._closed = False
 
     async def __aenter__(self) -> Self:
@@ -74,51 +78,65 @@ class MontySandbox:
         bounds = limits or _DEFAULTS
         plan = planned(source, tuple(tools), dict(globals or {}), bounds, seed)
         opened = None if snapshot is None else unseal(self._key, snapshot)
-        return MontyProgram(plan, opened, self._key, self._path(bounds.memory), self._programs)
+        return MontyProgram(plan, opened, self._key, self._starter(bounds.memory), self._programs)
 
     async def close(self) -> None:
         """End all programs."""
         self._closed = True
         for program in tuple(self._programs):
             await program.close()
+        for worker in tuple(self._leaving):
+            await worker.end()
         while self._launchers:
             self._launchers.popitem()[1].close()
 
-    def _path(self, memory: int) -> Callable[[], str]:
-        def path() -> str:
+    def _starter(self, memory: int) -> Callable[[Callable[[bytes], None]], Worker]:
+        def start(told: Callable[[bytes], None]) -> Worker:
             if self._closed:
                 raise ProgramOver("its sandbox was closed")
             if len(self._programs) >= self._most:
-                raise SandboxFull(self._most)
+                # One that waits for its host may do so for long, for the end of this very program even.
+                idle = next((program for program in self._programs if program.waits), None)
+                if idle is None:
+                    raise SandboxFull(self._most)
+                idle.park()
             found = self._launchers.get(memory)
             if found is None or not found.fits():
                 found = self._launchers[memory] = Launcher(memory, confined=self._confined)
-            return found.path
+            worker = Worker(found.path, memory, told, self._leaving.discard)
+            self._leaving.add(worker)
+            return worker
 
-        return path
+        return start
 
 
 class MontyProgram:
-    """One program in a worker of its own, which it never shares and which ends with it."""
+    """One program in a worker of its own, which it never shares and which ends with it.
 
-    __slots__ = ("_all", "_execution", "_key", "_opened", "_path", "_plan", "_state", "_worker")
+    One that waits in a sandbox that is full gives its worker up for another program. With its next answer it is
+    replayed in a new one.
+    """
+
+    __slots__ = ("_all", "_asked", "_execution", "_key", "_opened", "_plan", "_start", "_state", "_worker")
 
     def __init__(
         self,
         plan: Plan,
         opened: tuple[Place, bytes] | None,
         key: bytes,
-        path: Callable[[], str],
-        running: set[MontyProgram],
+        start: Callable[[Callable[[bytes], None]], Worker],
+        running: dict[MontyProgram, None],
     ) -> None:
         self._plan = plan
         self._opened = opened
         self._key = key
-        self._path = path
+        self._start = start
         self._all = running
-        self._state: Literal["new", "running", "waiting", "over"] = "new"
+        self._state: Literal["new", "running", "waiting", "parked", "over"] = "new"
+        self._asked: tuple[str, ...] = ()
+        """The calls that it waits for."""
         self._worker: Worker | None = None
-        self._execution: Execution | None = None
+        self._execution = Execution(plan)
 
     @property
     def digest(self) -> str:
@@ -130,54 +148,109 @@ class MontyProgram:
         if refused is not None:
             self._state = "over"
             return refused
-        worker = self._worker = Worker(self._path(), self._plan.limits)
-        self._all.add(self)
-        results = tuple(recorded)
+        return await self._replayed(recorded, begun=begun)
 
-        def begin(pool: pydantic_monty.Monty) -> Step:
-            from holdfast.sandbox.execution import Execution  # noqa: PLC0415  it loads the sandbox
+    async def _replayed(self, recorded: Sequence[Result], *, begun: bool) -> Step:
+        """The first step that the results have no answer for."""
+        try:
+            return await self._begun(recorded, begun=begun)
+        except Mistaken:
+            if self._worker is not None:
+                await self._worker.end()
+            self._check_open()
+            self._state = "new"
+            self._execution = Execution(self._plan, ahead=False)
+            return await self._begun(recorded, begun=begun)
 
-            self._execution = Execution(pool, self._plan, worker.watch)
-            return self._execution.start(results, self._opened, begun=begun)
-
-        return await self._stepped(worker, begin)
+    async def _begun(self, recorded: Sequence[Result], *, begun: bool) -> Step:
+        worker = self._worker = self._start(self._execution.printed)
+        self._all[self] = None
+        return await self._stepped(worker, self._execution.start(worker, tuple(recorded), self._opened, begun=begun))
 
     async def answer(self, results: Sequence[Result]) -> Step:
-        self._expect("waiting", "it does not wait for an answer")
-        worker, execution = self._at_work()
-        given = tuple(results)
-        if not given:
+        if self._state != "parked":
+            self._expect("waiting", "it does not wait for an answer")
+        worker = self._at_work()
+        if not results:
             raise AnswerRefused("", "there is none")
-        execution.check(given)
-        return await self._stepped(worker, lambda _: execution.answer(given))
+        self._execution.check(results)
+        if self._state == "parked":
+            return await self._again(results)
+        return await self._stepped(worker, self._execution.answer(results))
+
+    # ---- in a sandbox that is full ----
+
+    @property
+    def waits(self) -> bool:
+        """Whether it has a worker that only waits for an answer of the host."""
+        return self._state == "waiting"
+
+    def park(self) -> None:
+        """Give the worker up."""
+        self._state = "parked"
+        self._at_work().kill()
+        self._all.pop(self, None)
+
+    async def _again(self, results: Sequence[Result]) -> Step:
+        """Go on in a new worker. What was asked for before is not asked for again."""
+        known = frozenset(self._asked)
+        given = (*self._execution.given, *results)
+        self._execution = Execution(self._plan)
+        self._state = "running"
+        while True:
+            try:
+                step = await self._replayed(given, begun=True)
+                break
+            except SandboxFull:  # none of the others waits: each of them soon ends, or does
+                await asyncio.sleep(_CROWDED)
+                self._check_open()
+        if not isinstance(step, Calls):
+            return step
+        return Calls(tuple(call for call in step.calls if call.id not in known), step.waiting)
 
     async def snapshot(self) -> bytes | None:
+        if self._state == "parked":
+            return None
         self._expect("waiting", "there are snapshots only of a program that waits")
-        worker, execution = self._at_work()
-        return await worker.do(lambda _: execution.sealed(self._key))
+        self._at_work()
+        self._state = "running"
+        try:
+            return await self._execution.sealed(self._key)
+        except BaseException:  # its worker may be about to answer, and nobody would take that
+            await self.close()
+            raise
+        finally:
+            if self._state == "running":
+                self._state = "waiting"
 
     async def close(self) -> None:
         self._state = "over"
         if self._worker is not None:
             await self._worker.end()
-        self._all.discard(self)
+        self._all.pop(self, None)
 
-    async def _stepped(self, worker: Worker, job: Callable[[pydantic_monty.Monty], Step]) -> Step:
+    async def _stepped(self, worker: Worker, going: Awaitable[Step]) -> Step:
         self._state = "running"
         try:
-            step = await worker.do(job)
-        except BaseException:
-            self._state = "over"
+            step = await going
+        except Mistaken:
+            self._all.pop(self, None)
+            raise
+        except BaseException as error:
+            closed = worker.closed
             await self.close()
+            if closed and isinstance(error, WorkerFailed):  # it was killed before it came up
+                raise ProgramOver("it was closed") from error
             raise
         if self._state != "running":  # it was closed meanwhile
             raise ProgramOver("it was closed")
         if isinstance(step, Calls):
             self._state = "waiting"
+            self._asked = step.waiting
         else:
             self._state = "over"
             worker.kill()
-            self._all.discard(self)
+            self._all.pop(self, None)
         return step
 
     def _expect(self, state: str, otherwise: str) -> None:
@@ -186,7 +259,11 @@ class MontyProgram:
         if self._state != state:
             raise ProgramOver(otherwise if self._state != "running" else "a step of it is under way")
 
-    def _at_work(self) -> tuple[Worker, Execution]:
-        if self._worker is None or self._execution is None:
+    def _check_open(self) -> None:
+        if self._state == "over":
+            raise ProgramOver("it was closed")
+
+    def _at_work(self) -> Worker:
+        if self._worker is None:
             raise ProgramOver("it was never run")
-        return self._worker, self._execution
+        return self._worker

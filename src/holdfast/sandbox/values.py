@@ -22,6 +22,21 @@ class NotPlain(Exception):
     """A value that JSON has no word for, or that is too large."""
 
 
+class Foreign:
+    """Something in a program that JSON has no word for: only its kind is known here. Of a class also its own name."""
+
+    __slots__ = ("name", "of")
+
+    def __init__(self, name: str, of: str = "") -> None:
+        self.name = name
+        self.of = of
+
+
+def too_large(room: int) -> NotPlain:
+    """For a value that has more bytes than there is room for."""
+    return NotPlain(f"it has more than {room:,} bytes as JSON")
+
+
 class _Room:
     """What is left of the bytes that a value may have."""
 
@@ -34,24 +49,31 @@ class _Room:
     def take(self, size: int) -> None:
         self.left -= size
         if self.left < 0:
-            raise NotPlain(f"it has more than {self.whole:,} bytes as JSON")
+            raise too_large(self.whole)
 
 
 def plain(value: object, room: int) -> tuple[Any, int]:
     """`value` as plain JSON, with about how many bytes that has; `NotPlain` says why it can't be. Tuples are lists."""
-    size = _flat(value)
+    flat = type(value) is dict
+    size = _flat(cast("dict[object, object]", value)) if flat else _scalar(value)
     if 0 <= size <= room:
         return value, size
     budget = _Room(room)
     return _plain(value, 0, budget), room - budget.left
 
 
-def _flat(value: Any) -> int:  # noqa: ANN401  anything may come in
+def _scalar(value: Any) -> int:  # noqa: ANN401  anything may come in
+    """The size of a plain text or a small number, which most results are; -1 for anything else."""
+    kind: type[object] = type(value)  # pyright: ignore[reportUnknownVariableType]  # of anything
+    if kind is str:
+        return len(value) + 2 if value.isascii() else -1
+    return _FLOAT if kind is int and -_SMALL < value < _SMALL else -1
+
+
+def _flat(value: dict[object, object]) -> int:
     """The size of an object of short plain values, which most arguments are; -1 for anything else."""
-    if type(value) is not dict:
-        return -1
     size = 0
-    for key, item in cast("dict[object, object]", value).items():
+    for key, item in value.items():
         if type(key) is not str or not key.isascii():
             return -1
         kind = type(item)
@@ -116,9 +138,7 @@ def _length(text: str) -> int:
 
 
 def _kind_name(value: object) -> str:
-    name = getattr(value, "name", None)  # what stands here for an object of a program knows its class
-    kind = type(value).__name__
-    return name[:60] if kind == "MontyClassProxy" and isinstance(name, str) else kind
+    return value.name[:60] if isinstance(value, Foreign) else type(value).__name__
 
 
 def has_lookalike(value: object) -> bool:

@@ -1,171 +1,304 @@
-"""A worker: one process in its sandbox, and the thread that started it, which the kernel ends it with.
+"""A worker: one process in its sandbox, and the pipes to and from it.
 
-Everything that blocks happens in the thread; what it finds comes back to the event loop of whoever asked.
+An answer mostly comes within some ten microseconds. So the event loop itself waits for it, for a moment; only where it
+does not come is it left to the loop to tell. A worker ends with the thread that started it: the kernel sees to that.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
-import queue
+import select
 import signal
-import threading
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Final
 
-from holdfast.errors.programs import ProgramOver, WorkerFailed
+from holdfast.errors.programs import WorkerFailed
+from holdfast.sandbox.events import PRINTED, printed
+from holdfast.sandbox.wire import Malformed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    import pydantic_monty as monty
-
-    from holdfast.sandbox.limits import ProgramLimits
-
-T = TypeVar("T")
-
-START_SECONDS: Final = 20.0
-"""How long a worker may take to come up."""
-_GRACE: Final = 5.0
-"""How long a worker may take to stop by itself what is over its time, before it is killed."""
-_REPLAYING: Final = 4.0
+_MOMENT: Final = 0.0002
+"""How long the event loop waits for an answer by itself, in seconds."""
+_IN_A_ROW: Final = 32
+"""After so many answers others have their turn."""
+_CHUNK: Final = 65536
+_SPARE: Final = 16 * 2**20
+_AT_ONCE: Final = 8
+"""How many chunks of an answer are read before others have their turn."""
+_PRINTED: Final = bytes((PRINTED,))
+_SELECTABLE: Final = 1024
 _END_SECONDS: Final = 10.0
+_SIGNALS: Final = (signal.SIGPIPE, signal.SIGXFSZ)
+"""What Python ignores, and its children should not."""
 
-_Job: TypeAlias = "tuple[Callable[[], Any], asyncio.AbstractEventLoop, asyncio.Future[Any]] | None"
+
+class WorkerGone(Exception):
+    """The worker ended, no longer answers, or says what no worker says."""
+
+    def __init__(self, *, timed_out: bool = False) -> None:
+        super().__init__("timed out" if timed_out else "gone")
+        self.timed_out = timed_out
 
 
 class Worker:
-    """One process for one program."""
+    """One process for one program. `told` gets what the program prints."""
 
-    __slots__ = ("_ended", "_jobs", "_lock", "_path", "_pidfd", "_pool", "_seconds", "_waiters", "closed")
+    __slots__ = (
+        *("_asked", "_buffer", "_ended", "_gone", "_in", "_out", "_pidfd", "_quick", "_row", "_told", "_waiters"),
+        *("_most", "closed", "status"),
+    )
 
-    def __init__(self, path: str, limits: ProgramLimits) -> None:
+    def __init__(self, path: str, memory: int, told: Callable[[bytes], None], gone: Callable[[Worker], None]) -> None:
+        """Start it; `gone` is told when nothing of it is left. What it says is not larger than all of its `memory`."""
         self.closed = False
-        self._path = path
-        self._seconds = limits.seconds * _REPLAYING + 2 * _GRACE
-        self._jobs: queue.SimpleQueue[_Job] = queue.SimpleQueue()
-        self._lock = threading.Lock()
-        self._pidfd: int | None = None
-        self._pool: monty.Monty | None = None
+        self.status: int | None = None
+        """With which it ended by itself."""
+        self._most = 2 * memory + _SPARE
+        self._told = told
+        self._gone = gone
+        self._buffer = bytearray()
+        self._row = 0
+        self._asked: asyncio.Future[bytes] | None = None
         self._ended = False
-        self._waiters: list[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = []
-        threading.Thread(target=self._work, name="holdfast program", daemon=True).start()
+        self._waiters: list[asyncio.Future[None]] = []
+        self._in, self._out, self._pidfd = _started(path)
+        self._quick = self._out < _SELECTABLE
 
-    async def do(self, job: Callable[[monty.Monty], T]) -> T:
-        """Do something in the worker's thread."""
-        loop = asyncio.get_running_loop()
-        done: asyncio.Future[T] = loop.create_future()
+    async def ask(self, request: bytes, seconds: float) -> bytes:
+        """What it says next, behind its length, to this request or to one before. `WorkerGone` if not within so long.
+
+        Requests that are sent ahead of their answers must be short: a worker that can't get rid of its answers reads
+        nothing.
+        """
         if self.closed:
-            raise ProgramOver("it was closed")
-        self._jobs.put((lambda: job(self._started()), loop, done))
-        return await done
-
-    def watch(self, number: int | None) -> None:
-        """In the thread: the process that is to be killed when it must end at once."""
-        if number is None:
-            return
-        with self._lock, suppress(OSError):
-            if self._pidfd is None and not self.closed:
-                self._pidfd = os.pidfd_open(number)
+            raise WorkerGone
+        self._row += 1
+        if self._row >= _IN_A_ROW:
+            self._row = 0
+            await asyncio.sleep(0)
+            if self.closed:
+                raise WorkerGone
+        if request:
+            try:
+                sent = os.write(self._in, request)
+            except BlockingIOError:
+                sent = 0
+            except OSError as error:
+                raise WorkerGone from error
+            if sent < len(request):
+                await self._send(memoryview(request)[sent:], seconds)
+        if self._buffer:
+            answer = self._taken()
+            if answer is not None:
+                return answer
+        if self._quick:
+            answer = self._at_once()
+            if answer is not None:
+                return answer
+        return await self._later(seconds)
 
     def kill(self) -> None:
-        """End the process, whatever it does. What the thread was waiting for fails, and the thread ends."""
-        with self._lock:
-            if not self.closed:
-                self.closed = True
-                self._jobs.put(None)
-            if self._pidfd is not None:
-                with suppress(ProcessLookupError):
-                    signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+        """End the process, whatever it does. Who waits for an answer of it gets none."""
+        if self.closed:
+            return
+        self.closed = True
+        with suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+        if self._asked is not None and not self._asked.done():
+            self._asked.set_exception(WorkerGone())
+        asyncio.get_running_loop().add_reader(self._pidfd, self._reap)
 
     async def end(self) -> None:
         """Kill it, and wait until nothing of it is left."""
         self.kill()
-        loop = asyncio.get_running_loop()
-        gone: asyncio.Future[None] = loop.create_future()
-        with self._lock:
-            if self._ended:
-                return
-            self._waiters.append((loop, gone))
+        if self._ended:
+            return
+        gone = asyncio.get_running_loop().create_future()
+        self._waiters.append(gone)
         await asyncio.wait((gone,), timeout=_END_SECONDS)
 
-    # ---- in the thread ----
-
-    def _started(self) -> monty.Monty:
-        if self._pool is None:
-            import pydantic_monty as monty  # noqa: PLC0415  loaded with the first program
-
-            pool = monty.Monty(
-                binary_path=self._path,
-                min_processes=1,
-                max_processes=1,
-                checkout_timeout=START_SECONDS,
-                request_timeout=self._seconds,
-                max_checkouts_per_worker=1,
-                feed_duration_limit_grace=_GRACE,
-                turn_duration_limit_grace=_GRACE,
-            )
-            try:
-                self._pool = pool.__enter__()
-            except (monty.MontyError, OSError, RuntimeError) as error:
-                raise WorkerFailed(str(error)[:300]) from error
-        return self._pool
-
-    def _work(self) -> None:
+    async def ended(self, seconds: float) -> None:
+        """Give it a moment to end by itself, and learn with which status it did."""
+        loop = asyncio.get_running_loop()
+        over = loop.create_future()
+        loop.add_reader(self._pidfd, _settle, over)
         try:
-            while (job := self._jobs.get()) is not None:
-                _do(*job)
+            await asyncio.wait((over,), timeout=seconds)
         finally:
-            self._finish()
+            if not self.closed:  # else it is being waited for already
+                loop.remove_reader(self._pidfd)
+        if over.done() and not self.closed:
+            self.status = _status(self._pidfd)
 
-    def _finish(self) -> None:
+    # ---- requests ----
+
+    async def _send(self, rest: memoryview, seconds: float) -> None:
+        """What the pipe does not take at once."""
+        loop = asyncio.get_running_loop()
         try:
-            if self._pool is not None:
-                with suppress(Exception):  # the process is gone already, and this is the end of its thread
-                    self._pool.__exit__(None, None, None)
+            async with asyncio.timeout(seconds):
+                while rest:
+                    room = loop.create_future()
+                    self._asked = room
+                    loop.add_writer(self._in, _settle, room)
+                    try:
+                        await room
+                    finally:
+                        self._asked = None
+                        if not self._ended:
+                            loop.remove_writer(self._in)
+                    rest = rest[os.write(self._in, rest[:_CHUNK]) :]
+        except TimeoutError as error:
+            raise WorkerGone(timed_out=True) from error
+        except OSError as error:
+            raise WorkerGone from error
+
+    # ---- answers ----
+
+    def _at_once(self) -> bytes | None:
+        watched = (self._out,)
+        for _ in range(_AT_ONCE):
+            if not select.select(watched, (), (), _MOMENT)[0]:
+                break
+            answer = self._read() or self._read()  # it comes in two parts
+            if answer is not None:
+                return answer
+        self._quick = False
+        return None
+
+    async def _later(self, seconds: float) -> bytes:
+        loop = asyncio.get_running_loop()
+        asked: asyncio.Future[bytes] = loop.create_future()
+        self._asked = asked
+        begun = loop.time()
+        loop.add_reader(self._out, self._readable, asked)
+        late = loop.call_later(seconds, self._time_is_up, asked)
+        try:
+            return await asked
         finally:
-            with self._lock:
-                self.closed = True
-                pidfd, self._pidfd = self._pidfd, None
-            if pidfd is not None:
-                _reap(pidfd)
-            with self._lock:
-                self._ended = True
-                waiters, self._waiters = self._waiters, []
-            for loop, gone in waiters:
-                _settle(loop, gone, None, None)
+            self._asked = None
+            late.cancel()
+            self._row = 0
+            if not self._ended:
+                loop.remove_reader(self._out)
+            if loop.time() - begun < _MOMENT:
+                self._quick = self._out < _SELECTABLE
 
-
-def _reap(pidfd: int) -> None:
-    """Wait until the process is gone, and let the kernel forget it: who started it does not."""
-    with suppress(ProcessLookupError):
-        signal.pidfd_send_signal(pidfd, signal.SIGKILL)
-    with suppress(ChildProcessError):
-        os.waitid(os.P_PIDFD, pidfd, os.WEXITED)
-    os.close(pidfd)
-
-
-def _do(job: Callable[[], Any], loop: asyncio.AbstractEventLoop, done: asyncio.Future[Any]) -> None:
-    value: object = None
-    failure: BaseException | None = None
-    try:
-        value = job()
-    except Exception as error:  # noqa: BLE001  whoever awaits it gets it
-        failure = error
-
-    _settle(loop, done, value, failure)
-
-
-def _settle(
-    loop: asyncio.AbstractEventLoop, done: asyncio.Future[Any], value: object, failure: BaseException | None
-) -> None:
-    def settle() -> None:
-        if done.done():
+    def _readable(self, asked: asyncio.Future[bytes]) -> None:
+        try:
+            answer = self._read()
+        except WorkerGone as gone:
+            if not asked.done():
+                asked.set_exception(gone)
             return
-        if failure is None:
-            done.set_result(value)
-        else:
-            done.set_exception(failure)
+        if answer is not None and not asked.done():
+            asked.set_result(answer)
 
-    with suppress(RuntimeError):  # the loop is closed: nobody waits any more
-        loop.call_soon_threadsafe(settle)
+    @staticmethod
+    def _time_is_up(asked: asyncio.Future[bytes]) -> None:
+        if not asked.done():
+            asked.set_exception(WorkerGone(timed_out=True))
+
+    def _read(self) -> bytes | None:
+        """The answer, if all of it has come."""
+        try:
+            chunk = os.read(self._out, _CHUNK)
+        except BlockingIOError:
+            return None
+        except OSError as error:
+            raise WorkerGone from error
+        if not chunk:
+            raise WorkerGone
+        if not self._buffer and len(chunk) == int.from_bytes(chunk[:4], "little") + 4 and chunk[4:5] != _PRINTED:
+            return chunk
+        self._buffer += chunk
+        return self._taken()
+
+    def _taken(self) -> bytes | None:
+        buffer = self._buffer
+        while len(buffer) >= 4:
+            size = int.from_bytes(buffer[:4], "little")
+            if not 0 < size <= self._most:
+                raise WorkerGone
+            if len(buffer) < size + 4:
+                return None
+            frame = bytes(buffer[: size + 4])
+            del buffer[: size + 4]
+            if frame[4] != PRINTED:
+                return frame
+            try:
+                self._told(printed(frame, 4))
+            except Malformed as error:
+                raise WorkerGone from error
+        return None
+
+    # ---- the end ----
+
+    def _reap(self) -> None:
+        """The process is gone: let the kernel forget it."""
+        with suppress(ChildProcessError):
+            if os.waitid(os.P_PIDFD, self._pidfd, os.WEXITED | os.WNOHANG) is None:
+                return
+        loop = asyncio.get_running_loop()
+        loop.remove_reader(self._pidfd)
+        loop.remove_reader(self._out)
+        loop.remove_writer(self._in)
+        self._ended = True
+        for descriptor in (self._in, self._out, self._pidfd):
+            os.close(descriptor)
+        waiters, self._waiters = self._waiters, []
+        for waiter in waiters:
+            _settle(waiter)
+        self._gone(self)
+
+
+def _settle(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_result(None)
+
+
+def _status(pidfd: int) -> int | None:
+    """With which status a process has ended by itself; it is still there for whoever waits for it."""
+    try:
+        found = os.waitid(os.P_PIDFD, pidfd, os.WEXITED | os.WNOWAIT | os.WNOHANG)
+    except ChildProcessError:
+        return None
+    return found.si_status if found is not None and found.si_code == os.CLD_EXITED else None
+
+
+def _started(path: str) -> tuple[int, int, int]:
+    """Start the process: where it reads, where it writes, and itself."""
+    ours: list[int] = []
+    theirs: list[int] = []
+    try:
+        for mine in (1, 0):
+            pipe = os.pipe()
+            ours.append(pipe[mine])
+            theirs.append(pipe[1 - mine])
+            os.set_blocking(pipe[mine], False)
+        actions = [(os.POSIX_SPAWN_DUP2, theirs[0], 0), (os.POSIX_SPAWN_DUP2, theirs[1], 1)]
+        process = os.posix_spawn(
+            path, [path, "subprocess"], {}, file_actions=actions, setsigdef=_SIGNALS, setsigmask=()
+        )
+        return ours[0], ours[1], _watched(process)
+    except BaseException as error:
+        for descriptor in ours:
+            os.close(descriptor)
+        if isinstance(error, OSError):
+            raise WorkerFailed(error.strerror or str(error)) from error
+        raise
+    finally:
+        for descriptor in theirs:
+            os.close(descriptor)
+
+
+def _watched(process: int) -> int:
+    try:
+        return os.pidfd_open(process)
+    except OSError:
+        os.kill(process, signal.SIGKILL)
+        os.waitpid(process, 0)
+        raise

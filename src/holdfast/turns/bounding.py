@@ -9,7 +9,7 @@ from holdfast.turns.repeating import repetition
 
 if TYPE_CHECKING:
     from holdfast.turns.repeating import Trace
-    from holdfast.turns.state import TurnState
+    from holdfast.turns.state import Rules, TurnState
 
 LAST_STEP: Final = (
     "This is the last step of this turn: sum up now. No more tool calls will be carried out. "
@@ -29,7 +29,11 @@ def no_room(state: TurnState, id: int, ahead: Used) -> OutOf | None:
 
 def used_up(state: TurnState, ahead: Used) -> OutOf | None:
     """The budget of the turn that leaves no room for what lies ahead, steps aside."""
-    rules, used = state.rules, state.used
+    return used_up_by(state.rules, state.used, ahead)
+
+
+def used_up_by(rules: Rules, used: Used, ahead: Used) -> OutOf | None:
+    """The same, after what was `used`."""
     if rules.budget.cost_usd is not None and used.unpriced and rules.unpriced == "stop":
         return unknown_price("turn", rules.budget.cost_usd, used.cost_usd)
     return over(rules.budget, used, ahead, "turn") or over_background(rules.background, used, ahead)

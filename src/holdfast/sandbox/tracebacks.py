@@ -1,0 +1,119 @@
+"""An exception of a program, and how it is shown: as Python shows one. Pure."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from holdfast.sandbox.wire import LENGTH, fields
+
+_SHOWN: Final = 3
+"""How many lines of a recursion are shown."""
+
+
+class Frame(msgspec.Struct, frozen=True, gc=False):
+    """One place in a program that an exception has passed."""
+
+    file: str
+    line: int
+    column: int
+    end_line: int
+    end_column: int
+    name: str | None
+    source: str | None
+    hide_caret: bool
+    hide_name: bool
+
+
+class Thrown(msgspec.Struct, frozen=True):
+    """An exception that ended a program."""
+
+    kind: str
+    message: str | None
+    frames: tuple[Frame, ...]
+
+    def summary(self) -> str:
+        """Its kind and its message."""
+        return self.kind if self.message is None else f"{self.kind}: {self.message}"
+
+    def display(self) -> str:
+        """With the way that it came."""
+        shown = ["Traceback (most recent call last):\n"] if self.frames else []
+        at = 0
+        while at < len(self.frames):
+            frame = self.frames[at]
+            stop = at + 1
+            while stop < len(self.frames) and _same(frame, self.frames[stop]):
+                stop += 1
+            few = min(stop - at, _SHOWN)
+            shown += [_shown(each) for each in self.frames[at : at + few]]
+            if stop - at > few:
+                shown.append(f"  [Previous line repeated {stop - at - few} more times]\n")
+            at = stop
+        return "".join((*shown, self.summary()))
+
+
+def _same(one: Frame, other: Frame) -> bool:
+    return one.file == other.file and one.line == other.line and one.name == other.name
+
+
+def _shown(frame: Frame) -> str:
+    where = f'  File "{frame.file}", line {frame.line}'
+    if not frame.hide_name:
+        where += f", in {'<module>' if frame.name is None else frame.name}"
+    if frame.source is None:
+        return f"{where}\n"
+    if frame.line != frame.end_line:
+        return "".join((f"{where}\n", *(f"    {line}\n" for line in frame.source.splitlines())))
+    trimmed = frame.source.lstrip()
+    shown = f"{where}\n    {trimmed}\n"
+    if frame.hide_caret:
+        return shown
+    before = max(frame.column - (len(frame.source) - len(trimmed)) - 1, 0)
+    return f"{shown}{' ' * (4 + before)}{'~' * max(frame.end_column - frame.column, 1)}\n"
+
+
+# ---- reading ----
+
+
+def thrown(data: bytes, at: int, end: int) -> Thrown:
+    """An exception as a worker tells it."""
+    kind, message = "Exception", None
+    frames: list[Frame] = []
+    for tag, start, stop in fields(data, at, end):
+        if tag == 1 << 3 | LENGTH:
+            kind = data[start:stop].decode()
+        elif tag == 2 << 3 | LENGTH:
+            message = data[start:stop].decode()
+        elif tag == 3 << 3 | LENGTH:
+            frames.append(_frame(data, start, stop))
+    return Thrown(kind, message, tuple(frames))
+
+
+def _frame(data: bytes, at: int, end: int) -> Frame:
+    texts: dict[int, str] = {}
+    flags: dict[int, bool] = {}
+    places = {2: (1, 1), 3: (1, 1)}
+    for tag, start, stop in fields(data, at, end):
+        field = tag >> 3
+        if field in places:
+            places[field] = _place(data, start, stop)
+        elif tag & 7 == LENGTH:
+            texts[field] = data[start:stop].decode()
+        else:
+            flags[field] = bool(start)
+    return Frame(
+        texts.get(1, ""),
+        *places[2],
+        *places[3],
+        texts.get(4),
+        texts.get(5),
+        flags.get(6, False),
+        flags.get(7, False),
+    )
+
+
+def _place(data: bytes, at: int, end: int) -> tuple[int, int]:
+    found = {tag >> 3: value for tag, value, _ in fields(data, at, end)}
+    return found.get(1, 0), found.get(2, 0)

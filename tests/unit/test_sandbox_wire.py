@@ -1,0 +1,236 @@
+"""What passes between a host and a worker, as bytes: values that come and go, and bytes that nobody should trust."""
+
+from __future__ import annotations
+
+import datetime as dt
+import math
+import random
+from typing import Any
+
+import pytest
+
+from holdfast.sandbox import events, nodes, requests, wire
+from holdfast.sandbox.events import Called, Completed, System, Threw, Waits, event, printed, unwanted
+from holdfast.sandbox.steps import Raised, Returned
+from holdfast.sandbox.values import Foreign, NotPlain, plain
+from holdfast.sandbox.wire import Malformed, counted, part, text
+
+ROOM = 1_000_000
+
+# As a worker sent them: a call with a number and a text, the wait for two calls, and a value.
+CALLED = (
+    b"\x12@\n\x05fetch\x12\x01\x00\x1a\x04\x08\x01\x10\x02 \x010\x01:\x12\x08\x03\x12\x02(\x02\x12\x05B\x03tag"
+    b"\x12\x03B\x01xB\x16\n\x10<python-input-1>\x104\x18E\xa0\x01.\xb0\x01\xe8\x07\xc0\x01)"
+)
+WAITS = part(5, part(1, b"\x04\x05"))
+COMPLETED = b"2\x08\x12\x06\x08\x01\x12\x02(\x00\xa0\x01\x04\xb0\x01\xe8\x07\xc0\x01\x04"
+
+
+def said(message: bytes, room: int = ROOM) -> events.Event:
+    return event(wire.framed(message), 4, room)
+
+
+def back(value: object, room: int = ROOM) -> Any:
+    """A value that was written as a host writes it, read as a host reads it."""
+    made, root = nodes.one(value)
+    return nodes.values(made, 0, len(made), room)[root]
+
+
+# ---- values ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        None,
+        True,
+        False,
+        0,
+        63,
+        64,
+        -1,
+        2**63 - 1,
+        -(2**63),
+        2**63,
+        2**64 - 1,
+        -(2**70),
+        0.0,
+        -1.5,
+        math.inf,
+        "",
+        "ü" * 200,
+        [],
+        {},
+        (),
+        [1, [2, [3, "x" * 300]], {"a": [None, {"b": -7}]}],
+        {"k": (1, 2), "": ""},
+        list(range(400)),
+    ],
+    ids=lambda value: f"{type(value).__name__} {value!r}"[:30],
+)
+def test_a_value_comes_back_as_it_was_given(value: object) -> None:
+    found = back(value)
+    assert (type(found), found) == (type(value), value)
+
+
+def test_what_no_program_can_have_is_refused() -> None:
+    with pytest.raises(TypeError, match="set"):
+        nodes.one([{1}])
+
+
+def test_a_date_is_nothing_that_json_has_a_word_for() -> None:
+    made = nodes.moment(dt.datetime(2026, 1, 2, 3, 4, 5, 6, dt.timezone(dt.timedelta(hours=-2))), "X")
+    (found,) = nodes.values(made, 0, len(made), ROOM)
+    assert isinstance(found, Foreign)
+    with pytest.raises(NotPlain, match="it has a datetime"):
+        plain(found, ROOM)
+
+
+def test_a_value_is_given_up_before_it_is_read_if_it_is_surely_too_large() -> None:
+    with pytest.raises(nodes.TooLarge):
+        back(["x"] * 10_000, room=100)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [[None] * 300, {str(n): n for n in range(200)}, [{"": None}] * 200, [""] * 300],
+    ids=["nothing", "an object", "objects", "texts"],
+)
+def test_a_value_that_just_fits_is_never_given_up(value: object) -> None:
+    size = plain(value, ROOM)[1]
+    assert back(value, room=size) == value
+
+
+def test_what_is_held_twice_is_one_thing() -> None:
+    # A list of the same list, many times over: it is written once.
+    inner = part(2, part(11, part(1, b"\x00" * 100)))
+    made = part(2, counted(5, 2)) + inner + part(2, part(11, part(1, b"\x01" * 100)))
+    found = nodes.values(made, 0, len(made), ROOM)[2]
+    assert len({id(each) for each in found}) == 1
+
+
+# ---- events ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_call_is_read() -> None:
+    assert said(CALLED) == Called(1, "fetch", (1,), {"tag": "x"}, eager=True)
+
+
+def test_the_arguments_of_a_call_that_are_too_large_are_left_out() -> None:
+    made, root = nodes.one("x" * 9_000)
+    found = said(part(2, text(1, "fetch") + part(2, wire.number(root)) + part(7, made)), room=10)
+    assert found == Called(0, "fetch", None, {}, eager=False)
+
+
+def test_calls_that_are_waited_for_are_read() -> None:
+    assert said(WAITS) == Waits([4, 5])
+
+
+def test_the_end_is_read() -> None:
+    assert said(COMPLETED) == Completed(0, too_large=False)
+
+
+@pytest.mark.parametrize(
+    ("field", "content", "expected"),
+    [
+        (23, b"", System(7, "today")),
+        (26, part(1, b"time.time"), System(7, "time")),
+        (24, b"", System(7, "now")),
+        (24, part(1, counted(1, 2**64 - 3600) + text(2, "X")), System(7, "now", 0.0, -3600, "X")),
+        (27, b"\x09" + b"\0\0\0\0\0\0\xf8?", System(7, "sleep", 1.5)),
+        (28, b"", System(7, "pause")),
+        (8, b"/etc/passwd", System(7, "")),
+    ],
+    ids=["today", "time", "now", "now in a zone", "sleep", "pause", "a file"],
+)
+def test_what_is_asked_of_the_system_is_read(field: int, content: bytes, expected: System) -> None:
+    assert said(part(3, counted(1, 7) + part(field, content))) == expected
+
+
+def test_an_answer_that_nobody_wants_is_known_from_an_error_of_the_program() -> None:
+    def threw(kind: str, message: str) -> events.Event:
+        return said(part(7, part(1, text(1, kind) + text(2, message))))
+
+    assert unwanted(threw("RuntimeError", "protocol violation: ResumeFutures without suspended futures"))
+    assert not unwanted(threw("ValueError", "protocol violation: odd"))
+    assert not unwanted(said(COMPLETED))
+
+
+def test_an_exception_is_shown_as_python_shows_it() -> None:
+    def place(line: int, column: int) -> bytes:
+        return counted(1, line) + counted(2, column)
+
+    def frame(line: int, name: str, source: str, start: int, stop: int) -> bytes:
+        where = text(1, "program.py") + part(2, place(line, start)) + part(3, place(line, stop))
+        return part(3, where + (text(4, name) if name else b"") + text(5, source))
+
+    deep = b"".join(frame(2, "f", "    return f()", 12, 15) for _ in range(5))
+    found = said(part(7, part(1, text(1, "ValueError") + text(2, "odd") + frame(4, "", "f()", 1, 4) + deep)))
+    assert isinstance(found, Threw)
+    assert found.error.display() == (
+        "Traceback (most recent call last):\n"
+        '  File "program.py", line 4, in <module>\n    f()\n    ~~~\n'
+        + '  File "program.py", line 2, in f\n    return f()\n           ~~~\n' * 3
+        + "  [Previous line repeated 2 more times]\nValueError: odd"
+    )
+
+
+def test_what_was_printed_is_read_in_its_order() -> None:
+    segments = part(1, counted(1, 1) + part(2, b"one ")) + part(1, counted(1, 2) + part(2, b"two"))
+    assert printed(wire.framed(part(1, segments)), 4) == b"one two"
+
+
+# ---- bytes that nobody should trust ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("whole", [CALLED, WAITS, COMPLETED], ids=["call", "wait", "end"])
+def test_a_message_that_is_cut_off_anywhere_is_refused_or_read_without_its_end(whole: bytes) -> None:
+    for size in range(len(whole)):
+        try:
+            said(whole[:size])
+        except Malformed:
+            continue
+
+
+def test_bytes_without_a_meaning_are_refused_and_nothing_else() -> None:
+    rng = random.Random(7)
+    messages = [CALLED, WAITS, COMPLETED, part(3, counted(1, 7) + part(24, part(1, text(2, "X"))))]
+    for _ in range(3_000):
+        broken = bytearray(rng.choice(messages))
+        for _ in range(rng.randrange(1, 4)):
+            broken[rng.randrange(len(broken))] = rng.randrange(256)
+        try:
+            said(bytes(broken))
+        except Malformed:
+            continue
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        b"\xff\xff\xff",
+        part(2, part(2, b"\x09") + part(7, b"")),
+        part(2, text(1, "x") + part(5, b"id")),
+        part(6, part(2, part(2, part(14, part(1, counted(1, 0) + counted(2, 0)))))),
+        part(6, part(2, part(2, part(11, b"")) + part(2, part(14, part(1, counted(1, 0) + counted(2, 0)))))),
+        part(2, part(2, b"\0" * (2**20 + 1))),
+        part(4, b"\x18\x00" * 100_002),
+        part(20, b""),
+    ],
+    ids=["noise", "no such node", "an object", "itself", "a list as a key", "too many", "too many fields", "unknown"],
+)
+def test_what_no_worker_says_is_refused(message: bytes) -> None:
+    with pytest.raises(Malformed):
+        said(message)
+
+
+# ---- requests --------------------------------------------------------------------------------------------------------
+
+
+def test_a_request_stands_behind_its_length() -> None:
+    made = requests.settled(300, Returned("x" * 300))
+    assert int.from_bytes(made[:4], "little") == len(made) - 4
+
+
+def test_a_text_that_is_no_unicode_is_sent_all_the_same() -> None:
+    assert b"odd ?" in requests.settled(1, Raised("odd \ud800"))

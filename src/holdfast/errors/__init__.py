@@ -66,6 +66,7 @@ from holdfast.errors.journals import (
     KeyConflict,
     LeaseHeld,
     RecordUnreadable,
+    SiblingBegun,
 )
 from holdfast.errors.memory import MemoryConflict, MemoryCorrupt, MemoryFull
 from holdfast.errors.models import (
@@ -261,6 +262,7 @@ __all__ = [
     "SecretTooShort",
     "SecretUnavailable",
     "SecretUnknown",
+    "SiblingBegun",
     "StoreBusy",
     "StoreClosed",
     "StoreDamaged",

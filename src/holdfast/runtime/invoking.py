@@ -202,7 +202,8 @@ class Invoker:
             return self._failed(prepared, prepared.refused, 0)
         begin(prepared)
         prepared.begun = True
-        return await self._performed(prepared, budget, spill)
+        with self._deferring.around(prepared):
+            return await self._performed(prepared, budget, spill)
 
     async def _performed(self, prepared: Call, budget: float | None, spill: Spill | None) -> Outcome:
         tool, bound = _ready(prepared)

@@ -145,6 +145,7 @@ class TurnRun:
             self._deferring,
             handing=None if agent is None else Handing(agent, turn, self.performer, around.knows),
             programs=self._programs,
+            reads={name for name, tool in agent.tools.items() if tool.read_only} if self._programs and agent else (),
         )
 
     def _authoriser(self, around: Surroundings, agent: Agent | None) -> Authorising | None:

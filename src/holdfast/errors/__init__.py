@@ -95,6 +95,7 @@ from holdfast.errors.processes import (
 )
 from holdfast.errors.programs import (
     AnswerRefused,
+    ModeUnavailable,
     ProgramDiverged,
     ProgramOver,
     ProgramsUnavailable,
@@ -216,6 +217,7 @@ __all__ = [
     "MemoryConflict",
     "MemoryCorrupt",
     "MemoryFull",
+    "ModeUnavailable",
     "ModelError",
     "ModelUnknown",
     "NoneSucceeded",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING, Any
 
+import pytest
 from tests.behaviour.talk import SOON, until
 
 import holdfast as hf
@@ -103,6 +104,24 @@ async def test_triggers_and_parents_that_wait_for_sub_agents_are_no_business_of_
     listed = shell("inbox")
     assert [(item["session"].partition("~")[0], item["tool"]) for item in shell.json("inbox")] == [("s", "waits")]
     assert ("~low~" in listed.stdout, listed.stderr) == (True, "")
+
+
+@pytest.mark.parametrize("command", ["show", "cancel", "resume", "replay --check", "fork --at 1"])
+async def test_what_is_no_session_is_told_with_the_command_that_shows_it(shell: Shell, command: str) -> None:
+    agent = hf.Agent("a", model=ScriptedModel([call("asks"), text("ok")]), tools=[asks], policy=[hf.allow("*")])
+    async with opened(shell, agent) as runtime:
+        await runtime.every("pulse", hf.event("never"), agent, prompt="x")
+        await runtime.start(ships, id="s")
+        await runtime.run(agent, "go", session="x")
+        (task,) = await runtime.tasks.list()
+    name, *options = command.split()
+    for id, helps in (
+        (task.id, f"holdfast tasks {task.id}"),
+        ("process/s", "holdfast processes s"),
+        ("trigger/pulse", "holdfast triggers pulse"),
+    ):
+        refused = shell(name, id, *options)
+        assert (refused.returncode, helps in refused.stderr) == (2, True)
 
 
 @hf.tool

@@ -212,6 +212,16 @@ class Agent:
             vars(made).pop(name, None)
         return made
 
+    def working(self, mode: str | None) -> Agent:
+        """The same agent as it works in another mode: a turn goes on in the one in which it began. None: in its own."""
+        if mode is None or mode == self.mode:
+            return self
+        made = copy(self)
+        made.mode = "code" if mode == "code" else "tools"
+        for name in ("tool_specs", "shown", "version", "prefix", "fixed_tokens", "system"):  # what follows from it
+            vars(made).pop(name, None)
+        return made
+
     @cached_property
     def delegates(self) -> bool:
         """Whether it has sub-agents."""

@@ -120,6 +120,8 @@ class Started(_Record, frozen=True, gc=False, tag="started"):
     by: str | None = None
     deadline: Number | None = None
     """When it must have ended, in wall milliseconds."""
+    mode: str | None = None
+    """How the model of a turn works, with tools or with programs: it goes on so, whatever its agent is by then."""
 
 
 class Resumed(_Record, frozen=True, gc=False, tag="resumed"):
@@ -228,6 +230,8 @@ class Handed(_Record, frozen=True, gc=False, tag="handed"):
     """What strangers wrote had been read by then; the next agent may not know the tools that gave it."""
     private: bool = False
     """The same, of what is not meant for everybody."""
+    mode: str | None = None
+    """How the model of who has it now works in this turn."""
 
 
 class Grouped(_Record, frozen=True, gc=False, tag="grouped"):

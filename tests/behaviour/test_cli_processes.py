@@ -82,6 +82,18 @@ def test_a_second_cancel_is_too_late(flows: Shell) -> None:
     assert (done.returncode, done.stdout) == (1, "too late: a had ended (cancelled)\n")
 
 
+def test_a_process_is_given_to_another_session_from_the_shell(flows: Shell) -> None:
+    flows("processes", "start", "flows.py:asks", "--id", "a")
+    missing = flows("processes", "transfer", "a", "nobody")
+    assert (missing.returncode, "'nobody'" in missing.stderr) == (2, True)
+    flows("run", "agents.py:echo", "hello", "--as", "s")
+    done = flows("processes", "transfer", "a", "s")
+    assert (done.returncode, done.stdout) == (0, "a works for s\n")
+    assert flows.json("processes", "a")["process"]["session"] == "s"
+    flows("processes", "cancel", "a")
+    assert flows("processes", "transfer", "a", "s").stdout == "too late: a had ended (cancelled)\n"
+
+
 def test_a_process_that_is_carried_out_elsewhere_is_completed_from_the_shell(flows: Shell) -> None:
     flows("processes", "start", "flows.py:ships", "--id", "s")
     assert flows("processes", "complete", "s", '"gone"').stdout == "completed s\n"

@@ -12,7 +12,7 @@ from tests.behaviour.talk import at_rest
 from tests.sandboxed import needs_sandbox
 
 import holdfast as hf
-from holdfast.records import Handed, Unknown
+from holdfast.records import Cancelled, Handed, Unknown
 from holdfast.runtime.checking import check_turns
 from holdfast.testing import ManualClock, call, check, text
 
@@ -123,6 +123,30 @@ async def test_of_a_call_that_was_asked_outside_nobody_knows_when_its_program_is
         await turn.cancel("enough")
         await turn.outcome(timeout=10)
         assert "it is not known whether they took effect: ask." in (await read_by_model(runtime))[0]
+        assert await check(runtime.store) == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "end"),
+    [({}, Unknown), ({"idempotent": True}, Unknown), ({"read_only": True}, Cancelled)],
+    ids=["acts", "idempotent", "reads"],
+)
+async def test_a_call_that_was_asked_outside_has_an_outcome_of_its_own_when_its_program_is_stopped_later(
+    kind: dict[str, Any], end: type[Unknown | Cancelled], tmp_path: Path
+) -> None:
+    desk = Desk(**kind)
+    agent = desk.agent("await ask('x')")
+    async with hf.open(tmp_path / "s.db", agents=[agent]) as runtime:
+        await runtime.session(SESSION, agent=agent).send("go")
+        await parked(runtime)
+    async with hf.open(tmp_path / "s.db", agents=[agent]) as runtime:
+        turn = runtime.session(SESSION).turn("t1")
+        await turn.cancel("enough")
+        await turn.outcome(timeout=10)
+        entries = [entry.record async for entry in runtime.store.read_all(SESSION)]
+        (found,) = [record for record in entries if getattr(record, "key", "").endswith(".ask")][1:]
+        assert type(found) is end
+        assert ("not known" in (await read_by_model(runtime))[0]) is (end is Unknown)
         assert await check(runtime.store) == []
 
 

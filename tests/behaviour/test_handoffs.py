@@ -553,6 +553,17 @@ async def test_a_fork_has_the_agent_that_had_the_session_there() -> None:
         assert await sound(runtime)
 
 
+async def test_a_fork_at_the_result_of_a_handoff_is_a_fork_after_the_handoff() -> None:
+    one = desk(billing(text("Nothing."), text("Still nothing.")), TO_BILLING, text("I am the desk."))
+    async with hf.open(None, agents=[one]) as runtime:
+        await runtime.run("desk", "What do I owe?", session="s")
+        (at,) = [entry.seq async for entry in runtime.store.read_all("s") if isinstance(entry.record, Handed)]
+        fork = await runtime.session("s").fork(at - 1, id="between")
+        assert await fork.agent() == "billing"
+        assert (await (await fork.send("Hello?")).outcome(timeout=SOON)).text == "Still nothing."
+        assert await sound(runtime)
+
+
 # ---- bad input -------------------------------------------------------------------------------------------------------
 
 

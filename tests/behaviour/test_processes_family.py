@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -10,6 +11,7 @@ from pydantic import BaseModel
 from tests.behaviour.talk import SOON, asked, is_now, until
 
 import holdfast as hf
+from holdfast import crashpoints
 from holdfast.testing import ScriptedModel, check, text
 
 if TYPE_CHECKING:
@@ -267,3 +269,47 @@ async def test_a_process_that_was_transferred_tells_its_new_session() -> None:
         await process.signal("go", 1)
         await process.result(timeout=SOON)
         assert [len(await runtime.store.notifications(name)) for name in ("s", "t")] == [0, 1]
+
+
+async def test_a_session_that_gets_a_process_in_the_moment_of_its_end_is_told_of_it(tmp_path: Path) -> None:
+    path = tmp_path / "store.db"
+    agent = hf.Agent("a", model=ScriptedModel(lambda _: text("noted")))
+    given: list[str] = []
+
+    async def elsewhere() -> None:
+        async with hf.open(path, drive=False) as other:
+            given.append(await other.processes.transfer("p", "s"))
+
+    def reached(point: str) -> None:
+        if point == "process.before_end":
+            crashpoints.arm(None)
+            with ThreadPoolExecutor(1) as pool:
+                pool.submit(asyncio.run, elsewhere()).result(SOON)
+
+    async with hf.open(path, agents=[agent], processes=[naps]) as runtime:
+        await (await runtime.session("s", agent=agent).send("hello")).outcome(timeout=SOON)
+        crashpoints.arm(reached)
+        try:
+            process = await runtime.start(naps, 4, id="p")
+            assert await process.result(timeout=SOON) == 8
+        finally:
+            crashpoints.arm(None)
+
+        async def is_told() -> bool:
+            return bool(await runtime.store.notifications("s"))
+
+        await until(is_told)
+        (notice,) = await runtime.store.notifications("s")
+        assert (given, notice.kind, notice.body) == (["requested"], "process_completed", "8")
+        assert (await process.line()).session == "s"
+        assert await check(runtime.store) == []
+
+
+async def test_a_process_that_has_ended_is_transferred_too_late() -> None:
+    agent = hf.Agent("a", model=ScriptedModel(lambda _: text("noted")))
+    async with hf.open(None, agents=[agent], processes=[naps]) as runtime:
+        await (await runtime.session("s", agent=agent).send("hello")).outcome(timeout=SOON)
+        process = await runtime.start(naps, 1)
+        await process.result(timeout=SOON)
+        assert await process.transfer("s") == "too_late"
+        assert await runtime.store.notifications("s") == []

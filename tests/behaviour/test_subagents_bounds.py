@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -11,12 +12,17 @@ from tests.behaviour.stage import SOON, Stage
 from tests.behaviour.talk import until
 
 import holdfast as hf
+from holdfast import crashpoints
+from holdfast.hands.agents import Order, SubAgentRefused
 from holdfast.messages import ToolMessage, Usage
 from holdfast.policy.mandates import ROLE
 from holdfast.testing import ManualClock, ScriptedModel, call, reply, text
 from holdfast.turns.conversation import Said, input_of
 
 if TYPE_CHECKING:
+    from contextlib import AbstractAsyncContextManager
+    from pathlib import Path
+
     from holdfast.policy.mandates import Mandate
     from holdfast.runtime.runtime import Runtime
     from holdfast.store import Journal
@@ -150,6 +156,39 @@ async def test_what_was_promised_to_one_is_not_there_for_the_next() -> None:
             shares.append(said.mandate.budget.tokens or 0)
         assert max(shares) > 1.5 * min(shares)
         assert sum(shares) < 76_000
+
+
+async def test_two_processes_do_not_promise_the_same_rest_at_one_moment(tmp_path: Path) -> None:
+    path = tmp_path / "store.db"
+    low = agent("low", [text("done")])
+    tools = [hf.agent_tool(low, budget=1.0)]
+
+    def opened() -> AbstractAsyncContextManager[Runtime]:
+        high = agent("high", [text("x")], tools=tools, limits=hf.Limits(tokens=1_000), policy=None)
+        return hf.open(path, agents=[high], drive=False)
+
+    def order(prompt: str) -> Order:
+        return Order("low", prompt, 1.0, "s", "1", f"1/{prompt}", f"call-{prompt}")
+
+    async def elsewhere() -> None:
+        async with opened() as other:
+            await other.children.delegate(order("two"))
+
+    def reached(point: str) -> None:
+        if point == "delegate.reckoned":
+            crashpoints.arm(None)
+            with ThreadPoolExecutor(1) as pool:
+                pool.submit(asyncio.run, elsewhere()).result(SOON)
+
+    async with opened() as runtime:
+        await runtime.session("s", agent="high").send("Go.")
+        crashpoints.arm(reached)
+        try:
+            with pytest.raises(SubAgentRefused, match="nothing is left"):
+                await runtime.children.delegate(order("one"))
+        finally:
+            crashpoints.arm(None)
+        assert (await mandate_of(runtime, "s")).key == "1/two"
 
 
 async def test_a_sub_agent_stops_at_its_share() -> None:

@@ -25,6 +25,7 @@ from holdfast.triggers.definition import (
     decode,
     define,
     is_trigger_id,
+    terms_of,
 )
 from holdfast.triggers.schedules import to_wall
 from holdfast.triggers.sources import cron, event, interval, watch, webhook
@@ -286,7 +287,10 @@ def test_the_path_of_a_file_is_only_there_where_files_are_watched() -> None:
     "make",
     [
         lambda: interval(timedelta(milliseconds=5)),
-        lambda: interval(5),  # type: ignore[arg-type]
+        lambda: interval("5"),  # type: ignore[arg-type]
+        lambda: interval(every=True),
+        lambda: interval(float("nan")),
+        lambda: interval(1e300),
         lambda: interval(timedelta(hours=1), anchor=datetime(2026, 1, 1)),  # noqa: DTZ001
         lambda: cron("0 * * * *", misfire="never"),  # type: ignore[arg-type]
         lambda: cron("0 * * * *", catch_up=0),
@@ -309,6 +313,16 @@ def test_the_path_of_a_file_is_only_there_where_files_are_watched() -> None:
 def test_every_bad_declaration_is_a_named_error(make: Any) -> None:
     with pytest.raises(HoldfastError):
         make()
+
+
+def test_a_span_of_time_may_be_given_in_seconds() -> None:
+    assert interval(90) == interval(timedelta(seconds=90))
+    assert watch("a/*.pdf", settle=0, poll=1.001) == watch(
+        "a/*.pdf", settle=timedelta(0), poll=timedelta(seconds=1.001)
+    )
+    assert cron("0 * * * *", grace=30) == cron("0 * * * *", grace=timedelta(seconds=30))
+    assert webhook("github", tolerance=60) == webhook("github", tolerance=timedelta(minutes=1))
+    assert terms_of(TriggerOptions(window=2.5)).window_ms == 2_500
 
 
 def test_the_error_about_a_secret_that_was_written_down_does_not_show_it() -> None:

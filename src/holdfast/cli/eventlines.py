@@ -35,7 +35,7 @@ async def logs(path: Path, given: str, *, follow: bool, since: int, as_json: boo
     """Print the events behind record `since`; with `follow`, also those to come, until Ctrl-C."""
     out = stdout()
     async with looking(path) as runtime:
-        target = await find(runtime.store, given)
+        target = await find(runtime.store, given, others=True)
         found = runtime.session(target.id).events(since) if follow else _recorded(runtime, target, since)
         work = asyncio.ensure_future(_print(out, found, target.turn, as_json=as_json))
         loop = asyncio.get_running_loop()

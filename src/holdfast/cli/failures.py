@@ -64,6 +64,15 @@ class SessionUnknown(UsageError):
         self.given = given
 
 
+class NotASession(UsageError):
+    """An id of something else: a background call, a durable function, a trigger."""
+
+    def __init__(self, given: str, what: str, command: str) -> None:
+        super().__init__(f"{given!r} is no session, it is {what}; look at it with: {command}")
+        self.given = given
+        self.command = command
+
+
 class SessionAmbiguous(UsageError):
     """Several sessions have ids that begin like this."""
 

@@ -8,13 +8,13 @@ import msgspec
 
 from holdfast.cli.following import hint
 from holdfast.cli.notifications import read_notifications
+from holdfast.cli.openwaits import waits_of
 from holdfast.cli.question import answers, described, title
-from holdfast.cli.sessions import approval_in, looking, open_waits, wait_label
+from holdfast.cli.sessions import looking
 from holdfast.cli.terminal import duration, one_line, printable, stderr, stdout
 from holdfast.errors import HoldfastError, JournalMissing, JournalQuarantined
 from holdfast.runtime.finding import ASK
 from holdfast.runtime.interrupted import LOOK
-from holdfast.turns import keys
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -72,7 +72,7 @@ async def inbox(path: Path, *, as_json: bool) -> int:
 
 
 async def _waits(store: Store, path: Path) -> AsyncIterator[Item]:
-    for kind in ("session", "process"):  # processes: background calls that wait
+    for kind in ("session", "process"):  # processes: background calls and durable functions that wait
         last: Journal | None = None
         while page := await store.journals(kind=kind, status="waiting", before=last, limit=store.limits.page):
             for line in page:
@@ -82,49 +82,33 @@ async def _waits(store: Store, path: Path) -> AsyncIterator[Item]:
 
 
 async def _readable(store: Store, line: Journal, path: Path) -> list[Item]:
-    """What one session waits for. One that can't be trusted must not hide the others."""
+    """What one of them waits for. One that can't be trusted must not hide the others."""
     try:
         if line.quarantine is not None:
             raise JournalQuarantined(line.id, line.quarantine)
-        return await _of_session(store, line, path)
+        return await _of_journal(store, line, path)
     except HoldfastError as error:
         stderr().line(f"{one_line(line.id)} can't be read: {one_line(str(error), 200)}")
         return []
 
 
-async def _of_session(store: Store, line: Journal, path: Path) -> list[Item]:
-    names = await open_waits(store, line.id)
-    labels = [wait_label(wait.name) for wait in await store.waits(line.id, state="open")] if names else []
+async def _of_journal(store: Store, line: Journal, path: Path) -> list[Item]:
     items: list[Item] = []
-    for name in names:
-        if approval_in(name) is not None:
-            continue  # it is listed as what it is
-        wait = await store.wait(line.id, name)
-        label = wait_label(name)
-        called = label if labels.count(label) <= 1 else name
-        tool = _tool(name)
-        unknown = f"/{LOOK}" in name and label == ASK
+    for wait in await waits_of(store, line):
+        unknown = f"/{LOOK}" in wait.name and wait.label == ASK
         items.append(
             Item(
                 kind="unknown" if unknown else "wait",
                 session=line.id,
-                what=f"what became of {tool}: it was interrupted" if unknown else _asked(label, tool),
+                what=f"what became of {wait.tool}: it was interrupted" if unknown else _asked(wait.label, wait.tool),
                 since=line.updated,
-                answer=hint(path, "resolve", line.id, called, _ANSWERS if unknown else "JSON"),
-                wait=name,
-                tool=tool,
-                deadline=None if wait is None else wait.deadline,
+                answer=hint(path, *wait.answer, _ANSWERS if unknown else "JSON"),
+                wait=wait.name,
+                tool=wait.tool,
+                deadline=wait.deadline,
             )
         )
     return items
-
-
-def _tool(name: str) -> str | None:
-    """The tool below whose call a wait stands."""
-    key = keys.parse(name)
-    if key is None or not key.call:
-        return None
-    return name.split("/")[3 if key.nested else 2].partition(".")[2] or None
 
 
 def _asked(label: str, tool: str | None) -> str:

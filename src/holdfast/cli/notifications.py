@@ -76,7 +76,7 @@ async def _list(path: Path, session: str | None, state: str | None, limit: int, 
     from holdfast.cli.terminal import stdout  # noqa: PLC0415
 
     async with looking(path) as runtime:
-        journal = None if session is None else (await find_session(runtime.store, session)).id
+        journal = None if session is None else (await find_session(runtime.store, session, others=True)).id
         # The store refuses a word that is no state.
         found = await read_notifications(runtime.store, journal, cast("NotificationState | None", state), limit)
         now = runtime.store.clock.read().wall

@@ -148,6 +148,25 @@ def cancel(
 
 
 @app.command()
+def transfer(
+    context: typer.Context,
+    id: ProcessArgument,
+    session: Annotated[
+        str, typer.Argument(metavar="SESSION", help="The session that is told when it ends.", show_default=False)
+    ],
+    *,
+    store: StoreOption = DEFAULT_STORE,
+) -> None:
+    """Let a process work for another session: that one is told when it ends.
+
+    Exit code 0 when that will be so, 1 when it came too late.
+    """
+    from holdfast.cli import processlist  # noqa: PLC0415
+
+    _finish(processlist.transferred(_before(context, "store", store), id, session))
+
+
+@app.command()
 def abandon(
     context: typer.Context, id: ProcessArgument, *, reason: ReasonOption = "", store: StoreOption = DEFAULT_STORE
 ) -> None:

@@ -207,6 +207,21 @@ async def cancelled(path: Path, given: str, reason: str) -> int:
     return _told(id, line, asked, "cancelled")
 
 
+async def transferred(path: Path, given: str, session: str) -> int:
+    """Give a process to another session; carried out here if nobody runs it."""
+    async with looking(path) as runtime:
+        id = await find_process(runtime.store, given)
+        asked = await runtime.processes.transfer(id, session)
+        if asked != "too_late":
+            await runtime.processes.settle(id)
+        line = await runtime.processes.line(id)
+    if asked == "too_late":
+        stdout().line(f"too late: {id} had ended ({line.status})")
+        return FAILED
+    stdout().line(f"{id} works for {one_line(session, 160)}")
+    return 0
+
+
 async def abandoned(path: Path, given: str, reason: str) -> int:
     """Give a process up; carried out here if nobody runs it."""
     async with looking(path) as runtime:

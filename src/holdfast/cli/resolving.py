@@ -11,6 +11,7 @@ from holdfast.cli.following import hint
 from holdfast.cli.listing import read_line
 from holdfast.cli.sessions import approval_in, find, looking, wait_label
 from holdfast.cli.terminal import stderr, stdout
+from holdfast.processes.ids import is_process_journal
 from holdfast.store.tokens import is_token
 from holdfast.tasks import is_task_id
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from holdfast.runtime.runtime import Runtime
-    from holdfast.store import Settlement
+    from holdfast.store import Journal, Settlement
 
 
 async def resolve(path: Path, given: Sequence[str], error: str | None, as_json: bool) -> int:  # noqa: FBT001
@@ -40,10 +41,14 @@ async def resolve(path: Path, given: Sequence[str], error: str | None, as_json: 
         return FAILED
     stdout().line(f"answered {label!r} of {journal}")
     if line.pid is None:
-        stderr().line(
-            f"go on with: {hint(path, 'resume', (found.session if is_task_id(journal) else None) or journal)}"
-        )
+        stderr().line(f"go on with: {_go_on(path, found)}")
     return 0
+
+
+def _go_on(path: Path, found: Journal) -> str:
+    if is_process_journal(found.id):
+        return hint(path, "processes", "work", "MODULE")
+    return hint(path, "resume", (found.session if is_task_id(found.id) else None) or found.id)
 
 
 def _told(settlement: Settlement) -> dict[str, Any]:
@@ -69,7 +74,7 @@ def _read(given: Sequence[str], error: str | None) -> tuple[list[str], Any]:
 
 
 async def _key_of(runtime: Runtime, given: str, name: str) -> str:
-    session = (await find(runtime.store, given)).id
+    session = (await find(runtime.store, given, others=True)).id
     return runtime.wait_token(session, await _named_wait(runtime, session, name))
 
 

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import secrets
+import shlex
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
-from holdfast.cli.failures import CallInvalid, SessionAmbiguous, SessionUnknown, StoreMissing
+from holdfast.cli.failures import CallInvalid, NotASession, SessionAmbiguous, SessionUnknown, StoreMissing
 from holdfast.errors import JournalMissing
 from holdfast.policy.approvals import MARK
+from holdfast.processes.ids import id_of, is_process_journal
 from holdfast.records import Admitted
 from holdfast.runtime import Runtime
 from holdfast.runtime.reading import read_conversation, read_records
 from holdfast.store import open_store
+from holdfast.tasks import is_task_id
+from holdfast.triggers.definition import PREFIX, is_trigger_id
 from holdfast.turns import keys
 from holdfast.turns.conversation import Said, deadline_wait, input_of
 from holdfast.turns.programs import is_pause
@@ -50,14 +54,20 @@ async def looking(path: Path) -> AsyncGenerator[Runtime]:
         yield runtime
 
 
-async def find(store: Store, given: str) -> Target:
-    """What `given` names: a session, or `session/t3`; the id may be cut short where that is unambiguous."""
+async def find(store: Store, given: str, *, others: bool = False) -> Target:
+    """What `given` names: a session, or `session/t3`; the id may be cut short where that is unambiguous.
+
+    With `others`, also background calls, durable functions and triggers, by the ids of their journals.
+    """
     splits = list(_splits(given))
     for id, turn in splits:
         try:
-            return Target(await store.journal(id), turn)
+            found = await store.journal(id)
         except JournalMissing:
             continue
+        if not others:
+            _require_session(id)
+        return Target(found, turn)
     lines = await all_sessions(store)
     for id, turn in splits:
         found = [line for line in lines if line.id.startswith(id)]
@@ -68,9 +78,18 @@ async def find(store: Store, given: str) -> Target:
     raise SessionUnknown(given)
 
 
-async def find_session(store: Store, given: str) -> Journal:
+def _require_session(id: str) -> None:
+    if is_task_id(id):
+        raise NotASession(id, "a background call", f"holdfast tasks {id}")
+    if is_process_journal(id):
+        raise NotASession(id, "a durable function", f"holdfast processes {shlex.quote(id_of(id))}")
+    if is_trigger_id(id):
+        raise NotASession(id, "a trigger", f"holdfast triggers {id.removeprefix(PREFIX)}")
+
+
+async def find_session(store: Store, given: str, *, others: bool = False) -> Journal:
     """The session that `given` names; a turn can't be meant."""
-    found = await find(store, given)
+    found = await find(store, given, others=others)
     if found.turn is not None:
         message = f"{given!r} names a turn; the id of a session is wanted: {found.id}"
         raise CallInvalid(message)

@@ -66,6 +66,7 @@ from holdfast.errors.journals import (
     KeyConflict,
     LeaseHeld,
     RecordUnreadable,
+    SiblingBegun,
 )
 from holdfast.errors.memory import MemoryConflict, MemoryCorrupt, MemoryFull
 from holdfast.errors.models import (
@@ -94,6 +95,7 @@ from holdfast.errors.processes import (
 )
 from holdfast.errors.programs import (
     AnswerRefused,
+    ModeUnavailable,
     ProgramDiverged,
     ProgramOver,
     ProgramsUnavailable,
@@ -215,6 +217,7 @@ __all__ = [
     "MemoryConflict",
     "MemoryCorrupt",
     "MemoryFull",
+    "ModeUnavailable",
     "ModelError",
     "ModelUnknown",
     "NoneSucceeded",
@@ -261,6 +264,7 @@ __all__ = [
     "SecretTooShort",
     "SecretUnavailable",
     "SecretUnknown",
+    "SiblingBegun",
     "StoreBusy",
     "StoreClosed",
     "StoreDamaged",

@@ -40,6 +40,18 @@ class JournalPruned(JournalMissing):
         """Whether it was begun with the very input that was offered now."""
 
 
+class SiblingBegun(StoreError):
+    """A journal with the same role for the same session was begun since somebody looked; nothing was written."""
+
+    def __init__(self, journal: str, youngest: str) -> None:
+        super().__init__(
+            f"{journal!r} was not begun: {youngest!r} is the youngest now; look at what is left, and begin it then"
+        )
+        self.journal = journal
+        self.youngest = youngest
+        """The one that was begun last."""
+
+
 class JournalInUse(UsageError):
     """The journal can't be pruned now: it is not over, or something still needs it."""
 

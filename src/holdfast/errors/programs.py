@@ -14,6 +14,20 @@ class ProgramsUnavailable(UsageError):
         self.next_step = next_step
 
 
+class ModeUnavailable(UsageError):
+    """A turn that began in a mode in which its agent, which has another one now, can't go on. It waits as it is."""
+
+    def __init__(self, turn: str, agent: str, mode: str, reason: str) -> None:
+        super().__init__(
+            f"the turn {turn!r} began with mode={mode!r} and goes on in it, but {agent!r} can't: {reason}. "
+            "Let the agent have what it had, or cancel the turn"
+        )
+        self.turn = turn
+        self.agent = agent
+        self.mode = mode
+        self.reason = reason
+
+
 class WorkerFailed(WorldError):
     """The worker for a program did not come up. Nothing of the program was run."""
 

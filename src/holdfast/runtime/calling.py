@@ -20,7 +20,7 @@ from holdfast.turns import Results, keys
 from holdfast.turns.programs import PROGRAM
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Container, Iterator, Mapping
 
     from holdfast.effects.performer import Performer
     from holdfast.messages import ToolCall
@@ -57,6 +57,7 @@ class Calling:
         *,
         handing: Handing | None = None,
         programs: Programs | None = None,
+        reads: Container[str] = (),
     ) -> None:
         self.handed = False
         """The session was handed over: nothing more is done here."""
@@ -67,6 +68,8 @@ class Calling:
         self._deferring = deferring
         self._handing = handing
         self._programs = programs
+        self._reads = reads
+        """Tools that only read, also those that only programs see."""
         self._run = performer.run
         self._loop = asyncio.get_running_loop()
 
@@ -191,7 +194,7 @@ class Calling:
             if ordinal in turn.results or has_outcome(past, key):
                 continue
             if self._is_program(call) or is_program(past, key):
-                left = list(left_in_program(past, key, known, now))
+                left = list(left_in_program(past, key, known, now, reads=self._reads))
                 yield from left
                 if key not in known and (first or left):
                     unknown = unknown_in(left, key)

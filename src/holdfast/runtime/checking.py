@@ -218,9 +218,9 @@ class _Nobody:
     async def steering(self) -> list[tuple[Admitted, UserMessage]]:
         return []
 
-    def knows(self, agent: str) -> bool:  # noqa: ARG002
+    def mode_of(self, agent: str) -> str | None:  # noqa: ARG002
         """Nobody hands anything over."""
-        return False
+        return None
 
     async def boundary(self) -> None:
         """It may always go on: nothing is performed."""

@@ -9,11 +9,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from weakref import WeakValueDictionary
 
 import msgspec
 
+from holdfast.crashpoints import crash_point
 from holdfast.errors import (
     AgentUnknown,
     BlobCorrupt,
@@ -25,6 +26,7 @@ from holdfast.errors import (
     KeyConflict,
     RecordUnreadable,
     RuntimeStopped,
+    SiblingBegun,
 )
 from holdfast.hands.agents import WAIT, Child, SubAgentRefused
 from holdfast.messages import Text, Usage
@@ -132,7 +134,8 @@ class Children:
                 self._runtime.gate_changed(found.session)  # it may have been left alone until now
             else:
                 with suppress(KeyConflict):  # a process that was fenced off has begun it
-                    await self._begin(order)
+                    while not await self._begin(order):
+                        pass  # somebody else got what was left, or a part of it
                 found = Child(order.child, FIRST, order.agent)
             return found
 
@@ -143,16 +146,28 @@ class Children:
             return None
         return None if receipt is None else Child(order.child, receipt.input, order.agent)
 
-    async def _begin(self, order: Order) -> None:
+    async def _begin(self, order: Order) -> bool:
+        """Whether it was begun: its share was reckoned from all that is promised, and no other process promised more.
+
+        Within this process they come one after the other; a call in the background may be another one's.
+        """
         await self._store.mark()  # the reply that asks for this is in the journal of the parent, or this is not begun
+        youngest = await self._store.youngest(ROLE, order.session)
         said = Said((Text(order.prompt),), deadline_ms=self._span(order), mandate=await self._mandate(order))
+        crash_point("delegate.reckoned")
         try:
-            await self._runtime.accept(order.child, order.agent, said, KEY)
+            await self._accept(order, said, youngest)
+        except SiblingBegun:
+            return False
+        return True
+
+    async def _accept(self, order: Order, said: Said, youngest: str) -> None:
+        try:
+            await self._runtime.accept(order.child, order.agent, said, KEY, youngest=youngest)
         except RuntimeStopped:  # whoever opens the store next goes on with both
             body = msgspec.to_builtins(said)
-            await self._store.accept_into(
-                order.child, "session", order.agent, body, key=KEY, role=ROLE, session=order.session
-            )
+            opening: dict[str, Any] = {"key": KEY, "role": ROLE, "session": order.session, "youngest": youngest}
+            await self._store.accept_into(order.child, "session", order.agent, body, **opening)
 
     def _span(self, order: Order) -> int | None:
         """How long it may take: until the deadline of its parent, or for its own span, if that is shorter."""

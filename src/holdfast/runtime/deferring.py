@@ -1,8 +1,9 @@
 """Calls whose result is given later, from outside: their keys, how far they are, and what was answered.
 
 A deferral is a wait that belongs to one call. It is opened, durably, before the tool gets its key: whoever has the key
-can answer it from then on, and it is the same key when the call is performed again. When the tool has returned, that is
-recorded too, and the tool is not called again, whatever it says about repetition.
+can answer it from then on, and it is the same key when the call is performed again. With it stands the intent of the
+call, also of one that is safe to repeat: somebody outside may act on it, and it must not end without an outcome. When
+the tool has returned, that is recorded too, and the tool is not called again, whatever it says about repetition.
 """
 
 from __future__ import annotations
@@ -24,10 +25,12 @@ from holdfast.tools.deferral import NO_DEFAULT, Deferred
 from holdfast.turns.keys import DEFERRAL, RETURNED
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from datetime import timedelta
 
     from holdfast.effects.performer import Performer
     from holdfast.runtime.awaiting import Waits
+    from holdfast.runtime.invoking import Call
     from holdfast.runtime.recording import Recorder
     from holdfast.store.contract import Wait
 
@@ -57,6 +60,8 @@ class Deferring:
         self._recorder = recorder
         self._opened: set[str] = set()
         """Calls that were deferred here and have no answer yet."""
+        self.calls: dict[str, Call] = {}
+        """Calls whose tools run here now, and may defer them."""
         self._defaults: dict[str, bytes | None] = {}
         """Calls whose tool has returned here, with the value for when nobody answers."""
 
@@ -68,7 +73,8 @@ class Deferring:
         below, known = _names(key)
         self._performer.check_running()
         if key not in self._opened and self._performer.recorded(below) is None:
-            self._recorder.submit([Intended(at=self._performer.now(), key=below, ask=_ask(known))])
+            deferral = Intended(at=self._performer.now(), key=below, ask=_ask(known))
+            self._recorder.submit([*self._intent(key), deferral])
         self._opened.add(key)
         crash_point("defer.before_open")
         wait = await self._around.open_wait(known, due, kind=KIND)
@@ -79,6 +85,12 @@ class Deferring:
     def opened(self, key: str) -> bool:
         """Whether the call was deferred here."""
         return key in self._opened
+
+    def _intent(self, key: str) -> Iterator[Intended]:
+        call = self.calls.get(key)
+        if call is not None and not call.intended:
+            call.intended = True
+            yield self._performer.intention(key, call.ask)
 
     def begun(self, key: str) -> bool:
         """Whether the call was deferred, here or before; it may have been interrupted since."""

@@ -261,7 +261,12 @@ class SessionDrive:
         admitted, message = await self._admit(waiting, waiting.run)
         due = waiting.deadline(self._agent)
         started = Started(
-            at=self._ledger.now(), run=waiting.run, code=self._agent.version, by=self._around.me, deadline=due
+            at=self._ledger.now(),
+            run=waiting.run,
+            code=self._agent.version,
+            by=self._around.me,
+            deadline=due,
+            mode=self._agent.mode,
         )
         turn = conversation.opening(started)
         turn.said = (message,)
@@ -539,8 +544,9 @@ class SessionDrive:
         turn.pinned |= {message.id for record, message in admitted if record.input in pinned}
         return admitted
 
-    def knows(self, agent: str) -> bool:
-        return agent_under(self._around.agents.get(agent), self._mandate, self._around.agents) is not None
+    def mode_of(self, agent: str) -> str | None:
+        found = agent_under(self._around.agents.get(agent), self._mandate, self._around.agents)
+        return None if found is None else found.mode
 
     async def boundary(self) -> None:
         if self._stopping:

@@ -29,11 +29,13 @@ class HandedOver(Exception):
 class Handing:
     """Hands the session over, on behalf of one agent in one turn."""
 
-    def __init__(self, agent: Agent, turn: OpenTurn, performer: Performer, knows: Callable[[str], bool]) -> None:
+    def __init__(
+        self, agent: Agent, turn: OpenTurn, performer: Performer, mode_of: Callable[[str], str | None]
+    ) -> None:
         self._agent = agent
         self._turn = turn
         self._performer = performer
-        self._knows = knows
+        self._mode_of = mode_of
 
     def refusal(self, call: Call) -> ErrorInfo | None:
         """Why the session does not go to whom a call would give it."""
@@ -43,7 +45,7 @@ class Handing:
             said = f"this turn was handed over {turn.handoffs} times already (Limits.handoffs); answer it yourself"
         elif to in above:
             said = f"{to!r} waits for the answer to this ({' > '.join(above)}); answer it yourself"
-        elif not self._knows(to):
+        elif self._mode_of(to) is None:
             said = f"no agent {to!r} is known here; go on without it"
         else:
             return None
@@ -62,6 +64,7 @@ class Handing:
             reason=self._performer.redactor.text(str(arguments.get("reason", "")))[:REASON],
             untrusted=taint.untrusted_input,
             private=taint.private_data,
+            mode=self._mode_of(_to(call)),
         )
 
 

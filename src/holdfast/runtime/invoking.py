@@ -207,9 +207,14 @@ class Invoker:
         begun = self._loop.time()
         crash_point("tool.before_run")
         running = self._attempts(tool, bound, context, place)
-        if budget is None or spill is None:
-            return await self._settled(prepared, begun, running)
-        return await self._in_time(Work(prepared, context, place, asyncio.ensure_future(running), begun), budget, spill)
+        self._deferring.calls[prepared.key] = prepared
+        try:
+            if budget is None or spill is None:
+                return await self._settled(prepared, begun, running)
+            work = Work(prepared, context, place, asyncio.ensure_future(running), begun)
+            return await self._in_time(work, budget, spill)
+        finally:
+            self._deferring.calls.pop(prepared.key, None)
 
     async def _in_time(self, work: Work, budget: float, spill: Spill) -> Outcome:
         """How a call ends that goes on in the background when it takes longer than its budget."""

@@ -32,6 +32,7 @@ from holdfast.runtime.compacting import Compacting
 from holdfast.runtime.deferring import Deferring
 from holdfast.runtime.handing import HandedOver, Handing
 from holdfast.runtime.hooking import Hooked
+from holdfast.runtime.modes import require_mode
 from holdfast.runtime.programs import Means, Programs
 from holdfast.runtime.recording import BEHIND, Recorder
 from holdfast.runtime.spending import spent_by
@@ -91,6 +92,9 @@ class TurnRun:
         strict: bool = False,
         until: int = 0,
     ) -> None:
+        self._other_mode = agent is not None and turn.mode not in {None, agent.mode}
+        """Whether the agent was made for another mode than that in which the turn began."""
+        agent = None if agent is None else agent.working(turn.mode)
         if agent is not None and turn.mandate is not None:
             agent = agent.narrowed(limits=limited(agent.limits, turn.mandate))
         self.session = around.session
@@ -145,8 +149,9 @@ class TurnRun:
             self._recorder,
             self._carrying,
             self._deferring,
-            handing=None if agent is None else Handing(agent, turn, self.performer, around.knows),
+            handing=None if agent is None else Handing(agent, turn, self.performer, around.mode_of),
             programs=self._programs,
+            reads={name for name, tool in agent.tools.items() if tool.read_only} if self._programs and agent else (),
         )
 
     def _authoriser(self, around: Surroundings, agent: Agent | None) -> Authorising | None:
@@ -172,6 +177,8 @@ class TurnRun:
         Raises `Park` when it has to wait for somebody, `HandedOver` when another agent is to go on with it.
         """
         turn, asking, budgeting = self._turn, self._asking, self._budgeting
+        if self._other_mode and self._agent is not None and not self._strict:
+            require_mode(self.run, self._agent)
         denied = await self._begun(turn)
         if denied is not None:
             return denied

@@ -168,15 +168,16 @@ class Processes:
         except JournalPruned as error:
             if error.same:
                 return id  # it has run, and does not run again
-            raise self._conflict(id, made) from None
+            raise self._conflict(id, made, session) from None
         except (KeyConflict, JournalConflict):
-            raise self._conflict(id, made) from None
+            raise self._conflict(id, made, session) from None
         if receipt.fresh and self.engine is not None:
             self.engine.begin_task(journal, ProcessDrive(self._around, self, journal))
         return id
 
-    def _conflict(self, id: str, made: Registration) -> ProcessConflict:
-        return ProcessConflict(id, f"{made.name}({msgspec.json.encode(made.arguments).decode()[:200]})")
+    def _conflict(self, id: str, made: Registration, session: str | None) -> ProcessConflict:
+        working = "" if session is None else f" for the session {session!r}"
+        return ProcessConflict(id, f"{made.name}({msgspec.json.encode(made.arguments).decode()[:200]}){working}")
 
     def drive_of(self, work: Work | str, only: str | None) -> ProcessDrive | None:
         """What drives a process here, if its function is known or somebody asked for it."""
@@ -349,11 +350,11 @@ class Processes:
         said = {"abandon": True, "reason": check_text("reason", reason), "by": check_text("by", by, 200)}
         return await self._request(id, ABANDON, said)
 
-    async def transfer(self, id: str, session: str) -> None:
-        """Let a process work for another session: that one is told when it ends."""
+    async def transfer(self, id: str, session: str) -> str:
+        """Let a process work for another session: that one is told when it ends. After its end that is too late."""
         await self._store.journal(check_id("session", session))
         key = f"{TRANSFER}{secrets.token_hex(8)}"
-        await self._request(id, key, {"session": session})
+        return await self._request(id, key, {"session": session})
 
     async def _request(self, id: str, key: str, said: dict[str, Any]) -> str:
         journal = journal_of(id)

@@ -34,7 +34,7 @@ class Desk(Protocol):
     async def send_signal(self, id: str, name: str, value: object, key: str | None = None) -> Signalled: ...
     async def request_cancel(self, id: str, reason: str) -> str: ...
     async def settle_outside(self, id: str, told: dict[str, Any]) -> bool: ...
-    async def transfer(self, id: str, session: str) -> None: ...
+    async def transfer(self, id: str, session: str) -> str: ...
 
 
 class Process:
@@ -106,9 +106,9 @@ class Process:
         """The same, for one that failed there."""
         return await self._desk.settle_outside(self.id, {"error": message})
 
-    async def transfer(self, session: str) -> None:
-        """Let it work for another session: that one is told when it ends."""
-        await self._desk.transfer(self.id, session)
+    async def transfer(self, session: str) -> Requested:
+        """Let it work for another session: that one is told when it ends. After its end that is too late."""
+        return cast("Requested", await self._desk.transfer(self.id, session))
 
     def events(self, after: int = 0) -> AsyncGenerator[ProcessEvent]:
         """What happens in it, from its beginning or from a cursor (`seq`), until it has ended."""

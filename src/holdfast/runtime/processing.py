@@ -34,6 +34,7 @@ from holdfast.records import (
 )
 from holdfast.runtime.process_journal import ProcessJournal, read_process
 from holdfast.runtime.process_run import ProcessRun
+from holdfast.runtime.seeking import value_of
 from holdfast.spawning import let_go, spawn, unwound
 from holdfast.store import Notify
 
@@ -72,6 +73,8 @@ class ProcessDrive:
         self._abandoned: Admitted | None = None
         """The request to give it up, if there is one."""
         self._transferred: set[int] = set()
+        self._ending = False
+        """Its end is being recorded: whoever it is given to from here on is told afterwards."""
         self._ledger: ProcessJournal
 
     def notify(self, wakes: int = 0) -> None:  # noqa: ARG002  whatever came, it is looked at
@@ -109,6 +112,7 @@ class ProcessDrive:
         self._state = await read_process(self._store, self.session)
         made = self._state.registration
         if self._state.over or made is None:
+            await self._tell_late(lease)
             await self._after_end()
             await self._acknowledge(told)
             self._seen = lease.wakes
@@ -197,7 +201,7 @@ class ProcessDrive:
                 self._stop = _admitted(found, self._ledger.now())
             elif found.key == ABANDON and self._abandoned is None:
                 self._abandoned = _admitted(found, self._ledger.now())
-            elif found.key.startswith(TRANSFER) and found.input not in self._transferred:
+            elif found.key.startswith(TRANSFER) and found.input not in self._transferred and not self._ending:
                 self._transferred.add(found.input)
                 self._append([_admitted(found, self._ledger.now())])
         if self._stop is not None and not self._stopped.done():
@@ -358,7 +362,9 @@ class ProcessDrive:
         """Record how it ended and tell those who wait for that, in one commit."""
         name = run_of(self._state.attempt)
         end = Ended(at=self._ledger.now(), run=name, status=status, error=error, **(ended or {}))
+        await self._look_while_working()  # whoever it was given to is told of its end
         records: list[Record] = [*first, *self._ledger.left_over(name)]
+        self._ending = True
         crash_point("process.before_end")
         if run is None:
             _, durable = self._ledger.append([*records, end], notify=self._notices(end, said))
@@ -377,12 +383,31 @@ class ProcessDrive:
             notices.append(Notify(made.parent, "child_ended", f"{id_of(self.session)} {status}", "", key=key))
         if self._state.session is not None:
             told = said.decode() if end.error is None else f"{end.error.kind}: {end.error.message}"
-            body = told if len(told) <= BODY else f"{told[:BODY]}\n... ({len(told):,} characters in all)"
-            title = f"The process {id_of(self.session)} ({self._state.name}) is {status}"
-            key = f"process/{id_of(self.session)}"
-            source = self.session
-            notices.append(Notify(self._state.session, f"process_{status}", title, body, source=source, key=key))
+            notices.append(self._notice(self._state.session, status, told))
         return notices
+
+    def _notice(self, session: str, status: str, told: str) -> Notify:
+        """What a session is told that it works for."""
+        body = told if len(told) <= BODY else f"{told[:BODY]}\n... ({len(told):,} characters in all)"
+        title = f"The process {id_of(self.session)} ({self._state.name}) is {status}"
+        key = f"process/{id_of(self.session)}"
+        return Notify(session, f"process_{status}", title, body, source=self.session, key=key)
+
+    async def _tell_late(self, lease: Lease) -> None:
+        """Tell sessions that it was given to in the very moment in which it ended."""
+        late = [found for found in await self._store.pending(self.session) if found.key.startswith(TRANSFER)]
+        if not late or not self._state.over:
+            return
+        state, error = self._state, self._state.error
+        said = await value_of(self._store, state) if error is None else None
+        told = encode_value(said).decode() if error is None else f"{error.kind}: {error.message}"
+        ledger = ProcessJournal(self._store, lease, self._around.watch.touch)
+        ledger.begin(state)
+        for found in late:
+            admitted = _admitted(found, ledger.now())
+            state.add(admitted)
+            _, durable = ledger.append([admitted], notify=[self._notice(state.session or "", state.status, told)])
+            await durable
 
     async def _after_end(self) -> None:
         """Ask children to end that are to end with it; whoever drives it next does so again, if this is interrupted."""

@@ -322,14 +322,16 @@ class Runtime:
             turn = await asked.send(prompt, key=key, deadline=deadline)
             return await turn.outcome_told(expected)
 
-    async def accept(self, session: str, agent: str, said: Said, key: str | None) -> Receipt:
+    async def accept(
+        self, session: str, agent: str, said: Said, key: str | None, *, youngest: str | None = None
+    ) -> Receipt:
         """Take an input in, durably, and see to it that it is driven."""
         if self._closed:
             raise RuntimeStopped
         if key is not None and check_id("key", key).startswith(RESERVED):
             raise InvalidId("key", key, f"keys that begin with {RESERVED!r} are Holdfast's own")
         async with self.gate.keeping(session, agent, key):
-            return await self._accept(session, agent, said, key)
+            return await self._accept(session, agent, said, key, youngest)
 
     async def holder(self, session: str, agent: str) -> str:
         """Who has a session that was opened with `agent`: that one, or whoever has taken it over since."""
@@ -341,7 +343,7 @@ class Runtime:
         except JournalMissing:
             return agent
 
-    async def _accept(self, session: str, agent: str, said: Said, key: str | None) -> Receipt:
+    async def _accept(self, session: str, agent: str, said: Said, key: str | None, youngest: str | None) -> Receipt:
         body = msgspec.to_builtins(said)
         holder = await self.holder(session, agent)
         terms = await self.gate.terms(holder)
@@ -360,6 +362,7 @@ class Runtime:
             role=None if said.mandate is None else ROLE,
             session=None if said.mandate is None else said.mandate.session,
             admission=admission_of(terms),
+            youngest=youngest,
         )
         # The drive of a session that rests begins at once: its lease is claimed in the same commit.
         begun = early and self._engine is not None and self._engine.begin_early(session)

@@ -23,15 +23,21 @@ def is_program(past: Past, key: str) -> bool:
     return any(_asked_by(name, key) for name in past.effects)
 
 
-def left_in_program(past: Past, key: str, known: Container[str], now: int) -> Iterator[Unknown | Cancelled]:
-    """Outcomes for what a program had begun in a process before this one and nobody can say the end of."""
+def left_in_program(
+    past: Past, key: str, known: Container[str], now: int, *, reads: Container[str] = ()
+) -> Iterator[Unknown | Cancelled]:
+    """Outcomes for what a program had begun in a process before this one and nobody can say the end of.
+
+    `reads` are the names of tools that only read: nothing could have taken effect.
+    """
     for name, found in past.effects.items():
         if not _asked_by(name, key) or found.outcome is not None or found.intent is None or name in known:
             continue
         call = _call_of(name, key)
         if call != name and (call in known or has_outcome(past, call)):
             continue  # what it asked or waited for was answered on the way to its end
-        if MARK in name or found.intent.ask.kind != "tool_call" or only_waits(past, name):
+        acts = found.intent.ask.kind == "tool_call" and found.intent.ask.target not in reads
+        if MARK in name or not acts or only_waits(past, name):
             yield Cancelled(at=now, key=name)  # a question that nobody has answered, a pause, a wait
         else:
             yield Unknown(at=now, key=name)
@@ -55,10 +61,15 @@ def stopped_program(  # noqa: PLR0913
 
 
 def unknown_in(left: Iterable[Unknown | Cancelled], key: str) -> list[str]:
-    """The calls of a program that may have taken effect, by what is left of it; also where only a deferral is known."""
+    """The calls of a program that may have taken effect, by what is left of it.
+
+    Of a call that was deferred by an older release only that may be known.
+    """
+    ended = {record.key: record for record in left}
     outside = f"/{keys.DEFERRAL}"
-    found = (record.key for record in left if isinstance(record, Unknown) or record.key.endswith(outside))
-    return list(dict.fromkeys(_call_of(name, key) for name in found))
+    found = (name for name, record in ended.items() if isinstance(record, Unknown) or name.endswith(outside))
+    calls = dict.fromkeys(_call_of(name, key) for name in found)
+    return [call for call in calls if not isinstance(ended.get(call), Cancelled)]
 
 
 def made_by(past: Past, key: str) -> list[str]:

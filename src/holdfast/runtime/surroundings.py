@@ -81,8 +81,8 @@ class Surroundings(Protocol):
         """Inputs that want to enter the running turn now."""
         ...
 
-    def knows(self, agent: str) -> bool:
-        """Whether an agent could have the session here."""
+    def mode_of(self, agent: str) -> str | None:
+        """The mode of an agent that could have the session here; None for one that could not."""
         ...
 
     async def boundary(self) -> None:

@@ -60,18 +60,26 @@ class InboxCalls(Calls):
         role: str | None = None,
         session: str | None = None,
         admission: Admission | None = None,
+        youngest: str | None = None,
     ) -> asyncio.Future[Receipt]:
         """Open the journal and take an input in, both or neither. Refused as `open_journal` and `accept` are.
 
         `refs` are blobs that the content speaks of; they stay as long as the journal does. `patient`: another command
-        follows at once.
+        follows at once. `youngest` is what `youngest` said before it was decided what to begin: `SiblingBegun` when
+        another journal of this role for this session was made since.
         """
         try:
             accept = self._accept(journal, content, key, opening(journal, kind, agent, role, session), admission)
             digests = tuple(blob.digest for blob in refs)
-            return self._submit(replace(accept, refs=digests, patient=patient))
+            return self._submit(replace(accept, refs=digests, patient=patient, youngest=youngest))
         except HoldfastError as refusal:
             return refused(refusal)
+
+    async def youngest(self, role: str, session: str) -> str:
+        """The journal of this role for this session that was made last; "" when there is none."""
+        check_id("role", role)
+        check_id("session", session)
+        return await self._backend.read(lambda reader: reader.youngest(role, session))
 
     def _accept(
         self, journal: str, content: object, key: str | None, made: OpenJournal | None, admission: Admission | None

@@ -332,6 +332,10 @@ class MemoryDisk(Forgetting):
             raise BlobCorrupt(digest)
         return None if found is None else found[1]
 
+    def youngest(self, role: str, session: str) -> str:
+        found = [row for row in self._journals.values() if (row.role, row.session) == (role, session)]
+        return max(found, key=lambda row: row.no).id if found else ""
+
     def journals(self, where: JournalFilter, limit: int) -> list[Journal]:
         fitting = (row for row in self._journals.values() if _matches(row, where) and not self._is_left_out(row, where))
         found = sorted(fitting, key=lambda row: (row.updated, row.id))

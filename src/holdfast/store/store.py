@@ -166,12 +166,13 @@ class Store(
         """Create a journal that goes on after record `at` of `parent`, with the kind of that one, and who had it there.
 
         Nothing is copied. The same fork again finds it as it is; anything else under its id is a `JournalConflict`, and
-        a record that the parent does not have is a `ForkPointMissing`.
+        a record that the parent does not have is a `ForkPointMissing`. The outcome with which the parent was handed
+        over and the record that says so are one fact: a fork at the first begins after both.
         """
         check_id("journal id", journal)
         check_id("journal id", parent)
         check_int("fork point", at, least=-MAX_INT)  # which records there are is known to the store
-        agent = await self._guarded(parent, lambda reader: _agent_at(reader, parent, at))
+        at, agent = await self._guarded(parent, lambda reader: _forked_at(reader, parent, at))
         return await self._submit(Fork(journal, parent, at, agent))
 
     def append(  # noqa: PLR0913
@@ -482,11 +483,17 @@ def _wait_names(given: Sequence[str]) -> tuple[str, ...]:
     return names
 
 
-def _agent_at(reader: Reader, journal: str, seq: int) -> str | None:
-    """Who had a journal at one of its records."""
-    found = reader.records(journal, max(reader.handed_at(journal, seq) - 1, 0), 1)
+def _forked_at(reader: Reader, journal: str, seq: int) -> tuple[int, str | None]:
+    """The record after which a fork begins that was asked for at one, and who had the journal there."""
+    last = reader.handed_at(journal, seq + 1)
+    if 1 < last == seq + 1:
+        outcome, handed = (entry.record for entry in reader.records(journal, seq - 1, 2))
+        if isinstance(handed, Handed) and getattr(outcome, "key", None) == handed.key:
+            return last, handed.agent
+        last = reader.handed_at(journal, seq)
+    found = reader.records(journal, max(last - 1, 0), 1)
     record = found[0].record if found else None
-    return record.agent if isinstance(record, Handed | Opened) else None
+    return seq, record.agent if isinstance(record, Handed | Opened) else None
 
 
 def _names(journals: Sequence[str]) -> list[str]:

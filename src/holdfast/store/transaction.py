@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from holdfast import records
 from holdfast.effects.envelope import segment
-from holdfast.errors import BlobMissing, HoldfastError, InputTaken, InvariantBroken, StoreBusy
+from holdfast.errors import BlobMissing, HoldfastError, InputTaken, InvariantBroken, SiblingBegun, StoreBusy
 from holdfast.records import Admitted, Blob, Ended, Handed, Opened, Parked, blobs_of, next_status, touches_lists
 from holdfast.store import admission, decisions
 from holdfast.store.attachments.changing import Attachments
@@ -243,6 +243,7 @@ class Transaction:
     def accept(self, asked: Accept) -> Receipt:
         if asked.opening is not None and self._rows.journal(asked.journal) is None:
             self.pruning.refuse(asked.journal, asked.opening, asked.digest)
+            self._check_youngest(asked, asked.opening)
             # A journal that is made here has an empty inbox: nothing but this can refuse the input.
             self._require_blobs(asked.refs)
         row = self._row(asked.journal) if asked.opening is None else self._opened(asked.opening)
@@ -262,6 +263,13 @@ class Transaction:
         self._rows.add_input(row, found)
         self._wake(row)
         return Receipt(row.id, row.inputs, asked.key, self._now.wall, head=row.head)
+
+    def _check_youngest(self, asked: Accept, opening: OpenJournal) -> None:
+        """What was decided for a journal that is made here still holds: no other one came in between."""
+        if asked.youngest is not None:
+            youngest = self._rows.youngest(opening.role or "", opening.session or "")
+            if youngest != asked.youngest:
+                raise SiblingBegun(asked.journal, youngest)
 
     def _require_blobs(self, digests: Sequence[str]) -> None:
         for digest in digests:

@@ -8,14 +8,14 @@ from typing import Any, Final, Literal, TypeAlias, cast
 
 import msgspec
 
-from holdfast.bounds import check_int
+from holdfast.bounds import MAX_INT, check_int
 from holdfast.effects.canonical import canonical, digest_of_bytes
 from holdfast.effects.canonical import check as check_json
 from holdfast.errors import InvalidArgument, RecordUnreadable
 from holdfast.errors.triggers import TriggerInvalid
 from holdfast.names import check_choice, check_id
 from holdfast.triggers import templates
-from holdfast.triggers.sources import SOURCES, Source, WatchSource
+from holdfast.triggers.sources import SOURCES, Source, WatchSource, span_ms
 
 PREFIX: Final = "trigger/"
 """What the ids of the journals of triggers begin with."""
@@ -39,7 +39,7 @@ class TriggerOptions(msgspec.Struct, frozen=True):
     """How much of what it started may be under way at once."""
     per_window: int | None = None
     """How often it starts something in `window`."""
-    window: timedelta = timedelta(minutes=1)
+    window: timedelta | float = timedelta(minutes=1)
     overflow: Overflow = "wait"
     """What becomes of an occurrence when that is reached: it waits for its turn, or is skipped."""
 
@@ -162,9 +162,7 @@ def terms_of(options: object) -> Terms:
         check_int("concurrency", options.concurrency, least=1, most=MOST_AT_ONCE)
     if options.per_window is not None:
         check_int("per_window", options.per_window, least=1, most=MOST_PER_WINDOW)
-    if not isinstance(options.window, timedelta):  # pyright: ignore[reportUnnecessaryIsInstance]  # callers may be untyped
-        raise InvalidArgument("window", options.window, "a timedelta")
-    window = check_int("window in milliseconds", options.window // timedelta(milliseconds=1), least=1)
+    window = span_ms("window", options.window, 1, MAX_INT)
     owner = check_id("owner", options.owner)
     return Terms(owner, options.concurrency, options.per_window, window, options.overflow)
 

@@ -113,7 +113,7 @@ def cron(
     *,
     tz: str = "UTC",
     misfire: Misfire = "once",
-    grace: timedelta = GRACE,
+    grace: timedelta | float = GRACE,
     catch_up: int = CATCH_UP,
 ) -> CronSource:
     """At the minutes of a cron expression, in a time zone.
@@ -125,18 +125,18 @@ def cron(
     expressions.parse(expression)
     zone(tz)
     _check_misfire(misfire, catch_up)
-    grace_ms = _ms("grace", grace, 0)
+    grace_ms = span_ms("grace", grace, 0)
     return CronSource(
         expression=" ".join(expression.split()), tz=tz, misfire=misfire, grace_ms=grace_ms, catch_up=catch_up
     )
 
 
 def interval(
-    every: timedelta,
+    every: timedelta | float,
     *,
     anchor: datetime | None = None,
     misfire: Misfire = "once",
-    grace: timedelta = GRACE,
+    grace: timedelta | float = GRACE,
     catch_up: int = CATCH_UP,
 ) -> IntervalSource:
     """Every so often, counted from `anchor` or from when the trigger was declared: the first time one period later."""
@@ -144,10 +144,10 @@ def interval(
     if anchor is not None and (not isinstance(anchor, datetime) or anchor.tzinfo is None):  # pyright: ignore[reportUnnecessaryIsInstance]  # callers may be untyped
         raise ScheduleInvalid(anchor, "an anchor is a datetime that has a time zone")
     return IntervalSource(
-        every_ms=_ms("interval", every, SHORTEST_MS),
+        every_ms=span_ms("interval", every, SHORTEST_MS),
         anchor=None if anchor is None else to_wall(anchor),
         misfire=misfire,
-        grace_ms=_ms("grace", grace, 0),
+        grace_ms=span_ms("grace", grace, 0),
         catch_up=catch_up,
     )
 
@@ -155,8 +155,8 @@ def interval(
 def watch(
     pattern: str,
     *,
-    settle: timedelta = timedelta(seconds=1),
-    poll: timedelta = timedelta(seconds=1),
+    settle: timedelta | float = timedelta(seconds=1),
+    poll: timedelta | float = timedelta(seconds=1),
     most: int = MOST_FILES,
     identity: Identity = "stat",
 ) -> WatchSource:
@@ -170,8 +170,8 @@ def watch(
     return WatchSource(
         folder=folder,
         pattern=rest,
-        settle_ms=_ms("settle", settle, 0),
-        poll_ms=_ms("poll", poll, 10),
+        settle_ms=span_ms("settle", settle, 0),
+        poll_ms=span_ms("poll", poll, 10),
         most=check_int("most", most, least=1, most=100_000),
         identity=identity,
     )
@@ -181,7 +181,7 @@ def webhook(
     scheme: Scheme,
     *,
     secret: str | None = None,
-    tolerance: timedelta = TOLERANCE,
+    tolerance: timedelta | float = TOLERANCE,
     signature_header: str = "",
     id_header: str = "",
 ) -> WebhookSource:
@@ -201,7 +201,7 @@ def webhook(
     return WebhookSource(
         scheme=scheme,
         secret=place,
-        tolerance_ms=_ms("tolerance", tolerance, 1_000),
+        tolerance_ms=span_ms("tolerance", tolerance, 1_000),
         signature_header=check_string("header", signature_header).lower(),
         id_header=check_string("header", id_header).lower(),
     )
@@ -217,10 +217,19 @@ def _check_misfire(misfire: object, catch_up: object) -> None:
     check_int("catch_up", catch_up, least=1, most=MOST_CATCH_UP)
 
 
-def _ms(what: str, span: object, least: int) -> int:
-    if not isinstance(span, timedelta):
-        raise InvalidArgument(what, span, "a timedelta")
-    return check_int(f"{what} in milliseconds", span // timedelta(milliseconds=1), least=least, most=LONGEST_MS)
+def span_ms(what: str, span: object, least: int, most: int = LONGEST_MS) -> int:
+    """A span of time in milliseconds; seconds where it is a number."""
+    try:
+        whole = span if isinstance(span, timedelta) else timedelta(seconds=_number(span))
+    except (TypeError, ValueError, OverflowError):
+        raise InvalidArgument(what, span, "a timedelta or a number of seconds") from None
+    return check_int(f"{what} in milliseconds", whole // timedelta(milliseconds=1), least=least, most=most)
+
+
+def _number(given: object) -> float:
+    if isinstance(given, bool) or not isinstance(given, int | float):
+        raise TypeError(given)
+    return given
 
 
 def _split(pattern: str) -> tuple[str, str]:

@@ -163,6 +163,8 @@ class OpenTurn:
     """How often the turn was handed over. What is recorded here comes after the last time."""
     taint: Taint = CLEAN
     """What agents had taken in that have handed the session over."""
+    mode: str | None = None
+    """How its model works: as it did when the agent that has it began. None: nobody knows."""
 
 
 class Conversation:
@@ -260,6 +262,7 @@ class Conversation:
             noticed=self._noticed,
             variables=self.variables,
             taint=self.taint,
+            mode=record.mode,
         )
 
     @property
@@ -341,6 +344,7 @@ class Conversation:
             handoffs=turn.handoffs + 1,
             taint=self.taint,
             variables=self.variables,
+            mode=record.mode,
         )
 
     # ---- what came of it ----

@@ -84,16 +84,25 @@ class AttachmentCalls(Calls):
         if dry_run:
             return await self._backend.read(lambda reader: _would_collect(reader, before, without_roots))
         collected = Collected()
-        while True:
-            some = await self._submit(CollectBlobs(before, without_roots))
-            collected += some
-            if some.blobs < BATCH:
-                return collected
+        found = await self._some_unused(before, "", without_roots=without_roots)
+        while found:
+            collected += await self._submit(CollectBlobs(before, found, without_roots))
+            found = await self._some_unused(before, found[-1], without_roots=without_roots)
+        return collected
+
+    async def _some_unused(self, before: int, after: str, *, without_roots: bool) -> tuple[str, ...]:
+        """Blobs behind a digest that could be collected: looked for here, where nobody waits for the writer."""
+
+        def look(reader: Reader) -> tuple[str, ...]:
+            check_collection(reader.attachments.grounds(), without_roots=without_roots)
+            return tuple(digest for digest, _ in reader.attachments.unused(before, after=after, limit=BATCH))
+
+        return await self._backend.read(look)
 
 
 def _would_collect(reader: Reader, before: int, without_roots: bool) -> Collected:  # noqa: FBT001
     check_collection(reader.attachments.grounds(), without_roots=without_roots)
-    found = reader.attachments.unused(before, -1)
+    found = reader.attachments.unused(before)
     return Collected(len(found), sum(size for _, size in found), dry_run=True)
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from holdfast.store.attachments import decisions
-from holdfast.store.attachments.contract import BATCH, NOBODY, Collected, StoredAttachment
+from holdfast.store.attachments.contract import NOBODY, Collected, StoredAttachment
 
 if TYPE_CHECKING:
     from holdfast.store.attachments.contract import CollectBlobs, PutAttachment, ShareAttachment
@@ -51,7 +51,7 @@ class Attachments:
     def collect(self, asked: CollectBlobs) -> Collected:
         rows = self._rows.attachments
         decisions.check_collection(rows.grounds(), without_roots=asked.without_roots)
-        doomed = rows.unused(asked.before, BATCH)
+        doomed = rows.unused_of(asked.digests, asked.before)
         for digest, _ in doomed:
             rows.forget(digest)
         return Collected(len(doomed), sum(size for _, size in doomed))

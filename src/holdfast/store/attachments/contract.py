@@ -9,12 +9,12 @@ import msgspec
 from holdfast.store.command import Command
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
 NOBODY: Final = ""
 """The session of attachments that were put for none: whoever is host may send them to any."""
 BATCH: Final = 500
-"""How many blobs one transaction collects at the most."""
+"""How many blobs one transaction looks at, and collects at the most."""
 
 
 class StoredAttachment(msgspec.Struct, frozen=True):
@@ -61,9 +61,10 @@ class Collected(msgspec.Struct, frozen=True):
 
 
 class CollectBlobs(Command[Collected], frozen=True):
-    """Delete some of the blobs that nobody refers to and that were last put before `before` (wall milliseconds)."""
+    """Delete those of some blobs that nobody refers to and that were last put before `before` (wall milliseconds)."""
 
     before: int
+    digests: tuple[str, ...]
     without_roots: bool = False
     """Also where nothing at all is referred to."""
 
@@ -87,12 +88,16 @@ class AttachmentReads(Protocol):
 
     def find(self, session: str, digest: str) -> StoredAttachment | None: ...
     def grounds(self) -> Grounds: ...
-    def unused(self, before: int, limit: int) -> list[tuple[str, int]]:
-        """Blobs to which nothing refers and that were last put before, each with its size.
+    def unused(self, before: int, *, after: str = "", limit: int = -1) -> list[tuple[str, int]]:
+        """Blobs behind a digest to which nothing refers and that were last put before, by digest, with their sizes.
 
         What refers to a blob: a record, an input, and an attachment of a session that there is, or that was put or
         shared since: whoever did so is about to send it.
         """
+        ...
+
+    def unused_of(self, digests: Sequence[str], before: int) -> list[tuple[str, int]]:
+        """Those of these blobs that are."""
         ...
 
 

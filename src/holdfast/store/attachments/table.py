@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 from holdfast.store.attachments.contract import Grounds
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from holdfast.store.attachments.contract import StoredAttachment
     from holdfast.store.contract import JournalRow
@@ -58,14 +58,15 @@ class AttachmentTable:
         damaged = [row.id for row in self._disk.journal_rows.values() if row.quarantine is not None]
         return Grounds(bool(self._disk.blobs), bool(self._roots()), min(damaged, default=None))
 
-    def unused(self, before: int, limit: int) -> list[tuple[str, int]]:
-        roots = self._roots() | {found.digest for found in self._kept.values() if found.at >= before}
-        found = [
-            (digest, len(body))
-            for digest, (at, body) in sorted(self._disk.blobs.items())
-            if at < before and digest not in roots
-        ]
+    def unused(self, before: int, *, after: str = "", limit: int = -1) -> list[tuple[str, int]]:
+        behind = sorted(digest for digest in self._disk.blobs if digest > after)
+        found = self.unused_of(behind, before)
         return found if limit < 0 else found[:limit]
+
+    def unused_of(self, digests: Sequence[str], before: int) -> list[tuple[str, int]]:
+        roots = self._roots() | {found.digest for found in self._kept.values() if found.at >= before}
+        there = [(digest, self._disk.blobs[digest]) for digest in digests if digest in self._disk.blobs]
+        return [(digest, len(body)) for digest, (at, body) in there if at < before and digest not in roots]
 
     def _roots(self) -> set[str]:
         rows = self._disk.journal_rows

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 from holdfast.store.attachments.contract import Grounds, StoredAttachment
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from holdfast.store.sqlite.db import Db
 
@@ -19,8 +19,9 @@ _UNUSED: Final = (
     " AND NOT EXISTS (SELECT 1 FROM refs r WHERE r.digest = b.digest)"
     f" AND NOT EXISTS ({_OF_SESSIONS} WHERE a.digest = b.digest)"
     " AND NOT EXISTS (SELECT 1 FROM attachments n WHERE n.digest = b.digest AND n.at >= ?)"
-    " ORDER BY b.digest LIMIT ?"
 )
+_UNUSED_BEHIND: Final = f"{_UNUSED} AND b.digest > ? ORDER BY b.digest LIMIT ?"
+_UNUSED_ONE: Final = f"{_UNUSED} AND b.digest = ?"
 
 
 class _Reads:
@@ -38,8 +39,12 @@ class _Reads:
         roots = self._there("SELECT 1 FROM refs") or self._there(_OF_SESSIONS)
         return Grounds(self._there("SELECT 1 FROM blobs"), roots, damaged)
 
-    def unused(self, before: int, limit: int) -> list[tuple[str, int]]:
-        return list(self._db.execute(_UNUSED, (before, before, limit)))
+    def unused(self, before: int, *, after: str = "", limit: int = -1) -> list[tuple[str, int]]:
+        return list(self._db.execute(_UNUSED_BEHIND, (before, before, after, limit)))
+
+    def unused_of(self, digests: Sequence[str], before: int) -> list[tuple[str, int]]:
+        found = (self._db.execute(_UNUSED_ONE, (before, before, digest)).fetchall() for digest in digests)
+        return [one for some in found for one in some]
 
     def _there(self, query: str, values: tuple[Any, ...] = ()) -> bool:
         return self._db.execute(f"{query} LIMIT 1", values).get is not None

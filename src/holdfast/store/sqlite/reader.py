@@ -36,6 +36,7 @@ from holdfast.store.sqlite.rows import (
     INPUT_COLUMNS,
     JOURNAL_COLUMNS,
     WAIT_COLUMNS,
+    YOUNGEST,
     input_row,
     journal_row,
     raw_wait,
@@ -235,6 +236,9 @@ class SqliteReader:
     def journals(self, where: JournalFilter, limit: int) -> list[Journal]:
         sql, values = list_query(where, limit)
         return [Journal(*row) for row in self._db.execute(sql, values).fetchall()]
+
+    def youngest(self, role: str, session: str) -> str:
+        return self._one(YOUNGEST, (session, role)) or ""
 
     def glimpse(self, journal: str, prefix: str, tail: int) -> Glimpse | None:
         found = self.row(journal)

@@ -44,6 +44,10 @@ JOURNAL_COLUMNS: Final = (
     " base"
 )
 INPUT_COLUMNS: Final = "input, key, digest, body, at, pending, counted"
+YOUNGEST: Final = (
+    "SELECT id FROM journals INDEXED BY journals_by_session_and_role WHERE session = ? AND role = ?"
+    " ORDER BY no DESC LIMIT 1"
+)
 WAIT_COLUMNS: Final = "name, state, deadline, payload, opened, kind, body, at, consumed, crc"
 _OWNER: Final = 9
 _REVOKED: Final = 14
@@ -187,6 +191,9 @@ class SqliteRows:
         self._journals[row.id] = row
         self._salts[row.no] = salt_of(row.id)
         return row
+
+    def youngest(self, role: str, session: str) -> str:
+        return self._db.execute(YOUNGEST, (session, role)).get or ""
 
     def save_journal(self, row: JournalRow) -> None:
         self._saved[row.no] = row

@@ -123,10 +123,32 @@ async def a_fork_is_for_whom_the_parent_was_at_that_record(stores: Stores) -> No
         lease = await _to_cook(store)
         await append_here(store, lease, step("y"), _handed("clerk", "cook", "y"))
     async with stores.open(clock) as store:
-        found = {at: (await store.fork(f"b{at}", "a", at)).agent for at in range(1, 7)}
-        assert found == {1: "clerk", 2: "clerk", 3: "clerk", 4: "cook", 5: "cook", 6: "clerk"}
+        found = {at: (await store.fork(f"b{at}", "a", at)).agent for at in (1, 2, 4, 6)}
+        assert found == {1: "clerk", 2: "clerk", 4: "cook", 6: "clerk"}
         assert (await store.fork("c", "b4", 1)).agent == "cook"
         assert await store.examine(audit) == []
+
+
+@case
+async def a_fork_at_the_outcome_of_a_handoff_begins_after_the_handoff(stores: Stores) -> None:
+    async with stores.open(ManualClock()) as store:
+        lease = await _to_cook(store)
+        await append_here(store, lease, step("y"))
+        fork = await store.fork("b", "a", 3)
+        assert (fork.parent_seq, fork.agent) == (4, "cook")
+        assert await store.fork("b", "a", 3) == await store.fork("b", "a", 4) == fork
+        after = await store.fork("c", "a", 5)
+        assert (after.parent_seq, after.agent) == (5, "cook")
+        assert await store.examine(audit) == []
+
+
+@case
+async def a_handoff_that_stands_apart_from_its_call_does_not_move_a_fork(stores: Stores) -> None:
+    async with stores.open(ManualClock()) as store:
+        lease = await _clerks(store)
+        await append_here(store, lease, step("x"), step("y"), _handed("cook", "clerk", "x"))
+        fork = await store.fork("b", "a", 3)
+        assert (fork.parent_seq, fork.agent) == (3, "clerk")
 
 
 @case

@@ -6,7 +6,7 @@ from __future__ import annotations
 import itertools
 from typing import TYPE_CHECKING
 
-from holdfast.errors import JournalConflict
+from holdfast.errors import JournalConflict, SiblingBegun
 from holdfast.records import Ended, Opened, Started
 from holdfast.store.audit import audit
 from holdfast.testing.clock import ManualClock
@@ -119,3 +119,21 @@ async def a_fork_is_what_its_parent_is(stores: Stores) -> None:
         fork = await store.fork("fork", "task", 2)
         assert (fork.role, fork.session) == ("task", "s")
         assert await store.examine(audit) == []
+
+
+@case
+async def a_journal_that_depends_on_its_siblings_is_made_only_where_they_are_as_they_were(stores: Stores) -> None:
+    async with stores.open(ManualClock()) as one, stores.open(ManualClock()) as two:
+        assert await one.youngest("agent", "s") == await two.youngest("agent", "s") == ""
+        made = one.accept_into("a", "session", "x", 1, key="k", role="agent", session="s", youngest="")
+        assert (await made).fresh
+        late = two.accept_into("b", "session", "x", 1, key="k", role="agent", session="s", youngest="")
+        error = await refusal(SiblingBegun, late)
+        assert (error.journal, error.youngest) == ("b", "a")
+        assert [line.id for line in await two.journals()] == ["a"]
+        again = two.accept_into("a", "session", "x", 1, key="k", role="agent", session="s", youngest="")
+        assert not (await again).fresh  # it was made before; nothing is decided by this
+        await two.accept_into("z", "session", "x", 1, key="k", role="task", session="s", youngest="")
+        await two.accept_into("y", "session", "x", 1, key="k", role="agent", session="t", youngest="")
+        await two.accept_into("b", "session", "x", 1, key="k", role="agent", session="s", youngest="a")
+        assert await one.youngest("agent", "s") == "b"

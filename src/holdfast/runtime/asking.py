@@ -34,7 +34,7 @@ from holdfast.messages import (
     encode,
 )
 from holdfast.models.contract import batches
-from holdfast.policy.hooks import Answer, Deny, HookRequest
+from holdfast.policy.hooks import HookRequest
 from holdfast.records import ABSENT, Ask, Blob, Cancelled, Done, ErrorInfo, Failed
 from holdfast.runtime.spending import spent_on
 from holdfast.runtime.surroundings import passes
@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from holdfast.policy.limits import OutOf
     from holdfast.records import Outcome, Record
     from holdfast.runtime.compacting import Compacting
+    from holdfast.runtime.consulting import Consulting
     from holdfast.runtime.hooking import Hooked
     from holdfast.runtime.recording import Recorder
     from holdfast.runtime.surroundings import Surroundings
@@ -69,18 +70,28 @@ class Unfinished(NamedTuple):
     """What the provider has counted so far; the last one counts."""
     tried: list[Attempt] | None
     """The tries that are over."""
+    whole: list[ModelReply]
+    """The reply, when it is whole and paid for, and hooks have not let it pass yet: its words are not told."""
 
     @property
     def answer(self) -> str:
         """The id of the message that these words become if the turn is broken off now."""
         return self.key.replace("/", ".").removesuffix(".model")
 
+    def reply(self, model: str) -> ModelReply | None:
+        """The words so far as a reply; without any where hooks have not let it pass. None where nothing came."""
+        if self.whole:
+            return msgspec.structs.replace(self.whole[-1], parts=(), finish="cancelled")
+        if not any(self.said):
+            return None
+        usage = self.used[-1] if self.used else Usage()
+        return ModelReply((Text("".join(self.said)),), "cancelled", usage, model, attempts=tuple(self.tried or ()))
+
     def outcome(self, model: str, now: int) -> Done | Cancelled:
         """The words so far as the recorded reply, with every try; the tries alone where nothing was said."""
-        if not any(self.said):
+        reply = self.reply(model)
+        if reply is None:
             return Cancelled(at=now, key=self.key, ask=self.ask, detail=msgspec.Raw(encode(self.tried or ())))
-        usage = self.used[-1] if self.used else Usage()
-        reply = ModelReply((Text("".join(self.said)),), "cancelled", usage, model, attempts=tuple(self.tried or ()))
         return Done(at=now, key=self.key, ask=self.ask, value=msgspec.Raw(encode(reply)))
 
 
@@ -106,11 +117,13 @@ class Asking:
         performer: Performer,
         recorder: Recorder,
         hooked: Hooked,
+        consulting: Consulting,
         compacting: Compacting,
     ) -> None:
         self._around = around
         self._compacting = compacting
         self._hooked = hooked
+        self._consulting = consulting
         self._run = run
         self._agent = agent
         self._performer = performer
@@ -126,15 +139,17 @@ class Asking:
         self.rules = agent.rules
 
     @property
-    def unfinished(self) -> Unfinished | None:
-        """The reply that is under way, if it has said anything yet."""
+    def unfinished(self) -> tuple[str, ModelReply] | None:
+        """The reply that is under way, as it would be recorded now, and the id of its message."""
         found = self._unfinished
-        return found if found is not None and any(found.said) else None
+        reply = None if found is None else found.reply(self._agent.model.name)
+        return None if found is None or reply is None else (found.answer, reply)
 
     def left_over(self, now: int) -> Iterator[Record]:
-        """What is recorded of a reply that is under way when the turn is stopped."""
+        """What is recorded of a reply that is under way when the turn is stopped, and of a summary."""
+        yield from self._compacting.left_over(now)
         found = self._unfinished
-        if found is not None and (any(found.said) or found.tried):
+        if found is not None and (any(found.said) or found.whole or found.tried):
             yield found.outcome(self._agent.model.name, now)
 
     async def respond(self, effect: CallModel, key: str, judge: Judge) -> Replied | ModelFailed | UsedUp:
@@ -145,7 +160,8 @@ class Asking:
         known = self._performer.recorded(key)
         if known is None or known.outcome is None:
             await self._around.boundary()
-            if not self._performer.strict:  # there nothing is asked, a summary neither
+            # Under a strict replay nothing is asked, a summary neither; and what hooks have settled needs no room.
+            if not self._performer.strict and not await self._settled(key, thread):
                 thread = await compacting.fitting(key, thread)
             out = await self._judged(judge)
             if out is not None:
@@ -171,6 +187,9 @@ class Asking:
         if isinstance(response, Replied):
             compacting.reported(thread, response.reply)
         return self._seen(response, effect.thread, thread)
+
+    async def _settled(self, key: str, thread: Thread) -> bool:
+        return await self._consulting.settled(key, lambda: self._question(thread).content)
 
     @property
     def room(self) -> Usage:
@@ -218,7 +237,7 @@ class Asking:
         begun = self._loop.time()
         crash_point("model.before_call")
         try:
-            answer = await self._replied(Unfinished(key, ask, [], [], request.ledger), request)
+            answer = await self._replied(Unfinished(key, ask, [], [], request.ledger, []), request)
             if self._before:
                 answer = msgspec.structs.replace(answer, attempts=(*self._before, *answer.attempts))
             said = encode(answer)
@@ -257,28 +276,17 @@ class Asking:
     async def _replied(self, unfinished: Unfinished, request: ModelRequest) -> ModelReply:
         """What the model says, or a hook in its place."""
         asked = HookRequest(self._hooked.turn, request)
-        if self._hooked.has("before_model"):
-            match await self._hooked.before_model(asked):
-                case Deny(reason):
-                    raise ModelError(reason, kind="denied")
-                case Answer(value):
-                    return ModelReply((Text(str(value)),), "stop", Usage(), "hook", cost=0.0)
-                case None:
-                    pass
+        given = await self._consulting.before(unfinished.key, asked, unfinished.ask.content)
+        if given is not None:
+            return given
         reply = self._priced(await self._stream(unfinished, request))
-        if self._hooked.has("after_model"):
-            decision = await self._hooked.after_model(asked, self._cleaned(reply))
-            if decision is not None:
-                denied = ModelError(decision.reason, kind="denied")
-                denied.attempts = reply.attempts  # it was paid for
-                raise denied
+        if self._consulting.judges:
+            unfinished.said.clear()
+            unfinished.whole.append(reply)
+            self._unfinished = unfinished  # until it is decided: it was paid for
+            await self._consulting.after(asked, reply)
+            self._unfinished = None
         return reply
-
-    def _cleaned(self, reply: ModelReply) -> ModelReply:
-        """A reply without secrets."""
-        if not self._redactor.active:
-            return reply
-        return decode_reply(self._redactor.bytes(encode(reply), numbers=False))
 
     def _failed(self, key: str, ask: Ask, error: ModelError, begun: float) -> Failed:
         info = ErrorInfo(printable(error.kind[:100]), bounded(self._redactor.text(error.message)))

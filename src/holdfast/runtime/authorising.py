@@ -17,7 +17,7 @@ from holdfast.policy.hooks import Answer, Ask, Deny, Replace
 from holdfast.policy.subject import CLEAN, Decision
 from holdfast.records import Cancelled, Done, ErrorInfo
 from holdfast.runtime.amending import DENIED, Amending
-from holdfast.runtime.decided import NOTHING, Decided, noted, recall
+from holdfast.runtime.decided import HOOK, NOTHING, Decided, asked_hooks, noted, recall
 from holdfast.runtime.hooking import seen
 from holdfast.runtime.questioning import Questioning
 from holdfast.tools.definition import Complaint
@@ -143,7 +143,7 @@ class Authorising:
         decided: Sequence[ToolDecision] = known.hooks or ()
         if known.hooks is None and self._hooked.has("before_tool"):
             asked = await self._hooked.before_tool(seen(self._hooked.turn, call, self._performer))
-            decided, record = await noted(self._performer, call.key, asked)
+            decided, record = await noted(self._performer, call.key + HOOK, asked_hooks(call.key), asked)
             self._recorder.submit([record], patient=True)
         reasons: list[str] = []
         for decision in decided:

@@ -28,6 +28,7 @@ from holdfast.runtime.budgeting import Budgeting
 from holdfast.runtime.calling import Calling, Park
 from holdfast.runtime.carrying import Carrying
 from holdfast.runtime.compacting import Compacting
+from holdfast.runtime.consulting import Consulting
 from holdfast.runtime.deferring import Deferring
 from holdfast.runtime.handing import HandedOver, Handing
 from holdfast.runtime.hooking import Hooked
@@ -50,7 +51,7 @@ from holdfast.turns import (
 )
 from holdfast.turns.bounding import used_up
 from holdfast.turns.conversation import Entered, checkpoint_of
-from holdfast.turns.machine import answer_of, go_on, paid
+from holdfast.turns.machine import added, answer_of, go_on, paid
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -161,8 +162,10 @@ class TurnRun:
             message = f"the turn {self.run!r} can't be run without its agent"
             raise InvariantBroken(message)
         around, agent, performer = self._around, self._agent, self.performer
-        compacting = Compacting(around, agent, self._turn, performer, self._recorder, self._hooked)
-        return Asking(around, self.run, agent, performer, self._recorder, self._hooked, compacting)
+        recorder, hooked = self._recorder, self._hooked
+        consulting = Consulting(performer, hooked, recorder.keep)
+        compacting = Compacting(around, agent, self._turn, performer, recorder, hooked, consulting)
+        return Asking(around, self.run, agent, performer, recorder, hooked, consulting, compacting)
 
     async def finish(self) -> Ending:
         """Drive the turn to its end; answers how it ended.
@@ -362,8 +365,11 @@ class TurnRun:
         usage = counted.usage + room if self._state is not None else counted.usage
         if unfinished is None:
             return {"steps": counted.steps, "usage": usage, "cost": counted.cost, **self._who()}
-        # What a reply cost that was broken off nobody says.
-        return {"steps": counted.steps + 1, "usage": usage, "cost": None, "answer": unfinished.answer, **self._who()}
+        id, reply = unfinished
+        # What a reply cost that was broken off nobody says; of one that was not let pass it is known.
+        told = {"answer": id} if reply.parts else {}
+        cost = added(counted.cost, reply.cost)
+        return {"steps": counted.steps + 1, "usage": usage + reply.usage, "cost": cost, **told, **self._who()}
 
     def _who(self) -> dict[str, Any]:
         """Who has the turn, and how often it was handed over."""

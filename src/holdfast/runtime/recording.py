@@ -85,6 +85,11 @@ class Recorder:
         if self._performer.behind > BEHIND:
             await self.settle()
 
+    async def keep(self, added: list[Record]) -> None:
+        """Submit records, and wait until they are durable."""
+        self.submit(added)
+        await self.settle()
+
     async def settle(self) -> None:
         """Wait until everything that was submitted is durable."""
         self.flush()

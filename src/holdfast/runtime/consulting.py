@@ -1,0 +1,140 @@
+"""Hooks around a question to a model, and around making room for it: what they decide is recorded first.
+
+The record stands below the question, and is durable before anything else happens: whoever goes on after a crash acts on
+it and asks nobody again. What was decided is about the question as it was; only the denial of a step stands whatever
+has changed since.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias
+
+import msgspec
+
+from holdfast.crashpoints import crash_point
+from holdfast.effects.canonical import digest_of_bytes
+from holdfast.errors import ModelError
+from holdfast.messages import ModelReply, Text, Usage, decode_reply, encode
+from holdfast.policy.hooks import Answer, Deny, ModelDecision
+from holdfast.records import Ask, Done
+from holdfast.runtime.decided import HOOK, body_of, noted
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from holdfast.effects.performer import Performer
+    from holdfast.policy.hooks import HookRequest, RequestKind
+    from holdfast.records import Record
+    from holdfast.runtime.hooking import Hooked
+
+    _Kind: TypeAlias = RequestKind | Literal["compaction"]
+    Keep: TypeAlias = Callable[[list[Record]], Awaitable[object]]
+
+_decisions: Final = msgspec.json.Decoder(list[ModelDecision])
+
+
+@dataclass(frozen=True, slots=True)
+class _Stands:
+    """What was decided about one question; nothing, where hooks let it pass."""
+
+    target: str
+    content: str
+    decided: ModelDecision | None
+
+    def holds(self, kind: _Kind, content: str) -> bool:
+        if self.target != f"hook.{kind}":
+            return False
+        return self.content == content or (kind == "turn" and isinstance(self.decided, Deny))
+
+
+class Consulting:
+    """Puts questions to the hooks of one run. `keep` makes records durable."""
+
+    def __init__(self, performer: Performer, hooked: Hooked, keep: Keep) -> None:
+        self._performer = performer
+        self._hooked = hooked
+        self._keep = keep
+        self._key = ""
+        self._known: list[_Stands] = []
+        """What was decided about the questions of the effect under way."""
+
+    async def settled(self, key: str, content: Callable[[], str]) -> bool:
+        """Whether it is recorded that the model is not to be asked in the step `key`, with this content."""
+        await self._recall(key)
+        if not self._known:
+            return False
+        found = self._find("turn", content())
+        return found is not None and found.decided is not None
+
+    async def before(self, key: str, asked: HookRequest, content: str) -> ModelReply | None:
+        """What a hook says in place of the model; None: it is to be asked. A denial is a `ModelError`."""
+        await self._recall(key)
+        found = self._find(asked.kind, content)
+        if found is None and self._hooked.has("before_model"):
+            found = await self._note(key, asked.kind, content, await self._hooked.before_model(asked))
+        match None if found is None else found.decided:
+            case Deny(reason):
+                raise ModelError(reason, kind="denied")
+            case Answer(value):
+                return ModelReply((Text(str(value)),), "stop", Usage(), "hook", cost=0.0)
+            case None:
+                return None
+
+    async def before_compaction(self, key: str, messages: int, tokens: int) -> bool:
+        """Whether the context of the step `key` may be shortened."""
+        content = digest_of_bytes("compaction", f"{messages} {tokens}".encode())
+        await self._recall(key)
+        found = self._find("compaction", content)
+        if found is None and self._hooked.has("before_compaction"):
+            said = await self._hooked.before_compaction(messages, tokens)
+            found = await self._note(key, "compaction", content, said)
+        return found is None or found.decided is None
+
+    async def after(self, asked: HookRequest, reply: ModelReply) -> None:
+        """Let hooks see a reply that was paid for. A denial is a `ModelError`."""
+        if not self._hooked.has("after_model"):
+            return
+        decision = await self._hooked.after_model(asked, self._cleaned(reply))
+        if decision is not None:
+            denied = ModelError(decision.reason, kind="denied")
+            denied.attempts = reply.attempts
+            raise denied
+
+    @property
+    def judges(self) -> bool:
+        """Whether anybody has a say about replies."""
+        return self._hooked.has("after_model")
+
+    def _cleaned(self, reply: ModelReply) -> ModelReply:
+        """A reply without secrets."""
+        redactor = self._performer.redactor
+        if not redactor.active:
+            return reply
+        return decode_reply(redactor.bytes(encode(reply), numbers=False))
+
+    async def _recall(self, key: str) -> None:
+        if key == self._key:
+            return
+        self._key, self._known = key, []
+        for found in self._performer.below(key, HOOK):
+            if isinstance(found.outcome, Done):
+                decided = _decisions.decode(await body_of(self._performer, found.outcome))
+                ask = found.ask()
+                self._known.append(_Stands(ask.target, ask.content, decided[0] if decided else None))
+
+    def _find(self, kind: _Kind, content: str) -> _Stands | None:
+        return next((each for each in reversed(self._known) if each.holds(kind, content)), None)
+
+    async def _note(self, key: str, kind: _Kind, content: str, said: ModelDecision | None) -> _Stands:
+        """Make what was decided durable."""
+        place = f"{key}{HOOK}-{len(self._known) + 1}"
+        ask = Ask("sample", f"hook.{kind}", content)
+        decided, record = await noted(self._performer, place, ask, [] if said is None else [said])
+        crash_point("hook.before_decision")
+        await self._keep([record])
+        crash_point("hook.after_decision")
+        # What takes the place of a decision that can't be recorded is a denial, and no other kind is given here.
+        found = next((each for each in decided if isinstance(each, Deny | Answer)), None)
+        self._known.append(_Stands(ask.target, content, found))
+        return self._known[-1]

@@ -74,6 +74,17 @@ class Budgeting:
         out = self._family(below, ahead)
         return out or exceeded(limits, turn=used, session=session, day=day, total=total, ahead=ahead)
 
+    async def is_last_step(self, settle: Callable[[], Awaitable[None]]) -> bool:
+        """Whether a budget of the day or of the agent leaves one step, as far as anybody has recorded what it used."""
+        limits = self._agent.limits
+        bounded = [budget for budget in (limits.daily, limits.total) if budget is not None and budget.steps is not None]
+        if not bounded:
+            return False
+        await settle()
+        _, day, total = await self._beyond()
+        pairs = ((limits.daily, day), (limits.total, total))
+        return any(budget is not None and budget.steps == used.steps + 1 for budget, used in pairs)
+
     async def out_of_time(self) -> OutOf | None:
         """The budget of time that is used up by now, whatever is under way."""
         used = await self._beyond()

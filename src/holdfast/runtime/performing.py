@@ -49,7 +49,7 @@ from holdfast.turns import (
     respond,
     start,
 )
-from holdfast.turns.bounding import used_up
+from holdfast.turns.bounding import used_up, with_last_step
 from holdfast.turns.conversation import Entered, checkpoint_of
 from holdfast.turns.machine import added, answer_of, go_on, paid
 
@@ -255,6 +255,9 @@ class TurnRun:
             return out
         return await self._budgeting.out_of(state, effect, effect.id - 1, self._recorder.settle)
 
+    async def _is_last_step(self) -> bool:
+        return self._budgeting is not None and await self._budgeting.is_last_step(self._recorder.settle)
+
     async def out_of_time(self) -> OutOf | None:
         """The budget of time that is used up, whatever is under way."""
         return None if self._budgeting is None else await self._budgeting.out_of_time()
@@ -340,6 +343,8 @@ class TurnRun:
         if effect.id < self._last or self._strict:
             return Inputs()
         entering = await self._around.steering()
+        if (entering or effect.moment == "after_work") and await self._is_last_step():
+            effect = msgspec.structs.replace(effect, advice=with_last_step(effect.advice))
         told = effect.told(entering=bool(entering))
         if entering or told is not None:
             entered = Entered(tuple(record.input for record, _ in entering), told)

@@ -15,6 +15,7 @@ from holdfast.cli import app
 from holdfast.messages import Usage
 from holdfast.runtime.checking import check_turns
 from holdfast.runtime.spending import spend_of
+from holdfast.store.audit import audit
 from holdfast.store.spending.contract import DAY_MS, Spend, day_of
 from holdfast.testing import ManualClock, ScriptedModel, call, check, error, reply, text
 from holdfast.turns.bounding import LAST_STEP
@@ -267,6 +268,28 @@ async def test_only_so_many_calls_go_on_in_the_background() -> None:
         assert (await runtime.session("s").status()) == "running"
         spilling.go_on.set()
         assert (await turn.outcome(timeout=SOON)).status == "completed"
+
+
+@pytest.mark.parametrize("scope", ["daily", "total"])
+async def test_tasks_that_wait_to_be_begun_count(scope: str) -> None:
+    go_on = asyncio.Event()
+
+    @hf.tool(read_only=True, background=True)
+    async def slow() -> str:
+        await go_on.wait()
+        return "done"
+
+    limits: dict[str, Any] = {scope: hf.Budget(background=2)}
+    model = ScriptedModel(lambda asked: text("ok") if asked.position else call(slow))
+    agent = hf.Agent("a", model=model, tools=[slow], limits=hf.Limits(**limits))
+    async with hf.open(None, agents=[agent], concurrency=1) as runtime:
+        outcomes = [await ran(runtime, agent, f"s{number}") for number in range(3)]
+        assert [outcome.code for outcome in outcomes] == ["", "", f"{scope}_background"]
+        assert sorted(line.status for line in await runtime.tasks.list()) == ["idle", "running"]
+        assert (await runtime.store.spent("a")).tasks == 2
+        go_on.set()
+        await until(lambda: all_idle(runtime))
+        assert await runtime.store.examine(lambda reader: audit(reader, None, spend_of)) == []
 
 
 # ---- what is counted is what is recorded -----------------------------------------------------------------------------

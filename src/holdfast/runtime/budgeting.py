@@ -126,16 +126,15 @@ class Budgeting:
         if limits.daily is not None:
             today = day_of(now)
             more = now - max(since, today * DAY_MS)
-            day = _and_now(used_of(await self._around.spent(name, today)), mine, more)
+            day = _and_now(used_of(await self._around.spent(name, today)), more)
         if limits.total is not None:
-            total = _and_now(used_of(await self._around.spent(name, None)), mine, now - since)
+            total = _and_now(used_of(await self._around.spent(name, None)), now - since)
         return session, day, total
 
 
-def _and_now(counted: Used, mine: Used, more: int) -> Used:
-    """What was counted, with what is not yet: tasks that have not begun, and the time since the last record."""
-    tasks = max(counted.background, mine.background)
-    return replace(counted, background=tasks, wall_ms=counted.wall_ms + more)
+def _and_now(counted: Used, more: int) -> Used:
+    """What was counted, with what is not yet: the time since the last record."""
+    return replace(counted, wall_ms=counted.wall_ms + more)
 
 
 def _timed(agent: Agent) -> Limits:

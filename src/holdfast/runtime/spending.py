@@ -8,7 +8,7 @@ from holdfast.errors import InvariantBroken
 from holdfast.messages import decode_reply
 from holdfast.policy.limits import Used
 from holdfast.processes.ids import is_process_key
-from holdfast.records import TASK, Done, Outcome, Started
+from holdfast.records import TASK, Done, Opened, Outcome
 from holdfast.store.spending.contract import MAX_SPEND, NOTHING, Spend
 from holdfast.turns import keys
 from holdfast.turns.compactions import decode_compaction, is_compaction
@@ -52,8 +52,8 @@ def _counted(said: float) -> int:
 
 def spend_of(record: Record, read: ReadBlob) -> Spend | None:  # noqa: PLR0911  one for each kind of record
     """What one record says was spent; None when it says nothing of the kind."""
-    if type(record) is Started:
-        return _TASK if record.run == TASK else None
+    if type(record) is Opened:  # a task counts from the moment it is taken in
+        return _TASK if record.role == TASK else None
     if is_process_key(getattr(record, "key", "")):
         return _direct(record, read)
     key = keys.parse(getattr(record, "key", ""))

@@ -29,7 +29,6 @@ from holdfast.runtime.recording import Recorder
 from holdfast.runtime.services import Services
 from holdfast.spawning import PATIENCE, let_go, spawn, unwound
 from holdfast.store import Notify
-from holdfast.store.spending.contract import Spend
 from holdfast.tasks.state import CALL, INTERRUPTED, RUN, TaskState, decode_call, first_records, task_key
 from holdfast.tasks.words import body, title
 from holdfast.tools.paging import READER
@@ -277,7 +276,7 @@ class _TaskRun:
         if resumed:
             self.recorder.submit([Resumed(at=now, run=RUN, by=by)])
         else:
-            self.recorder.submit([Started(at=now, run=RUN, by=by)], spend=Spend(tasks=1))
+            self.recorder.submit([Started(at=now, run=RUN, by=by)])
 
     async def outcome(self, prepared: Call, work: Work | None) -> Outcome:
         """How the call ends."""

@@ -289,6 +289,8 @@ class Accept(Command[Receipt], frozen=True):
     """How much is taken in, and what becomes of content that came a moment ago."""
     unnamed: bool = False
     """Its key was made up here: nobody will ask for it again."""
+    spend: Spend | None = None
+    """What making the journal counts, if it is made here."""
 
     def size(self) -> int:
         return len(self.body)

@@ -48,7 +48,7 @@ class Answer(msgspec.Struct, frozen=True, tag="answer"):
     value: Any
 
 
-RequestKind: TypeAlias = Literal["turn", "summary"]
+RequestKind: TypeAlias = Literal["turn", "summary", "direct"]
 ToolDecision: TypeAlias = Deny | Ask | Replace | Answer
 ModelDecision: TypeAlias = Deny | Answer
 
@@ -71,8 +71,11 @@ class HookTurn:
 
 @dataclass(frozen=True, slots=True)
 class HookRequest:
-    """A question to the model, before it is asked. `kind` tells what is asked for: the next step of the turn, or a
-    summary of the conversation, which makes room for it.
+    """A question to the model, before it is asked. `kind` tells what is asked for: the next step of the turn, a
+    summary of the conversation, which makes room for it, or the answer to a question outside of any conversation.
+
+    Such a direct question has the turn whose tool asks it. In `turn` there is nothing where there is no turn, or only
+    the session for which a durable function works.
     """
 
     turn: HookTurn
@@ -80,7 +83,10 @@ class HookRequest:
     kind: RequestKind = "turn"
 
     def deny(self, reason: str) -> Deny:
-        """The model is not asked; the turn ends as failed. Instead of a summary, the oldest messages are dropped."""
+        """The model is not asked; the turn ends as failed. Instead of a summary, the oldest messages are dropped.
+
+        Who asked a direct question gets a `ModelError` of the kind ``denied``.
+        """
         return Deny(reason)
 
     def answer(self, text: str) -> Answer:

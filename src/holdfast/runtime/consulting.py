@@ -55,24 +55,29 @@ class Consulting:
         self._performer = performer
         self._hooked = hooked
         self._keep = keep
-        self._key = ""
-        self._known: list[_Stands] = []
-        """What was decided about the questions of the effect under way."""
+        self._known: dict[str, list[_Stands]] = {}
+        """What was decided, by the effect that is under way."""
+
+    def forget(self, key: str) -> None:
+        """The effect has its outcome: what was decided about it is not needed any more."""
+        self._known.pop(key, None)
 
     async def settled(self, key: str, content: Callable[[], str]) -> bool:
         """Whether it is recorded that the model is not to be asked in the step `key`, with this content."""
-        await self._recall(key)
-        if not self._known:
+        self._known.clear()  # a turn takes one step after the other
+        known = await self._recall(key)
+        if not known:
             return False
-        found = self._find("turn", content())
+        found = _find(known, "turn", content())
         return found is not None and found.decided is not None
 
     async def before(self, key: str, asked: HookRequest, content: str) -> ModelReply | None:
         """What a hook says in place of the model; None: it is to be asked. A denial is a `ModelError`."""
-        await self._recall(key)
-        found = self._find(asked.kind, content)
+        known = await self._recall(key)
+        found = _find(known, asked.kind, content)
         if found is None and self._hooked.has("before_model"):
-            found = await self._note(key, asked.kind, content, await self._hooked.before_model(asked))
+            said = await self._hooked.before_model(asked)
+            found = await self._note(key, known, asked.kind, content, said)
         match None if found is None else found.decided:
             case Deny(reason):
                 raise ModelError(reason, kind="denied")
@@ -84,11 +89,11 @@ class Consulting:
     async def before_compaction(self, key: str, messages: int, tokens: int) -> bool:
         """Whether the context of the step `key` may be shortened."""
         content = digest_of_bytes("compaction", f"{messages} {tokens}".encode())
-        await self._recall(key)
-        found = self._find("compaction", content)
+        known = await self._recall(key)
+        found = _find(known, "compaction", content)
         if found is None and self._hooked.has("before_compaction"):
             said = await self._hooked.before_compaction(messages, tokens)
-            found = await self._note(key, "compaction", content, said)
+            found = await self._note(key, known, "compaction", content, said)
         return found is None or found.decided is None
 
     async def after(self, asked: HookRequest, reply: ModelReply) -> None:
@@ -113,22 +118,24 @@ class Consulting:
             return reply
         return decode_reply(redactor.bytes(encode(reply), numbers=False))
 
-    async def _recall(self, key: str) -> None:
-        if key == self._key:
-            return
-        self._key, self._known = key, []
+    async def _recall(self, key: str) -> list[_Stands]:
+        known = self._known.get(key)
+        if known is not None:
+            return known
+        known = list[_Stands]()
         for found in self._performer.below(key, HOOK):
             if isinstance(found.outcome, Done):
                 decided = _decisions.decode(await body_of(self._performer, found.outcome))
                 ask = found.ask()
-                self._known.append(_Stands(ask.target, ask.content, decided[0] if decided else None))
+                known.append(_Stands(ask.target, ask.content, decided[0] if decided else None))
+        self._known[key] = known
+        return known
 
-    def _find(self, kind: _Kind, content: str) -> _Stands | None:
-        return next((each for each in reversed(self._known) if each.holds(kind, content)), None)
-
-    async def _note(self, key: str, kind: _Kind, content: str, said: ModelDecision | None) -> _Stands:
+    async def _note(
+        self, key: str, known: list[_Stands], kind: _Kind, content: str, said: ModelDecision | None
+    ) -> _Stands:
         """Make what was decided durable."""
-        place = f"{key}{HOOK}-{len(self._known) + 1}"
+        place = f"{key}{HOOK}-{len(known) + 1}"
         ask = Ask("sample", f"hook.{kind}", content)
         decided, record = await noted(self._performer, place, ask, [] if said is None else [said])
         crash_point("hook.before_decision")
@@ -136,5 +143,9 @@ class Consulting:
         crash_point("hook.after_decision")
         # What takes the place of a decision that can't be recorded is a denial, and no other kind is given here.
         found = next((each for each in decided if isinstance(each, Deny | Answer)), None)
-        self._known.append(_Stands(ask.target, content, found))
-        return self._known[-1]
+        known.append(_Stands(ask.target, content, found))
+        return known[-1]
+
+
+def _find(known: list[_Stands], kind: _Kind, content: str) -> _Stands | None:
+    return next((each for each in reversed(known) if each.holds(kind, content)), None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
@@ -13,26 +14,29 @@ from holdfast.runtime.surroundings import passes
 from holdfast.tools.results import said_by
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Sequence
+    from collections.abc import Awaitable, Callable, Sequence
 
     from holdfast.effects.performer import Performer
     from holdfast.messages import ModelReply, ToolResult
     from holdfast.policy.hooks import HookRequest, Hooks, ModelDecision, ToolDecision
     from holdfast.runtime.invoking import Call
-    from holdfast.runtime.surroundings import Surroundings
     from holdfast.turns import Ending
 
+    Show = Callable[[type[events.LiveEvent], str, dict[str, Any]], None]
+
 _log: Final = logging.getLogger("holdfast.hooks")
+around_call: Final[ContextVar[Hooked | None]] = ContextVar("holdfast_hooks", default=None)
+"""The hooks of the turn or task whose code is running: they see what it asks a model outside of its conversation."""
 D = TypeVar("D")
 
 
 class Hooked:
-    """The hooks around one turn."""
+    """The hooks around one turn, or around what is asked outside of turns. `show` tells of those that fail."""
 
-    def __init__(self, hooks: Sequence[Hooks], around: Surroundings, agent: str, run: str) -> None:
-        self.turn = HookTurn(around.session, agent, run)
+    def __init__(self, hooks: Sequence[Hooks], turn: HookTurn, show: Show | None = None) -> None:
+        self.turn = turn
         self._hooks = hooks
-        self._around = around
+        self._show = show
 
     def has(self, name: str) -> bool:
         """Whether anybody wrote this hook."""
@@ -150,7 +154,8 @@ class Hooked:
     def _tell(self, hooks: Hooks, where: str, error: BaseException) -> None:
         _log.error("the hook %s.%s failed: %s", hooks.name, where, said_by(error))
         fields = {"hook": hooks.name, "where": where, "error": said_by(error)}
-        self._around.show(events.HookFailed, self.turn.turn, fields)
+        if self._show is not None:
+            self._show(events.HookFailed, self.turn.turn, fields)
 
 
 def seen(turn: HookTurn, call: Call, performer: Performer) -> HookCall:

@@ -17,6 +17,7 @@ from holdfast.effects.performer import Performer, bounded
 from holdfast.effects.replay import Answer, Repeat, fold
 from holdfast.errors import InvariantBroken, ReplayMismatch
 from holdfast.messages import Usage
+from holdfast.policy.hooks import HookTurn
 from holdfast.policy.limits import ASKING
 from holdfast.policy.mandates import joined, limited, taint_under
 from holdfast.policy.subject import Taint
@@ -31,7 +32,7 @@ from holdfast.runtime.compacting import Compacting
 from holdfast.runtime.consulting import Consulting
 from holdfast.runtime.deferring import Deferring
 from holdfast.runtime.handing import HandedOver, Handing
-from holdfast.runtime.hooking import Hooked
+from holdfast.runtime.hooking import Hooked, around_call
 from holdfast.runtime.programs import Means, Programs
 from holdfast.runtime.recording import Recorder
 from holdfast.runtime.spending import spent_by
@@ -118,7 +119,8 @@ class TurnRun:
         self._deferring = Deferring(around, self.performer, self._recorder)
         budget = around.inline_budget if agent is None or agent.inline_budget is None else agent.inline_budget
         hooks = () if agent is None else (*around.hooks, *agent.hooks)
-        self._hooked = Hooked(hooks, around, "" if agent is None else agent.name, turn.run)
+        name = "" if agent is None else agent.name
+        self._hooked = Hooked(hooks, HookTurn(around.session, name, turn.run), around.show)
         self._taint: Taint = joined(taint_under(turn.mandate), turn.taint)
         self._tainted = agent is not None and agent.wary
         """Whether anybody wants to know what is taken in."""
@@ -173,6 +175,7 @@ class TurnRun:
         Raises `Park` when it has to wait for somebody, `HandedOver` when another agent is to go on with it.
         """
         turn, asking = self._turn, self._asking
+        around_call.set(self._hooked)
         denied = await self._begun(turn)
         if denied is not None:
             return denied
@@ -287,7 +290,7 @@ class TurnRun:
         reason: str | None = None
         # Those of the runtime have seen the turn begin; those of an agent that takes it over have not.
         own = () if self._agent is None else self._agent.hooks
-        hooked = Hooked(own, self._around, self._hooked.turn.agent, turn.run) if turn.goes_on else self._hooked
+        hooked = Hooked(own, self._hooked.turn, self._around.show) if turn.goes_on else self._hooked
         if hooked.has("before_turn"):
             decision = await hooked.before_turn()
             reason = None if decision is None else bounded(decision.reason)

@@ -19,10 +19,12 @@ from holdfast.effects.replay import Again, Begin, Repeat, SettleUnknown, fold
 from holdfast.effects.scopes import install
 from holdfast.errors import Halted, HoldfastError, JournalMissing, LeaseHeld, Suspended
 from holdfast.messages import ToolCall
+from holdfast.policy.hooks import HookTurn
 from holdfast.records import Cancelled, Done, Ended, ErrorInfo, Failed, Parked, Progressed, Resumed, Started, Unknown
 from holdfast.runtime.amending import DENIED
 from holdfast.runtime.awaiting import Awaiting, JournalWaits
 from holdfast.runtime.deferring import Deferring
+from holdfast.runtime.hooking import Hooked, around_call
 from holdfast.runtime.interrupted import left_by_itself, only_waits
 from holdfast.runtime.invoking import Call, Invoker
 from holdfast.runtime.recording import Recorder
@@ -280,10 +282,17 @@ class _TaskRun:
 
     async def outcome(self, prepared: Call, work: Work | None) -> Outcome:
         """How the call ends."""
+        around_call.set(self._hooked())
         if work is None:
             return await self._invoker.outcome(prepared, lambda _: None)
         work.call = prepared
         return await self._invoker.finished(work)
+
+    def _hooked(self) -> Hooked:
+        """Who sees what the call asks a model."""
+        agent = self._around.agents.get(self._state.agent or "")
+        hooks = self._around.hooks if agent is None else (*self._around.hooks, *agent.hooks)
+        return Hooked(hooks, HookTurn(self.session, self._state.agent or "", self.run))
 
     async def park(self, waits: tuple[str, ...]) -> None:
         """Record that the task waits for somebody outside."""

@@ -1,4 +1,5 @@
 """Hooks see what a model is asked outside of conversations, too: by the host, by durable functions, by tools."""
+# ruff: noqa: ARG005  hooks take what they are given
 
 from __future__ import annotations
 
@@ -69,7 +70,7 @@ async def test_a_hook_may_answer_a_question_of_the_host() -> None:
         assert model.requests == []
 
 
-async def test_an_answer_that_a_hook_denies_is_in_the_ledger_and_not_given() -> None:
+async def test_an_answer_that_a_hook_denies_is_not_given() -> None:
     model = answers()
     async with hf.open(None, hooks=[Models(after=lambda asked, reply: asked.deny("it tells too much"))]) as runtime:
         with pytest.raises(ModelError, match="too much"):

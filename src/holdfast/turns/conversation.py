@@ -48,7 +48,7 @@ from holdfast.records import (
 from holdfast.turns import keys
 from holdfast.turns.answers import forked, result_of, said_in, skipped, unknown
 from holdfast.turns.background import started
-from holdfast.turns.compacting import Breaker, View
+from holdfast.turns.compacting import Breaker, View, without_files
 from holdfast.turns.compactions import decode_compaction, is_compaction
 from holdfast.turns.ending import Ending, decode_ending
 from holdfast.turns.machine import added
@@ -460,10 +460,21 @@ class Conversation:
     # ---- how it ended ----
 
     def _end(self, record: Ended) -> None:
-        self.endings[record.run] = ending_of(record)
+        ending = self.endings[record.run] = ending_of(record)
         if self.turn is not None and record.run == self.turn.run:
             self._close(self.turn, record.status)
+            if self._whole and (ending.code, ending.blame) == ("bad_request", "model"):
+                self._leave_out_files(record.run)
             self.turn = None
+
+    def _leave_out_files(self, run: str) -> None:
+        """The provider refused a request: files that came with the turn may be why, and would end every later one."""
+        seen = self.context
+        messages = [
+            without_files(message) if message.id.partition(".")[0] == run else message for message in seen.messages
+        ]
+        if any(new is not old for new, old in zip(messages, seen.messages, strict=True)):
+            self._seen = View(Thread().add(*messages), len(self.thread))
 
     def _close(self, turn: OpenTurn, status: EndStatus | None) -> None:
         """Every call gets a result, also one that was never begun."""

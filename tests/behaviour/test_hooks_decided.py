@@ -191,6 +191,40 @@ async def test_the_tries_of_a_summary_that_was_cancelled_are_in_the_journal() ->
 # ---- replies that nobody has let pass --------------------------------------------------------------------------------
 
 
+def denying(used: Usage = Usage(input=40, output=2), **options: Any) -> hf.Agent:  # noqa: B008  frozen
+    hooks = Models(after=lambda asked, _: asked.deny("it tells too much"))
+    model = ScriptedModel(lambda _: reply(text("a secret plan"), usage=used))
+    return hf.Agent("a", model=model, hooks=[hooks], **options)
+
+
+async def test_a_reply_that_a_hook_denies_counts_as_paid() -> None:
+    agent = denying()
+    prices = {"scripted:model": hf.Price(input=1.0, output=1.0)}
+    async with hf.open(None, agents=[agent], prices=prices) as runtime:
+        outcome = await runtime.run(agent, "go", session="s")
+        assert (outcome.code, outcome.usage.total, outcome.cost) == ("denied", 42, pytest.approx(0.000042))
+        assert (await runtime.session("s").total_usage()).usage.total == 42
+        assert (await runtime.store.spent("a")).cost_micros == 42
+        assert [found.verdict for found in await check_turns(runtime.store, "s", agent)] == ["ok"]
+        assert await check(runtime.store) == []
+
+
+@pytest.mark.parametrize("scope", ["session", "daily", "total"])
+async def test_replies_that_hooks_deny_use_up_budgets(scope: str) -> None:
+    limits: dict[str, Any] = {scope: hf.Budget(tokens=50)}
+    agent = denying(limits=hf.Limits(**limits))
+    async with hf.open(None, agents=[agent]) as runtime:
+        codes = [(await runtime.run(agent, "go", session="s")).code for _ in range(3)]
+        assert codes == ["denied", "denied", f"{scope}_tokens"]
+
+
+async def test_nothing_of_a_reply_that_a_hook_denies_is_recorded_but_what_it_took(tmp_path: Path) -> None:
+    agent = denying()
+    async with hf.open(tmp_path / "s.db", agents=[agent], mirror=False) as runtime:
+        await runtime.run(agent, "go", session="s")
+        assert await check(runtime.store, canaries=[b"a secret plan"]) == []
+
+
 class Slow(hf.Hooks):
     """Takes its time about a reply."""
 

@@ -36,9 +36,12 @@ from holdfast.messages import (
 from holdfast.models.contract import batches
 from holdfast.policy.hooks import HookRequest
 from holdfast.records import ABSENT, Ask, Blob, Cancelled, Done, ErrorInfo, Failed
-from holdfast.runtime.spending import spent_on
+from holdfast.runtime.spending import spent_on, spent_unused
 from holdfast.runtime.surroundings import passes
 from holdfast.turns import ModelFailed, Replied, UsedUp
+from holdfast.turns.machine import added
+from holdfast.turns.unused import MARK as PAID
+from holdfast.turns.unused import paid_for
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
@@ -169,7 +172,7 @@ class Asking:
         ask = self._question(thread)
         decision = self._performer.decide(key, ask, Repeat.FREE)
         if isinstance(decision, Recorded):
-            return self._seen(_recorded(decision.outcome), effect.thread, thread)
+            return self._seen(self._recorded(key, decision.outcome), effect.thread, thread)
         try:
             response = await self._asked(effect, thread, key, ask, again=True)
         except _Overflow as overflow:
@@ -187,6 +190,20 @@ class Asking:
         if isinstance(response, Replied):
             compacting.reported(thread, response.reply)
         return self._seen(response, effect.thread, thread)
+
+    def _recorded(self, key: str, outcome: Outcome) -> Replied | ModelFailed:
+        """What is recorded to have come of it."""
+        match outcome:
+            case Done():
+                return Replied(decode_reply(bytes(outcome.value)))
+            case Failed():
+                for found in self._performer.below(key, PAID):
+                    if isinstance(found.outcome, Done):
+                        paid = decode_reply(bytes(found.outcome.value))
+                        return ModelFailed(outcome.error.kind, outcome.error.message, paid.usage, paid.cost)
+                return ModelFailed(outcome.error.kind, outcome.error.message)
+            case _:
+                return ModelFailed("interrupted", "the model call was interrupted")
 
     async def _settled(self, key: str, thread: Thread) -> bool:
         return await self._consulting.settled(key, lambda: self._question(thread).content)
@@ -215,7 +232,8 @@ class Asking:
             return response
         usage, cost = self._compacting.handed_over()
         if isinstance(response, ModelFailed):
-            return ModelFailed(response.code, response.message, usage, cost)
+            cost = added(response.cost, cost)
+            return ModelFailed(response.code, response.message, response.usage + usage, cost)
         return Replied(response.reply, seen, usage, cost)
 
     async def _asked(
@@ -266,12 +284,20 @@ class Asking:
         return await self._told(failed)
 
     async def _told(self, failed: Failed) -> ModelFailed:
-        """Record that the model could not answer."""
-        self._unfinished = None
-        self._recorder.submit([failed])
+        """Record that the model could not answer; also what was paid for an answer that must not be used."""
+        found, self._unfinished = self._unfinished, None
+        if found is not None and found.whole:
+            paid = found.whole[-1]
+            spend = spent_unused(paid.usage, paid.cost)
+            self._recorder.submit([paid_for(paid, failed), failed], spend=spend)
+        else:
+            paid = None
+            self._recorder.submit([failed])
         if self._hooked.has("on_error"):
             await self._hooked.on_error(EffectFailed(failed.key, failed.error.kind, failed.error.message))
-        return ModelFailed(failed.error.kind, failed.error.message)
+        if paid is None:
+            return ModelFailed(failed.error.kind, failed.error.message)
+        return ModelFailed(failed.error.kind, failed.error.message, paid.usage, paid.cost)
 
     async def _replied(self, unfinished: Unfinished, request: ModelRequest) -> ModelReply:
         """What the model says, or a hook in its place."""
@@ -387,16 +413,6 @@ class Asking:
 def _check_fits(reply: ModelReply, *, again: bool) -> None:
     if again and reply.finish == "context_overflow":
         raise _Overflow(reply)
-
-
-def _recorded(outcome: Outcome) -> Replied | ModelFailed:
-    match outcome:
-        case Done():
-            return Replied(decode_reply(bytes(outcome.value)))
-        case Failed():
-            return ModelFailed(outcome.error.kind, outcome.error.message)
-        case _:
-            return ModelFailed("interrupted", "the model call was interrupted")
 
 
 def _attachments(message: Message) -> Iterator[str]:

@@ -55,6 +55,7 @@ from holdfast.turns.machine import added
 from holdfast.turns.programs import answer_message, decode_left, finish_of, is_finish, is_kept
 from holdfast.turns.stopwatch import Stopwatch
 from holdfast.turns.thread import Thread
+from holdfast.turns.unused import is_paid
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -385,6 +386,8 @@ class Conversation:
         """What was done below a call: little of it is part of the conversation."""
         if is_compaction(record.key):
             self._compacted(turn, record)
+        elif is_paid(record.key):
+            self._unused(turn, record)
         elif is_kept(record.key):
             self.variables = decode_left(bytes(record.value)).after(self.variables)
         elif is_finish(record.key):
@@ -433,6 +436,14 @@ class Conversation:
         self._breaker = made.judged(self._breaker, record.at)
         if self._whole:
             self._seen = View(made.applied(self.context), len(self.thread))
+
+    def _unused(self, turn: OpenTurn, record: Done) -> None:
+        """A reply was paid for and not used."""
+        reply = decode_reply(bytes(record.value))
+        turn.usage += reply.usage
+        turn.cost = added(turn.cost, reply.cost)
+        turn.spent += Used(0, reply.usage.total, reply.cost or 0.0, unpriced=reply.cost is None)
+        self._count((reply.model, "turn"), 1, reply.usage, reply.cost)
 
     def _checkpoint(self, turn: OpenTurn, number: int, record: Done) -> None:
         note = checkpoint_of(record).note

@@ -179,6 +179,34 @@ async def test_hooks_of_the_runtime_and_the_agent_see_each_question_of_a_tool_on
     assert own.seen == asking.hooks.seen == [("s", "a", "t1", "Shall I?")]
 
 
+async def test_what_a_tool_asks_counts_for_its_agent() -> None:
+    asking = Asking()
+    async with hf.open(None, agents=[asking.agent]) as runtime:
+        asking.runtime = runtime
+        await (await runtime.session("s", agent=asking.agent).send("go")).outcome(timeout=SOON)
+        own = await runtime.session("s").total_usage()
+        spent = await runtime.store.spent("a")
+        assert spent.input_tokens + spent.output_tokens == own.usage.total + 4
+        assert spent.model_calls == 3
+        assert await check(runtime.store) == []
+
+
+async def test_a_question_with_a_key_is_the_same_whoever_asks_it_first() -> None:
+    answered: list[str] = []
+
+    @hf.tool(read_only=True)
+    async def ponder() -> str:
+        """Ponder."""
+        answered.append(await runtime.complete(answers("by the tool"), "Shall I?", key="q"))
+        return "done"
+
+    agent = hf.Agent("a", model=ScriptedModel([call(ponder), text("done")]), tools=[ponder])
+    async with hf.open(None, agents=[agent]) as runtime:
+        assert await runtime.complete(answers("by the host"), "Shall I?", key="q") == "by the host"
+        await runtime.run(agent, "go")
+    assert answered == ["by the host"]
+
+
 async def test_hooks_of_an_agent_do_not_see_what_the_host_asks() -> None:
     asking = Asking()
     async with hf.open(None, agents=[asking.agent]) as runtime:

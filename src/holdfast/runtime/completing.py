@@ -11,7 +11,7 @@ import msgspec
 from holdfast.crashpoints import crash_point
 from holdfast.driving import drive, replay
 from holdfast.effects.replay import Answer, Repeat
-from holdfast.errors import EffectFailed, InvalidArgument, ModelError, RunFailed
+from holdfast.errors import EffectFailed, InvalidArgument, JournalMissing, ModelError, RunFailed
 from holdfast.messages import ModelReply, ModelRequest, Text, UserMessage, decode_reply, encode
 from holdfast.models import Model
 from holdfast.models import model as named
@@ -164,6 +164,14 @@ def _told(tried: Sequence[Attempt]) -> msgspec.Raw:
     return msgspec.Raw(encode(tried)) if tried else ABSENT
 
 
+async def _asker(around: Surround, journal: str) -> str | None:
+    """For whom a question counts that was asked before."""
+    try:
+        return (await around.store.journal(journal)).agent
+    except JournalMissing:
+        return None
+
+
 async def complete_once(around: Surround, question: Question, key: str | None) -> Any:  # noqa: ANN401
     """Ask outside of any process, in a journal of its own; the same `key` is the same question."""
     journal = f"direct/{chance.token_hex(12) if key is None else check_id('key', key)}"
@@ -174,10 +182,11 @@ async def complete_once(around: Surround, question: Question, key: str | None) -
         told.append(await Completing(performer, around.prices, hooked).answer(place, place.next(NAME), question))
 
     told: list[Any] = []
-    # Asked by a tool, it is a question of the turn around that.
+    # Asked by a tool, it is a question of the turn around that, and counts for its agent.
     hooked = around_call.get() or Hooked(around.hooks, HookTurn("", "", ""))
+    agent = await _asker(around, journal) or hooked.turn.agent or question.model.name
     try:
-        await drive(around.store, journal, body, run=RUN, agent=question.model.name, lease_ms=around.lease_ms)
+        await drive(around.store, journal, body, run=RUN, agent=agent, lease_ms=around.lease_ms)
     except RunFailed as error:
         if isinstance(error.__cause__, ModelError):
             raise error.__cause__ from None

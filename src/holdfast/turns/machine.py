@@ -121,7 +121,8 @@ def respond(state: TurnState, effect: int, response: Response) -> TurnState:  # 
         case CallModel(), Replied(reply):
             return _replied(_made_room(state, response), awaited, reply)
         case CallModel(), ModelFailed(code, message, usage, cost):
-            return _finish(paid(state, usage, cost), "failed", code, message, "model")
+            blame = "caller" if code == "denied" else "model"  # a hook of the host did not want it
+            return _finish(paid(state, usage, cost), "failed", code, message, blame)
         case CallModel(), UsedUp(out, usage, cost):
             return _out(paid(state, usage, cost), out)
         case RunTools(), Results():

@@ -178,7 +178,7 @@ class Compacting:
         made = plan(thread, room, self._counter, known, first, pinned=self._turn.pinned, reader=reader, why=why)
         if not isinstance(made, Plan):
             return None
-        if not await self._consulting.before_compaction(key, len(thread), made.before):
+        if not await self._consulting.before_compaction(key, thread, made.before):
             return None
         begun = asyncio.get_running_loop().time()
         done = await self._carried_out(key, thread, made)

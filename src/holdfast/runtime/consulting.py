@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from holdfast.policy.hooks import HookRequest, RequestKind
     from holdfast.records import Record
     from holdfast.runtime.hooking import Hooked
+    from holdfast.turns.thread import Thread
 
     _Kind: TypeAlias = RequestKind | Literal["compaction"]
     Keep: TypeAlias = Callable[[list[Record]], Awaitable[object]]
@@ -86,13 +87,13 @@ class Consulting:
             case None:
                 return None
 
-    async def before_compaction(self, key: str, messages: int, tokens: int) -> bool:
-        """Whether the context of the step `key` may be shortened."""
-        content = digest_of_bytes("compaction", f"{messages} {tokens}".encode())
+    async def before_compaction(self, key: str, thread: Thread, tokens: int) -> bool:
+        """Whether the context of the step `key` may be shortened. How many tokens it has is not always known as well."""
+        content = digest_of_bytes("compaction", thread.chain)
         known = await self._recall(key)
         found = _find(known, "compaction", content)
         if found is None and self._hooked.has("before_compaction"):
-            said = await self._hooked.before_compaction(messages, tokens)
+            said = await self._hooked.before_compaction(len(thread), tokens)
             found = await self._note(key, known, "compaction", content, said)
         return found is None or found.decided is None
 

@@ -88,7 +88,8 @@ class Consulting:
                 return None
 
     async def before_compaction(self, key: str, thread: Thread, tokens: int) -> bool:
-        """Whether the context of the step `key` may be shortened. How many tokens it has is not always known as well."""
+        """Whether the context of the step `key` may be shortened."""
+        # Of how many tokens it is, is not known as well after a restart.
         content = digest_of_bytes("compaction", thread.chain)
         known = await self._recall(key)
         found = _find(known, "compaction", content)

@@ -209,6 +209,49 @@ async def test_a_reply_that_a_hook_denies_counts_as_paid() -> None:
         assert await check(runtime.store) == []
 
 
+async def test_a_hook_may_put_other_words_in_the_place_of_a_reply() -> None:
+    hooks = Models(after=lambda asked, reply: asked.answer(f"({len(reply.text)} letters)"))
+    agent = hf.Agent("a", model=ScriptedModel([reply(text("a plan"), usage=Usage(input=40))]), hooks=[hooks])
+    async with hf.open(None, agents=[agent]) as runtime:
+        outcome = await runtime.run(agent, "go", session="s")
+        assert (outcome.status, outcome.text, outcome.usage.input) == ("completed", "(6 letters)", 40)
+        assert "a plan" not in str(await runtime.session("s").history())
+        assert [found.verdict for found in await check_turns(runtime.store, "s", agent)] == ["ok"]
+
+
+async def test_a_hook_that_puts_words_in_the_place_of_a_call_keeps_it_from_being_made() -> None:
+    agent = agent_of(ScriptedModel([call("look", at=1)]), hooks=[Models(after=lambda asked, _: asked.answer("no"))])
+    async with hf.open(None, agents=[agent]) as runtime:
+        assert (await runtime.run(agent, "go", session="s")).text == "no"
+        assert len(await runtime.session("s").history()) == 2
+
+
+async def test_the_next_hook_sees_the_words_that_the_one_before_has_put_there() -> None:
+    hooks = [Models(after=lambda asked, reply: asked.answer(f"({reply.text})")) for _ in range(2)]
+    outcome = await hf.run(hf.Agent("a", model=ScriptedModel([text("x")]), hooks=hooks), "go")
+    assert outcome.text == "((x))"
+
+
+@pytest.mark.parametrize("decide", ["answer", "deny"])
+async def test_observers_hear_that_what_a_hook_took_back_does_not_count(decide: str) -> None:
+    hooks = Models(after=lambda asked, _: getattr(asked, decide)("something else"))
+    agent = hf.Agent("a", model=ScriptedModel([text("a plan")]), hooks=[hooks])
+    async with hf.open(None, agents=[agent]) as runtime:
+        turn = await runtime.session("s", agent=agent).send("go")
+        seen = [event async for event in turn.events()]
+        kinds = [type(event) for event in seen if isinstance(event, hf.TextDelta | hf.AttemptReset)]
+        assert kinds == [hf.TextDelta, hf.AttemptReset]
+
+
+async def test_a_hook_may_put_another_summary_in_the_place_of_one() -> None:
+    other = SUMMARY.replace("the key is 7", "the key is 8")
+    hooks = Models(after=lambda asked, _: asked.answer(other) if asked.kind == "summary" else None)
+    agent = agent_of(Writer(12), hooks=[hooks])
+    async with hf.open(None, agents=[agent]) as runtime:
+        await runtime.run(agent, "go", session="s")
+        assert [made.summary for made in await compactions(runtime.store)] == [other]
+
+
 @pytest.mark.parametrize("scope", ["session", "daily", "total"])
 async def test_replies_that_hooks_deny_use_up_budgets(scope: str) -> None:
     limits: dict[str, Any] = {scope: hf.Budget(tokens=50)}

@@ -14,6 +14,7 @@ import holdfast as hf
 from holdfast.errors import ModelError
 from holdfast.messages import Usage
 from holdfast.records import Done, Failed
+from holdfast.runtime.checking import check_turns
 from holdfast.testing import ScriptedModel, call, check, reply, text
 
 if TYPE_CHECKING:
@@ -177,6 +178,15 @@ async def test_hooks_of_the_runtime_and_the_agent_see_each_question_of_a_tool_on
     asking, own = Asking(), Watching()
     await asking.ran(hooks=[own])
     assert own.seen == asking.hooks.seen == [("s", "a", "t1", "Shall I?")]
+
+
+async def test_who_has_replayed_a_turn_asks_in_the_own_name_afterwards() -> None:
+    asking = Asking()
+    async with hf.open(None, agents=[asking.agent]) as asking.runtime:
+        await (await asking.runtime.session("s", agent=asking.agent).send("go")).outcome(timeout=SOON)
+        await check_turns(asking.runtime.store, "s", asking.agent)
+        await asking.runtime.complete(answers(), "May I?")
+    assert [said for *_, said in asking.hooks.seen] == ["Shall I?"]
 
 
 async def test_what_a_tool_asks_counts_for_its_agent() -> None:

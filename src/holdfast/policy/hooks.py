@@ -90,7 +90,7 @@ class HookRequest:
         return Deny(reason)
 
     def answer(self, text: str) -> Answer:
-        """The model is not asked; this is its reply, or the summary."""
+        """The model is not asked; this is its reply, or the summary. After it has answered, this is what it said."""
         return Answer(text)
 
 
@@ -141,8 +141,8 @@ class Hooks:
     async def before_model(self, asked: HookRequest) -> ModelDecision | None:
         """The model is about to be asked."""
 
-    async def after_model(self, asked: HookRequest, reply: ModelReply) -> Deny | None:
-        """The model has answered; nothing of it is recorded yet."""
+    async def after_model(self, asked: HookRequest, reply: ModelReply) -> ModelDecision | None:
+        """The model has answered; nothing of it is recorded yet. An answer takes the place of all that it said."""
 
     async def before_tool(self, call: HookCall) -> ToolDecision | None:
         """A tool is about to be called; the policy decides after this."""

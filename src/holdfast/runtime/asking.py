@@ -176,7 +176,7 @@ class Asking:
         try:
             response = await self._asked(effect, thread, key, ask, again=True)
         except _Overflow as overflow:
-            self._begin_anew()
+            self._begin_anew("context_overflow")
             shorter = await compacting.overflown(key, thread, overflow.reply)
             if shorter is None and overflow.error is not None:
                 response = await self._told(self._failed(key, ask, overflow.error, overflow.begun))
@@ -310,9 +310,20 @@ class Asking:
             unfinished.said.clear()
             unfinished.whole.append(reply)
             self._unfinished = unfinished  # until it is decided: it was paid for
-            await self._consulting.after(asked, reply)
+            reply = await self._judged_by_hooks(asked, reply)
             self._unfinished = None
         return reply
+
+    async def _judged_by_hooks(self, asked: HookRequest, reply: ModelReply) -> ModelReply:
+        """The reply as hooks let it be. Where that is another one, what was shown of it does not count."""
+        try:
+            told = await self._consulting.after(asked, reply)
+        except ModelError:
+            self._begin_anew("hook")
+            raise
+        if told is not reply:
+            self._begin_anew("hook")
+        return told
 
     def _failed(self, key: str, ask: Ask, error: ModelError, begun: float) -> Failed:
         info = ErrorInfo(printable(error.kind[:100]), bounded(self._redactor.text(error.message)))
@@ -395,10 +406,10 @@ class Asking:
         if shown:
             self._show(kind, **fields, **{field: shown})
 
-    def _begin_anew(self) -> None:
+    def _begin_anew(self, reason: str) -> None:
         """What was shown of a reply does not count."""
         self._pieces.clear()
-        self._show(events.AttemptReset, reason="context_overflow")
+        self._show(events.AttemptReset, reason=reason)
 
     def _show_held(self) -> None:
         pieces, self._pieces = self._pieces, {}

@@ -279,8 +279,7 @@ class Compacting:
         reply = decode_reply(said)  # a model of somebody's own may have put anything into it
         summary.tried(begun, reply.attempts)
         summary.count(reply, self._around.price(reply, model.name), model.name)
-        await self._consulting.after(asked, reply)
-        return reply
+        return await self._consulting.after(asked, reply)
 
 
 def _window(name: str) -> int | None:

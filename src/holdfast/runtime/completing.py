@@ -134,8 +134,7 @@ class Completing:
         if given is not None:
             return given
         reply = self._priced(await respond(model, request), model.name)
-        await self._consulting.after(asked, reply)
-        return reply
+        return await self._consulting.after(asked, reply)
 
     def _priced(self, reply: ModelReply, asked: str) -> ModelReply:
         told = reply if reply.model else msgspec.structs.replace(reply, model=asked)

@@ -98,15 +98,20 @@ class Consulting:
             found = await self._note(key, known, "compaction", content, said)
         return found is None or found.decided is None
 
-    async def after(self, asked: HookRequest, reply: ModelReply) -> None:
-        """Let hooks see a reply that was paid for. A denial is a `ModelError`."""
+    async def after(self, asked: HookRequest, reply: ModelReply) -> ModelReply:
+        """A reply that was paid for, as hooks let it be: itself, or what one says in its place.
+
+        A denial is a `ModelError`.
+        """
         if not self._hooked.has("after_model"):
-            return
-        decision = await self._hooked.after_model(asked, self._cleaned(reply))
-        if decision is not None:
-            denied = ModelError(decision.reason, kind="denied")
+            return reply
+        shown = self._cleaned(reply)
+        told = await self._hooked.after_model(asked, shown)
+        if isinstance(told, Deny):
+            denied = ModelError(told.reason, kind="denied")
             denied.attempts = reply.attempts
             raise denied
+        return reply if told is shown else told
 
     @property
     def judges(self) -> bool:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import msgspec
 
 from holdfast import events
+from holdfast.messages import Text
 from holdfast.policy.hooks import Answer, Ask, Deny, HookCall, HookTurn, Replace, overrides
 from holdfast.runtime.surroundings import passes
 from holdfast.tools.results import said_by
@@ -60,13 +61,16 @@ class Hooked:
                 return decision
         return None
 
-    async def after_model(self, asked: HookRequest, reply: ModelReply) -> Deny | None:
-        """Whether the reply must not be used."""
+    async def after_model(self, asked: HookRequest, reply: ModelReply) -> ModelReply | Deny:
+        """The reply as it may be used. Each hook sees what the one before has made of it; a denial is final."""
         for hooks in self._of("after_model"):
-            decision = await self._decided(hooks, "after_model", hooks.after_model(asked, reply), (Deny,))
-            if decision is not None:
+            decision = await self._decided(hooks, "after_model", hooks.after_model(asked, reply), (Deny, Answer))
+            if isinstance(decision, Deny):
                 return decision
-        return None
+            if decision is not None:
+                said = (Text(str(decision.value)),)
+                reply = msgspec.structs.replace(reply, parts=said, finish="stop", response_id=None)
+        return reply
 
     async def before_tool(self, call: HookCall) -> list[ToolDecision]:
         """All that is decided about a call, in order; nothing is asked after a denial or an answer."""

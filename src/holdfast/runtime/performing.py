@@ -175,7 +175,8 @@ class TurnRun:
         Raises `Park` when it has to wait for somebody, `HandedOver` when another agent is to go on with it.
         """
         turn, asking = self._turn, self._asking
-        around_call.set(self._hooked)
+        if not self._strict:  # there no tool runs, and whoever looks goes on in the same context
+            around_call.set(self._hooked)
         denied = await self._begun(turn)
         if denied is not None:
             return denied

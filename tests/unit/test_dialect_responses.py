@@ -510,6 +510,13 @@ def test_a_request_for_an_approval_that_nobody_here_can_give_is_denied() -> None
     assert (answer["approval_request_id"], answer["approve"]) == ("mcpr_1", False)
 
 
+@pytest.mark.parametrize("odd", [["c"], {"c": 1}, 7, None], ids=str)
+def test_an_output_that_names_no_call_answers_none(odd: Any) -> None:
+    call = {"id": "s", "type": "shell_call", "call_id": "c", "action": {"commands": ["ls"]}}
+    back = returned(call, {"id": "o", "type": "shell_call_output", "call_id": odd, "output": []})
+    assert [item["type"] for item in back] == ["shell_call", "shell_call_output", "shell_call_output"]
+
+
 def test_a_search_for_tools_that_the_client_has_to_make_finds_none() -> None:
     item = {"id": "ts", "type": "tool_search_call", "call_id": "c", "execution": "client"}
     _, answer = returned(item)

@@ -26,8 +26,9 @@ def answered(items: list[_Item]) -> list[_Item]:
     waiting = [item for item in items if item.get("type") in _ANSWERS and _name(item)]
     if not waiting:
         return items
-    known = {item.get("call_id") for item in items if str(item.get("type")).endswith("_output")}
-    known |= {item.get("approval_request_id") for item in items}
+    # In lists, since a provider may have put anything there.
+    known = [item.get("call_id") for item in items if str(item.get("type")).endswith("_output")]
+    known += [item.get("approval_request_id") for item in items]
     return items + [
         answer for item in waiting if _name(item) not in known for answer in _ANSWERS[str(item["type"])](item)
     ]

@@ -1,4 +1,4 @@
-"""A turn whose hooks decide about its model, by workers that can be killed anywhere.
+"""A turn whose hooks decide about its model and its call, by workers that can be killed anywhere.
 
 The first question is let pass, the second is answered by a hook or denied, as the story says. Run as a script this
 serves requests (folder, story, crash point) with a real process each.
@@ -18,17 +18,11 @@ from holdfast.testing import ScriptedModel, call, text
 
 if TYPE_CHECKING:
     from holdfast.messages import ModelRequest
-    from holdfast.policy.hooks import ModelDecision
+    from holdfast.policy.hooks import ModelDecision, ToolDecision
 
 SESSION: Final = "s"
 STORIES: Final = ("deny", "answer")
 ENDINGS: Final = {"deny": ("failed", "denied", ""), "answer": ("completed", "", "from the hook")}
-
-
-@hf.tool(read_only=True)
-async def look() -> str:
-    """Look."""
-    return "nothing"
 
 
 class Deciding(hf.Hooks):
@@ -46,8 +40,19 @@ class Deciding(hf.Hooks):
             return None
         return asked.deny("enough") if self._story == "deny" else asked.answer("from the hook")
 
+    async def before_tool(self, call: hf.HookCall) -> ToolDecision | None:
+        note(self._folder / "hook.log", call.tool)
+        await asyncio.sleep(0)
+        return None
+
 
 def agent_in(folder: Path, story: str) -> hf.Agent:
+    @hf.tool(read_only=True)
+    async def look() -> str:
+        """Look."""
+        note(folder / "tool.log", "look")
+        return "nothing"
+
     def say(request: ModelRequest) -> Any:
         note(folder / "model.log", request.position)
         return call(look) if request.position == 0 else text("from the model")

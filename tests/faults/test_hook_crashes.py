@@ -1,4 +1,4 @@
-"""SIGKILL around what hooks decide about a model, then restart: what is recorded is decided, and nobody asks again."""
+"""SIGKILL around what hooks decide, then restart: what is recorded is decided, and nobody asks again."""
 
 from __future__ import annotations
 
@@ -21,19 +21,20 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 KILLED: Final = -signal.SIGKILL
-AROUND: Final = ("hook.", "model.")
+AROUND: Final = ("hook.", "model.", "tool.")
 """The points that are tried: those around a decision."""
 
 
-async def _decided(folder: Path) -> set[int]:
-    """The questions about which a decision is on the disk."""
+async def _decided(folder: Path) -> set[int | str]:
+    """The questions and the calls about which a decision is on the disk."""
     if not (folder / "store.db").exists():
         return set()
     async with hf.open_store(folder / "store.db") as store:
         if not [line for line in await store.journals() if line.id == scenario.SESSION]:
             return set()
         keys = [entry.record.key for entry in await store.read(scenario.SESSION) if isinstance(entry.record, Done)]
-    return {0 if key.startswith("t1/1.") else 1 for key in keys if HOOK in key}
+    about = {"t1/1.model": 0, "t1/2.tools": "look", "t1/4.model": 1}
+    return {about["/".join(key.split("/")[:2])] for key in keys if HOOK in key}
 
 
 async def _problems(workers: Forks, story: str, point: str, folder: Path) -> list[str]:
@@ -41,10 +42,12 @@ async def _problems(workers: Forks, story: str, point: str, folder: Path) -> lis
     if status not in {0, KILLED}:
         return [f"{story}@{point}: {error_in(folder)}"]
     decided, before = await _decided(folder), Counter(notes(folder / "hook.log"))
+    made = {what for what, log in (("look", "tool.log"), (0, "model.log")) if notes(folder / log)}
+    found = [f"{story}@{point}: {what} was made before it was decided" for what in made - decided]
     if workers.run(folder, story=story) != 0:
         return [f"{story}@{point} can't go on: {error_in(folder)}"]
     after = Counter(notes(folder / "hook.log"))
-    found = [f"{story}@{point}: decided again about {at}" for at in decided if after[at] != before[at]]
+    found += [f"{story}@{point}: decided again about {at}" for at in decided if after[at] != before[at]]
     if 1 in notes(folder / "model.log"):
         found.append(f"{story}@{point}: the model was asked though a hook had decided")
     async with hf.open_store(folder / "store.db") as store:

@@ -84,7 +84,9 @@ class Unfinished(NamedTuple):
     def reply(self, model: str) -> ModelReply | None:
         """The words so far as a reply; without any where hooks have not let it pass. None where nothing came."""
         if self.whole:
-            return msgspec.structs.replace(self.whole[-1], parts=(), finish="cancelled")
+            reply, tried = self.whole[-1], tuple(self.tried or ())
+            attempts = max(tried, reply.attempts, key=len)  # those before room was made are among the former
+            return msgspec.structs.replace(reply, parts=(), finish="cancelled", attempts=attempts)
         if not any(self.said):
             return None
         usage = self.used[-1] if self.used else Usage()

@@ -15,8 +15,10 @@ from holdfast.cli import app
 from holdfast.messages import Usage
 from holdfast.runtime.checking import check_turns
 from holdfast.runtime.spending import spend_of
+from holdfast.store.audit import audit
 from holdfast.store.spending.contract import DAY_MS, Spend, day_of
 from holdfast.testing import ManualClock, ScriptedModel, call, check, error, reply, text
+from holdfast.turns.bounding import LAST_STEP
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -268,6 +270,28 @@ async def test_only_so_many_calls_go_on_in_the_background() -> None:
         assert (await turn.outcome(timeout=SOON)).status == "completed"
 
 
+@pytest.mark.parametrize("scope", ["daily", "total"])
+async def test_tasks_that_wait_to_be_begun_count(scope: str) -> None:
+    go_on = asyncio.Event()
+
+    @hf.tool(read_only=True, background=True)
+    async def slow() -> str:
+        await go_on.wait()
+        return "done"
+
+    limits: dict[str, Any] = {scope: hf.Budget(background=2)}
+    model = ScriptedModel(lambda asked: text("ok") if asked.position else call(slow))
+    agent = hf.Agent("a", model=model, tools=[slow], limits=hf.Limits(**limits))
+    async with hf.open(None, agents=[agent], concurrency=1) as runtime:
+        outcomes = [await ran(runtime, agent, f"s{number}") for number in range(3)]
+        assert [outcome.code for outcome in outcomes] == ["", "", f"{scope}_background"]
+        assert sorted(line.status for line in await runtime.tasks.list()) == ["idle", "running"]
+        assert (await runtime.store.spent("a")).tasks == 2
+        go_on.set()
+        await until(lambda: all_idle(runtime))
+        assert await runtime.store.examine(lambda reader: audit(reader, None, spend_of)) == []
+
+
 # ---- what is counted is what is recorded -----------------------------------------------------------------------------
 
 
@@ -382,15 +406,36 @@ async def test_doctor_tells_of_spending_that_the_records_do_not_tell_of(tmp_path
     assert "its records say" in wrong.output
 
 
-async def test_the_last_step_of_a_session_is_announced() -> None:
-    agent = worker(calls=9, session=hf.Budget(steps=3))
+def notes(agent: hf.Agent) -> list[list[str]]:
+    """What Holdfast had told the model by each of its questions."""
+    assert isinstance(agent.model, ScriptedModel)
+    return [
+        [said.text for said in asked.messages if isinstance(said, hf.UserMessage) and said.origin == "holdfast"]
+        for asked in agent.model.requests
+    ]
+
+
+@pytest.mark.parametrize("scope", ["session", "daily", "total"])
+async def test_the_last_step_that_a_budget_leaves_is_announced(scope: str) -> None:
+    options: dict[str, Any] = {scope: hf.Budget(steps=3)}
+    agent = worker(calls=9, **options)
     async with hf.open(None, agents=[agent]) as runtime:
         outcome = await ran(runtime, agent)
-        assert isinstance(agent.model, ScriptedModel)
-        notes = [
-            [said.text for said in asked.messages if isinstance(said, hf.UserMessage) and said.origin == "holdfast"]
-            for asked in agent.model.requests
-        ]
-        assert [len(found) for found in notes] == [0, 0, 1]
-        assert (outcome.code, outcome.steps) == ("session_steps", 3)
+        assert notes(agent) == [[], [], [LAST_STEP]]
+        assert (outcome.code, outcome.steps) == (f"{scope}_steps", 3)
         assert [turn.verdict for turn in await check_turns(runtime.store, "s", agent)] == ["ok"]
+
+
+async def test_what_other_sessions_used_brings_the_last_step_nearer() -> None:
+    agent = worker(calls=3, daily=hf.Budget(steps=6))
+    async with hf.open(None, agents=[agent]) as runtime:
+        assert (await ran(runtime, agent, "one")).steps == 4
+        assert (await ran(runtime, agent, "two")).code == "daily_steps"
+        assert notes(agent) == [[], [], [], [], [], [LAST_STEP]]
+
+
+async def test_a_last_step_by_two_budgets_is_announced_once() -> None:
+    agent = worker(calls=9, steps=3, daily=hf.Budget(steps=3), total=hf.Budget(steps=3))
+    async with hf.open(None, agents=[agent]) as runtime:
+        await ran(runtime, agent)
+        assert notes(agent)[-1] == [LAST_STEP]

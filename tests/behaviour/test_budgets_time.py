@@ -65,6 +65,34 @@ async def test_a_budget_of_time_ends_the_turn_before_its_next_effect(scope: str)
         assert await check(runtime.store) == []
 
 
+async def test_each_turn_has_time_of_its_own() -> None:
+    clock = ManualClock()
+    worker = Worker(clock, wall_time=timedelta(minutes=1.5))
+    async with hf.open(None, agents=[worker.agent], clock=clock) as runtime:
+        for _ in range(3):
+            assert (await worker.ran(runtime)).status == "completed"
+
+
+async def test_the_time_of_a_turn_ends_it_before_its_next_effect(tmp_path: Path) -> None:
+    clock = ManualClock()
+    worker = Worker(clock, wall_time=timedelta(minutes=0.5))
+    for _ in range(2):
+        async with hf.open(tmp_path / "s.db", agents=[worker.agent], clock=clock) as runtime:
+            outcome = await worker.ran(runtime)
+            assert (outcome.code, outcome.allowed, outcome.used, outcome.steps) == ("wall_time", 30.0, 60.0, 1)
+    async with hf.open(tmp_path / "s.db", agents=[worker.agent], clock=clock) as runtime:
+        assert [turn.verdict for turn in await check_turns(runtime.store, "s", worker.agent)] == ["ok", "ok"]
+        assert await check(runtime.store) == []
+
+
+async def test_the_time_of_a_turn_stops_a_call_under_way() -> None:
+    agent = held_agent(Held(), wall_time=timedelta(seconds=0.2))
+    async with hf.open(None, agents=[agent]) as runtime:
+        outcome = await (await runtime.session("s", agent=agent).send("go")).outcome(timeout=SOON)
+        assert (outcome.status, outcome.code, outcome.blame) == ("limit", "wall_time", "limit")
+        assert states(await runtime.session("s").history()) == ["cancelled"]
+
+
 async def test_nothing_is_begun_once_the_time_is_used_up() -> None:
     clock = ManualClock()
     worker = Worker(clock, session=minutes(0.5))
@@ -138,7 +166,10 @@ async def test_a_day_that_comes_twice_goes_on_with_its_count() -> None:
     assert found == ["", "", "daily_wall_time"]
 
 
-async def test_time_in_which_a_turn_waits_for_a_person_does_not_count() -> None:
+@pytest.mark.parametrize(
+    "limits", [hf.Limits(session=minutes(1)), hf.Limits(wall_time=timedelta(minutes=1))], ids=["session", "turn"]
+)
+async def test_time_in_which_a_turn_waits_for_a_person_does_not_count(limits: hf.Limits) -> None:
     clock = ManualClock()
     script = [call("act"), text("done")]
 
@@ -146,7 +177,6 @@ async def test_time_in_which_a_turn_waits_for_a_person_does_not_count() -> None:
     async def act() -> str:
         return "acted"
 
-    limits = hf.Limits(session=minutes(1))
     agent = hf.Agent("a", model=ScriptedModel(script), tools=[act], policy=[hf.ask("act")], limits=limits)
     async with hf.open(None, agents=[agent], clock=clock) as runtime:
         turn = await runtime.session("s", agent=agent).send("go")

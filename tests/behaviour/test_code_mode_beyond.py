@@ -138,7 +138,7 @@ async def test_a_call_that_was_asked_outside_has_an_outcome_of_its_own_when_its_
     agent = desk.agent("await ask('x')")
     async with hf.open(tmp_path / "s.db", agents=[agent]) as runtime:
         await runtime.session(SESSION, agent=agent).send("go")
-        await parked(runtime)
+        await at_rest(runtime, SESSION)
     async with hf.open(tmp_path / "s.db", agents=[agent]) as runtime:
         turn = runtime.session(SESSION).turn("t1")
         await turn.cancel("enough")

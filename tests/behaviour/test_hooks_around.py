@@ -47,7 +47,7 @@ DENIALS: dict[str, hf.Hooks] = {
 @pytest.mark.parametrize("hooks", DENIALS.values(), ids=DENIALS)
 async def test_a_denied_turn_ends_as_failed_and_says_why(shop: Shop, hooks: hf.Hooks) -> None:
     outcome = await how_it_ended(shop.agent(policy=OPEN, hooks=[hooks]))
-    assert (outcome.status, outcome.code) == ("failed", "denied")
+    assert (outcome.status, outcome.code, outcome.blame) == ("failed", "denied", "caller")
     assert "closed today" in outcome.message
     assert shop.done == []
 

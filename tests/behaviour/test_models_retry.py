@@ -224,10 +224,10 @@ class Played:
         self.pauses.append(seconds)
         self.now += seconds
 
-    def model(self, **more: Any) -> HttpModel:
-        endpoint = Endpoint(provider="played", dialect="chat", base_url="http://played/v1", auth="none")
+    def model(self, spoken: str = "chat", **more: Any) -> HttpModel:
+        endpoint = Endpoint(provider="played", dialect=spoken, base_url="http://played/v1", auth="none")
         more = {"clock": lambda: self.now, "sleep": self.sleep, "chance": lambda: 0.0, **more}
-        return HttpModel(endpoint, "m", dialect("chat"), transport=self, **more)
+        return HttpModel(endpoint, "m", dialect(spoken), transport=self, **more)
 
 
 def chat(*deltas: str, whole: bool = True) -> Served:
@@ -371,6 +371,17 @@ async def test_the_tokens_of_a_try_that_failed_are_in_the_ledger() -> None:
     spent.body.append(f"data: {json.dumps({'id': 'c1', 'choices': [], 'usage': usage})}\n\n".encode())
     reply = await reply_of(Played(spent, chat("hi")).model())
     assert reply.attempts[0].usage == Usage(input=7, output=2)
+
+
+@pytest.mark.parametrize("kind", ["text/event-stream", "application/json"])
+async def test_the_tokens_of_a_response_that_says_that_it_failed_are_in_the_ledger(kind: str) -> None:
+    used = {"input_tokens": 7, "output_tokens": 2}
+    response = {"id": "r", "status": "failed", "error": {"code": "server_error", "message": "Oh."}, "usage": used}
+    body = json.dumps({"type": "response.failed", "response": response} if "event" in kind else response)
+    said = f"data: {body}\n\n" if "event" in kind else body
+    played = Played(Served(200, {"content-type": kind}, [said.encode()]))
+    error = await failure_of(played.model("responses", retry=Retry(attempts=1)))
+    assert [line.usage for line in error.attempts] == [Usage(input=7, output=2)]
 
 
 async def test_one_stream_that_dies_costs_a_durable_turn_one_retry_and_nothing_else() -> None:

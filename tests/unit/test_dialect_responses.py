@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.errors import ContextOverflow, ModelError, StreamCut
+from holdfast.media import sniffed
 from holdfast.messages import (
     AssistantMessage,
     Attachment,
@@ -481,6 +482,50 @@ def test_calls_that_nobody_here_carries_out_are_answered(item: dict[str, Any]) -
     assert call == item
     assert answer["type"] == f"{item['type']}_output"
     assert answer["call_id"] == "c"
+
+
+def test_a_computer_that_nobody_has_is_answered_with_a_blank_screen_and_words() -> None:
+    checks = [{"id": "cu_sc_1", "code": "malicious_instructions", "message": "careful"}]
+    item = {
+        "id": "cu",
+        "type": "computer_call",
+        "call_id": "c",
+        "action": {"type": "screenshot"},
+        "status": "completed",
+    }
+    call, answer, words = returned({**item, "pending_safety_checks": checks})
+    assert call["type"] == "computer_call"
+    assert (answer["type"], answer["call_id"]) == ("computer_call_output", "c")
+    assert answer["output"]["type"] == "computer_screenshot"
+    assert sniffed(base64.b64decode(answer["output"]["image_url"].partition(",")[2])) == "image/png"
+    assert answer["acknowledged_safety_checks"] == checks
+    assert (words["role"], "not carried out" in words["content"]) == ("developer", True)
+
+
+def test_a_request_for_an_approval_that_nobody_here_can_give_is_denied() -> None:
+    item = {"id": "mcpr_1", "type": "mcp_approval_request", "arguments": "{}", "name": "t", "server_label": "s"}
+    asked, answer = returned(item)
+    assert asked == item
+    assert answer["type"] == "mcp_approval_response"
+    assert (answer["approval_request_id"], answer["approve"]) == ("mcpr_1", False)
+
+
+@pytest.mark.parametrize("odd", [["c"], {"c": 1}, 7, None], ids=str)
+def test_an_output_that_names_no_call_answers_none(odd: Any) -> None:
+    call = {"id": "s", "type": "shell_call", "call_id": "c", "action": {"commands": ["ls"]}}
+    back = returned(call, {"id": "o", "type": "shell_call_output", "call_id": odd, "output": []})
+    assert [item["type"] for item in back] == ["shell_call", "shell_call_output", "shell_call_output"]
+
+
+def test_a_search_for_tools_that_the_client_has_to_make_finds_none() -> None:
+    item = {"id": "ts", "type": "tool_search_call", "call_id": "c", "execution": "client"}
+    _, answer = returned(item)
+    assert (answer["type"], answer["call_id"], answer["tools"]) == ("tool_search_output", "c", [])
+
+
+def test_a_search_for_tools_that_the_provider_makes_is_not_answered() -> None:
+    item = {"id": "ts", "type": "tool_search_call", "call_id": "c", "execution": "server"}
+    assert returned(item) == [item]
 
 
 def test_a_call_that_the_provider_carried_out_is_not_answered_again() -> None:
@@ -1178,6 +1223,14 @@ def test_an_error_inside_a_stream_is_raised(one: Frame, kind: str, retryable: bo
     with pytest.raises(ModelError) as caught:
         DIALECT.fold(ENDPOINT, MODEL).feed(one)
     assert (caught.value.kind, caught.value.retryable) == (kind, retryable)
+
+
+@pytest.mark.parametrize("status", ["failed", "cancelled"])
+def test_a_response_that_failed_tells_what_it_used(status: str) -> None:
+    usage = {"input_tokens": 30, "output_tokens": 4, "input_tokens_details": {"cached_tokens": 10}}
+    with pytest.raises(ModelError) as caught:
+        DIALECT.fold(ENDPOINT, MODEL).feed(ended(status, error={"code": "server_error", "message": "x"}, usage=usage))
+    assert caught.value.usage == Usage(input=20, output=4, cache_read=10)
 
 
 def test_an_error_inside_a_stream_tells_how_long_to_wait() -> None:

@@ -78,7 +78,13 @@ PURE = [
     *(f"policy/{name}.py" for name in ("subject", "rules", "conditions", "deciding", "approvals", "always", "hooks")),
     *(f"policy/{name}.py" for name in ("limits", "admission", "globs", "hosts", "selecting", "spans")),
     *(f"turns/{name}.py" for name in ("machine", "thread", "keys", "answers", "ending", "conversation", "notices")),
-    *("turns/stopwatch.py", "turns/telling.py", "store/spending/worked.py", "store/gate/contract.py"),
+    *(
+        "turns/stopwatch.py",
+        "turns/telling.py",
+        "turns/unused.py",
+        "store/spending/worked.py",
+        "store/gate/contract.py",
+    ),
 ]
 IMPURE_MODULES = {"asyncio", "time", "random", "os", "threading", "socket", "subprocess", "secrets", "apsw"}
 HEAVY = {"apsw", "msgspec", "pydantic", "typer", "asyncio"}

@@ -9,7 +9,7 @@ from holdfast.errors.tree import UsageError, WorldError
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from holdfast.messages import Attempt
+    from holdfast.messages import Attempt, Usage
 
 _SHOWN: Final = 8
 """Differences that the message names."""
@@ -48,6 +48,8 @@ class ModelError(WorldError):
         """How long the provider asks to wait, in seconds."""
         self.attempts: tuple[Attempt, ...] = ()
         """Every try, where the model keeps a ledger."""
+        self.usage: Usage | None = None
+        """What the provider says that the try used, where it says so with the error."""
 
 
 class StreamCut(ModelError):

@@ -210,7 +210,7 @@ class HttpModel:
             seconds=now - ask.begun,
             status=ask.status,
             request_id=ask.request_id,
-            usage=ask.usage,
+            usage=error.usage or ask.usage,
         )
         call.note(line)
         call.failures += 1

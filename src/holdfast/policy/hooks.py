@@ -48,7 +48,7 @@ class Answer(msgspec.Struct, frozen=True, tag="answer"):
     value: Any
 
 
-RequestKind: TypeAlias = Literal["turn", "summary"]
+RequestKind: TypeAlias = Literal["turn", "summary", "direct"]
 ToolDecision: TypeAlias = Deny | Ask | Replace | Answer
 ModelDecision: TypeAlias = Deny | Answer
 
@@ -71,8 +71,11 @@ class HookTurn:
 
 @dataclass(frozen=True, slots=True)
 class HookRequest:
-    """A question to the model, before it is asked. `kind` tells what is asked for: the next step of the turn, or a
-    summary of the conversation, which makes room for it.
+    """A question to the model, before it is asked. `kind` tells what is asked for: the next step of the turn, a
+    summary of the conversation, which makes room for it, or the answer to a question outside of any conversation.
+
+    Such a direct question has the turn whose tool asks it. In `turn` there is nothing where there is no turn, or only
+    the session for which a durable function works.
     """
 
     turn: HookTurn
@@ -80,11 +83,14 @@ class HookRequest:
     kind: RequestKind = "turn"
 
     def deny(self, reason: str) -> Deny:
-        """The model is not asked; the turn ends as failed. Instead of a summary, the oldest messages are dropped."""
+        """The model is not asked; the turn ends as failed. Instead of a summary, the oldest messages are dropped.
+
+        Who asked a direct question gets a `ModelError` of the kind ``denied``.
+        """
         return Deny(reason)
 
     def answer(self, text: str) -> Answer:
-        """The model is not asked; this is its reply, or the summary."""
+        """The model is not asked; this is its reply, or the summary. After it has answered, this is what it said."""
         return Answer(text)
 
 
@@ -135,8 +141,8 @@ class Hooks:
     async def before_model(self, asked: HookRequest) -> ModelDecision | None:
         """The model is about to be asked."""
 
-    async def after_model(self, asked: HookRequest, reply: ModelReply) -> Deny | None:
-        """The model has answered; nothing of it is recorded yet."""
+    async def after_model(self, asked: HookRequest, reply: ModelReply) -> ModelDecision | None:
+        """The model has answered; nothing of it is recorded yet. An answer takes the place of all that it said."""
 
     async def before_tool(self, call: HookCall) -> ToolDecision | None:
         """A tool is about to be called; the policy decides after this."""

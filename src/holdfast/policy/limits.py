@@ -86,6 +86,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """How often an answer that the output limit cut off is continued."""
     deadline: timedelta | float | None = None
     """A span, or seconds, from the moment the input was accepted, time in the queue included."""
+    wall_time: timedelta | None = None
+    """Time in which the turn is worked on: not the queue, and not while it waits for somebody and nothing runs."""
     session: Budget | None = None
     """What all turns of one session may use together."""
     daily: Budget | None = None
@@ -107,6 +109,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
         check_int("limit continuations", self.continuations)
         if self.deadline is not None:
             milliseconds(self.deadline)
+        if self.wall_time is not None:
+            milliseconds(self.wall_time)
         for name in ("session", "daily", "total"):
             _check_is_budget(name, getattr(self, name))
         if self.unpriced not in ("stop", "free"):
@@ -114,13 +118,18 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def beyond_turn(self) -> bool:
-        """Whether there is a budget that is not the turn's own."""
-        return self.session is not None or self.daily is not None or self.total is not None
+        """Whether there is a budget that does not follow from what the turn itself has used."""
+        return any(limit is not None for limit in (self.wall_time, *self.budgets))
 
     @property
     def budgets(self) -> tuple[Budget | None, Budget | None, Budget | None]:
         """Those that are not the turn's own: of the session, the day, and all."""
         return self.session, self.daily, self.total
+
+    @property
+    def wall_ms(self) -> int | None:
+        """`wall_time` in milliseconds."""
+        return None if self.wall_time is None else milliseconds(self.wall_time)
 
 
 class Used(msgspec.Struct, frozen=True, gc=False):
@@ -181,9 +190,11 @@ def exceeded(  # noqa: PLR0913
     """The budget beyond the turn that leaves no room for what lies `ahead`; None when all do.
 
     What a session, a day and the agent in all have used includes the running turn. The limits of the turn itself are
-    the turn machine's; here the turn only tells whether one of its calls had no known price. Calls of earlier turns
-    without one count as nothing, or a single one would close a session for good.
+    the turn machine's; here the turn only tells how long it was worked on, and whether one of its calls had no known
+    price. Calls of earlier turns without one count as nothing, or a single one would close a session for good.
     """
+    if limits.wall_ms is not None and turn.wall_ms >= limits.wall_ms:
+        return out_of("turn", "wall_time", limits.wall_ms / 1000, turn.wall_ms / 1000)
     for scope, budget, used in zip(_BEYOND, limits.budgets, (session, day, total), strict=True):
         if budget is None:
             continue
@@ -195,10 +206,10 @@ def exceeded(  # noqa: PLR0913
     return None
 
 
-def left(limits: Limits, session: Used, day: Used, total: Used) -> tuple[int | None, int | None]:
-    """How many calls in the background, and how many milliseconds, all budgets beyond the turn leave; None: no end."""
+def left(limits: Limits, turn: Used, session: Used, day: Used, total: Used) -> tuple[int | None, int | None]:
+    """How many calls in the background all budgets beyond the turn leave, and how many milliseconds; None: no end."""
     tasks: list[int] = []
-    spans: list[int] = []
+    spans = [] if limits.wall_ms is None else [limits.wall_ms - turn.wall_ms]
     for budget, used in zip(limits.budgets, (session, day, total), strict=True):
         if budget is None:
             continue
@@ -244,8 +255,11 @@ def unknown_price(scope: Scope, allowed: float, used: float) -> OutOf:
 
 
 def beyond_turn(code: str) -> bool:
-    """Whether `code` names a budget that is not of the turn alone: such a turn does not end so by its own records."""
-    return code.startswith(("family_", "session_", "daily_", "total_"))
+    """Whether `code` names a budget that is not of the turn alone: such a turn does not end so by its own records.
+
+    Nor does one whose own time is used up: nobody records how time goes by.
+    """
+    return code == "wall_time" or code.startswith(("family_", "session_", "daily_", "total_"))
 
 
 _UNITS: Final[dict[Counted, str]] = {

@@ -36,11 +36,14 @@ from holdfast.messages import (
     encode,
 )
 from holdfast.models.contract import batches
-from holdfast.policy.hooks import Answer, Deny, HookRequest
+from holdfast.policy.hooks import HookRequest
 from holdfast.records import ABSENT, Ask, Blob, Cancelled, Done, ErrorInfo, Failed
-from holdfast.runtime.spending import spent_on
+from holdfast.runtime.spending import spent_on, spent_unused
 from holdfast.runtime.surroundings import passes
 from holdfast.turns import ModelFailed, Replied, UsedUp
+from holdfast.turns.machine import added
+from holdfast.turns.unused import MARK as PAID
+from holdfast.turns.unused import paid_for
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
@@ -51,6 +54,7 @@ if TYPE_CHECKING:
     from holdfast.policy.limits import OutOf
     from holdfast.records import Outcome, Record
     from holdfast.runtime.compacting import Compacting
+    from holdfast.runtime.consulting import Consulting
     from holdfast.runtime.hooking import Hooked
     from holdfast.runtime.recording import Recorder
     from holdfast.runtime.surroundings import Surroundings
@@ -75,18 +79,30 @@ class Unfinished(NamedTuple):
     """What the provider has counted so far; the last one counts."""
     tried: list[Attempt] | None
     """The tries that are over."""
+    whole: list[ModelReply]
+    """The reply, when it is whole and paid for, and hooks have not let it pass yet: its words are not told."""
 
     @property
     def answer(self) -> str:
         """The id of the message that these words become if the turn is broken off now."""
         return self.key.replace("/", ".").removesuffix(".model")
 
+    def reply(self, model: str) -> ModelReply | None:
+        """The words so far as a reply; without any where hooks have not let it pass. None where nothing came."""
+        if self.whole:
+            reply, tried = self.whole[-1], tuple(self.tried or ())
+            attempts = max(tried, reply.attempts, key=len)  # those before room was made are among the former
+            return msgspec.structs.replace(reply, parts=(), finish="cancelled", attempts=attempts)
+        if not any(self.said):
+            return None
+        usage = self.used[-1] if self.used else Usage()
+        return ModelReply((Text("".join(self.said)),), "cancelled", usage, model, attempts=tuple(self.tried or ()))
+
     def outcome(self, model: str, now: int) -> Done | Cancelled:
         """The words so far as the recorded reply, with every try; the tries alone where nothing was said."""
-        if not any(self.said):
+        reply = self.reply(model)
+        if reply is None:
             return Cancelled(at=now, key=self.key, ask=self.ask, detail=msgspec.Raw(encode(self.tried or ())))
-        usage = self.used[-1] if self.used else Usage()
-        reply = ModelReply((Text("".join(self.said)),), "cancelled", usage, model, attempts=tuple(self.tried or ()))
         return Done(at=now, key=self.key, ask=self.ask, value=msgspec.Raw(encode(reply)))
 
 
@@ -112,11 +128,13 @@ class Asking:
         performer: Performer,
         recorder: Recorder,
         hooked: Hooked,
+        consulting: Consulting,
         compacting: Compacting,
     ) -> None:
         self._around = around
         self._compacting = compacting
         self._hooked = hooked
+        self._consulting = consulting
         self._run = run
         self._agent = agent
         self._performer = performer
@@ -134,15 +152,17 @@ class Asking:
         """Whether the replies of the model are known to read back as they are."""
 
     @property
-    def unfinished(self) -> Unfinished | None:
-        """The reply that is under way, if it has said anything yet."""
+    def unfinished(self) -> tuple[str, ModelReply] | None:
+        """The reply that is under way, as it would be recorded now, and the id of its message."""
         found = self._unfinished
-        return found if found is not None and any(found.said) else None
+        reply = None if found is None else found.reply(self._agent.model.name)
+        return None if found is None or reply is None else (found.answer, reply)
 
     def left_over(self, now: int) -> Iterator[Record]:
-        """What is recorded of a reply that is under way when the turn is stopped."""
+        """What is recorded of a reply that is under way when the turn is stopped, and of a summary."""
+        yield from self._compacting.left_over(now)
         found = self._unfinished
-        if found is not None and (any(found.said) or found.tried):
+        if found is not None and (any(found.said) or found.whole or found.tried):
             yield found.outcome(self._agent.model.name, now)
 
     async def respond(self, effect: CallModel, key: str, judge: Judge) -> Replied | ModelFailed | UsedUp:
@@ -153,7 +173,8 @@ class Asking:
         known = self._performer.recorded(key)
         if known is None or known.outcome is None:
             await self._around.boundary()
-            if not self._performer.strict:  # there nothing is asked, a summary neither
+            # Under a strict replay nothing is asked, a summary neither; and what hooks have settled needs no room.
+            if not self._performer.strict and not await self._is_settled(key, thread):
                 thread = await compacting.fitting(key, thread)
             out = await self._judged(judge)
             if out is not None:
@@ -161,11 +182,11 @@ class Asking:
         ask = self._question(thread)
         decision = self._performer.decide(key, ask, Repeat.FREE)
         if isinstance(decision, Recorded):
-            return self._seen(_recorded(decision.outcome), effect.thread, thread)
+            return self._seen(self._recorded(key, decision.outcome), effect.thread, thread)
         try:
             response = await self._asked(effect, thread, key, ask, again=True)
         except _Overflow as overflow:
-            self._begin_anew()
+            self._begin_anew("context_overflow")
             shorter = await compacting.overflown(key, thread, overflow.reply)
             if shorter is None and overflow.error is not None:
                 response = await self._told(self._failed(key, ask, overflow.error, overflow.begun))
@@ -179,6 +200,23 @@ class Asking:
         if isinstance(response, Replied):
             compacting.reported(thread, response.reply)
         return self._seen(response, effect.thread, thread)
+
+    def _recorded(self, key: str, outcome: Outcome) -> Replied | ModelFailed:
+        """What is recorded to have come of it."""
+        match outcome:
+            case Done():
+                return Replied(decode_reply(bytes(outcome.value)))
+            case Failed():
+                for found in self._performer.below(key, PAID):
+                    if isinstance(found.outcome, Done):
+                        paid = decode_reply(bytes(found.outcome.value))
+                        return ModelFailed(outcome.error.kind, outcome.error.message, paid.usage, paid.cost)
+                return ModelFailed(outcome.error.kind, outcome.error.message)
+            case _:
+                return ModelFailed("interrupted", "the model call was interrupted")
+
+    async def _is_settled(self, key: str, thread: Thread) -> bool:
+        return await self._consulting.settled(key, lambda: self._question(thread).content)
 
     @property
     def room(self) -> Usage:
@@ -204,7 +242,8 @@ class Asking:
             return response
         usage, cost = self._compacting.handed_over()
         if isinstance(response, ModelFailed):
-            return ModelFailed(response.code, response.message, usage, cost)
+            cost = added(response.cost, cost)
+            return ModelFailed(response.code, response.message, response.usage + usage, cost)
         return Replied(response.reply, seen, usage, cost)
 
     async def _asked(
@@ -226,7 +265,7 @@ class Asking:
         begun = self._loop.time()
         crash_point("model.before_call")
         try:
-            answer = await self._replied(Unfinished(key, ask, [], [], request.ledger), request)
+            answer = await self._replied(Unfinished(key, ask, [], [], request.ledger, []), request)
             if self._before:
                 answer = msgspec.structs.replace(answer, attempts=(*self._before, *answer.attempts))
             said = encode(answer)
@@ -256,38 +295,48 @@ class Asking:
         return await self._told(failed)
 
     async def _told(self, failed: Failed) -> ModelFailed:
-        """Record that the model could not answer."""
-        self._unfinished = None
-        self._recorder.submit([failed])
+        """Record that the model could not answer; also what was paid for an answer that must not be used."""
+        found, self._unfinished = self._unfinished, None
+        if found is not None and found.whole:
+            paid = found.whole[-1]
+            spend = spent_unused(paid.usage, paid.cost)
+            self._recorder.submit([paid_for(paid, failed), failed], spend=spend)
+        else:
+            paid = None
+            self._recorder.submit([failed])
         if self._hooked.has("on_error"):
             await self._hooked.on_error(EffectFailed(failed.key, failed.error.kind, failed.error.message))
-        return ModelFailed(failed.error.kind, failed.error.message)
+        if paid is None:
+            return ModelFailed(failed.error.kind, failed.error.message)
+        return ModelFailed(failed.error.kind, failed.error.message, paid.usage, paid.cost)
 
     async def _replied(self, unfinished: Unfinished, request: ModelRequest) -> ModelReply:
         """What the model says, or a hook in its place."""
-        hooked = self._hooked
-        if hooked.has("before_model"):
-            match await hooked.before_model(HookRequest(hooked.turn, request)):
-                case Deny(reason):
-                    raise ModelError(reason, kind="denied")
-                case Answer(value):
-                    return ModelReply((Text(str(value)),), "stop", Usage(), "hook", cost=0.0)
-                case None:
-                    pass
+        if self._consulting.is_idle(unfinished.key):
+            return self._priced(await self._stream(unfinished, request))
+        asked = HookRequest(self._hooked.turn, request)
+        given = await self._consulting.before(unfinished.key, asked, unfinished.ask.content)
+        if given is not None:
+            return given
         reply = self._priced(await self._stream(unfinished, request))
-        if hooked.has("after_model"):
-            decision = await hooked.after_model(HookRequest(hooked.turn, request), self._cleaned(reply))
-            if decision is not None:
-                denied = ModelError(decision.reason, kind="denied")
-                denied.attempts = reply.attempts  # it was paid for
-                raise denied
+        if self._consulting.judges:
+            unfinished.said.clear()
+            unfinished.whole.append(reply)
+            self._unfinished = unfinished  # until it is decided: it was paid for
+            reply = await self._judged_by_hooks(asked, reply)
+            self._unfinished = None
         return reply
 
-    def _cleaned(self, reply: ModelReply) -> ModelReply:
-        """A reply without secrets."""
-        if not self._redactor.active:
-            return reply
-        return decode_reply(self._redactor.bytes(encode(reply), numbers=False))
+    async def _judged_by_hooks(self, asked: HookRequest, reply: ModelReply) -> ModelReply:
+        """The reply as hooks let it be. Where that is another one, what was shown of it does not count."""
+        try:
+            told = await self._consulting.after(asked, reply)
+        except ModelError:
+            self._begin_anew("hook")
+            raise
+        if told is not reply:
+            self._begin_anew("hook")
+        return told
 
     def _failed(self, key: str, ask: Ask, error: ModelError, begun: float) -> Failed:
         info = ErrorInfo(printable(error.kind[:100]), bounded(self._redactor.text(error.message)))
@@ -371,10 +420,10 @@ class Asking:
         if shown:
             self._show(kind, **fields, **{field: shown})
 
-    def _begin_anew(self) -> None:
+    def _begin_anew(self, reason: str) -> None:
         """What was shown of a reply does not count."""
         self._pieces.clear()
-        self._show(events.AttemptReset, reason="context_overflow")
+        self._show(events.AttemptReset, reason=reason)
 
     def _show_held(self) -> None:
         if not self._pieces:
@@ -391,16 +440,6 @@ class Asking:
 def _check_fits(reply: ModelReply, *, again: bool) -> None:
     if again and reply.finish == "context_overflow":
         raise _Overflow(reply)
-
-
-def _recorded(outcome: Outcome) -> Replied | ModelFailed:
-    match outcome:
-        case Done():
-            return Replied(decode_reply(bytes(outcome.value)))
-        case Failed():
-            return ModelFailed(outcome.error.kind, outcome.error.message)
-        case _:
-            return ModelFailed("interrupted", "the model call was interrupted")
 
 
 def _attachments(message: Message) -> list[str]:

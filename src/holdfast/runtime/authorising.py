@@ -17,7 +17,7 @@ from holdfast.policy.hooks import Answer, Ask, Deny, Replace
 from holdfast.policy.subject import CLEAN, Decision
 from holdfast.records import Cancelled, Done, ErrorInfo
 from holdfast.runtime.amending import DENIED, Amending
-from holdfast.runtime.decided import NOTHING, Decided, noted, recall
+from holdfast.runtime.decided import HOOK, NOTHING, Decided, asked_hooks, noted, recall
 from holdfast.runtime.hooking import seen
 from holdfast.runtime.questioning import Questioning
 from holdfast.tools.definition import Complaint
@@ -51,6 +51,8 @@ class Authorising:
         self._questions = Questioning(around, agent, performer, recorder)
         self._amending = Amending(performer, hooked)
         self._decided: dict[str, Decided] = {}
+        self._noted = False
+        """Whether decisions of hooks are on their way to the disk."""
 
     async def recall(self, keys: Iterable[str]) -> None:
         """Read what was decided about these calls before."""
@@ -76,6 +78,9 @@ class Authorising:
                 known = self.decided(call.key)
                 await self._authorise(call, known, taint)
                 self._close(call, known)
+        if self._noted:  # what hooks decided is on record before any of the calls is made
+            self._noted = False
+            await self._recorder.settle()
 
     async def _authorise(self, call: Call, known: Decided, taint: Taint) -> None:
         why = await self._hooks(call, known)
@@ -143,8 +148,9 @@ class Authorising:
         decided: Sequence[ToolDecision] = known.hooks or ()
         if known.hooks is None and self._hooked.has("before_tool"):
             asked = await self._hooked.before_tool(seen(self._hooked.turn, call, self._performer))
-            decided, record = await noted(self._performer, call.key, asked)
+            decided, record = await noted(self._performer, call.key + HOOK, asked_hooks(call.key), asked)
             self._recorder.submit([record], patient=True)
+            self._noted = True
         reasons: list[str] = []
         for decision in decided:
             match decision:

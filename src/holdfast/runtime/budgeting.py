@@ -68,11 +68,22 @@ class Budgeting:
         if limits.daily is not None or limits.total is not None:
             await settle()  # what this turn has used is counted with its records
         below = await self._below()
-        session, day, total = await self._beyond()
-        self.tasks, ms = left(limits, session, day, total)
+        turn, session, day, total = await self._beyond()
+        self.tasks, ms = left(limits, turn, session, day, total)
         self._around.let_run(ms)
         out = self._family(below, ahead)
-        return out or exceeded(limits, turn=used, session=session, day=day, total=total, ahead=ahead)
+        return out or exceeded(limits, turn=turn, session=session, day=day, total=total, ahead=ahead)
+
+    async def is_last_step(self, settle: Callable[[], Awaitable[None]]) -> bool:
+        """Whether a budget of the day or of the agent leaves one step, as far as anybody has recorded what it used."""
+        limits = self._agent.limits
+        bounded = [budget for budget in (limits.daily, limits.total) if budget is not None and budget.steps is not None]
+        if not bounded:
+            return False
+        await settle()
+        _, _, day, total = await self._beyond()
+        pairs = ((limits.daily, day), (limits.total, total))
+        return any(budget is not None and budget.steps == used.steps + 1 for budget, used in pairs)
 
     async def out_of_time(self) -> OutOf | None:
         """The budget of time that is used up by now, whatever is under way."""
@@ -81,8 +92,9 @@ class Budgeting:
         self._around.let_run(ms)
         if ms is None or ms > 0:
             return None
-        session, day, total = used
-        return exceeded(_timed(self._agent), session=session, day=day, total=total, ahead=Used())
+        turn, session, day, total = used
+        turn = Used(wall_ms=turn.wall_ms)
+        return exceeded(_timed(self._agent), turn=turn, session=session, day=day, total=total, ahead=Used())
 
     @property
     def shares(self) -> bool:
@@ -103,11 +115,12 @@ class Budgeting:
         budget = Budget(tokens=limits.tokens, cost_usd=limits.cost_usd)
         return over(budget, self._used + below, ahead, "family")
 
-    async def _beyond(self) -> tuple[Used, Used, Used]:
-        """What session, day and agent have used, with this turn up to now."""
+    async def _beyond(self) -> tuple[Used, Used, Used, Used]:
+        """What turn, session, day and agent have used up to now."""
         limits, name, mine = self._agent.limits, self._agent.name, self._used
         now = self._now()
         worked, since = self._around.worked()
+        turn = replace(mine, wall_ms=max(worked + now - since - self._turn.used.wall_ms, 0))
         session = day = total = Used()
         if limits.session is not None:
             below = await self._around.below(None)  # also what those of earlier turns have used, or still use
@@ -115,16 +128,15 @@ class Budgeting:
         if limits.daily is not None:
             today = day_of(now)
             more = now - max(since, today * DAY_MS)
-            day = _and_now(used_of(await self._around.spent(name, today)), mine, more)
+            day = _and_now(used_of(await self._around.spent(name, today)), more)
         if limits.total is not None:
-            total = _and_now(used_of(await self._around.spent(name, None)), mine, now - since)
-        return session, day, total
+            total = _and_now(used_of(await self._around.spent(name, None)), now - since)
+        return turn, session, day, total
 
 
-def _and_now(counted: Used, mine: Used, more: int) -> Used:
-    """What was counted, with what is not yet: tasks that have not begun, and the time since the last record."""
-    tasks = max(counted.background, mine.background)
-    return replace(counted, background=tasks, wall_ms=counted.wall_ms + more)
+def _and_now(counted: Used, more: int) -> Used:
+    """What was counted, with what is not yet: the time since the last record."""
+    return replace(counted, wall_ms=counted.wall_ms + more)
 
 
 def _timed(agent: Agent) -> Limits:

@@ -21,8 +21,8 @@ from holdfast.errors import ModelError
 from holdfast.messages import ModelReply, ModelRequest, Settings, Text, Usage, UserMessage, decode_reply, encode
 from holdfast.models import model as named
 from holdfast.models import prices, respond
-from holdfast.policy.hooks import Answer, Deny, HookRequest
-from holdfast.records import Ask, Done
+from holdfast.policy.hooks import HookRequest
+from holdfast.records import Ask, Cancelled, Done
 from holdfast.runtime.spending import spent_on_room
 from holdfast.runtime.surroundings import passes
 from holdfast.tools.paging import READER
@@ -45,9 +45,14 @@ from holdfast.turns.compactions import MARK, Compaction, decode_compaction
 from holdfast.turns.machine import added
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
     from holdfast.agent import Agent
     from holdfast.effects.performer import Performer
+    from holdfast.messages import Attempt
     from holdfast.models import Model
+    from holdfast.records import Record
+    from holdfast.runtime.consulting import Consulting
     from holdfast.runtime.hooking import Hooked
     from holdfast.runtime.recording import Recorder
     from holdfast.runtime.surroundings import Surroundings
@@ -72,6 +77,7 @@ class Compacting:
         performer: Performer,
         recorder: Recorder,
         hooked: Hooked,
+        consulting: Consulting,
     ) -> None:
         self._around = around
         self._agent = agent
@@ -79,6 +85,7 @@ class Compacting:
         self._performer = performer
         self._recorder = recorder
         self._hooked = hooked
+        self._consulting = consulting
         self._breaker = turn.breaker
         given = agent.compaction.counter
         self._counter: Counter = Estimator() if given is None else Careful(given)
@@ -87,6 +94,8 @@ class Compacting:
         """Where no room could be made, it is not tried again before there are so many tokens."""
         self._here: dict[str, int] = {}
         """Compactions that were made here, by the call that needed them."""
+        self._summary: tuple[str, _Summary] | None = None
+        """The summary that is under way, and the call that needs it."""
         self.usage = _NO_USAGE
         """What making room for the call under way took."""
         self.cost: float | None = 0.0
@@ -170,12 +179,10 @@ class Compacting:
         made = plan(thread, room, self._counter, known, first, pinned=self._turn.pinned, reader=reader, why=why)
         if not isinstance(made, Plan):
             return None
-        if self._hooked.has("before_compaction"):
-            denied = await self._hooked.before_compaction(len(thread), made.before)
-            if denied is not None:
-                return None
+        if not await self._consulting.before_compaction(key, thread, made.before):
+            return None
         begun = asyncio.get_running_loop().time()
-        done = await self._carried_out(thread, made)
+        done = await self._carried_out(key, thread, made)
         compaction = await self._recorded(key, done if refused is None else done.paying(refused), begun)
         if compaction is None:
             return None
@@ -187,33 +194,47 @@ class Compacting:
 
     async def _recorded(self, key: str, made: Compaction, begun: float) -> Compaction | None:
         """The compaction as the journal has it, with nothing secret in it; None when the store can't keep it."""
-        number = 1 + len(self._performer.below(key, MARK)) + self._here.get(key, 0)
+        place = self._next(key)
         self._here[key] = self._here.get(key, 0) + 1
         body = self._performer.redactor.bytes(msgspec.json.encode(made), numbers=False)
         kept = decode_compaction(body)
         ask = Ask("direct", kept.model or kept.plan.way, digest_of_bytes("compaction", body))
         crash_point("turn.before_compaction")
-        outcome = await self._performer.succeeded(f"{key}{MARK}{number}", ask, body, begun)
+        outcome = await self._performer.succeeded(place, ask, body, begun)
         if not isinstance(outcome, Done):
             return None
         self._recorder.submit([outcome], patient=True, spend=spent_on_room(kept))
         return kept
 
+    def _next(self, key: str) -> str:
+        """Where the next compaction for the call `key` is recorded."""
+        return f"{key}{MARK}{1 + len(self._performer.below(key, MARK)) + self._here.get(key, 0)}"
+
     # ---- the summary ----
 
-    async def _carried_out(self, thread: Thread, made: Plan) -> Compaction:
+    def left_over(self, now: int) -> Iterator[Record]:
+        """What is recorded of a summary that is under way when the turn is stopped: whom it was asked of so far."""
+        if self._summary is not None and self._summary[1].tries:
+            key, summary = self._summary
+            ask = Ask("direct", "summary", digest_of_bytes("compaction", key.encode()))
+            detail = msgspec.Raw(self._performer.redactor.bytes(encode(summary.tries), numbers=False))
+            yield Cancelled(at=now, key=self._next(key), ask=ask, detail=detail)
+
+    async def _carried_out(self, key: str, thread: Thread, made: Plan) -> Compaction:
         if made.way != "summary":
             return Compaction(plan=made)
         now = self._performer.now()
         if not self._breaker.allows(now):
             return Compaction(plan=fallback(thread, made))
         summary = _Summary()
+        self._summary = key, summary
         try:
-            await self._summarise(thread, made, summary)
+            await self._summarise(key, thread, made, summary)
         except BaseException as error:
             if passes(error):
                 raise
             summary.failure = said_by(error, self._performer.redactor.text)  # before it is cut
+        self._summary = None
         if summary.failure:
             self._breaker = self._breaker.failed(now)
             if self._breaker.opened_at is not None:
@@ -223,7 +244,7 @@ class Compacting:
         self._breaker = self._breaker.succeeded()
         return summary.compaction(made, summary.text)
 
-    async def _summarise(self, thread: Thread, made: Plan, summary: _Summary) -> None:
+    async def _summarise(self, key: str, thread: Thread, made: Plan, summary: _Summary) -> None:
         asked = self._agent.compaction
         model = self._agent.model if asked.model is None else named(asked.model)
         prior = prior_of(thread, made)
@@ -233,40 +254,33 @@ class Compacting:
                 messages=(UserMessage("summary", (Text(question.prompt),), "holdfast"),),
                 instructions=question.instructions,
                 settings=Settings(max_output_tokens=question.max_output_tokens),
+                ledger=summary.tries,
             )
-            reply = await self._replied(model, request, summary)
+            reply = await self._replied(key, model, request, summary)
             found = accept_summary(reply.text, reply.finish, made.cap, self._counter)
             if isinstance(found, Refused):
                 raise ModelError(found.detail, kind=found.reason)
             prior = found
         summary.text = prior
 
-    async def _replied(self, model: Model, request: ModelRequest, summary: _Summary) -> ModelReply:
+    async def _replied(self, key: str, model: Model, request: ModelRequest, summary: _Summary) -> ModelReply:
         """What the model says, or a hook in its place. What was paid counts, also where it must not be used."""
         asked = HookRequest(self._hooked.turn, request, "summary")
-        if self._hooked.has("before_model"):
-            match await self._hooked.before_model(asked):
-                case Deny(reason):
-                    raise ModelError(reason, kind="denied")
-                case Answer(value):
-                    reply = ModelReply((Text(str(value)),), "stop", Usage(), "hook", cost=0.0)
-                    summary.count(reply, 0.0, "hook")
-                    return reply
-                case None:
-                    pass
-        said = encode(await respond(model, request))
+        question = digest_of_bytes("summary", encode([model.name, request.instructions, request.messages]))
+        given = await self._consulting.before(key, asked, question)
+        if given is not None:
+            summary.count(given, 0.0, "hook")
+            return given
+        begun = len(summary.tries)
+        try:
+            said = encode(await respond(model, request))
+        except ModelError as error:
+            summary.tried(begun, error.attempts)
+            raise
         reply = decode_reply(said)  # a model of somebody's own may have put anything into it
+        summary.tried(begun, reply.attempts)
         summary.count(reply, self._around.price(reply, model.name), model.name)
-        if self._hooked.has("after_model"):
-            decision = await self._hooked.after_model(asked, self._cleaned(reply, said))
-            if decision is not None:
-                raise ModelError(decision.reason, kind="denied")
-        return reply
-
-    def _cleaned(self, reply: ModelReply, said: bytes) -> ModelReply:
-        """A reply without secrets."""
-        redactor = self._performer.redactor
-        return decode_reply(redactor.bytes(said, numbers=False)) if redactor.active else reply
+        return await self._consulting.after(asked, reply)
 
 
 def _window(name: str) -> int | None:
@@ -291,6 +305,12 @@ class _Summary:
         self._calls = 0
         self._usage = Usage()
         self._cost: float | None = 0.0
+        self.tries: list[Attempt] = []
+        """Whom it was asked of, and how that went."""
+
+    def tried(self, begun: int, told: Sequence[Attempt]) -> None:
+        """A question has an end: its tries are those that it tells, or else those that were noted on the way."""
+        self.tries[begun:] = told or self.tries[begun:]
 
     def count(self, reply: ModelReply, price: float | None, model: str) -> None:
         self._model = printable((reply.model or model)[:_NAME])
@@ -301,4 +321,4 @@ class _Summary:
     def compaction(self, made: Plan, text: str | None) -> Compaction:
         failure = "" if text is not None else printable(self.failure[:500])
         told = Compaction(plan=made, summary=text, failure=failure, model=self._model, calls=self._calls)
-        return replace(told, usage=self._usage, cost=self._cost)
+        return replace(told, usage=self._usage, cost=self._cost, attempts=tuple(self.tries))

@@ -11,7 +11,7 @@ import msgspec
 from holdfast.crashpoints import crash_point
 from holdfast.driving import drive, replay
 from holdfast.effects.replay import Answer, Repeat
-from holdfast.errors import EffectFailed, InvalidArgument, ModelError, RunFailed
+from holdfast.errors import EffectFailed, InvalidArgument, JournalMissing, ModelError, RunFailed
 from holdfast.messages import ModelReply, ModelRequest, Text, UserMessage, decode_reply, encode
 from holdfast.models import Model
 from holdfast.models import model as named
@@ -19,8 +19,11 @@ from holdfast.models.contract import respond
 from holdfast.models.prices import cost
 from holdfast.names import check_id, check_string
 from holdfast.output import Output
+from holdfast.policy.hooks import HookRequest, HookTurn
 from holdfast.processes.ids import RUN
 from holdfast.records import ABSENT, Cancelled, Done, ErrorInfo, Failed
+from holdfast.runtime.consulting import Consulting
+from holdfast.runtime.hooking import Hooked, around_call
 from holdfast.runtime.spending import spent_on
 
 if TYPE_CHECKING:
@@ -74,9 +77,11 @@ class Question:
 class Completing:
     """Asks questions in the name of one run."""
 
-    def __init__(self, performer: Performer, prices: Mapping[str, Price]) -> None:
+    def __init__(self, performer: Performer, prices: Mapping[str, Price], hooked: Hooked) -> None:
         self._performer = performer
         self._prices = prices
+        self._hooked = hooked
+        self._consulting = Consulting(performer, hooked, performer.record)
 
     async def answer(self, place: Place, key: str, question: Question) -> Any:  # noqa: ANN401
         """The value of the reply; the recorded one after it was given once."""
@@ -95,6 +100,8 @@ class Completing:
             except asyncio.CancelledError:
                 performer.abandon([Cancelled(at=performer.now(), key=key, ask=ask, detail=_told(tried))])
                 raise
+            finally:
+                self._consulting.forget(key)
             return await self._value(question, outcome)
 
     async def _asked(self, key: str, ask: Ask, question: Question, tried: list[Attempt]) -> Outcome:
@@ -103,7 +110,7 @@ class Completing:
         spend = None
         try:
             request = msgspec.structs.replace(question.request, ledger=tried)
-            reply = self._priced(await respond(question.model, request), question.model.name)
+            reply = await self._replied(key, ask, question.model, request)
             body = self._performer.redactor.bytes(encode(reply), numbers=False)
         except ModelError as error:
             info = ErrorInfo(error.kind[:100], self._performer.redactor.text(error.message))
@@ -119,6 +126,15 @@ class Completing:
         _, durable = self._performer.submit([outcome], spend=spend)
         await self._performer.durable(durable)
         return outcome
+
+    async def _replied(self, key: str, ask: Ask, model: Model, request: ModelRequest) -> ModelReply:
+        """What the model says, or a hook in its place."""
+        asked = HookRequest(self._hooked.turn, request, "direct")
+        given = await self._consulting.before(key, asked, ask.content)
+        if given is not None:
+            return given
+        reply = self._priced(await respond(model, request), model.name)
+        return await self._consulting.after(asked, reply)
 
     def _priced(self, reply: ModelReply, asked: str) -> ModelReply:
         told = reply if reply.model else msgspec.structs.replace(reply, model=asked)
@@ -147,6 +163,14 @@ def _told(tried: Sequence[Attempt]) -> msgspec.Raw:
     return msgspec.Raw(encode(tried)) if tried else ABSENT
 
 
+async def _asker(around: Surround, journal: str) -> str | None:
+    """For whom a question counts that was asked before."""
+    try:
+        return (await around.store.journal(journal)).agent
+    except JournalMissing:
+        return None
+
+
 async def complete_once(around: Surround, question: Question, key: str | None) -> Any:  # noqa: ANN401
     """Ask outside of any process, in a journal of its own; the same `key` is the same question."""
     journal = f"direct/{chance.token_hex(12) if key is None else check_id('key', key)}"
@@ -154,11 +178,14 @@ async def complete_once(around: Surround, question: Question, key: str | None) -
     async def body(boundary: Boundary) -> None:
         performer = boundary.performer
         place = performer.place()
-        told.append(await Completing(performer, around.prices).answer(place, place.next(NAME), question))
+        told.append(await Completing(performer, around.prices, hooked).answer(place, place.next(NAME), question))
 
     told: list[Any] = []
+    # Asked by a tool, it is a question of the turn around that, and counts for its agent.
+    hooked = around_call.get() or Hooked(around.hooks, HookTurn("", "", ""))
+    agent = await _asker(around, journal) or hooked.turn.agent or question.model.name
     try:
-        await drive(around.store, journal, body, run=RUN, agent=question.model.name, lease_ms=around.lease_ms)
+        await drive(around.store, journal, body, run=RUN, agent=agent, lease_ms=around.lease_ms)
     except RunFailed as error:
         if isinstance(error.__cause__, ModelError):
             raise error.__cause__ from None

@@ -1,4 +1,7 @@
-"""What was decided about a tool call before it began, as the journal has it: by hooks, and by a person."""
+"""What was decided about a tool call before it began, as the journal has it: by hooks, and by a person.
+
+What hooks decide about anything is put into a record here.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +20,8 @@ from holdfast.records import Ask as Asked
 from holdfast.records import Done
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from holdfast.effects.performer import Performer
     from holdfast.effects.replay import Recorded
     from holdfast.messages import ToolCall
@@ -67,10 +72,10 @@ async def recall(performer: Performer, key: str) -> Decided:
     hooks: tuple[ToolDecision, ...] | None = None
     for found in performer.below(key, HOOK):
         if isinstance(found.outcome, Done):
-            hooks = tuple(_decisions.decode(await _body(performer, found.outcome)))
+            hooks = tuple(_decisions.decode(await body_of(performer, found.outcome)))
     questions = performer.below(key, MARK)
     used = _last(questions)
-    answer = None if used is None else _answers.decode(await _body(performer, used))
+    answer = None if used is None else _answers.decode(await body_of(performer, used))
     intents = [(each.intent.key, each.outcome is None) for each in questions if each.intent is not None]
     return Decided(hooks, answer, tuple(key for key, _ in intents), tuple(key for key, is_open in intents if is_open))
 
@@ -80,28 +85,35 @@ def _last(found: list[Recorded]) -> Done | None:
     return next((each.outcome for each in reversed(found) if isinstance(each.outcome, Done)), None)
 
 
-async def _body(performer: Performer, done: Done) -> bytes:
+async def body_of(performer: Performer, done: Done) -> bytes:
+    """The value of a record, wherever it is kept."""
     return bytes(done.value) if done.blob is None else await performer.large(done.blob)
 
 
-async def noted(performer: Performer, key: str, decided: list[ToolDecision]) -> tuple[list[ToolDecision], Outcome]:
-    """What hooks decided, as it can be recorded, and its record. What can't be is a denial."""
+def asked_hooks(key: str) -> Asked:
+    """What hooks are asked about the call `key`, as the journal has it."""
+    return Asked("sample", "hook", digest_of_bytes("hook", key.encode()))
+
+
+async def noted(
+    performer: Performer, place: str, ask: Asked, decided: Sequence[ToolDecision]
+) -> tuple[list[ToolDecision], Outcome]:
+    """What hooks decided, as it can be recorded at `place`, and its record. What can't be is a denial."""
     try:
-        decided = [_plain(decision) for decision in decided]
+        plain = [_plain(decision) for decision in decided]
         # A secret among the arguments is no more than its name, also now: the call must be the same when it is made
         # again after a crash.
-        body = performer.redactor.bytes(msgspec.json.encode(decided))
-        outcome = await _recorded(performer, key, body)
-        decided = _decisions.decode(body)
+        body = performer.redactor.bytes(msgspec.json.encode(plain))
+        outcome = await _recorded(performer, place, ask, body)
+        known = _decisions.decode(body)
     except (HoldfastError, msgspec.MsgspecError, TypeError, ValueError, RecursionError) as error:
-        decided = [Deny(f"what a hook decided can't be recorded: {str(error)[:500]}")]
-        outcome = await _recorded(performer, key, msgspec.json.encode(decided))
-    return decided, outcome
+        known: list[ToolDecision] = [Deny(f"what a hook decided can't be recorded: {str(error)[:500]}")]
+        outcome = await _recorded(performer, place, ask, msgspec.json.encode(known))
+    return known, outcome
 
 
-async def _recorded(performer: Performer, key: str, body: bytes) -> Outcome:
-    ask = Asked("sample", "hook", digest_of_bytes("hook", key.encode()))
-    outcome = await performer.succeeded(key + HOOK, ask, body, 0.0)
+async def _recorded(performer: Performer, place: str, ask: Asked, body: bytes) -> Outcome:
+    outcome = await performer.succeeded(place, ask, body, 0.0)
     if not isinstance(outcome, Done):
         message = "it is too large"
         raise ValueError(message)  # noqa: TRY004  it is about a size

@@ -13,7 +13,7 @@ from holdfast.effects.performer import idempotency_key
 from holdfast.errors import JournalMissing, KeyConflict, StoreError, TaskUnknown
 from holdfast.hands.tasks.glance import glance
 from holdfast.names import check_choice, check_text
-from holdfast.records import Done, Started
+from holdfast.records import TASK, Done, Started
 from holdfast.runtime.working import TaskDrive, read_task
 from holdfast.store.spending.contract import Spend
 from holdfast.tasks.state import CALL, RUN, TaskCall, TaskStatus, first_records, task_id
@@ -28,8 +28,10 @@ if TYPE_CHECKING:
     from holdfast.store.contract import Journal, Lease
     from holdfast.tasks.state import TaskState
 
-ROLE = "task"
+ROLE = TASK
 """The role of the journal of a background call."""
+_TASK: Final = Spend(tasks=1)
+"""What a task counts from the moment it is taken in, so that those who wait to be begun can't pass a budget."""
 TOLD = 10_000
 """How many tasks that went on here are remembered until somebody asks."""
 _LISTED: Final[dict[TaskStatus, Status]] = {
@@ -111,7 +113,7 @@ class Desk:
         id, lease = await asyncio.gather(accepting, claiming)
         now = self._store.clock.read().wall
         records = [*first_records(described, 1, now), Started(at=now, run=RUN, by=self._around.me)]
-        head = await self._store.append(lease, records, head=lease.head, spend=Spend(tasks=1))
+        head = await self._store.append(lease, records, head=lease.head)
         drive = TaskDrive(self._around, id, lease=msgspec.structs.replace(lease, head=head), work=work)
         if self.drives is None or not self.drives.begin_task(id, drive, under_way=True):
             # The runtime is being closed: whoever opens the store next sees to it.
@@ -128,7 +130,7 @@ class Desk:
         content = msgspec.to_builtins(call)
         with suppress(KeyConflict):  # a process before this one has written it
             await self._store.accept_into(
-                id, "process", agent, content, key=CALL, role=ROLE, session=session, patient=patient
+                id, "process", agent, content, key=CALL, role=ROLE, session=session, patient=patient, spend=_TASK
             )
         return id
 

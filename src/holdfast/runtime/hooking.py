@@ -3,36 +3,41 @@
 from __future__ import annotations
 
 import logging
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
 
 from holdfast import events
+from holdfast.messages import Text
 from holdfast.policy.hooks import Answer, Ask, Deny, HookCall, HookTurn, Replace, overrides
 from holdfast.runtime.surroundings import passes
 from holdfast.tools.results import said_by
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Sequence
+    from collections.abc import Awaitable, Callable, Sequence
 
     from holdfast.effects.performer import Performer
     from holdfast.messages import ModelReply, ToolResult
     from holdfast.policy.hooks import HookRequest, Hooks, ModelDecision, ToolDecision
     from holdfast.runtime.invoking import Call
-    from holdfast.runtime.surroundings import Surroundings
     from holdfast.turns import Ending
 
+    Show = Callable[[type[events.LiveEvent], str, dict[str, Any]], None]
+
 _log: Final = logging.getLogger("holdfast.hooks")
+around_call: Final[ContextVar[Hooked | None]] = ContextVar("holdfast_hooks", default=None)
+"""The hooks of the turn or task whose code is running: they see what it asks a model outside of its conversation."""
 D = TypeVar("D")
 
 
 class Hooked:
-    """The hooks around one turn."""
+    """The hooks around one turn, or around what is asked outside of turns. `show` tells of those that fail."""
 
-    def __init__(self, hooks: Sequence[Hooks], around: Surroundings, agent: str, run: str) -> None:
-        self.turn = HookTurn(around.session, agent, run)
+    def __init__(self, hooks: Sequence[Hooks], turn: HookTurn, show: Show | None = None) -> None:
+        self.turn = turn
         self._hooks = hooks
-        self._around = around
+        self._show = show
 
     def has(self, name: str) -> bool:
         """Whether anybody wrote this hook."""
@@ -56,13 +61,16 @@ class Hooked:
                 return decision
         return None
 
-    async def after_model(self, asked: HookRequest, reply: ModelReply) -> Deny | None:
-        """Whether the reply must not be used."""
+    async def after_model(self, asked: HookRequest, reply: ModelReply) -> ModelReply | Deny:
+        """The reply as it may be used. Each hook sees what the one before has made of it; a denial is final."""
         for hooks in self._of("after_model"):
-            decision = await self._decided(hooks, "after_model", hooks.after_model(asked, reply), (Deny,))
-            if decision is not None:
+            decision = await self._decided(hooks, "after_model", hooks.after_model(asked, reply), (Deny, Answer))
+            if isinstance(decision, Deny):
                 return decision
-        return None
+            if decision is not None:
+                said = (Text(str(decision.value)),)
+                reply = msgspec.structs.replace(reply, parts=said, finish="stop", response_id=None)
+        return reply
 
     async def before_tool(self, call: HookCall) -> list[ToolDecision]:
         """All that is decided about a call, in order; nothing is asked after a denial or an answer."""
@@ -150,7 +158,8 @@ class Hooked:
     def _tell(self, hooks: Hooks, where: str, error: BaseException) -> None:
         _log.error("the hook %s.%s failed: %s", hooks.name, where, said_by(error))
         fields = {"hook": hooks.name, "where": where, "error": said_by(error)}
-        self._around.show(events.HookFailed, self.turn.turn, fields)
+        if self._show is not None:
+            self._show(events.HookFailed, self.turn.turn, fields)
 
 
 def seen(turn: HookTurn, call: Call, performer: Performer) -> HookCall:

@@ -18,6 +18,7 @@ from holdfast.effects.replay import Answer, Repeat, fold
 from holdfast.errors import InvariantBroken, ReplayMismatch
 from holdfast.messages import Usage
 from holdfast.observed import call_name
+from holdfast.policy.hooks import HookTurn
 from holdfast.policy.limits import ASKING
 from holdfast.policy.mandates import joined, limited, taint_under
 from holdfast.policy.subject import Taint
@@ -29,12 +30,13 @@ from holdfast.runtime.budgeting import Budgeting
 from holdfast.runtime.calling import Calling, Park
 from holdfast.runtime.carrying import Carrying
 from holdfast.runtime.compacting import Compacting
+from holdfast.runtime.consulting import Consulting
 from holdfast.runtime.deferring import Deferring
 from holdfast.runtime.handing import HandedOver, Handing
-from holdfast.runtime.hooking import Hooked
+from holdfast.runtime.hooking import Hooked, around_call
 from holdfast.runtime.modes import require_mode
 from holdfast.runtime.programs import Means, Programs
-from holdfast.runtime.recording import BEHIND, Recorder
+from holdfast.runtime.recording import Recorder
 from holdfast.runtime.spending import spent_by
 from holdfast.tools.paging import READER
 from holdfast.turns import (
@@ -50,9 +52,9 @@ from holdfast.turns import (
     respond,
     start,
 )
-from holdfast.turns.bounding import used_up, used_up_by
+from holdfast.turns.bounding import used_up, used_up_by, with_last_step
 from holdfast.turns.conversation import Entered, checkpoint_of
-from holdfast.turns.machine import answer_of, go_on, paid
+from holdfast.turns.machine import added, answer_of, go_on, paid
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -123,7 +125,8 @@ class TurnRun:
         self._deferring = Deferring(around, self.performer, self._recorder)
         budget = around.inline_budget if agent is None or agent.inline_budget is None else agent.inline_budget
         hooks = () if agent is None else (*around.hooks, *agent.hooks)
-        self._hooked = Hooked(hooks, around, "" if agent is None else agent.name, turn.run)
+        name = "" if agent is None else agent.name
+        self._hooked = Hooked(hooks, HookTurn(around.session, name, turn.run), around.show)
         self._taint: Taint = joined(taint_under(turn.mandate), turn.taint)
         self._tainted = agent is not None and agent.wary
         """Whether anybody wants to know what is taken in."""
@@ -168,8 +171,10 @@ class TurnRun:
             message = f"the turn {self.run!r} can't be run without its agent"
             raise InvariantBroken(message)
         around, agent, performer = self._around, self._agent, self.performer
-        compacting = Compacting(around, agent, self._turn, performer, self._recorder, self._hooked)
-        return Asking(around, self.run, agent, performer, self._recorder, self._hooked, compacting)
+        recorder, hooked = self._recorder, self._hooked
+        consulting = Consulting(performer, hooked, recorder.keep)
+        compacting = Compacting(around, agent, self._turn, performer, recorder, hooked, consulting)
+        return Asking(around, self.run, agent, performer, recorder, hooked, consulting, compacting)
 
     async def finish(self) -> Ending:
         """Drive the turn to its end; answers how it ended.
@@ -177,24 +182,21 @@ class TurnRun:
         Raises `Park` when it has to wait for somebody, `HandedOver` when another agent is to go on with it.
         """
         turn, asking, budgeting = self._turn, self._asking, self._budgeting
-        if self._other_mode and self._agent is not None and not self._strict:
-            require_mode(self.run, self._agent)
+        if not self._strict:  # there no tool runs, and whoever looks goes on in the same context
+            around_call.set(self._hooked)
+            if self._other_mode and self._agent is not None:
+                require_mode(self.run, self._agent)
         denied = await self._begun(turn)
         if denied is not None:
             return denied
-        # What was read in earlier turns is still in the conversation, or in a summary of it.
-        if self._agent is not None and self._tainted:
-            self._taint = joined(self._taint, self._agent.taint_of(turn.heard))
-        if turn.noticed:
-            self._noticed()
-        self._entering(turn.said)
+        self._take_in(turn)
         state = self._opening(turn, self._rules(asking.rules))
         while True:
             self._here = state
             if self.stopped:  # a tool may have swallowed the cancellation; the turn goes no further
                 raise asyncio.CancelledError
-            if self.performer.behind > BEHIND:
-                await self._recorder.settle()  # what is not durable is held in memory, and lost with the process
+            if self._recorder.behind:
+                await self._recorder.settle()
             effect = poll(state)
             if budgeting is not None and budgeting.shares:
                 out = await budgeting.out_of(state, effect, self._last, self._recorder.settle)
@@ -214,6 +216,14 @@ class TurnRun:
                     inputs = response = await self._checkpoint(effect)
                     self._entering(inputs.messages)
             state = self._state = respond(state, effect.id, response)
+
+    def _take_in(self, turn: OpenTurn) -> None:
+        """What was read in earlier turns is still in the conversation, or in a summary of it."""
+        if self._agent is not None and self._tainted:
+            self._taint = joined(self._taint, self._agent.taint_of(turn.heard))
+        if turn.noticed:
+            self._noticed()
+        self._entering(turn.said)
 
     async def _results(self, effect: RunTools) -> Results:
         self._expect(effect.id, "tools")
@@ -258,6 +268,9 @@ class TurnRun:
             return out
         return await self._budgeting.out_of(state, effect, effect.id - 1, self._recorder.settle)
 
+    async def _is_last_step(self) -> bool:
+        return self._budgeting is not None and await self._budgeting.is_last_step(self._recorder.settle)
+
     async def out_of_time(self) -> OutOf | None:
         """The budget of time that is used up, whatever is under way."""
         return None if self._budgeting is None else await self._budgeting.out_of_time()
@@ -287,7 +300,7 @@ class TurnRun:
         reason: str | None = None
         # Those of the runtime have seen the turn begin; those of an agent that takes it over have not.
         own = () if self._agent is None else self._agent.hooks
-        hooked = Hooked(own, self._around, self._hooked.turn.agent, turn.run) if turn.goes_on else self._hooked
+        hooked = Hooked(own, self._hooked.turn, self._around.show) if turn.goes_on else self._hooked
         if hooked.has("before_turn"):
             decision = await hooked.before_turn()
             reason = None if decision is None else bounded(decision.reason)
@@ -342,6 +355,8 @@ class TurnRun:
         if effect.id < self._last or self._strict:
             return _NOTHING
         entering = await self._around.steering()
+        if (entering or effect.moment == "after_work") and await self._is_last_step():
+            effect = msgspec.structs.replace(effect, advice=with_last_step(effect.advice))
         told = effect.told(entering=bool(entering))
         if entering or told is not None:
             entered = Entered(tuple(record.input for record, _ in entering), told)
@@ -369,8 +384,11 @@ class TurnRun:
         usage = counted.usage + room if self._state is not None else counted.usage
         if unfinished is None:
             return {"steps": counted.steps, "usage": usage, "cost": counted.cost, **self._who()}
-        # What a reply cost that was broken off nobody says.
-        return {"steps": counted.steps + 1, "usage": usage, "cost": None, "answer": unfinished.answer, **self._who()}
+        id, reply = unfinished
+        # What a reply cost that was broken off nobody says; of one that was not let pass it is known.
+        told = {"answer": id} if reply.parts else {}
+        cost = added(counted.cost, reply.cost)
+        return {"steps": counted.steps + 1, "usage": usage + reply.usage, "cost": cost, **told, **self._who()}
 
     def _who(self) -> dict[str, Any]:
         """Who has the turn, and how often it was handed over."""

@@ -27,6 +27,7 @@ from holdfast.errors.processes import (
     ProcessUnknown,
 )
 from holdfast.names import check_id, check_string
+from holdfast.policy.hooks import HookTurn
 from holdfast.policy.spans import milliseconds
 from holdfast.processes.ids import (
     OWN_KEYS,
@@ -44,6 +45,7 @@ from holdfast.processes.ids import (
 from holdfast.processes.state import Registration
 from holdfast.records import Cancelled, Done, Failed
 from holdfast.runtime.completing import NAME, Completing, Question
+from holdfast.runtime.hooking import Hooked
 from holdfast.runtime.process_children import Started, raise_unless_completed
 from holdfast.runtime.process_deferrals import ANSWER, AwaitedAnswer, answer_in, opened
 from holdfast.runtime.process_deferrals import NAME as DEFER
@@ -104,7 +106,8 @@ class ProcessRun:
         self._registry = registry
         self._state = state
         self._loop = asyncio.get_running_loop()
-        self._completing = Completing(self.performer, around.prices)
+        hooked = Hooked(around.hooks, HookTurn(state.session or "", "", ""))
+        self._completing = Completing(self.performer, around.prices, hooked)
         self.waiting = Waiting(self.performer)
         self._asked: set[str] = set()
         self._versions: dict[str, bool] = {}

@@ -76,6 +76,21 @@ class Recorder:
             broken.__cause__ = error
             self._performer.halt(broken)
 
+    @property
+    def behind(self) -> bool:
+        """Whether the disk is far behind: what is not durable is held in memory, and lost with the process."""
+        return self._performer.behind > BEHIND
+
+    async def keep_up(self) -> None:
+        """Wait for the disk if it is far behind."""
+        if self.behind:
+            await self.settle()
+
+    async def keep(self, added: list[Record]) -> None:
+        """Submit records, and wait until they are durable."""
+        self.submit(added)
+        await self.settle()
+
     async def settle(self) -> None:
         """Wait until everything that was submitted is durable."""
         self.flush()

@@ -8,10 +8,11 @@ from holdfast.errors import InvariantBroken
 from holdfast.messages import decode_reply
 from holdfast.policy.limits import Used
 from holdfast.processes.ids import is_process_key
-from holdfast.records import TASK, Done, Outcome, Started
+from holdfast.records import TASK, Done, Opened, Outcome
 from holdfast.store.spending.contract import MAX_SPEND, NOTHING, Spend
 from holdfast.turns import keys
 from holdfast.turns.compactions import decode_compaction, is_compaction
+from holdfast.turns.unused import is_paid
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -28,6 +29,11 @@ _TASK = Spend(tasks=1)
 def spent_on(usage: Usage, cost: float | None) -> Spend:
     """What a model call used. What came out of a cache or went into one was read by the model, too."""
     return _spent(1, usage, cost)
+
+
+def spent_unused(usage: Usage, cost: float | None) -> Spend:
+    """What a model call used whose reply must not be used. It is no step: it brought the turn no further."""
+    return _spent(0, usage, cost)
 
 
 def spent_on_room(made: Compaction) -> Spend | None:
@@ -52,22 +58,27 @@ def _counted(said: float) -> int:
 
 def spend_of(record: Record, read: ReadBlob) -> Spend | None:  # noqa: PLR0911  one for each kind of record
     """What one record says was spent; None when it says nothing of the kind."""
-    if type(record) is Started:
-        return _TASK if record.run == TASK else None
+    if type(record) is Opened:  # a task counts from the moment it is taken in
+        return _TASK if record.role == TASK else None
     if is_process_key(getattr(record, "key", "")):
         return _direct(record, read)
     key = keys.parse(getattr(record, "key", ""))
-    if key is None or (key.inner and not (type(record) is Done and is_compaction(record.key))):
+    if key is None or (key.inner and not (type(record) is Done and _is_spending(record.key))):
         return None
     if type(record) is Done and key.name == "model":
         body = bytes(record.value) if record.blob is None else read(record.blob)
         if body is None:
             return None
-        if key.inner:
+        if key.inner and is_compaction(record.key):
             return spent_on_room(decode_compaction(body))
         reply = decode_reply(body)
-        return spent_on(reply.usage, reply.cost)
+        return _spent(0 if key.inner else 1, reply.usage, reply.cost)
     return _CALL if key.name == "tools" and key.call and isinstance(record, Outcome) else None
+
+
+def _is_spending(key: str) -> bool:
+    """Whether what is below a model call took something by itself."""
+    return is_compaction(key) or is_paid(key)
 
 
 def _direct(record: Record, read: ReadBlob) -> Spend | None:

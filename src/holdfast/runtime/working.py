@@ -19,17 +19,18 @@ from holdfast.effects.replay import Again, Begin, Repeat, SettleUnknown, fold
 from holdfast.effects.scopes import install
 from holdfast.errors import Halted, HoldfastError, JournalMissing, LeaseHeld, Suspended
 from holdfast.messages import ToolCall
+from holdfast.policy.hooks import HookTurn
 from holdfast.records import Cancelled, Done, Ended, ErrorInfo, Failed, Parked, Progressed, Resumed, Started, Unknown
 from holdfast.runtime.amending import DENIED
 from holdfast.runtime.awaiting import Awaiting, JournalWaits
 from holdfast.runtime.deferring import Deferring
+from holdfast.runtime.hooking import Hooked, around_call
 from holdfast.runtime.interrupted import left_by_itself, only_waits
 from holdfast.runtime.invoking import Call, Invoker
 from holdfast.runtime.recording import Recorder
 from holdfast.runtime.services import Services
 from holdfast.spawning import PATIENCE, let_go, spawn, unwound
 from holdfast.store import Notify
-from holdfast.store.spending.contract import Spend
 from holdfast.tasks.state import CALL, INTERRUPTED, RUN, TaskState, decode_call, first_records, task_key
 from holdfast.tasks.words import body, title
 from holdfast.tools.paging import READER
@@ -277,14 +278,21 @@ class _TaskRun:
         if resumed:
             self.recorder.submit([Resumed(at=now, run=RUN, by=by)])
         else:
-            self.recorder.submit([Started(at=now, run=RUN, by=by)], spend=Spend(tasks=1))
+            self.recorder.submit([Started(at=now, run=RUN, by=by)])
 
     async def outcome(self, prepared: Call, work: Work | None) -> Outcome:
         """How the call ends."""
+        around_call.set(self._hooked())
         if work is None:
             return await self._invoker.outcome(prepared, lambda _: None)
         work.call = prepared
         return await self._invoker.finished(work)
+
+    def _hooked(self) -> Hooked:
+        """Who sees what the call asks a model."""
+        agent = self._around.agents.get(self._state.agent or "")
+        hooks = self._around.hooks if agent is None else (*self._around.hooks, *agent.hooks)
+        return Hooked(hooks, HookTurn(self.session, self._state.agent or "", self.run))
 
     async def park(self, waits: tuple[str, ...]) -> None:
         """Record that the task waits for somebody outside."""

@@ -168,7 +168,8 @@ class _JournalAudit:
                 continue
             try:
                 record = records.decode(entry.body)
-                agent = self._agent  # who hands it over with this record has it until then
+                # Who hands it over with this record has it until then; who opens it has it from then on.
+                agent = record.agent if isinstance(record, Opened) else self._agent
                 self._content(entry.seq, record)
                 if self._tally is not None:
                     self._tally.add(agent, entry.pos, record)

@@ -291,6 +291,8 @@ class Accept(Command[Receipt], frozen=True):
     """Its key was made up here: nobody will ask for it again."""
     youngest: str | None = None
     """The journal is made only if this one is still the youngest of its role for its session ("": there is none)."""
+    spend: Spend | None = None
+    """What making the journal counts, if it is made here."""
 
     def size(self) -> int:
         return len(self.body)

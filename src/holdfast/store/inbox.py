@@ -16,6 +16,8 @@ from holdfast.store.admission import checked_admission
 from holdfast.store.calls import Calls, refused
 from holdfast.store.contract import Accept, OpenJournal
 from holdfast.store.digests import input_digest
+from holdfast.store.spending.calls import checked
+from holdfast.store.spending.contract import MAX_SPEND
 
 if TYPE_CHECKING:
     import asyncio
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     from holdfast.records import Blob, JournalKind
     from holdfast.store.admission import Admission
     from holdfast.store.contract import Input, Receipt
+    from holdfast.store.spending.contract import Spend
 
 
 class InboxCalls(Calls):
@@ -61,17 +64,20 @@ class InboxCalls(Calls):
         session: str | None = None,
         admission: Admission | None = None,
         youngest: str | None = None,
+        spend: Spend | None = None,
     ) -> asyncio.Future[Receipt]:
         """Open the journal and take an input in, both or neither. Refused as `open_journal` and `accept` are.
 
         `refs` are blobs that the content speaks of; they stay as long as the journal does. `patient`: another command
         follows at once. `youngest` is what `youngest` said before it was decided what to begin: `SiblingBegun` when
-        another journal of this role for this session was made since.
+        another journal of this role for this session was made since. `spend` is counted for the agent if this makes the
+        journal, and not again otherwise.
         """
         try:
             accept = self._accept(journal, content, key, opening(journal, kind, agent, role, session), admission)
             digests = tuple(blob.digest for blob in refs)
-            return self._submit(replace(accept, refs=digests, patient=patient, youngest=youngest))
+            counted = None if spend is None else checked(spend, MAX_SPEND)
+            return self._submit(replace(accept, refs=digests, patient=patient, youngest=youngest, spend=counted))
         except HoldfastError as refusal:
             return refused(refusal)
 

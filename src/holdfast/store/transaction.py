@@ -53,7 +53,7 @@ from holdfast.store.pruning.contract import EmptyInputs, PruneJournal, RemoveWai
 from holdfast.store.pruning.removing import Pruning
 from holdfast.store.rules.changing import Rules
 from holdfast.store.rules.contract import AddRule, RemoveRule
-from holdfast.store.spending.contract import CountOlder, ReplaceSpending
+from holdfast.store.spending.contract import CountOlder, ReplaceSpending, day_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -241,9 +241,10 @@ class Transaction:
                 self._rows.save_wait(row, replace(found, state="cancelled"))
 
     def accept(self, asked: Accept) -> Receipt:
-        if asked.opening is not None and self._rows.journal(asked.journal) is None:
-            self.pruning.refuse(asked.journal, asked.opening, asked.digest)
-            self._check_youngest(asked, asked.opening)
+        made = asked.opening if self._rows.journal(asked.journal) is None else None
+        if made is not None:
+            self.pruning.refuse(asked.journal, made, asked.digest)
+            self._check_youngest(asked, made)
             # A journal that is made here has an empty inbox: nothing but this can refuse the input.
             self._require_blobs(asked.refs)
         row = self._row(asked.journal) if asked.opening is None else self._opened(asked.opening)
@@ -261,6 +262,8 @@ class Transaction:
         counted = asked.admission is not None
         found = InputRow(row.inputs, asked.key, asked.digest, asked.body, self._now.wall, counted=counted)
         self._rows.add_input(row, found)
+        if made is not None and asked.spend is not None:
+            self._rows.spending.add(row.agent, day_of(self._now.wall), asked.spend)
         self._wake(row)
         return Receipt(row.id, row.inputs, asked.key, self._now.wall, head=row.head)
 

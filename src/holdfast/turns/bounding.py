@@ -62,6 +62,13 @@ def last_step(state: TurnState) -> str | None:
     return LAST_STEP if any(most is not None and state.steps == most - 1 for most in left) else None
 
 
+def with_last_step(said: str | None) -> str:
+    """What the model is told besides when a budget that the turn shares with others leaves one more step."""
+    if said is None:
+        return LAST_STEP
+    return said if LAST_STEP in said else f"{said}\n\n{LAST_STEP}"
+
+
 def heard(state: TurnState) -> Trace:
     """The trace after the model heard the advice that was offered to it."""
     repeats = state.rules.repeats

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 from msgspec.structs import replace
 
-from holdfast.messages import Usage
+from holdfast.messages import Attempt, Usage
 from holdfast.turns.compacting import Plan, apply
 
 if TYPE_CHECKING:
@@ -30,6 +30,8 @@ class Compaction(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     calls: int = 0
     usage: Usage = Usage()
     cost: float | None = 0.0
+    attempts: tuple[Attempt, ...] = ()
+    """Every try to get a summary."""
 
     def applied(self, thread: Thread) -> Thread:
         """What the model sees of a conversation after it."""

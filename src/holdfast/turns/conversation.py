@@ -48,13 +48,14 @@ from holdfast.records import (
 from holdfast.turns import keys
 from holdfast.turns.answers import forked, result_of, said_in, skipped, unknown
 from holdfast.turns.background import started
-from holdfast.turns.compacting import Breaker, View
+from holdfast.turns.compacting import Breaker, View, without_files
 from holdfast.turns.compactions import decode_compaction, is_compaction
 from holdfast.turns.ending import Ending, decode_ending
 from holdfast.turns.machine import added
 from holdfast.turns.programs import answer_message, decode_left, finish_of, is_finish, is_kept
 from holdfast.turns.stopwatch import Stopwatch
 from holdfast.turns.thread import Thread
+from holdfast.turns.unused import is_paid
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -389,6 +390,8 @@ class Conversation:
         """What was done below a call: little of it is part of the conversation."""
         if is_compaction(record.key):
             self._compacted(turn, record)
+        elif is_paid(record.key):
+            self._unused(turn, record)
         elif is_kept(record.key):
             self.variables = decode_left(bytes(record.value)).after(self.variables)
         elif is_finish(record.key):
@@ -438,6 +441,14 @@ class Conversation:
         if self._whole:
             self._seen = View(made.applied(self.context), len(self.thread))
 
+    def _unused(self, turn: OpenTurn, record: Done) -> None:
+        """A reply was paid for and not used."""
+        reply = decode_reply(bytes(record.value))
+        turn.usage += reply.usage
+        turn.cost = added(turn.cost, reply.cost)
+        turn.spent += Used(0, reply.usage.total, reply.cost or 0.0, unpriced=reply.cost is None)
+        self._count((reply.model, "turn"), 1, reply.usage, reply.cost)
+
     def _checkpoint(self, turn: OpenTurn, number: int, record: Done) -> None:
         note = checkpoint_of(record).note
         if note is not None:
@@ -464,10 +475,21 @@ class Conversation:
     # ---- how it ended ----
 
     def _end(self, record: Ended) -> None:
-        self.endings[record.run] = ending_of(record)
+        ending = self.endings[record.run] = ending_of(record)
         if self.turn is not None and record.run == self.turn.run:
             self._close(self.turn, record.status)
+            if self._whole and (ending.code, ending.blame) == ("bad_request", "model"):
+                self._leave_out_files(record.run)
             self.turn = None
+
+    def _leave_out_files(self, run: str) -> None:
+        """The provider refused a request: files that came with the turn may be why, and would end every later one."""
+        seen = self.context
+        messages = [
+            without_files(message) if message.id.partition(".")[0] == run else message for message in seen.messages
+        ]
+        if any(new is not old for new, old in zip(messages, seen.messages, strict=True)):
+            self._seen = View(Thread().add(*messages), len(self.thread))
 
     def _close(self, turn: OpenTurn, status: EndStatus | None) -> None:
         """Every call gets a result, also one that was never begun."""

@@ -123,7 +123,8 @@ def respond(state: TurnState, effect: int, response: Response) -> TurnState:  # 
         case Inputs() if type(awaited) is Checkpoint:
             return _admitted(state, awaited, response.messages, response.told)
         case ModelFailed(code, message, usage, cost) if type(awaited) is CallModel:
-            return _finish(paid(state, usage, cost), "failed", code, message, "model")
+            blame = "caller" if code == "denied" else "model"  # a hook of the host did not want it
+            return _finish(paid(state, usage, cost), "failed", code, message, blame)
         case UsedUp(out, usage, cost) if type(awaited) is CallModel:
             return _out(paid(state, usage, cost), out)
         case OutOf() if not isinstance(awaited, Finish):

@@ -111,7 +111,9 @@ class Replied(msgspec.Struct, frozen=True):
 
 
 class ModelFailed(msgspec.Struct, frozen=True):
-    """The model could not answer. `usage` and `cost` are those of making room for the question."""
+    """The model could not answer. `usage` and `cost` are those of making room for the question, and of an answer that
+    was paid for and must not be used.
+    """
 
     code: str
     message: str

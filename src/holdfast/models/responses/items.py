@@ -11,11 +11,12 @@ import msgspec
 from holdfast.errors import ModelError
 from holdfast.messages import AssistantMessage, Attachment, Reasoning, Refusal, Text, ToolCall, ToolMessage, UserMessage
 from holdfast.models.reading import listed, mapping
+from holdfast.models.responses.unanswered import answered
 from holdfast.models.wire import bounded
 from holdfast.models.writing import data_url, pieces_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Iterable, Mapping
 
     from holdfast.messages import Message, ToolResult
 
@@ -157,7 +158,7 @@ def _said(message: AssistantMessage, route: str, *, named: bool) -> tuple[list[I
     # Reasoning that nothing follows is refused: the reply was cut off while the model thought.
     while items and items[-1].get("type") == "reasoning":
         items.pop()
-    return _answered(items), dropped
+    return answered(items), dropped
 
 
 def _owned(part: Reasoning | ToolCall, route: str) -> Item | None:
@@ -219,32 +220,3 @@ def _word(part: Text | Refusal | Attachment) -> Item:
             return {"type": "refusal", "refusal": part.text}
         case Attachment():  # a reply can't hold bytes in this dialect
             return {"type": "output_text", "text": f"[{part.media_type}: {part.name or part.digest[:12]}]"}
-
-
-_NOBODY: Final = "This tool is not available here. The call was not carried out."
-_UNANSWERED: Final[Mapping[str, Callable[[Any], Item]]] = {
-    "apply_patch_call": lambda call_id: {
-        "type": "apply_patch_call_output",
-        "call_id": call_id,
-        "status": "failed",
-        "output": _NOBODY,
-    },
-    "shell_call": lambda call_id: {
-        "type": "shell_call_output",
-        "call_id": call_id,
-        "output": [{"stdout": "", "stderr": _NOBODY, "outcome": {"type": "exit", "exit_code": 1}}],
-    },
-    "local_shell_call": lambda call_id: {"type": "local_shell_call_output", "call_id": call_id, "output": _NOBODY},
-    "custom_tool_call": lambda call_id: {"type": "custom_tool_call_output", "call_id": call_id, "output": _NOBODY},
-}
-"""Calls of the provider's own kind that wait for us: a conversation with one that has no answer is refused."""
-
-
-def _answered(items: list[Item]) -> list[Item]:
-    open_calls = [item for item in items if item.get("type") in _UNANSWERED and isinstance(item.get("call_id"), str)]
-    if not open_calls:
-        return items
-    answers = [item.get("call_id") for item in items if str(item.get("type")).endswith("_output")]
-    return items + [
-        _UNANSWERED[str(item["type"])](item["call_id"]) for item in open_calls if item["call_id"] not in answers
-    ]

@@ -80,9 +80,10 @@ def status_of(response: Response) -> str:
 def reply_of(response: Response, status: str, items: list[Item], endpoint: Endpoint, model: str) -> ModelReply:
     """The reply that a response with these items is."""
     if status == "failed":
-        raise failure(response.error, None, {})
+        raise _paid(failure(response.error, None, {}), response)
     if status == "cancelled":
-        raise ModelError("the provider cancelled the response", kind="server_error", retryable=True)
+        cancelled = ModelError("the provider cancelled the response", kind="server_error", retryable=True)
+        raise _paid(cancelled, response)
     if status not in {"completed", "incomplete"}:
         raise StreamCut(f"{endpoint.provider}:{model}")
     parts = _parts(items, endpoint.route(model))
@@ -94,6 +95,13 @@ def reply_of(response: Response, status: str, items: list[Item], endpoint: Endpo
         cast("Item", response.usage) if isinstance(response.usage, dict) else None,
         response_id=response.id if isinstance(response.id, str) else None,
     )
+
+
+def _paid(error: ModelError, response: Response) -> ModelError:
+    """An error, with what the response used before it failed."""
+    used = _usage(response.usage)
+    error.usage = used if used.total else None
+    return error
 
 
 def _finish(response: Response, status: str, parts: tuple[Part, ...]) -> FinishReason:

@@ -80,21 +80,22 @@ _INT: Final = {int}
 def _checked_row(agent: str | None, day: int, spend: Spend) -> tuple[str | None, int, Spend]:
     if agent is not None:
         check_id("agent", agent)
-    return agent, check_int("day", day), _checked(spend, 2**50)
+    return agent, check_int("day", day), checked(spend, 2**50)
 
 
 def checked_spend(given: Spend | Mapping[int, Spend], added: Sequence[Record]) -> tuple[tuple[int, Spend], ...]:
     """What an append counts, by day. Without a day it is that of the last record."""
     if type(given) is Spend:
-        return () if given == NOTHING else ((day_of(added[-1].at), _checked(given, MAX_SPEND)),)
+        return () if given == NOTHING else ((day_of(added[-1].at), checked(given, MAX_SPEND)),)
     days = cast("object", given if isinstance(given, Mapping) else {day_of(added[-1].at): given})
-    checked = [
-        (check_int("day", day), _checked(spend, MAX_SPEND)) for day, spend in cast("Mapping[int, Spend]", days).items()
+    counted = [
+        (check_int("day", day), checked(spend, MAX_SPEND)) for day, spend in cast("Mapping[int, Spend]", days).items()
     ]
-    return tuple((day, spend) for day, spend in checked if spend != NOTHING)
+    return tuple((day, spend) for day, spend in counted if spend != NOTHING)
 
 
-def _checked(spend: Spend, most: int) -> Spend:
+def checked(spend: Spend, most: int) -> Spend:
+    """The same, if these are numbers that can be counted."""
     if type(spend) is not Spend:
         raise InvalidArgument("spend", spend, "a Spend, or one for each day")
     counts = astuple(spend)

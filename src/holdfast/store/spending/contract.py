@@ -30,7 +30,7 @@ class Spend(msgspec.Struct, frozen=True, gc=False):
     unpriced: int = 0
     """Model calls of unknown price."""
     tasks: int = 0
-    """Tasks that were started."""
+    """Tasks that were taken in."""
     wall_ms: int = 0
     """Milliseconds in which turns of sessions were worked on."""
 

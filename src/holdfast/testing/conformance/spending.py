@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from holdfast.errors import Fenced, HeadConflict, InvalidArgument, InvalidNumber, JournalCorrupt, StoreBusy
+from holdfast.errors import (
+    Fenced,
+    HeadConflict,
+    InvalidArgument,
+    InvalidNumber,
+    JournalCorrupt,
+    PayloadTooLarge,
+    StoreBusy,
+)
 from holdfast.records import Done
 from holdfast.store import Spend
 from holdfast.store.audit import audit
@@ -108,6 +116,25 @@ async def an_append_may_tell_its_spending_by_day(stores: Stores) -> None:
         await store.append(lease, [step("x", at=DAY - 1), step("y", at=DAY)], head=1, spend={0: ONE, 1: Spend(tasks=1)})
         assert await store.spent("clerk", 0) == ONE
         assert await store.spent("clerk", 1) == Spend(tasks=1)
+
+
+@case
+async def a_journal_that_is_made_with_an_input_may_count_once(stores: Stores) -> None:
+    async with stores.open(ManualClock()) as store:
+        for _ in range(2):
+            await store.accept_into("a", "process", "clerk", 1, key="k", spend=Spend(tasks=1))
+        await store.accept_into("a", "process", "clerk", 2, key="other", spend=Spend(tasks=1))
+        assert await store.spent("clerk") == Spend(tasks=1)
+        assert await store.examine(audit) == []
+
+
+@case
+async def an_input_that_is_refused_counts_nothing(stores: Stores) -> None:
+    async with stores.open(ManualClock()) as store:
+        too_large = "x" * (store.limits.input_bytes + 1)
+        await refusal(PayloadTooLarge, store.accept_into("a", "process", "clerk", too_large, spend=ONE))
+        await refusal(InvalidArgument, store.accept_into("a", "process", "clerk", 1, spend=1))  # pyright: ignore[reportArgumentType]
+        assert await store.spent("clerk") == NOTHING
 
 
 @case

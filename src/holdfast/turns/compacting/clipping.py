@@ -45,6 +45,15 @@ def bared(message: Message) -> Message:
     return message
 
 
+def without_files(message: Message) -> Message:
+    """A message with notes in place of all its files; itself if it has none."""
+    if type(message) is not ToolMessage:
+        return bared(message)
+    if not any(result.files for result in message.results):
+        return message
+    return ToolMessage(message.id, tuple(_bare(result) if result.files else result for result in message.results))
+
+
 class Place(NamedTuple):
     """Where a result is in the journal: the call with this number, of the batch that is effect `number` of `run`."""
 
@@ -84,6 +93,13 @@ def _clip(message: str, number: int, result: ToolResult, keep: int, reader: str)
     note = f"call {_short(result.call_id)}, {len(said):,} characters{more}"
     text = f"[Old result, clipped to save room: {note}. {again} It begins:]\n{said[:keep]}"
     return replace(result, content=text, files=())
+
+
+def _bare(result: ToolResult) -> ToolResult:
+    content = result.content
+    said = content if isinstance(content, str) else encode(content).decode()
+    note = f"[{len(files_in(result)):,} files were here. They are in the history only.]"
+    return replace(result, content=f"{note}\n{said}", files=())
 
 
 def _short(text: str) -> str:

@@ -309,11 +309,11 @@ class LeasedJournal:
             notify=notify,
             consume=consume,
             spend=spend if self.watch is None else with_time(self.watch, added, spend),
+            # Looked at also where nobody waits: if this one failed, so will whatever is appended behind it.
+            then=self._appended,
         )
         if future.done() and (refusal := future.exception()) is not None:
             raise refusal  # it was not even queued: nothing may be put behind it
-        # Looked at by whoever waits for a later append: if this one failed, that one fails too.
-        future.add_done_callback(self._appended)
         self.head += len(added)
         self._pending = future
         return self.head, future

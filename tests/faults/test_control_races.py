@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 
     from holdfast.records import Record
-    from holdfast.store.contract import Input, Lease, Work
+    from holdfast.store.contract import Input, Lease
+    from holdfast.store.store import Glance
 
 A_MOMENT = 0.2
 
@@ -63,12 +64,9 @@ class _Slow(Store):
         await self.let_go.wait()
         return head
 
-    async def work(self, after: int = 0, limit: int | None = None) -> list[Work]:
+    async def glance(self, driven: Sequence[str]) -> Glance:
         self.looks += 1
-        return await super().work(after, limit)
-
-    async def wakes(self, journals: Sequence[str]) -> dict[str, int]:
-        found = await super().wakes(journals)
+        found = await super().glance(driven)
         self.tells += 1
         return found
 

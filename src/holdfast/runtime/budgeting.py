@@ -37,6 +37,10 @@ class Budgeting:
         """What the turn itself has used."""
         self.tasks: int | None = None
         """How many calls of the batch under way may go on in the background; None: as many as the turn may."""
+        # Who had the turn before may have had sub-agents.
+        self._delegates = agent.delegates or turn.handoffs > 0
+        self.shares = agent.limits.beyond_turn or self._delegates
+        """Whether there is any budget beyond that of the turn."""
 
     async def out_of(
         self, state: TurnState, effect: Effect, recorded: int, settle: Callable[[], Awaitable[None]]
@@ -95,15 +99,6 @@ class Budgeting:
         turn, session, day, total = used
         turn = Used(wall_ms=turn.wall_ms)
         return exceeded(_timed(self._agent), turn=turn, session=session, day=day, total=total, ahead=Used())
-
-    @property
-    def shares(self) -> bool:
-        """Whether there is any budget beyond that of the turn."""
-        return self._agent.limits.beyond_turn or self._delegates
-
-    @property
-    def _delegates(self) -> bool:
-        return self._agent.delegates or self._turn.handoffs > 0  # who had the turn before may have had sub-agents
 
     async def _below(self) -> Used:
         return await self._around.below(self._turn.run) if self._delegates else Used()

@@ -269,7 +269,8 @@ class TurnRun:
         return await self._budgeting.out_of(state, effect, effect.id - 1, self._recorder.settle)
 
     async def _is_last_step(self) -> bool:
-        return self._budgeting is not None and await self._budgeting.is_last_step(self._recorder.settle)
+        budgeting = self._budgeting
+        return budgeting is not None and budgeting.shares and await budgeting.is_last_step(self._recorder.settle)
 
     async def out_of_time(self) -> OutOf | None:
         """The budget of time that is used up, whatever is under way."""

@@ -29,9 +29,11 @@ class Calls:
         self.redactor = Redactor()
         """What is hidden in all that is written here."""
 
-    def _submit(self, command: Command[T]) -> asyncio.Future[T]:
+    def _submit(
+        self, command: Command[T], then: Callable[[asyncio.Future[T]], None] | None = None
+    ) -> asyncio.Future[T]:
         """Queue a command: the one way to the backend, and nothing gets by here that holds a secret."""
-        return self._backend.submit(screened(command, self.redactor) if self.redactor.active else command)
+        return self._backend.submit(screened(command, self.redactor) if self.redactor.active else command, then)
 
     def _page(self, limit: int | None) -> int:
         page = self._backend.limits.page

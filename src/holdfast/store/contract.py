@@ -484,8 +484,11 @@ class Backend(Protocol):
     store_id: str
     secret: bytes
 
-    def submit(self, command: Command[T]) -> asyncio.Future[T]:
-        """Queue a command, after all that were queued before; the future is done when it is durable."""
+    def submit(self, command: Command[T], then: Callable[[asyncio.Future[T]], None] | None = None) -> asyncio.Future[T]:
+        """Queue a command, after all that were queued before; the future is done when it is durable.
+
+        `then` is called with the future as soon as it is done, before whoever waits for it goes on.
+        """
         ...
 
     async def read(self, query: Callable[[Reader], T]) -> T:

@@ -450,12 +450,14 @@ class MemoryBackend:
         self._scheduled = False
         self._closed = False
 
-    def submit(self, command: Command[T]) -> asyncio.Future[T]:
+    def submit(self, command: Command[T], then: Callable[[asyncio.Future[T]], None] | None = None) -> asyncio.Future[T]:
         if self._closed:
             raise StoreClosed
         if len(self._queue) >= self.limits.queued:
             raise StoreBusy(f"{self.limits.queued:,} commands wait for the writer")
         waiter: asyncio.Future[Any] = self._loop.create_future()
+        if then is not None:
+            waiter.add_done_callback(then)
         self._queue.append((command, waiter))
         self._unanswered[waiter] = None
         if not self._scheduled:

@@ -186,6 +186,7 @@ class Store(
         notify: Sequence[Notify] = (),
         spend: Spend | Mapping[int, Spend] | None = None,
         consume: Sequence[str] = (),
+        then: Callable[[asyncio.Future[int]], None] | None = None,
     ) -> asyncio.Future[int]:
         """Add records after `head`; the future gives the new head when they are durable.
 
@@ -203,6 +204,8 @@ class Store(
         `spend` is what the records say was spent, counted for the agent of the journal in the same commit: on the day
         of the last record, or by day where they are of several. `consume` are waits of this journal whose resolution
         is used by these records, once: `WaitConsumed` when one was used before, or is not resolved.
+
+        `then` is called with the future as soon as it is done, before whoever waits for it goes on.
         """
         try:
             _lease(lease)
@@ -220,7 +223,8 @@ class Store(
                     tuple(checked_notice(each, self._backend.limits) for each in _notices(notify)) if notify else (),
                     () if spend is None else checked_spend(spend, kept),
                     _wait_names(consume) if consume else (),
-                )
+                ),
+                then,
             )
         except HoldfastError as refusal:
             return refused(refusal)

@@ -127,7 +127,7 @@ class SqliteBackend:
 
     # ---- writing ----
 
-    def submit(self, command: Command[T]) -> asyncio.Future[T]:
+    def submit(self, command: Command[T], then: Callable[[asyncio.Future[T]], None] | None = None) -> asyncio.Future[T]:
         self._check_usable()
         size = command.size()
         if self._writer.queued() >= self.limits.queued:
@@ -136,7 +136,7 @@ class SqliteBackend:
             raise StoreBusy(f"{self._queued_bytes:,} bytes wait for the writer")
         self._queued_bytes += size
         waiter: asyncio.Future[Any] = self._loop.create_future()
-        self._writer.submit(Job(command, waiter, size, getattr(command, "patient", False)))
+        self._writer.submit(Job(command, waiter, size, getattr(command, "patient", False), then))
         return waiter
 
     def _check_usable(self) -> None:
@@ -159,12 +159,13 @@ class SqliteBackend:
                 continue
             wrote = True
             self._queued_bytes -= job.size
-            if waiter.done():  # the caller was cancelled meanwhile
-                continue
-            if isinstance(answer, HoldfastError):
-                waiter.set_exception(answer)
-            else:
-                waiter.set_result(answer)
+            if not waiter.done():  # otherwise the caller was cancelled meanwhile
+                if isinstance(answer, HoldfastError):
+                    waiter.set_exception(answer)
+                else:
+                    waiter.set_result(answer)
+            if job.then is not None:
+                job.then(waiter)
         if wrote:
             self._versions.advance()
 

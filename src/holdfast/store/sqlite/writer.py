@@ -54,6 +54,7 @@ class Job(NamedTuple):
     size: int = 0
     patient: bool = False
     """Nobody waits for it yet."""
+    then: Callable[[asyncio.Future[Any]], None] | None = None
 
 
 class Writer:

@@ -59,17 +59,17 @@ class Consulting:
         self._known: dict[str, list[_Stands]] = {}
         """What was decided, by the effect that is under way."""
 
+    def idle(self, key: str) -> bool:
+        """Whether nobody has a say about questions, and nothing is recorded below `key` that anybody may have said."""
+        return key not in self._performer.past.order and not self._hooked.has("before_model")
+
     def forget(self, key: str) -> None:
         """The effect has its outcome: what was decided about it is not needed any more."""
         self._known.pop(key, None)
 
-    async def settled(self, key: str, content: Callable[[], str]) -> bool:
+    async def settled(self, key: str, content: str) -> bool:
         """Whether it is recorded that the model is not to be asked in the step `key`, with this content."""
-        self._known.clear()  # a turn takes one step after the other
-        known = await self._recall(key)
-        if not known:
-            return False
-        found = _find(known, "turn", content())
+        found = _find(await self._recall(key), "turn", content)
         return found is not None and found.decided is not None
 
     async def before(self, key: str, asked: HookRequest, content: str) -> ModelReply | None:

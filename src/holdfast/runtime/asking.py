@@ -174,7 +174,7 @@ class Asking:
         if known is None or known.outcome is None:
             await self._around.boundary()
             # Under a strict replay nothing is asked, a summary neither; and what hooks have settled needs no room.
-            if not self._performer.strict and not await self._is_settled(key, thread):
+            if not self._performer.strict and (key not in self._performer.past.order or await self._open(key, thread)):
                 thread = await compacting.fitting(key, thread)
             out = await self._judged(judge)
             if out is not None:
@@ -197,6 +197,7 @@ class Asking:
                 thread = thread if shorter is None else shorter
                 self._before = overflow.tries
                 response = await self._asked(effect, thread, key, self._question(thread), again=False)
+        self._consulting.forget(key)
         if isinstance(response, Replied):
             compacting.reported(thread, response.reply)
         return self._seen(response, effect.thread, thread)
@@ -215,8 +216,9 @@ class Asking:
             case _:
                 return ModelFailed("interrupted", "the model call was interrupted")
 
-    async def _is_settled(self, key: str, thread: Thread) -> bool:
-        return await self._consulting.settled(key, lambda: self._question(thread).content)
+    async def _open(self, key: str, thread: Thread) -> bool:
+        """Whether the model is still to be asked, by what is recorded of hooks."""
+        return not await self._consulting.settled(key, self._question(thread).content)
 
     @property
     def room(self) -> Usage:
@@ -312,7 +314,7 @@ class Asking:
 
     async def _replied(self, unfinished: Unfinished, request: ModelRequest) -> ModelReply:
         """What the model says, or a hook in its place."""
-        if self._consulting.is_idle(unfinished.key):
+        if self._consulting.idle(unfinished.key) and not self._consulting.judges:
             return self._priced(await self._stream(unfinished, request))
         asked = HookRequest(self._hooked.turn, request)
         given = await self._consulting.before(unfinished.key, asked, unfinished.ask.content)

@@ -78,12 +78,15 @@ class Budgeting:
         out = self._family(below, ahead)
         return out or exceeded(limits, turn=turn, session=session, day=day, total=total, ahead=ahead)
 
+    @property
+    def counts_steps(self) -> bool:
+        """Whether there is such a budget."""
+        limits = self._agent.limits
+        return any(budget is not None and budget.steps is not None for budget in (limits.daily, limits.total))
+
     async def is_last_step(self, settle: Callable[[], Awaitable[None]]) -> bool:
         """Whether a budget of the day or of the agent leaves one step, as far as anybody has recorded what it used."""
         limits = self._agent.limits
-        bounded = [budget for budget in (limits.daily, limits.total) if budget is not None and budget.steps is not None]
-        if not bounded:
-            return False
         await settle()
         _, _, day, total = await self._beyond()
         pairs = ((limits.daily, day), (limits.total, total))

@@ -59,19 +59,17 @@ class Consulting:
         self._known: dict[str, list[_Stands]] = {}
         """What was decided, by the effect that is under way."""
 
+    def idle(self, key: str) -> bool:
+        """Whether nobody has a say about questions, and nothing is recorded below `key` that anybody may have said."""
+        return key not in self._performer.past.order and not self._hooked.has("before_model")
+
     def forget(self, key: str) -> None:
         """The effect has its outcome: what was decided about it is not needed any more."""
         self._known.pop(key, None)
 
-    async def settled(self, key: str, content: Callable[[], str]) -> bool:
+    async def settled(self, key: str, content: str) -> bool:
         """Whether it is recorded that the model is not to be asked in the step `key`, with this content."""
-        self._known.clear()  # a turn takes one step after the other
-        if key not in self._performer.past.order:
-            return False
-        known = await self._recall(key)
-        if not known:
-            return False
-        found = _find(known, "turn", content())
+        found = _find(await self._recall(key), "turn", content)
         return found is not None and found.decided is not None
 
     async def before(self, key: str, asked: HookRequest, content: str) -> ModelReply | None:
@@ -114,11 +112,6 @@ class Consulting:
             denied.attempts = reply.attempts
             raise denied
         return reply if told is shown else told
-
-    def is_idle(self, key: str) -> bool:
-        """Whether nobody has a say about the question `key`, and nobody had one before."""
-        hooked = self._hooked.has("before_model") or self._hooked.has("after_model")
-        return not hooked and key not in self._performer.past.order
 
     @property
     def judges(self) -> bool:

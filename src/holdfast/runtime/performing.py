@@ -268,10 +268,6 @@ class TurnRun:
             return out
         return await self._budgeting.out_of(state, effect, effect.id - 1, self._recorder.settle)
 
-    async def _is_last_step(self) -> bool:
-        budgeting = self._budgeting
-        return budgeting is not None and budgeting.shares and await budgeting.is_last_step(self._recorder.settle)
-
     async def out_of_time(self) -> OutOf | None:
         """The budget of time that is used up, whatever is under way."""
         return None if self._budgeting is None else await self._budgeting.out_of_time()
@@ -356,7 +352,8 @@ class TurnRun:
         if effect.id < self._last or self._strict:
             return _NOTHING
         entering = await self._around.steering()
-        if (entering or effect.moment == "after_work") and await self._is_last_step():
+        budgeting = self._budgeting if entering or effect.moment == "after_work" else None
+        if budgeting is not None and budgeting.counts_steps and await budgeting.is_last_step(self._recorder.settle):
             effect = msgspec.structs.replace(effect, advice=with_last_step(effect.advice))
         told = effect.told(entering=bool(entering))
         if entering or told is not None:

@@ -58,8 +58,8 @@ def _counted(said: float) -> int:
 
 def spend_of(record: Record, read: ReadBlob) -> Spend | None:  # noqa: PLR0911  one for each kind of record
     """What one record says was spent; None when it says nothing of the kind."""
-    if type(record) is Opened:  # a task counts from the moment it is taken in
-        return _TASK if record.role == TASK else None
+    if type(record) is Opened:  # a task counts from the moment it is taken in, for the agent that it works for
+        return _TASK if record.role == TASK and record.agent is not None else None
     if is_process_key(getattr(record, "key", "")):
         return _direct(record, read)
     key = keys.parse(getattr(record, "key", ""))

@@ -48,7 +48,7 @@ from holdfast.records import (
 from holdfast.turns import keys
 from holdfast.turns.answers import forked, result_of, said_in, skipped, unknown
 from holdfast.turns.background import started
-from holdfast.turns.compacting import Breaker, View, without_files
+from holdfast.turns.compacting import Breaker, View, without_files, without_words
 from holdfast.turns.compactions import decode_compaction, is_compaction
 from holdfast.turns.ending import Ending, decode_ending
 from holdfast.turns.machine import added
@@ -59,6 +59,8 @@ from holdfast.turns.unused import is_paid
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from holdfast.messages import Message
 
 _parts: Final[Callable[[Any], tuple[InputPart, ...]]] = msgspec.json.Decoder(tuple[Text | Attachment, ...]).decode
 
@@ -166,6 +168,15 @@ class OpenTurn:
     """What agents had taken in that have handed the session over."""
     mode: str | None = None
     """How its model works: as it did when the agent that has it began. None: nobody knows."""
+    refused: str = ""
+    """The kind of the error with which the provider refused the last request."""
+
+
+_LEFT_OUT: Final[dict[str, Callable[[Message], Message]]] = {
+    "bad_request": without_files,
+    "content_filter": without_words,
+}
+"""What later turns do not see any more of one whose request was refused, by the kind of the error."""
 
 
 class Conversation:
@@ -368,8 +379,9 @@ class Conversation:
         match key.name, record:
             case "model", Done():
                 self._reply(turn, key.number, record)
-            case "model", Failed():
+            case "model", Failed(error=error):
                 self.position += 1
+                turn.refused = error.kind
             case "checkpoint", Done():
                 self._checkpoint(turn, key.number, record)
             case "tools", _:
@@ -475,19 +487,18 @@ class Conversation:
     # ---- how it ended ----
 
     def _end(self, record: Ended) -> None:
-        ending = self.endings[record.run] = ending_of(record)
+        self.endings[record.run] = ending_of(record)
         if self.turn is not None and record.run == self.turn.run:
             self._close(self.turn, record.status)
-            if self._whole and (ending.code, ending.blame) == ("bad_request", "model"):
-                self._leave_out_files(record.run)
+            left_out = _LEFT_OUT.get(self.turn.refused)
+            if self._whole and left_out is not None:
+                self._leave_out(record.run, left_out)
             self.turn = None
 
-    def _leave_out_files(self, run: str) -> None:
-        """The provider refused a request: files that came with the turn may be why, and would end every later one."""
+    def _leave_out(self, run: str, left_out: Callable[[Message], Message]) -> None:
+        """The provider refused a request: what came with the turn may be why, and would end every later one."""
         seen = self.context
-        messages = [
-            without_files(message) if message.id.partition(".")[0] == run else message for message in seen.messages
-        ]
+        messages = [left_out(message) if message.id.partition(".")[0] == run else message for message in seen.messages]
         if any(new is not old for new, old in zip(messages, seen.messages, strict=True)):
             self._seen = View(Thread().add(*messages), len(self.thread))
 

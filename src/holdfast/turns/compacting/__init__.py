@@ -17,7 +17,7 @@ from __future__ import annotations
 from holdfast.turns.compacting.applying import apply, fallback
 from holdfast.turns.compacting.breaker import Breaker
 from holdfast.turns.compacting.budget import Budget, Reported, TooLarge, Why
-from holdfast.turns.compacting.clipping import place_of, result_id, without_files
+from holdfast.turns.compacting.clipping import place_of, result_id, without_files, without_words
 from holdfast.turns.compacting.counting import Careful, Counter, Estimator, text_tokens
 from holdfast.turns.compacting.gauge import Gauge
 from holdfast.turns.compacting.marks import mark_of, summary_in
@@ -67,4 +67,5 @@ __all__ = [
     "summary_request",
     "text_tokens",
     "without_files",
+    "without_words",
 ]

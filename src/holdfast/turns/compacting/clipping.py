@@ -21,6 +21,9 @@ RECENT: Final = 4_000
 _NOTE: Final = 600
 """Most characters of what is said around them: what is not longer than both stays as it is."""
 _LONGEST: Final = 80
+_FILTERED: Final = (
+    "[What was here the content filter of the model's provider did not let pass. It is in the history only.]"
+)
 _NAMES: Final = 3
 
 
@@ -52,6 +55,15 @@ def without_files(message: Message) -> Message:
     if not any(result.files for result in message.results):
         return message
     return ToolMessage(message.id, tuple(_bare(result) if result.files else result for result in message.results))
+
+
+def without_words(message: Message) -> Message:
+    """A message with a note in place of all that came from outside; a reply as it is."""
+    if type(message) is UserMessage:
+        return replace(message, parts=(Text(_FILTERED),))
+    if type(message) is ToolMessage:
+        return ToolMessage(message.id, tuple(replace(each, content=_FILTERED, files=()) for each in message.results))
+    return message
 
 
 class Place(NamedTuple):

@@ -1,15 +1,15 @@
-"""A file that a provider does not take ends the turn in which it came, by name, and no other one."""
+"""What a provider does not take ends the turn in which it came, by name, and no other one."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.behaviour.talk import SOON
+from tests.behaviour.talk import SOON, pairs_are_whole
 
 import holdfast as hf
 from holdfast.runtime.checking import check_turns
-from holdfast.testing import FakeProvider, ScriptedModel, call, check, error, text
+from holdfast.testing import FakeProvider, ScriptedModel, call, check, error, reply, text
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -94,3 +94,53 @@ async def test_what_fails_for_another_reason_takes_no_file_away(kind: str) -> No
         await (await session.send(["Look.", hf.File(PNG, "image/png")])).outcome(timeout=SOON)
         await (await session.send("And now?")).outcome(timeout=SOON)
         assert len(model.requests[-1].files) == 1
+
+
+# ---- the filters of providers ----------------------------------------------------------------------------------------
+
+
+def prudish(request: hf.ModelRequest) -> Any:
+    """Refuses every request in which it finds a word."""
+    return error("your prompt was flagged", kind="content_filter") if "damn" in str(request.messages) else text("fine")
+
+
+async def test_a_session_goes_on_after_words_that_a_filter_refused(tmp_path: Path) -> None:
+    agent = hf.Agent("a", model=ScriptedModel(prudish))
+    async with hf.open(tmp_path / "s.db", agents=[agent], mirror=False) as runtime:
+        session = runtime.session("s", agent=agent)
+        assert (await (await session.send("damn it")).outcome(timeout=SOON)).code == "content_filter"
+    async with hf.open(tmp_path / "s.db", agents=[agent], mirror=False) as runtime:
+        session = runtime.session("s", agent=agent)
+        assert (await (await session.send("I am sorry.")).outcome(timeout=SOON)).text == "fine"
+        assert "damn it" in str(await session.history())
+        assert "damn it" not in str(await session.context())
+        assert [turn.verdict for turn in await check_turns(runtime.store, "s", agent)] == ["ok", "ok"]
+        assert await check(runtime.store) == []
+
+
+async def test_a_session_goes_on_after_a_result_that_a_filter_refused() -> None:
+    @hf.tool(read_only=True)
+    async def fetch() -> str:
+        """Fetch."""
+        return "damn it"
+
+    def say(request: hf.ModelRequest) -> Any:
+        return call(fetch) if request.position == 0 else prudish(request)
+
+    model = ScriptedModel(say)
+    agent = hf.Agent("a", model=model, tools=[fetch])
+    async with hf.open(None, agents=[agent]) as runtime:
+        session = runtime.session("s", agent=agent)
+        assert (await (await session.send("Fetch.")).outcome(timeout=SOON)).code == "content_filter"
+        assert (await (await session.send("And now?")).outcome(timeout=SOON)).text == "fine"
+        assert pairs_are_whole(model.requests[-1].messages[:-1])
+
+
+async def test_an_answer_that_a_filter_stopped_takes_nothing_away() -> None:
+    model = ScriptedModel([reply(text("half"), finish="content_filter"), text("fine")])
+    agent = hf.Agent("a", model=model)
+    async with hf.open(None, agents=[agent]) as runtime:
+        session = runtime.session("s", agent=agent)
+        assert (await (await session.send("Tell me.")).outcome(timeout=SOON)).code == "content_filter"
+        await (await session.send("And now?")).outcome(timeout=SOON)
+        assert "Tell me." in str(model.requests[-1].messages)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pydantic import BaseModel
 from tests.behaviour.stage import SOON, Stage
-from tests.behaviour.talk import until
+from tests.behaviour.talk import at_rest, until
 
 import holdfast as hf
 from holdfast.errors import AgentInvalid, InvalidArgument, JournalConflict
@@ -531,7 +531,7 @@ async def test_a_runtime_that_does_not_know_who_has_it_leaves_it_to_one_that_doe
     alone = desk("billing")
     async with hf.open(where, agents=[alone]) as runtime:
         assert (await runtime.session("s").agent(), await runtime.session("s").status()) == ("billing", "running")
-        assert runtime.active == 0
+        await at_rest(runtime)
     stage.go_on.set()
     late = speaking("billing", text("You owe nothing."), tools=stage.tools(), policy=[hf.allow("*")])
     async with hf.open(where, agents=[late]) as runtime:  # who has handed it over is not needed any more

@@ -17,7 +17,8 @@ from holdfast.clock import wall_of
 from holdfast.crashpoints import crash_point
 from holdfast.effects.boundary import Boundary
 from holdfast.effects.divergence import diverge
-from holdfast.effects.performer import Performer, error_info
+from holdfast.effects.failures import error_info
+from holdfast.effects.performer import Performer
 from holdfast.effects.replay import Past
 from holdfast.effects.scopes import current, install
 from holdfast.effects.values import decode_value, encode_value
@@ -44,7 +45,7 @@ from holdfast.store.store import LEASE_MS, MIN_LEASE_MS
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 
-    from holdfast.effects.performer import Ledger
+    from holdfast.effects.ledger import Ledger
     from holdfast.records import JournalKind
     from holdfast.store import Notify
     from holdfast.store.contract import Lease

@@ -51,6 +51,13 @@ def _agent(*tools: hf.Tool[..., Any], script: Any = None) -> hf.Agent:
     return hf.Agent("a", model=model, tools=list(tools), policy=[hf.allow("*")])
 
 
+async def _waiting(runtime: hf.Runtime, agent: hf.Agent) -> hf.Turn:
+    """A turn that waits for what its tool was promised."""
+    turn = await runtime.session("s", agent=agent).send("x")
+    await at_rest(runtime, "s")
+    return turn
+
+
 # ---- answers ---------------------------------------------------------------------------------------------------------
 
 
@@ -58,9 +65,7 @@ async def test_the_result_of_a_call_is_what_is_given_later() -> None:
     desk = Desk()
     agent = _agent(desk.tool())
     async with hf.open(None, agents=[agent]) as runtime:
-        session = runtime.session("s", agent=agent)
-        turn = await session.send("x")
-        await at_rest(runtime, "s")
+        turn, session = await _waiting(runtime, agent), runtime.session("s")
         assert (await runtime.resolve(desk.keys[0], {"ok": True})).won
         await turn.outcome(timeout=SOON)
         assert [(result.state, result.content) for result in results(await session.history())] == [("ok", {"ok": True})]
@@ -71,8 +76,7 @@ async def test_the_tool_is_not_called_again_when_the_answer_comes() -> None:
     desk = Desk()
     agent = _agent(desk.tool(idempotent=True))
     async with hf.open(None, agents=[agent]) as runtime:
-        turn = await runtime.session("s", agent=agent).send("x")
-        await at_rest(runtime, "s")
+        turn = await _waiting(runtime, agent)
         await runtime.resolve(desk.keys[0], 1)
         await turn.outcome(timeout=SOON)
         assert len(desk.keys) == 1
@@ -82,8 +86,7 @@ async def test_a_parked_deferral_goes_on_in_another_process(tmp_path: Path) -> N
     desk = Desk()
     agent = _agent(desk.tool())
     async with hf.open(tmp_path / "s.db", agents=[agent]) as runtime:
-        await runtime.session("s", agent=agent).send("x")
-        await at_rest(runtime, "s")
+        await _waiting(runtime, agent)
     async with hf.open(tmp_path / "s.db", drive=False) as outside:
         assert (await outside.resolve(desk.keys[0], "later")).won
     agent = _agent(desk.tool())
@@ -115,9 +118,7 @@ async def test_the_first_answer_counts_and_the_second_is_told_so() -> None:
     desk = Desk()
     agent = _agent(desk.tool())
     async with hf.open(None, agents=[agent]) as runtime:
-        session = runtime.session("s", agent=agent)
-        turn = await session.send("x")
-        await at_rest(runtime, "s")
+        turn, session = await _waiting(runtime, agent), runtime.session("s")
         settled = await asyncio.gather(*(runtime.resolve(desk.keys[0], number) for number in range(5)))
         assert [settlement.won for settlement in settled] == [True, False, False, False, False]
         await turn.outcome(timeout=SOON)
@@ -130,8 +131,7 @@ async def test_a_forged_key_answers_nothing() -> None:
     desk = Desk()
     agent = _agent(desk.tool())
     async with hf.open(None, agents=[agent]) as runtime:
-        await runtime.session("s", agent=agent).send("x")
-        await at_rest(runtime, "s")
+        await _waiting(runtime, agent)
         head, _, signature = desk.keys[0].rpartition(".")
         forged = f"{head}.{signature[:-4]}AAAA"
         with pytest.raises(hf.WaitUnknown):
@@ -143,9 +143,7 @@ async def test_a_failure_can_be_given_in_place_of_an_answer() -> None:
     desk = Desk()
     agent = _agent(desk.tool())
     async with hf.open(None, agents=[agent]) as runtime:
-        session = runtime.session("s", agent=agent)
-        turn = await session.send("x")
-        await at_rest(runtime, "s")
+        turn, session = await _waiting(runtime, agent), runtime.session("s")
         assert (await runtime.resolve(desk.keys[0], error="the printer burns")).won
         await turn.outcome(timeout=SOON)
         (result,) = results(await session.history())
@@ -171,9 +169,7 @@ async def test_a_failure_can_be_given_to_a_tool_that_waits() -> None:
 
     agent = _agent(waits)
     async with hf.open(None, agents=[agent]) as runtime:
-        session = runtime.session("s", agent=agent)
-        turn = await session.send("x")
-        await at_rest(runtime, "s")
+        turn, session = await _waiting(runtime, agent), runtime.session("s")
         await runtime.resolve(tokens[0], error="closed today")
         await turn.outcome(timeout=SOON)
         assert [result.content for result in results(await session.history())] == ["no: closed today"]
@@ -183,9 +179,7 @@ async def test_a_large_answer_is_kept_whole() -> None:
     desk = Desk()
     agent = _agent(desk.tool(output_limit=200_000))
     async with hf.open(None, agents=[agent]) as runtime:
-        session = runtime.session("s", agent=agent)
-        turn = await session.send("x")
-        await at_rest(runtime, "s")
+        turn, session = await _waiting(runtime, agent), runtime.session("s")
         await runtime.resolve(desk.keys[0], "y" * 100_000)
         await turn.outcome(timeout=SOON)
         assert [len(result.content) for result in results(await session.history())] == [100_000]
@@ -209,9 +203,7 @@ async def test_an_answer_that_is_no_result_of_the_tool_is_refused_and_a_better_o
     desk = Desk()
     agent = _agent(_typed(desk))
     async with hf.open(None, agents=[agent]) as runtime:
-        session = runtime.session("s", agent=agent)
-        turn = await session.send("x")
-        await at_rest(runtime, "s")
+        turn, session = await _waiting(runtime, agent), runtime.session("s")
         with pytest.raises(hf.AnswerInvalid, match="'judge': ok"):
             await runtime.resolve(desk.keys[0], {"ok": "maybe"})
         assert (await runtime.resolve(desk.keys[0], {"ok": True})).won
@@ -223,9 +215,7 @@ async def test_an_answer_taken_where_the_tool_is_not_known_is_checked_when_it_is
     desk = Desk()
     agent = _agent(_typed(desk))
     async with hf.open(tmp_path / "s.db", agents=[agent]) as runtime:
-        session = runtime.session("s", agent=agent)
-        turn = await session.send("x")
-        await at_rest(runtime, "s")
+        turn, session = await _waiting(runtime, agent), runtime.session("s")
         async with hf.open(tmp_path / "s.db", drive=False, mirror=False) as outside:
             assert (await outside.resolve(desk.keys[0], "yes")).won
         await turn.outcome(timeout=SOON)
@@ -244,9 +234,7 @@ async def test_the_deferral_of_another_call_is_an_error() -> None:
 
     agent = _agent(lazy, script=[[call("lazy"), call("lazy")], text("done")])
     async with hf.open(None, agents=[agent]) as runtime:
-        session = runtime.session("s", agent=agent)
-        turn = await session.send("x")
-        await at_rest(runtime, "s")
+        turn, session = await _waiting(runtime, agent), runtime.session("s")
         await runtime.resolve(kept[0].key, "mine")
         assert not (await runtime.resolve(kept[1].key, "yours")).won
         await turn.outcome(timeout=SOON)
@@ -263,8 +251,7 @@ async def test_a_deferral_tells_its_deadline() -> None:
     clock = ManualClock()
     agent = _agent(desk.tool(timeout=timedelta(days=2)))
     async with hf.open(None, agents=[agent], clock=clock) as runtime:
-        await runtime.session("s", agent=agent).send("x")
-        await at_rest(runtime, "s")
+        await _waiting(runtime, agent)
         assert desk.deadlines[0].timestamp() * 1000 == clock.read().wall + 2 * 86_400_000
 
 
@@ -296,8 +283,7 @@ async def test_a_default_is_known_in_the_process_that_finds_the_time_is_up(tmp_p
     clock = ManualClock()
     agent = _agent(desk.tool(timeout=60, default="nobody"))
     async with hf.open(tmp_path / "s.db", agents=[agent], clock=clock) as runtime:
-        await runtime.session("s", agent=agent).send("x")
-        await at_rest(runtime, "s")
+        await _waiting(runtime, agent)
     clock.advance(61_000)
     agent = _agent(desk.tool(timeout=60, default="nobody"))
     async with hf.open(tmp_path / "s.db", agents=[agent], clock=clock) as runtime:
@@ -322,9 +308,7 @@ async def test_cancelling_the_turn_closes_the_deferral() -> None:
     desk = Desk()
     agent = _agent(desk.tool())
     async with hf.open(None, agents=[agent]) as runtime:
-        session = runtime.session("s", agent=agent)
-        turn = await session.send("x")
-        await at_rest(runtime, "s")
+        turn, session = await _waiting(runtime, agent), runtime.session("s")
         await turn.cancel("enough")
         await turn.outcome(timeout=SOON)
         late = await runtime.resolve(desk.keys[0], 1)
@@ -343,8 +327,7 @@ async def test_cancelling_the_turn_closes_what_a_tool_waits_for() -> None:
 
     agent = _agent(waits)
     async with hf.open(None, agents=[agent]) as runtime:
-        turn = await runtime.session("s", agent=agent).send("x")
-        await at_rest(runtime, "s")
+        turn = await _waiting(runtime, agent)
         await turn.cancel("enough")
         await turn.outcome(timeout=SOON)
         assert not (await runtime.resolve(tokens[0], 1)).won
@@ -375,9 +358,7 @@ async def test_calls_side_by_side_are_all_asked_at_once_and_get_each_their_own_a
     desk = Desk()
     agent = _agent(desk.tool(**kind), script=[[call("ask"), call("ask"), call("ask")], text("done")])
     async with hf.open(None, agents=[agent]) as runtime:
-        session = runtime.session("s", agent=agent)
-        turn = await session.send("x")
-        await at_rest(runtime, "s")
+        turn, session = await _waiting(runtime, agent), runtime.session("s")
         assert len(set(desk.keys)) == 3
         for key, place in reversed(list(zip(desk.keys, desk.calls, strict=True))):
             assert (await runtime.resolve(key, place)).won
@@ -459,8 +440,7 @@ async def test_of_calls_that_wait_when_the_turn_is_cancelled_none_counts_as_not_
     desk = Desk()
     agent = _agent(desk.tool(**kind), script=[[call("ask"), call("ask"), call("ask")], text("done")])
     async with hf.open(tmp_path / "s.db", agents=[agent]) as runtime:
-        await runtime.session("s", agent=agent).send("x")
-        await at_rest(runtime, "s")
+        await _waiting(runtime, agent)
     async with hf.open(tmp_path / "s.db", agents=[agent]) as runtime:
         turn = runtime.session("s", agent=agent).turn("t1")
         await turn.cancel("enough")
@@ -474,8 +454,7 @@ async def test_an_answer_counts_although_the_tool_is_gone(tmp_path: Path) -> Non
     desk = Desk()
     agent = _agent(desk.tool())
     async with hf.open(tmp_path / "s.db", agents=[agent]) as runtime:
-        await runtime.session("s", agent=agent).send("x")
-        await at_rest(runtime, "s")
+        await _waiting(runtime, agent)
     other = _agent(Desk().tool("other"), script=[call("ask"), text("done")])
     async with hf.open(tmp_path / "s.db", agents=[other]) as runtime:
         await runtime.resolve(desk.keys[0], {"still": "here"})
@@ -488,8 +467,7 @@ async def test_nobody_is_asked_again_about_a_call_that_waits_for_its_answer(tmp_
     desk = Desk()
     agent = _agent(desk.tool(idempotent=True))
     async with hf.open(tmp_path / "s.db", agents=[agent]) as runtime:
-        await runtime.session("s", agent=agent).send("x")
-        await at_rest(runtime, "s")
+        await _waiting(runtime, agent)
     script = ScriptedModel([call("ask"), text("done")])
     strict = hf.Agent("a", model=script, tools=[desk.tool(idempotent=True)], policy=[hf.ask("*")])
     async with hf.open(tmp_path / "s.db", agents=[strict]) as runtime:

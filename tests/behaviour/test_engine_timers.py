@@ -148,7 +148,7 @@ async def test_parked_sessions_hold_no_task(tmp_path: Path) -> None:
         before = await _tasks()
         turns = [turn async for turn in _open_many(runtime, agent)]
         await at_rest(runtime, *(turn.session for turn in turns))
-        assert await _tasks() == before
+        assert await _tasks() <= before
 
 
 async def test_parked_sessions_hold_no_lease(tmp_path: Path) -> None:
@@ -184,6 +184,7 @@ async def test_idle_sessions_hold_no_task_and_no_lease(tmp_path: Path) -> None:
         turns = [turn async for turn in _open_many(runtime, agent)]
         for turn in turns:
             await turn.outcome(timeout=PATIENCE)
+        await at_rest(runtime)
         assert await _tasks() <= before + 1  # one look at the store may serve all who waited
         assert (runtime.active, await runtime.store.work()) == (0, [])
 

@@ -114,7 +114,8 @@ async def test_processes_are_listed_page_by_page() -> None:
 
 
 async def _all_wait(runtime: hf.Runtime, count: int) -> bool:
-    return len(await runtime.processes.list(status="waiting")) == count
+    """Whether so many wait, and nobody drives one of them any more."""
+    return len(await runtime.processes.list(status="waiting")) == count and not runtime.active
 
 
 async def test_a_session_has_those_that_were_started_for_it_or_given_to_it() -> None:

@@ -231,30 +231,28 @@ async def test_a_task_goes_on_when_the_turn_that_began_it_is_cancelled(held: Hel
 @pytest.mark.parametrize("kind", ["acting", "reading"])
 async def test_a_turn_cancelled_while_its_call_goes_to_the_background_has_one_story(kind: str, tmp_path: Path) -> None:
     """Either the call went on as a task and its turn says so, or there is no task that anybody would carry out."""
-    for number in range(ROUNDS):
-        held, runtimes = Held(), list[Any]()
+    await asyncio.gather(*(_cancelled_on_its_way(kind, number, tmp_path / f"{number}.db") for number in range(ROUNDS)))
 
-        async def cancel_when_begun(runtimes: list[Any] = runtimes, number: int = number) -> None:
-            async with asyncio.timeout(SOON):
-                while not await runtimes[0].store.journals(role="task"):  # noqa: ASYNC110
-                    await asyncio.sleep(0)
-            for _ in range(number):
+
+async def _cancelled_on_its_way(kind: str, number: int, path: Path) -> None:
+    """In each round, a little later than in the one before."""
+    held = Held()
+    agent = agent_with(held.tool(**KINDS[kind]))
+    async with hf.open(path, agents=[agent], lease_ms=1_000) as runtime:
+        turn = await runtime.session(SESSION, agent=agent).send("go")
+        async with asyncio.timeout(SOON):
+            while not await runtime.store.journals(role="task"):  # noqa: ASYNC110
                 await asyncio.sleep(0)
-
-        agent = agent_with(held.tool(**KINDS[kind]))
-        path = tmp_path / f"{number}.db"
-        async with hf.open(path, agents=[agent], lease_ms=150) as runtime:
-            runtimes.append(runtime)
-            turn = await runtime.session(SESSION, agent=agent).send("go")
-            await cancel_when_begun()
-            await turn.cancel("no longer wanted")
-            await turn.outcome(timeout=SOON)
-            await asyncio.sleep(0.35)  # longer than a lease that nobody renews
-            (state,) = states(await runtime.session(SESSION).history())
-            task = await the_task(runtime)
-            assert len(held.keys) == 1, f"round {number}: {state}, the task is {task.status}, and it was begun again"
-            assert state == "ok" or task.over, f"round {number}: {state}, but the task is {task.status}"
-            held.go.set()
+        for _ in range(number):
+            await asyncio.sleep(0)
+        await turn.cancel("no longer wanted")
+        await turn.outcome(timeout=SOON)
+        await asyncio.sleep(1.3)  # longer than a lease that nobody renews
+        (state,) = states(await runtime.session(SESSION).history())
+        task = await the_task(runtime)
+        assert len(held.keys) == 1, f"round {number}: {state}, the task is {task.status}, and it was begun again"
+        assert state == "ok" or task.over, f"round {number}: {state}, but the task is {task.status}"
+        held.go.set()
 
 
 async def test_a_finished_task_is_not_cancelled_any_more(held: Held) -> None:

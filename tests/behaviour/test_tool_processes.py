@@ -35,6 +35,7 @@ class Field:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self.started: list[asyncio.subprocess.Process] = []
 
     def pids(self) -> list[int]:
         told = self.folder / "pids"
@@ -54,6 +55,8 @@ class Field:
             return not self.alive()
 
         await until(are_gone)
+        for process in self.started:
+            await asyncio.wait_for(process.wait(), SOON)  # the event loop hears of it a little later
 
 
 @pytest.fixture
@@ -76,6 +79,7 @@ def _plain(field: Field, **how: Any) -> Callable[[], str]:
 def _waits(field: Field, **how: Any) -> Callable[[], Any]:
     async def runs() -> str:
         process = await asyncio.create_subprocess_exec("/bin/sh", "-c", TREE, cwd=field.folder, **how)
+        field.started.append(process)
         await process.wait()
         return "never"
 

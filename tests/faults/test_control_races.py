@@ -33,6 +33,7 @@ class _Slow(Store):
     def __init__(self, limits: StoreLimits | None = None) -> None:
         super().__init__(MemoryBackend(limits=limits))
         self.on_pending: Callable[[list[Input]], Awaitable[None]] | None = None
+        self.on_release: Callable[[], Awaitable[None]] | None = None
         self.holds: Callable[[Sequence[Record]], bool] = _nothing
         self.fails: Callable[[Sequence[Record]], bool] = _nothing
         self.held = asyncio.Event()
@@ -64,9 +65,15 @@ class _Slow(Store):
         await self.let_go.wait()
         return head
 
+    async def release(self, lease: Lease, *, seen: int | None = None) -> None:
+        await super().release(lease, seen=seen)
+        hold, self.on_release = self.on_release, None
+        if hold is not None:
+            await hold()
+
     async def glance(self, driven: Sequence[str]) -> Glance:
-        self.looks += 1
         found = await super().glance(driven)
+        self.looks += 1
         self.tells += 1
         return found
 
@@ -420,6 +427,26 @@ async def test_a_turn_whose_end_could_not_be_written_keeps_its_deadline(stage: _
 
 async def _waits_for(runtime: hf.Runtime, name: str) -> bool:
     return name in [wait.name for wait in await runtime.waits("s")]
+
+
+async def test_what_comes_between_the_release_of_a_lease_and_the_end_of_its_drive_is_driven_then(stage: _Stage) -> None:
+    released, go_on = asyncio.Event(), asyncio.Event()
+
+    async def hold() -> None:
+        released.set()
+        await go_on.wait()
+
+    agent = stage.agent([text("one"), text("two")])
+    async with stage.opened(agent) as runtime:
+        session = runtime.session("s", agent=agent)
+        stage.store.on_release = hold
+        await session.send("first")
+        await asyncio.wait_for(released.wait(), SOON)
+        second = await session.send("second")
+        before = stage.store.looks
+        await until(lambda: stage.store.looks > before)  # the engine has seen the work, and the drive that still ends
+        go_on.set()
+        assert (await second.outcome(timeout=SOON)).text == "two"
 
 
 async def test_two_runtimes_on_one_store_leave_each_other_in_peace(stage: _Stage) -> None:

@@ -124,6 +124,7 @@ async def test_a_first_page_that_a_cut_garbled_during_a_checkpoint_is_healed_fro
     assert not found.corrupt, found.describe()
 
 
+@pytest.mark.timeout(300)  # it syncs thousands of times, which some disks take their time for
 async def test_a_power_cut_while_the_store_is_made_leaves_a_file_that_opens(tmp_path: Path, scratch: Path) -> None:
     ops = _record(tmp_path, journals=1, records=2)
     found = await _explore(ops, list(range(_opened(ops))), POWER, scratch)

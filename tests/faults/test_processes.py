@@ -242,5 +242,5 @@ async def test_a_waiter_burns_no_cpu_while_nothing_happens(tmp_path: Path) -> No
         await store.changed(store.version, timeout=0.3)  # let the echo of our own writes pass
         waiting = asyncio.create_task(store.changed(store.version, timeout=PATIENCE))
         await asyncio.sleep(0)
-        assert await processor_at_rest() < 0.02
+        assert await processor_at_rest() < 0.05
         waiting.cancel()

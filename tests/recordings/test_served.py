@@ -17,7 +17,7 @@ import pytest
 from tests.recordings.conftest import FOLDER, load, may_mean, recordings
 
 from holdfast.errors import ContextOverflow, ModelError, StreamCut, StreamFailed
-from holdfast.messages import ModelReply, ModelRequest, Text, UserMessage
+from holdfast.messages import ModelReply, ModelRequest, Text, UserMessage, decode_reply, encode
 from holdfast.models import HttpModel, Retry
 from holdfast.models.endpoints import ENDPOINTS, endpoint
 from holdfast.models.names import dialect
@@ -234,6 +234,7 @@ async def _outcome(model: HttpModel) -> ModelReply | Failure:
         reply = await model.respond(REQUEST)
     except ModelError as error:
         return Failure(type(error), error.kind, error.status)
+    assert decode_reply(encode(reply)) == reply  # it says that it is faithful
     return msgspec.structs.replace(reply, attempts=())
 
 

@@ -20,7 +20,8 @@ from holdfast.names import check_id
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
-    from holdfast.effects.performer import Drift, Performer
+    from holdfast.effects.performer import Performer
+    from holdfast.effects.retracing import Drift
     from holdfast.effects.scopes import Place
     from holdfast.records import EffectKind, Wake
 

@@ -9,15 +9,14 @@ from __future__ import annotations
 import asyncio
 import inspect
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 
 import msgspec
 
 from holdfast.crashpoints import crash_point
 from holdfast.effects.canonical import digest
-from holdfast.effects.divergence import Divergence, diverge
-from holdfast.effects.envelope import Command, Envelope, Scope, Subject, scope_of, segment
+from holdfast.effects.envelope import Command, Envelope, Scope, Subject, segment
+from holdfast.effects.failures import error_info
 from holdfast.effects.replay import (
     Again,
     Answer,
@@ -29,22 +28,19 @@ from holdfast.effects.replay import (
     Recorded,
     Repeat,
     SettleUnknown,
-    decide_effect,
 )
-from holdfast.effects.scopes import Place, branch_segment, current
+from holdfast.effects.retracing import Retraced
+from holdfast.effects.scopes import Place, current
 from holdfast.effects.values import check_returns, decode_value, encode_value, plain
 from holdfast.errors import (
     BlobMissing,
     EffectCancelled,
     EffectFailed,
-    EffectRepeated,
     EffectUnknown,
     Halted,
     HoldfastError,
     InvalidArgument,
     InvariantBroken,
-    ReplayMismatch,
-    ReplayMiss,
     RunEnded,
     ScopeBusy,
     StoreError,
@@ -56,7 +52,6 @@ from holdfast.records import (
     Done,
     EffectKind,
     Ended,
-    ErrorInfo,
     Failed,
     Intended,
     Outcome,
@@ -68,69 +63,12 @@ from holdfast.secrets.raising import safe_cause
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
 
+    from holdfast.effects.ledger import Ledger
+    from holdfast.effects.retracing import Drift
     from holdfast.records import Blob
-    from holdfast.secrets.redactor import Redactor
-
-MAX_ERROR: Final = 4_096
-"""Longest error message that is recorded, in characters."""
-
 
 Call: TypeAlias = "Callable[[str], Awaitable[Any]]"
 """What runs an effect, given its key."""
-
-
-class Ledger(Protocol):
-    """The journal as the boundary needs it: written under a lease, in order."""
-
-    journal: str
-    store_id: str
-    inline_bytes: int
-    redactor: Redactor
-
-    @property
-    def behind(self) -> int:
-        """How many records were submitted and are not durable yet."""
-        ...
-
-    def now(self) -> int:
-        """Wall time in milliseconds."""
-        ...
-
-    def append(
-        self,
-        added: list[Record],
-        *,
-        patient: bool = False,
-        notify: Sequence[Any] = (),
-        consume: Sequence[str] = (),
-        spend: Any = None,  # noqa: ANN401  what the store counts is no matter of this layer
-    ) -> tuple[int, Awaitable[object]]:
-        """Queue records now; answers the sequence of the last one, and what to await for durability.
-
-        With `patient`, nobody awaits it soon. Into the same commit belong: `notify`, notifications; `consume`, answered
-        waits that are used up; `spend`, what the records say was used.
-        """
-        ...
-
-    async def confirm(self) -> None:
-        """Make sure that nobody else drives this journal now; an error when somebody does."""
-        ...
-
-    async def put_blob(self, body: bytes) -> Blob:
-        """Keep large bytes."""
-        ...
-
-    async def blob(self, digest: str) -> bytes | None:
-        """Large bytes that were kept."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class Drift:
-    """A replayed effect whose content differs from its record, and whose kind keeps what was recorded."""
-
-    key: str
-    divergence: Divergence
 
 
 class Performer:
@@ -139,13 +77,11 @@ class Performer:
     def __init__(self, ledger: Ledger, past: Past, run: str, *, strict: bool = False) -> None:
         self.run = run
         self.past = past
-        self.drifts: list[Drift] = []
         self._ledger = ledger
         self.redactor = ledger.redactor
         self.strict = strict
         """Nothing is performed: what is not recorded stops the run."""
-        self._asked: set[str] = set()
-        self._consumed: dict[str, int] = {}
+        self._retraced = Retraced(past, run, self.halt, strict=strict)
         self._halted: HoldfastError | None = None
         self._closed: Literal["cancelled", "ended"] | None = None
         self._sealed = False
@@ -224,70 +160,34 @@ class Performer:
         self.check_running()
         if not isinstance(repeat, Repeat):  # pyright: ignore[reportUnnecessaryIsInstance]  # callers may be untyped
             raise InvalidArgument("repeat", repeat, "a Repeat")
-        if key in self._asked:
-            raise EffectRepeated(key)
-        self._asked.add(key)
-        if key in self.past.groups:
-            raise self.mismatch(key, {"effect": "a group"}, {"effect": ask.kind})
-        decision = decide_effect(self.past.effects.get(key), ask, repeat, strict=self.strict)
-        match decision:
-            case Mismatch(divergence):
-                raise self.halt(ReplayMismatch(key, divergence, self._code()))
-            case Miss():
-                raise self.halt(ReplayMiss(key))
-            case Answer(drift=Divergence() as divergence):
-                self.drifts.append(Drift(key, divergence))
-            case _:
-                pass
-        return decision
+        return self._retraced.decide(key, ask, repeat)
 
     def check_order(self, place: Place, key: str) -> None:
-        """The n-th effect of a scope is always the same one; anything else is another program.
-
-        The code that performs an effect may take another way when it is performed again: there, only keys and
-        arguments are compared.
-        """
-        recorded = self.past.order.get(place.path)
-        if recorded is None or place.inside:
-            return
-        index = self._consumed.get(place.path, 0)
-        self._consumed[place.path] = index + 1
-        if index < len(recorded) and recorded[index] != key:
-            raise self.mismatch(key, {"effect": recorded[index]}, {"effect": key})
+        """The n-th effect of a scope is always the same one. Within an effect that is performed again, it need not."""
+        if not place.inside:
+            self._retraced.follow(place.path, key)
 
     def ask_group(self, place: Place, key: str) -> None:
         """A group is asked for: it has a place in the order of its scope, like an effect."""
-        self._asked.add(key)
+        self._retraced.took((key,))
         self.check_order(place, key)
 
     def check_complete(self) -> None:
         """All that was recorded was asked for again, or this is another program."""
-        prefix = f"{segment(self.run)}/"
-        for key in (*self.past.effects, *self.past.groups):
-            if key in self._asked or not key.startswith(prefix) or self._below_an_answer(key):
-                continue
-            raise self.mismatch(key, {"effect": key}, {"effect": None})
-
-    def _below_an_answer(self, key: str) -> bool:
-        """Whether `key` was asked within an effect that has an outcome: such an effect is not performed again."""
-        parent = scope_of(key)
-        while parent:
-            found = self.past.effects.get(parent)
-            if parent in self.past.abandoned or (found is not None and parent in self._asked):
-                return True
-            parent = scope_of(parent)
-        return False
+        self._retraced.check_complete()
 
     def enter_branch(self, parent: str, ordinal: int, name: str) -> None:
         """A branch that left records must be the same one again."""
-        recorded = self.past.branches.get(parent, {}).get(ordinal, name)
-        if recorded != name:
-            key = f"{parent}/{branch_segment(ordinal, name)}"
-            raise self.mismatch(key, {"branch": recorded}, {"branch": name})
+        self._retraced.enter_branch(parent, ordinal, name)
 
     def mismatch(self, key: str, recorded: dict[str, Any], asked: dict[str, Any]) -> Halted:
         """Something else is recorded than what is asked for: the run stops for good."""
-        return self.halt(ReplayMismatch(key, diverge(recorded, asked), self._code()))
+        return self._retraced.mismatch(key, recorded, asked)
+
+    @property
+    def drifts(self) -> list[Drift]:
+        """Replayed effects whose content differs from their records, and whose kind keeps what was recorded."""
+        return self._retraced.drifts
 
     def recorded(self, key: str) -> Recorded | None:
         """What the journal had about `key` when this drive began."""
@@ -295,30 +195,18 @@ class Performer:
 
     def below(self, key: str, mark: str) -> list[Recorded]:
         """What the journal had right below `key` in places that begin with `mark`. It counts as asked for again."""
-        there = self.past.order.get(key)
-        if there is None:
-            return []
-        found = [name for name in there if name.startswith(key + mark)]
-        self._asked.update(found)
-        return [self.past.effects[name] for name in found if name in self.past.effects]
+        return self._retraced.below(key, mark) if key in self.past.order else []
 
     def settled_below(self, key: str) -> list[tuple[str, Recorded]]:
         """What the journal had right below `key` that has an outcome, in the order in which it got it.
 
         It counts as asked for again once somebody `took` it.
         """
-        past = self.past
-        found = [(name, past.effects[name]) for name in past.order.get(key, ()) if name in past.effects]
-        ended = [(name, each) for name, each in found if each.outcome is not None]
-        return sorted(ended, key=lambda pair: past.settled[pair[0]])
+        return self._retraced.settled_below(key)
 
     def took(self, keys: Iterable[str]) -> None:
         """What is recorded under these keys was used, or found to be of no use: it counts as asked for again."""
-        self._asked.update(keys)
-
-    def _code(self) -> str | None:
-        started = self.past.started.get(self.run)
-        return started.code if started else None
+        self._retraced.took(keys)
 
     # ---- carrying out ----
 
@@ -604,23 +492,3 @@ def _seconds() -> float:
 
 def _since(begun: float) -> int:
     return round((_seconds() - begun) * 1000)
-
-
-def printable(text: str) -> str:
-    """A text that can be stored: what no encoding knows is shown as its escape."""
-    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
-
-
-def bounded(message: str) -> str:
-    """A message as it is recorded."""
-    text = printable(message)
-    return text if len(text) <= MAX_ERROR else f"{text[:MAX_ERROR]}... ({len(text):,} characters)"
-
-
-def error_info(error: BaseException, clean: Callable[[str], str] = str) -> ErrorInfo:
-    """An error as it is recorded: bounded, and without anything that would have to be revived."""
-    try:
-        message = clean(str(error))
-    except Exception as trouble:  # noqa: BLE001  an error that can't say what it is must still be recorded
-        message = f"(its message can't be read: {type(trouble).__name__})"
-    return ErrorInfo(type(error).__name__, bounded(message))

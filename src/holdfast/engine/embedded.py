@@ -89,6 +89,8 @@ class Embedded:
         self._tasks: list[asyncio.Task[None]] = []
         self._tasks_active: set[str] = set()
         """Background calls that are driven here: they take no room from sessions."""
+        self._released: set[str] = set()
+        """What had work and no holder while it was driven here: its drive had given it back, and was about to end."""
         self._ticked = 0.0
         self._purged = 0.0
         self._undelivered = False
@@ -294,7 +296,11 @@ class Embedded:
 
     def _consider(self, work: Work) -> None:
         session = work.journal
-        if session in self._active or session in self._stuck or self._stopping:
+        if session in self._stuck or self._stopping:
+            return
+        if session in self._active:
+            if work.holder is None:
+                self._released.add(session)
             return
         if work.holder is not None and (work.holder == self._store.owner or not self._store.owner_gone(work.holder)):
             self._foreign = True  # somebody drives it; if that is another part of this process, it gives it back
@@ -350,8 +356,9 @@ class Embedded:
             following = next(iter(self._queue))
             del self._queue[following]
             self._begin(following, following)
-        if self._full or error is not None:
-            self._wake.set()  # there may be work that found no room
+        if self._full or error is not None or session in self._released:
+            self._released.discard(session)
+            self._wake.set()  # there may be work that found no room, or whose drive had to end first
 
     def _failed(self, session: str, error: BaseException) -> None:
         """The store's trouble passes; a journal that is damaged or does not fit its code stays as it is."""

@@ -70,9 +70,6 @@ _REQUEST_IDS: Final = (
 class HttpModel:
     """A model of one endpoint. It keeps no state of a conversation, and no key in sight."""
 
-    faithful: Final = True
-    """What it says was read from JSON, so it reads back as it is after it was written down."""
-
     def __init__(  # noqa: PLR0913
         self,
         endpoint: Endpoint,
@@ -113,6 +110,11 @@ class HttpModel:
 
     def __repr__(self) -> str:
         return f"HttpModel({self.name!r})"
+
+    @property
+    def faithful(self) -> bool:
+        """What it says was read from JSON, so it reads back as it is after it was written down."""
+        return type(self) is HttpModel
 
     async def respond(self, request: ModelRequest) -> ModelReply:
         """The whole reply at once."""

@@ -11,7 +11,7 @@ import msgspec
 from holdfast import events
 from holdfast.crashpoints import crash_point
 from holdfast.effects.canonical import digest_of_bytes
-from holdfast.effects.performer import bounded, printable
+from holdfast.effects.failures import bounded, printable
 from holdfast.effects.replay import Answer as Recorded
 from holdfast.effects.replay import Repeat
 from holdfast.errors import EffectFailed, ModelError, StreamCut

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from holdfast import events
 from holdfast.crashpoints import crash_point
 from holdfast.effects.canonical import digest_of_bytes
-from holdfast.effects.performer import printable
+from holdfast.effects.failures import printable
 from holdfast.errors import ModelError
 from holdfast.messages import ModelReply, ModelRequest, Settings, Text, Usage, UserMessage, decode_reply, encode
 from holdfast.models import model as named

@@ -16,7 +16,7 @@ import msgspec
 
 from holdfast.crashpoints import crash_point
 from holdfast.driving import LeasedJournal, claimed, renewed
-from holdfast.effects.performer import error_info
+from holdfast.effects.failures import error_info
 from holdfast.effects.scopes import install
 from holdfast.errors import (
     Halted,

@@ -13,7 +13,8 @@ from holdfast import events
 from holdfast.crashpoints import crash_point
 from holdfast.effects.canonical import digest_of_bytes
 from holdfast.effects.divergence import diverge
-from holdfast.effects.performer import Performer, bounded
+from holdfast.effects.failures import bounded
+from holdfast.effects.performer import Performer
 from holdfast.effects.replay import Answer, Repeat, fold
 from holdfast.errors import InvariantBroken, ReplayMismatch
 from holdfast.messages import Usage
@@ -61,7 +62,7 @@ if TYPE_CHECKING:
     from datetime import timedelta
 
     from holdfast.agent import Agent
-    from holdfast.effects.performer import Ledger
+    from holdfast.effects.ledger import Ledger
     from holdfast.messages import UserMessage
     from holdfast.policy.limits import OutOf, Used
     from holdfast.records import Record

@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from datetime import timedelta
 
     from holdfast.agent import Agent
-    from holdfast.effects.performer import Ledger
+    from holdfast.effects.ledger import Ledger
     from holdfast.models import Model
     from holdfast.processes.context import Child
     from holdfast.processes.definition import AnyProcedure

@@ -14,7 +14,8 @@ import msgspec
 
 from holdfast.crashpoints import crash_point
 from holdfast.driving import LeasedJournal, claimed, renewed
-from holdfast.effects.performer import Performer, printable
+from holdfast.effects.failures import printable
+from holdfast.effects.performer import Performer
 from holdfast.effects.replay import Again, Begin, Repeat, SettleUnknown, fold
 from holdfast.effects.scopes import install
 from holdfast.errors import Halted, HoldfastError, JournalMissing, LeaseHeld, Suspended

@@ -6,7 +6,7 @@ import difflib
 from itertools import islice
 from typing import TYPE_CHECKING, Final, cast
 
-from holdfast.effects.performer import printable
+from holdfast.effects.failures import printable
 from holdfast.records import ErrorInfo
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from typing import Final, cast
 
 import msgspec
 
-from holdfast.effects.performer import printable
+from holdfast.effects.failures import printable
 from holdfast.tools.cutting import Cut, Whole, cut
 
 SHARE: Final = 0.1

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from holdfast.attachments import File
     from holdfast.hands.web.dialling import Resolver
+    from holdfast.hands.web.fetching import Fetcher
     from holdfast.tools import AnyTool
 
 __all__ = ["ContentRefused", "FetchFailed", "PageFailed", "UrlInvalid", "UrlRefused", "web"]
@@ -68,21 +69,22 @@ def web(  # noqa: PLR0913  one keyword for each thing that can be said
     policy = make_policy(
         allow=allow, deny=deny, allow_private=allow_private, schemes=schemes, ports=ports, downgrade=downgrade
     )
+    _check(resolver, user_agent)
     seconds = _seconds(timeout)
     for what, value, least in (("limit", limit, 1), ("characters", characters, 100), ("redirects", redirects, 0)):
         check_int(what, value, least=least)
-    if resolver is not None and not callable(resolver):
-        raise InvalidArgument("resolver", resolver, "an async function")
-    if user_agent is not None and not (type(user_agent) is str and user_agent.isascii() and user_agent.isprintable()):
-        raise InvalidArgument("user_agent", user_agent, "printable ASCII text")
 
     from holdfast.hands.web.dialling import default_user_agent, system_resolver  # noqa: PLC0415  not with the door
     from holdfast.hands.web.fetching import Bounds, Fetcher  # noqa: PLC0415
-    from holdfast.tools import tool  # noqa: PLC0415
-    from holdfast.tools.reach import Reach  # noqa: PLC0415
 
     bounds = Bounds(timeout=seconds, limit=limit, characters=characters, redirects=redirects)
-    fetcher = Fetcher(policy, bounds, resolver or system_resolver, user_agent or default_user_agent())
+    return (_tool(Fetcher(policy, bounds, resolver or system_resolver, user_agent or default_user_agent())),)
+
+
+def _tool(fetcher: Fetcher) -> AnyTool:
+    """What the model is given."""
+    from holdfast.tools import tool  # noqa: PLC0415  not with the door
+    from holdfast.tools.reach import Reach  # noqa: PLC0415
 
     @tool(read_only=True, untrusted=True, reach=Reach(family="web", external=True, url="url"))
     async def fetch(url: str, start: int = 0, raw: bool = False) -> str | File:  # noqa: FBT001, FBT002  a model names it
@@ -99,7 +101,14 @@ def web(  # noqa: PLR0913  one keyword for each thing that can be said
         """
         return await fetcher.fetch(url, start=check_int("start", start), raw=raw)
 
-    return (fetch,)
+    return fetch
+
+
+def _check(resolver: object, user_agent: object) -> None:
+    if resolver is not None and not callable(resolver):
+        raise InvalidArgument("resolver", resolver, "an async function")
+    if user_agent is not None and not (type(user_agent) is str and user_agent.isascii() and user_agent.isprintable()):
+        raise InvalidArgument("user_agent", user_agent, "printable ASCII text")
 
 
 def _seconds(timeout: object) -> float:

@@ -165,9 +165,16 @@ class SqliteBackend:
                 else:
                     waiter.set_result(answer)
             if job.then is not None:
-                job.then(waiter)
+                self._call(job.then, waiter)
         if wrote:
             self._versions.advance()
+
+    def _call(self, then: Callable[[asyncio.Future[Any]], None], done: asyncio.Future[Any]) -> None:
+        try:
+            then(done)
+        except Exception as error:  # noqa: BLE001  others wait for their answers
+            told = {"message": "what was to follow a commit failed", "exception": error, "future": done}
+            self._loop.call_exception_handler(told)
 
     # ---- reading ----
 

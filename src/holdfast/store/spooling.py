@@ -5,9 +5,10 @@ from __future__ import annotations
 import codecs
 import hashlib
 import tempfile
+import threading
 from typing import TYPE_CHECKING, Final
 
-from holdfast.errors import InvalidArgument, PayloadTooLarge, StoreFull
+from holdfast.errors import InvalidArgument, PayloadTooLarge, StoreClosed, StoreFull
 from holdfast.media import LOOKED_AT, Glance
 
 if TYPE_CHECKING:
@@ -19,12 +20,14 @@ CHUNK: Final = 1024 * 1024
 
 
 class Spool:
-    """Bytes that come in parts. Not for two threads at once; close it when they are written, or are not wanted."""
+    """Bytes that come in parts. Close it when they are written, or not wanted: a thread that adds more ends then."""
 
     def __init__(self, folder: Path | None, limit: int) -> None:
         # A file without a name: whatever happens, nothing is left of it. Without a folder it stays in memory.
         kept, where = (0, None) if folder is None else (CHUNK, str(folder))
         self._file = tempfile.SpooledTemporaryFile(max_size=kept, dir=where)  # noqa: SIM115
+        self._using = threading.Lock()
+        self._closed = False
         self._limit = limit
         self._hash = hashlib.sha256()
         self._utf8 = codecs.getincrementaldecoder("utf-8")()
@@ -43,10 +46,13 @@ class Spool:
         self._beginning += part[: LOOKED_AT - len(self._beginning)]
         self._end = (self._end + part)[-LOOKED_AT:] if len(part) < LOOKED_AT else part[-LOOKED_AT:]
         self._decode(part)
-        try:
-            self._file.write(part)
-        except OSError as error:
-            raise StoreFull(f"{error.strerror}, for an attachment that came in parts") from error
+        with self._using:
+            if self._closed:
+                raise StoreClosed
+            try:
+                self._file.write(part)
+            except OSError as error:
+                raise StoreFull(f"{error.strerror}, for an attachment that came in parts") from error
 
     def _decode(self, part: bytes, *, final: bool = False) -> None:
         if self._text:
@@ -77,4 +83,6 @@ class Spool:
 
     def close(self) -> None:
         """Nobody needs it any more."""
-        self._file.close()
+        with self._using:
+            self._closed = True
+            self._file.close()

@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 CHUNK: Final = 1024 * 1024
-"""How many bytes are read or written at once."""
+"""How many bytes are written, or told, at once."""
+WINDOW: Final = 4 * CHUNK
+"""How many are read at once: a store that keeps them in pages has to find its way to where they begin each time."""
 
 
 class Spool:

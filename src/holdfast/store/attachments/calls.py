@@ -13,7 +13,7 @@ from holdfast.store.attachments.contract import BATCH, NOBODY, CollectBlobs, Col
 from holdfast.store.attachments.decisions import check_collection
 from holdfast.store.calls import Calls
 from holdfast.store.digests import blob_digest
-from holdfast.store.spooling import CHUNK, Spool
+from holdfast.store.spooling import CHUNK, WINDOW, Spool
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -74,18 +74,21 @@ class AttachmentCalls(Calls):
         """
         check_id("digest", digest)
         seen, start = hashlib.sha256(), 0
-        chunk = await self._chunk(digest, 0)
-        while chunk:
-            seen.update(chunk)
-            start += len(chunk)
-            following = await self._chunk(digest, start)
-            if not following and seen.hexdigest() != digest:
+        window = await self._window(digest, 0)
+        while window:
+            seen.update(window)
+            start += len(window)
+            ends = (len(window) - 1) // CHUNK * CHUNK
+            for at in range(0, ends, CHUNK):
+                yield window[at : at + CHUNK]
+            last, window = window[ends:], b""
+            window = await self._window(digest, start)
+            if not window and seen.hexdigest() != digest:
                 raise BlobCorrupt(digest)
-            yield chunk
-            chunk = following
+            yield last
 
-    async def _chunk(self, digest: str, start: int) -> bytes:
-        found = await self._backend.read(lambda reader: reader.blob_part(digest, start, CHUNK))
+    async def _window(self, digest: str, start: int) -> bytes:
+        found = await self._backend.read(lambda reader: reader.blob_part(digest, start, WINDOW))
         if found is None:
             raise BlobMissing(digest)
         return found

@@ -12,6 +12,7 @@ from zlib import crc32
 
 import msgspec
 
+from holdfast.crashpoints import crash_point
 from holdfast.errors import JournalCorrupt
 from holdfast.store.checksum import checksum, salt_of
 from holdfast.store.contract import InputRow, JournalRow, Owner, Wait
@@ -329,6 +330,7 @@ class SqliteRows:
         with self._db.blob_open("main", "blobs", "body", number, True) as place:  # noqa: FBT003
             for chunk in body.chunks():
                 place.write(chunk)
+                crash_point("store.blob_part")
 
     def refer(self, digest: str, row: JournalRow, seq: int) -> None:
         self._run("INSERT OR IGNORE INTO refs (digest, journal, seq) VALUES (?, ?, ?)", (digest, row.no, seq))

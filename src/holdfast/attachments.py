@@ -23,12 +23,8 @@ class File:
     def __init__(self, data: bytes, media_type: str, *, name: str | None = None) -> None:
         if type(data) is not bytes or not data:
             raise InvalidArgument("file", data, "bytes that are not empty")
-        if type(media_type) is not str or not _is_media_type(media_type):
-            raise InvalidArgument("media type", media_type, "one such as 'image/png'")
-        if name is not None and (type(name) is not str or not name or len(name) > _LONGEST or not name.isprintable()):
-            raise InvalidArgument("file name", name, f"up to {_LONGEST} printable characters")
         self.data = data
-        self.media_type = media_type.lower()
+        self.media_type = checked(media_type, name)
         self.name = name
 
     @classmethod
@@ -45,6 +41,15 @@ class File:
 
     def __repr__(self) -> str:
         return f"File({self.media_type}, {len(self.data):,} bytes)"
+
+
+def checked(media_type: str, name: str | None) -> str:
+    """The media type as it is kept, if both can be."""
+    if type(media_type) is not str or not _is_media_type(media_type):
+        raise InvalidArgument("media type", media_type, "one such as 'image/png'")
+    if name is not None and (type(name) is not str or not name or len(name) > _LONGEST or not name.isprintable()):
+        raise InvalidArgument("file name", name, f"up to {_LONGEST} printable characters")
+    return media_type.lower()
 
 
 def _is_media_type(given: str) -> bool:

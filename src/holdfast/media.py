@@ -5,7 +5,7 @@ A table of our own: it has to know only what models can read, and what a claim a
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from holdfast.errors.attachments import MediaTypeMismatch
 
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 UNKNOWN: Final = "application/octet-stream"
 TEXT: Final = "text/plain"
 ZIP: Final = "application/zip"
-_LOOKED_AT: Final = 1 << 16
-"""How many bytes of the beginning are looked at for control characters, which no text has."""
+LOOKED_AT: Final = 1 << 16
+"""How many bytes of the beginning, and of the end, are looked at."""
 _CONTROLS: Final = bytes(set(range(32)) - set(b"\t\n\r\f\x1b\b"))
 
 _MAGIC: Final[tuple[tuple[bytes, str], ...]] = (
@@ -102,15 +102,31 @@ _CONTAINERS: Final = {
 """What else a file that begins so may be."""
 
 
-def sniffed(data: bytes) -> str | None:
+class Glance(NamedTuple):
+    """As much of some bytes as is needed to say what they are."""
+
+    beginning: bytes
+    end: bytes
+    size: int
+    utf8: Callable[[], bool]
+    """Whether all of them are UTF-8."""
+
+
+def at_a_glance(data: bytes) -> Glance:
+    """Bytes that are there as a whole."""
+    return Glance(data[:LOOKED_AT], data[-LOOKED_AT:], len(data), lambda: _is_utf8(data))
+
+
+def sniffed(data: bytes | Glance) -> str | None:
     """What the bytes are; ``text/plain`` for any text in UTF-8, None where nobody can say."""
-    return _marked(data) or _framed(data) or (TEXT if is_text(data) else None)
+    seen = at_a_glance(data) if isinstance(data, bytes) else data
+    return _marked(seen) or _framed(seen.beginning) or (TEXT if _reads_as_text(seen) else None)
 
 
-def _marked(data: bytes) -> str | None:
+def _marked(seen: Glance) -> str | None:
     for mark, kind in _MAGIC:
-        if data.startswith(mark) and (mark not in _SHORT or _SHORT[mark](data)):
-            return _archive(data) if kind == ZIP else kind
+        if seen.beginning.startswith(mark) and (mark not in _SHORT or _SHORT[mark](seen)):
+            return _archive(seen) if kind == ZIP else kind
     return None
 
 
@@ -129,9 +145,15 @@ def _framed(data: bytes) -> str | None:
 
 def is_text(data: bytes) -> bool:
     """Whether the bytes are text in UTF-8."""
-    beginning = data[:_LOOKED_AT]
-    if len(beginning) != len(beginning.translate(None, _CONTROLS)):
-        return False
+    return _reads_as_text(at_a_glance(data))
+
+
+def _reads_as_text(seen: Glance) -> bool:
+    beginning = seen.beginning
+    return len(beginning) == len(beginning.translate(None, _CONTROLS)) and seen.utf8()
+
+
+def _is_utf8(data: bytes) -> bool:
     try:
         data.decode()
     except UnicodeDecodeError:
@@ -139,7 +161,7 @@ def is_text(data: bytes) -> bool:
     return True
 
 
-def media_type_of(data: bytes, claimed: str | None, guessed: str | None = None) -> str:
+def media_type_of(data: bytes | Glance, claimed: str | None, guessed: str | None = None) -> str:
     """What the bytes are to be called. `guessed` is what their name suggests; it counts where it can be true.
 
     What is `claimed` must be what they are, as far as that can be seen, or it is a `MediaTypeMismatch`.
@@ -174,15 +196,16 @@ def _fits(claimed: str, found: str | None) -> bool:
     return claimed in _CONTAINERS.get(found, ())
 
 
-def _archive(data: bytes) -> str:
+def _archive(seen: Glance) -> str:
+    data, end = seen.beginning, seen.end
     if data[30:38] == _STORED_FIRST:
         size = int.from_bytes(data[22:26], "little")
         said = data[38 : 38 + min(size, 128)]
         if said == b"application/epub+zip" or said.startswith(b"application/vnd.oasis.opendocument."):
             return plain(said.decode("ascii", "replace"))
-    if b"[Content_Types].xml" in data[:_LOOKED_AT] or b"[Content_Types].xml" in data[-_LOOKED_AT:]:
+    if b"[Content_Types].xml" in data or b"[Content_Types].xml" in end:
         for mark, kind in _INSIDE:
-            if mark in data[:_LOOKED_AT] or mark in data[-_LOOKED_AT:]:
+            if mark in data or mark in end:
                 return kind
     return ZIP
 
@@ -195,10 +218,10 @@ def _is_mpeg_audio(data: bytes) -> bool:
     return version != 1 and layer != 0 and data[2] >> 4 not in {0, 15} and data[2] >> 2 & 3 != 3
 
 
-_SHORT: Final[dict[bytes, Callable[[bytes], bool]]] = {
-    b"BM": lambda data: int.from_bytes(data[2:6], "little") == len(data),
-    b"ID3": lambda data: data[3:4] in {b"\2", b"\3", b"\4"},
-    b"FORM": lambda data: data[8:11] == b"AIF",
+_SHORT: Final[dict[bytes, Callable[[Glance], bool]]] = {
+    b"BM": lambda seen: int.from_bytes(seen.beginning[2:6], "little") == seen.size,
+    b"ID3": lambda seen: seen.beginning[3:4] in {b"\2", b"\3", b"\4"},
+    b"FORM": lambda seen: seen.beginning[8:11] == b"AIF",
 }
 """Marks that a text may begin with, too, and what else must be so."""
 _MARKED: Final = frozenset(

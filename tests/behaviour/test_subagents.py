@@ -103,7 +103,7 @@ async def test_nobody_else_talks_to_the_session_of_a_sub_agent() -> None:
     async with hf.open(None, agents=[chief(researcher())]) as runtime:
         await runtime.run("chief", "Find out.", session="s")
         (child,) = await children(runtime, "s")
-        with pytest.raises(JournalConflict):
+        with pytest.raises(JournalConflict, match="fork it"):
             await runtime.session(child).send("And now without your parent.")
 
 

@@ -134,11 +134,17 @@ async def test_a_trigger_of_another_owner_is_not_changed() -> None:
         ("session", {"prompt": "x", "session": "y"}),
         (None, {"prompt": "x"}),
         (5, {"prompt": "x"}),
+        ("process", {"day": "{date}"}),
+        ("process", {"day": "{date}", "deep": {}, "dep": {}}),
     ],
 )
 async def test_what_can_not_be_started_is_refused_when_it_is_declared(target: Any, arguments: dict[str, Any]) -> None:
     async with hf.open(None, agents=[writer()]) as runtime:
-        known = {"agent": _agent_of(runtime), "session": runtime.session("ops", agent=_agent_of(runtime))}
+        known: dict[Any, Any] = {
+            "agent": _agent_of(runtime),
+            "session": runtime.session("ops", agent=_agent_of(runtime)),
+            "process": nightly,
+        }
         with pytest.raises(hf.UsageError):
             runtime.every("x", hf.event("paid"), known.get(target, target), **arguments)
 

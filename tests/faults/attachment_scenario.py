@@ -12,6 +12,7 @@ import holdfast as hf
 from holdfast.testing import ScriptedModel, text
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
     from pathlib import Path
 
 SESSION: Final = "golden"
@@ -19,12 +20,17 @@ LATER: Final = 2 * 86_400_000
 PUT, COLLECT = "0", "1"
 ACTS: Final = (PUT, COLLECT)
 SENT: Final = (b"sent first", b"sent second")
-GIVEN: Final = b"put for the session"
+GIVEN: Final = b"put for the session, in parts. " * 50_000
 LEFT: Final = (b"left first", b"left second")
 
 
 def make_agent() -> hf.Agent:
     return hf.Agent("shop", model=ScriptedModel(lambda _: text("seen")))
+
+
+async def _parts(body: bytes) -> AsyncGenerator[bytes]:
+    for start in range(0, len(body), 100_000):
+        yield body[start : start + 100_000]
 
 
 async def play(folder: Path, act: str) -> None:
@@ -41,7 +47,7 @@ async def play(folder: Path, act: str) -> None:
         session = runtime.session(SESSION, agent=agent)
         sent = [await attachments.put(data) for data in SENT]
         turn = await session.send(["look", *sent], key="k")
-        await attachments.put(GIVEN, session=SESSION)
+        await attachments.put(_parts(GIVEN), session=SESSION)
         await turn.outcome()
 
 

@@ -36,8 +36,14 @@ async def _problems(workers: Forks, kill: Kill, folder: Path) -> list[str]:
         bodies = {body async for body in _bodies(runtime)}
     kept = {*scenario.SENT, scenario.GIVEN}
     if bodies != kept:
-        found.append(f"{sorted(bodies - kept)} were not collected, {sorted(kept - bodies)} were")
+        shown = [sorted(body[:50] for body in bodies) for bodies in (bodies - kept, kept - bodies)]
+        found.append(f"{shown[0]} were not collected, {shown[1]} were")
+    found += [f"{left} was left" for left in files_in(folder) if left.startswith("tmp")]
     return [f"{kill}: {problem}" for problem in found]
+
+
+def files_in(folder: Path) -> list[str]:
+    return [found.name for found in folder.iterdir()]
 
 
 async def _bodies(runtime: hf.Runtime):  # noqa: ANN202

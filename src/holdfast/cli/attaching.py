@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
 import sys
+from contextlib import contextmanager
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO
 
 import msgspec
 
@@ -14,6 +16,7 @@ from holdfast.cli.sessions import looking
 from holdfast.cli.terminal import one_line, stdout
 
 if TYPE_CHECKING:
+    from collections.abc import Generator
     from pathlib import Path
 
     from holdfast.messages import Attachment
@@ -51,18 +54,34 @@ async def get(path: Path, digest: str, out: Path | None, session: str | None) ->
         message = "a terminal shows no bytes; give --out FILE, or send the output somewhere"
         raise CallInvalid(message)
     async with looking(path) as runtime:
-        body = await runtime.attachments.get(digest, session=session)
-    await asyncio.to_thread(_write, out, body)
+        parts = runtime.attachments.stream(digest, session=session)
+        first = await anext(parts)  # what is not there must not leave an empty file
+        with _opened(out) as file:
+            await asyncio.to_thread(file.write, first)
+            async for part in parts:
+                await asyncio.to_thread(file.write, part)
+            file.flush()
     return 0
 
 
-def _write(out: Path | None, body: bytes) -> None:
+@contextmanager
+def _opened(out: Path | None) -> Generator[BinaryIO]:
+    """Where the bytes go. A new file is there as a whole, or not at all; what is there stays what it is."""
     if out is None:
-        sys.stdout.buffer.write(body)
-        sys.stdout.buffer.flush()
+        yield sys.stdout.buffer
         return
     try:
-        out.write_bytes(body)
+        if out.exists():
+            with out.open("wb") as file:
+                yield file
+            return
+        beside = out.with_name(f".{out.name[:100]}.{secrets.token_hex(4)}")
+        try:
+            with beside.open("xb") as file:
+                yield file
+            beside.replace(out)
+        finally:
+            beside.unlink(missing_ok=True)
     except OSError as error:
         message = f"{out} can't be written: {error.strerror}"
         raise CallInvalid(message) from error

@@ -48,9 +48,8 @@ class PayloadTooLarge(UsageError):
     """A payload over its limit."""
 
     def __init__(self, what: str, size: int, limit: int) -> None:
-        super().__init__(
-            f"{what} is {size:,} bytes, the limit is {limit:,}; store it as an attachment or raise the limit"
-        )
+        elsewhere = "" if what in {"the attachment", "the blob"} else "store it as an attachment or "
+        super().__init__(f"{what} is {size:,} bytes, the limit is {limit:,}; {elsewhere}raise the limit")
         self.what = what
         self.size = size
         self.limit = limit

@@ -64,8 +64,8 @@ class JournalInUse(UsageError):
 class JournalConflict(UsageError):
     """The journal exists with another kind or agent."""
 
-    def __init__(self, journal: str, recorded: str, asked: str) -> None:
-        super().__init__(f"journal {journal!r} was opened as {recorded}, not as {asked}; choose another id")
+    def __init__(self, journal: str, recorded: str, asked: str, helps: str = "choose another id") -> None:
+        super().__init__(f"journal {journal!r} was opened as {recorded}, not as {asked}; {helps}")
         self.journal = journal
         self.recorded = recorded
         self.asked = asked

@@ -28,7 +28,7 @@ from holdfast.processes.state import OnParentEnd, Recovery
 from holdfast.tools.retries import retry_policy
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Mapping
 
     from pydantic import BaseModel
 
@@ -58,6 +58,13 @@ class Procedure(Generic[P, R]):
 
     def __repr__(self) -> str:
         return f"Procedure({self.name!r})"
+
+    def check_names(self, arguments: Mapping[str, Any]) -> None:
+        """Refuse arguments that it has no parameter for, and too few of them; their values may not be known yet."""
+        try:
+            self._signature.bind(**arguments)
+        except TypeError as error:
+            raise ProcessInvalid(self.name, f"it can't be called like that: {error}") from None
 
     def stored(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
         """The arguments as they are stored: checked, as plain JSON, with the defaults of what was left out."""

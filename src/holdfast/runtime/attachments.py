@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import mimetypes
+from collections.abc import AsyncIterable
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from holdfast.agent import milliseconds
-from holdfast.attachments import File
-from holdfast.errors import AttachmentUnknown, InvalidArgument, PayloadTooLarge
+from holdfast.attachments import File, checked
+from holdfast.errors import AttachmentUnknown, BlobMissing, InvalidArgument
 from holdfast.media import media_type_of
 from holdfast.messages import Attachment
 from holdfast.names import check_id
+from holdfast.store.spooling import CHUNK, Spool
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
+    from holdfast.media import Glance
     from holdfast.store import Collected, Store, StoredAttachment
 
 GRACE: Final = timedelta(days=1)
@@ -32,7 +37,7 @@ class Attachments:
 
     async def put(
         self,
-        data: bytes | Path | str,
+        data: bytes | Path | str | AsyncIterable[bytes],
         *,
         media_type: str | None = None,
         name: str | None = None,
@@ -40,23 +45,40 @@ class Attachments:
     ) -> Attachment:
         """Keep bytes, or the file at a path, once. When this returns they are durable; `session.send` takes it.
 
+        Files, and bytes that come in parts (any async iterable of them), are not held in memory as a whole.
+
         What they are is seen by how they begin; a `media_type` that says something else is a `MediaTypeMismatch`. With
         a `session`, only that one may read them. Otherwise they can be sent to any, and are collected when nobody has.
         """
-        body, known = await self._read(data)
-        name = known if name is None else name
-        guessed = None if name is None else mimetypes.guess_type(name)[0]
-        # `File` checks what was given, in the words that it has for that.
-        kind = media_type_of(body, media_type, guessed) if body else media_type or "application/octet-stream"
-        file = File(body, kind, name=name)
-        return told(await self._store.put_attachment(file.data, kind, name=name, session=session))
-
-    async def _read(self, data: bytes | Path | str) -> tuple[bytes, str | None]:
+        if isinstance(data, Path | str):
+            name = Path(data).name if name is None else name
+        guessed = None if type(name) is not str else mimetypes.guess_type(name)[0]
         if isinstance(data, bytes):
-            return data, None
-        if not isinstance(data, Path | str):  # pyright: ignore[reportUnnecessaryIsInstance]  # callers may be untyped
-            raise InvalidArgument("data", data, "bytes, or the path of a file")
-        return await asyncio.to_thread(_file, Path(data), self._store.limits.attachment_bytes)
+            # `File` checks what was given, in the words that it has for that.
+            kind = media_type_of(data, media_type, guessed) if data else media_type or "application/octet-stream"
+            return told(await self._keep(File(data, kind, name=name).data, kind, name, session))
+        spool = await self._spooled(data)
+        try:
+            kind = checked(media_type_of(_seen(spool), media_type, guessed), name)
+        except BaseException:
+            spool.close()
+            raise
+        return told(await self._keep(spool, kind, name, session))
+
+    async def _keep(self, body: bytes | Spool, kind: str, name: str | None, session: str | None) -> StoredAttachment:
+        return await self._store.put_attachment(body, kind, name=name, session=session)
+
+    async def _spooled(self, data: Path | str | AsyncIterable[bytes]) -> Spool:
+        if not isinstance(data, Path | str | AsyncIterable):  # pyright: ignore[reportUnnecessaryIsInstance]  # callers may be untyped
+            raise InvalidArgument("data", data, "bytes, the path of a file, or an async iterable of bytes")
+        spool = self._store.spool()
+        filling = _fill(spool, data) if isinstance(data, AsyncIterable) else asyncio.to_thread(_read, spool, Path(data))
+        try:
+            await filling
+        except BaseException:
+            spool.close()  # a thread that still writes to it ends with that
+            raise
+        return spool
 
     async def get(self, attachment: Attachment | str, *, session: str | None = None) -> bytes:
         """The bytes of an attachment, or of a digest; with a `session`, only if that one may read them.
@@ -69,6 +91,24 @@ class Attachments:
             if body is not None:
                 return body
         raise AttachmentUnknown(digest, session)
+
+    async def stream(self, attachment: Attachment | str, *, session: str | None = None) -> AsyncGenerator[bytes]:
+        """The same, a part at a time: ``async for part in runtime.attachments.stream(picture)``.
+
+        Whoever gets the last part has got what was put: bytes that are damaged end as a `BlobCorrupt` before it.
+        """
+        digest = _digest(attachment)
+        if session is not None and not await self._store.may_read(session, digest):
+            raise AttachmentUnknown(digest, session)
+        begun = False
+        try:
+            async for chunk in self._store.blob_chunks(digest):
+                begun = True
+                yield chunk
+        except BlobMissing:
+            if begun:  # somebody has collected it meanwhile
+                raise
+            raise AttachmentUnknown(digest, session) from None
 
     async def of(self, session: str | None = None) -> list[Attachment]:
         """The attachments that were put for a session or sent to it, or those of none."""
@@ -116,13 +156,31 @@ def _digest(given: object) -> str:
     return check_id("digest", given.digest if isinstance(given, Attachment) else given)
 
 
-def _file(path: Path, limit: int) -> tuple[bytes, str]:
+def _seen(spool: Spool) -> Glance:
+    if not spool.size:
+        raise InvalidArgument("file", b"", "bytes that are not empty")
+    return spool.glance()
+
+
+def _read(spool: Spool, path: Path) -> None:
     try:
         with path.open("rb") as file:
-            body = file.read(limit + 1)
-            size = path.stat().st_size if len(body) > limit else len(body)
+            while part := file.read(CHUNK):
+                spool.add(part)
     except OSError as error:
         raise InvalidArgument("file", str(path), f"one that can be read ({error.strerror})") from error
-    if size > limit:
-        raise PayloadTooLarge("the attachment", size, limit)
-    return body, path.name
+
+
+async def _fill(spool: Spool, parts: AsyncIterable[bytes]) -> None:
+    """Small parts are gathered: each time a thread is asked costs more than the bytes."""
+    gathered: list[bytes] = []
+    size = 0
+    async for part in parts:
+        if type(part) is not bytes:
+            raise InvalidArgument("data", part, "parts that are bytes")
+        gathered.append(part)
+        size += len(part)
+        if size >= CHUNK:
+            await asyncio.to_thread(spool.add, b"".join(gathered))
+            gathered, size = [], 0
+    await asyncio.to_thread(spool.add, b"".join(gathered))

@@ -11,7 +11,16 @@ import msgspec
 from holdfast.crashpoints import crash_point
 from holdfast.driving import drive, replay
 from holdfast.effects.replay import Answer, Repeat
-from holdfast.errors import EffectFailed, InvalidArgument, JournalMissing, ModelError, RunFailed
+from holdfast.errors import (
+    EffectFailed,
+    InvalidArgument,
+    JournalConflict,
+    JournalMissing,
+    KeyConflict,
+    ModelError,
+    ReplayMismatch,
+    RunFailed,
+)
 from holdfast.messages import ModelReply, ModelRequest, Text, UserMessage, decode_reply, encode
 from holdfast.models import Model
 from holdfast.models import model as named
@@ -30,7 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from holdfast.effects.boundary import Boundary
-    from holdfast.effects.performer import Performer
+    from holdfast.effects.performer import Drift, Performer
     from holdfast.effects.scopes import Place
     from holdfast.messages import Attempt
     from holdfast.models.prices import Price
@@ -50,6 +59,8 @@ class Question:
         self.model = named(model)
         self.output = None if output is None else Output(output)
         self._prompt = check_string("prompt", prompt)
+        if not prompt.strip():
+            raise InvalidArgument("prompt", prompt, "a question")
         self.request = ModelRequest(
             messages=(UserMessage("u1", (Text(prompt),)),),
             instructions=check_string("instructions", instructions),
@@ -172,24 +183,34 @@ async def _asker(around: Surround, journal: str) -> str | None:
 
 
 async def complete_once(around: Surround, question: Question, key: str | None) -> Any:  # noqa: ANN401
-    """Ask outside of any process, in a journal of its own; the same `key` is the same question."""
+    """Ask outside of any process, in a journal of its own; the same `key` is the same question, or a `KeyConflict`."""
     journal = f"direct/{chance.token_hex(12) if key is None else check_id('key', key)}"
 
     async def body(boundary: Boundary) -> None:
         performer = boundary.performer
         place = performer.place()
         told.append(await Completing(performer, around.prices, hooked).answer(place, place.next(NAME), question))
+        others.extend(performer.drifts)
 
     told: list[Any] = []
+    others: list[Drift] = []
+    """What was asked under this key before, where it was something else."""
     # Asked by a tool, it is a question of the turn around that, and counts for its agent.
     hooked = around_call.get() or Hooked(around.hooks, HookTurn("", "", ""))
     agent = await _asker(around, journal) or hooked.turn.agent or question.model.name
     try:
         await drive(around.store, journal, body, run=RUN, agent=agent, lease_ms=around.lease_ms)
+    except (JournalConflict, ReplayMismatch) as error:
+        raise KeyConflict(journal, key or "") from error
     except RunFailed as error:
         if isinstance(error.__cause__, ModelError):
             raise error.__cause__ from None
         raise ModelError(error.message, kind=error.kind) from error
     if not told:  # it was answered before
-        await replay(around.store, journal, body, run=RUN)
+        try:
+            await replay(around.store, journal, body, run=RUN)
+        except (RunFailed, ReplayMismatch) as error:
+            raise KeyConflict(journal, key or "") from error
+    if others:
+        raise KeyConflict(journal, key or "")
     return told[0]

@@ -17,7 +17,7 @@ from holdfast.turns import keys
 from holdfast.turns.compacting import place_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import AsyncIterable, Sequence
     from pathlib import Path
     from typing import Literal
 
@@ -101,7 +101,9 @@ class Services:
         """The bytes of an attachment that this session may read; `AttachmentUnknown` for any other."""
         return await self._attachments.get(digest, session=self.session)
 
-    async def attach(self, data: bytes | Path | str, media_type: str | None, name: str | None) -> Attachment:
+    async def attach(
+        self, data: bytes | Path | str | AsyncIterable[bytes], media_type: str | None, name: str | None
+    ) -> Attachment:
         """Keep bytes, or a file, for this session."""
         return await self._attachments.put(data, media_type=media_type, name=name, session=self.session)
 

@@ -244,6 +244,6 @@ def process_adapter(processes: ProcessStarts, kind: type[Any]) -> Callable[[obje
         def start(key: str, arguments: Mapping[str, Any]) -> Awaitable[object]:
             return processes.start(made, (), dict(arguments), id=key)
 
-        return ProcessTarget(made.name, start, processes.get)
+        return ProcessTarget(made.name, start, processes.get, made.check_names)
 
     return adapt

@@ -25,6 +25,7 @@ from holdfast.store.waits.contract import WaitState as WaitState  # noqa: PLC041
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable, Iterator, Sequence
+    from pathlib import Path
 
     from holdfast.clock import Clock, Instant
     from holdfast.store.admission import Admission
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from holdfast.store.pruning.contract import PruningReader, PruningRows
     from holdfast.store.rules.contract import RuleReader, RuleRows
     from holdfast.store.spending.contract import Spend, SpendingReader, SpendingRows
+    from holdfast.store.spooling import Spool
     from holdfast.store.waits.contract import WaitFilter
 
 T = TypeVar("T")
@@ -384,7 +386,7 @@ class Rows(Protocol):
         ...
 
     def has_blob(self, digest: str) -> bool: ...
-    def put_blob(self, digest: str, body: bytes, at: int) -> None: ...
+    def put_blob(self, digest: str, body: bytes | Spool, at: int) -> None: ...
     def refer(self, digest: str, row: JournalRow, seq: int) -> None: ...
 
 
@@ -461,6 +463,10 @@ class Reader(Protocol):
     def due(self, now: int, limit: int) -> tuple[list[Wait], set[str]]: ...
     def next_due(self) -> int | None: ...
     def blob(self, digest: str) -> bytes | None: ...
+    def blob_part(self, digest: str, start: int, size: int) -> bytes | None:
+        """Some of the bytes under a digest, as they lie there; None when there are none."""
+        ...
+
     def journals(self, where: JournalFilter, limit: int) -> list[Journal]: ...
     def youngest(self, role: str, session: str) -> str: ...
     def glimpse(self, journal: str, prefix: str, tail: int) -> Glimpse | None: ...
@@ -483,6 +489,11 @@ class Backend(Protocol):
     owner: Owner
     store_id: str
     secret: bytes
+
+    @property
+    def folder(self) -> Path | None:
+        """Where it keeps its files; None where it has none."""
+        ...
 
     def submit(self, command: Command[T], then: Callable[[asyncio.Future[T]], None] | None = None) -> asyncio.Future[T]:
         """Queue a command, after all that were queued before; the future is done when it is durable.

@@ -54,7 +54,10 @@ def require_journal(row: JournalRow | None, journal: str) -> JournalRow:
 def check_opening(row: JournalRow | Tombstone, asked: OpenJournal) -> None:
     """An id belongs to one kind, one role and one session for ever, and to one agent unless that hands it over."""
     if (row.kind, row.agent, row.role, row.session) != (asked.kind, asked.agent, asked.role, asked.session):
-        raise JournalConflict(asked.journal, _opened_as(row), _opened_as(asked))
+        # Whoever works for somebody takes nothing from others.
+        lent = row.kind == asked.kind == "session" and row.session is not None and asked.session is None
+        helps = "fork it to go on from there, or choose another id" if lent else "choose another id"
+        raise JournalConflict(asked.journal, _opened_as(row), _opened_as(asked), helps)
 
 
 def _opened_as(opened: JournalRow | OpenJournal | Tombstone) -> str:

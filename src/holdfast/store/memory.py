@@ -58,9 +58,11 @@ from holdfast.store.waiting import Versions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from pathlib import Path
 
     from holdfast.clock import Clock, Instant
     from holdfast.store.contract import Command, JournalFilter, Owner, Reader, WaitState
+    from holdfast.store.spooling import Spool
     from holdfast.store.waits.contract import WaitFilter
 
 T = TypeVar("T")
@@ -192,9 +194,9 @@ class MemoryDisk(Forgetting):
     def has_blob(self, digest: str) -> bool:
         return digest in self.blobs
 
-    def put_blob(self, digest: str, body: bytes, at: int) -> None:
+    def put_blob(self, digest: str, body: bytes | Spool, at: int) -> None:
         last = self.blobs[digest][0] if digest in self.blobs else at
-        self.blobs[digest] = (max(at, last), body)
+        self.blobs[digest] = (max(at, last), body if isinstance(body, bytes) else body.whole())
 
     def refer(self, digest: str, row: JournalRow, seq: int) -> None:
         self._refs.add((digest, row.no, seq))
@@ -332,6 +334,10 @@ class MemoryDisk(Forgetting):
             raise BlobCorrupt(digest)
         return None if found is None else found[1]
 
+    def blob_part(self, digest: str, start: int, size: int) -> bytes | None:
+        found = self.blobs.get(digest)
+        return None if found is None else found[1][start : start + size]
+
     def youngest(self, role: str, session: str) -> str:
         found = [row for row in self._journals.values() if (row.role, row.session) == (role, session)]
         return max(found, key=lambda row: row.no).id if found else ""
@@ -442,6 +448,7 @@ class MemoryBackend:
         self.owner = this_process(self.clock.read().boot)
         self.store_id = self.disk.store_id
         self.secret = self.disk.secret
+        self.folder: Path | None = None
         self._loop = asyncio.get_running_loop()
         self._delay = delay
         self._versions = self.disk.versions

@@ -100,8 +100,9 @@ def _put_blob(command: PutBlob, redactor: Redactor) -> PutBlob:
 
 def _put_attachment(command: PutAttachment, redactor: Redactor) -> PutAttachment:
     redactor.check("media type", command.media_type)
-    body = redactor.bytes(command.body, numbers=False)
-    return command if body is command.body else replace(command, digest=blob_digest(body), body=body)
+    whole = command.body if isinstance(command.body, bytes) else command.body.whole()
+    body = redactor.bytes(whole, numbers=False)
+    return command if body is whole else replace(command, digest=blob_digest(body), body=body)
 
 
 def _open_wait(command: OpenWait, redactor: Redactor) -> OpenWait:

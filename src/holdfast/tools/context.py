@@ -11,7 +11,7 @@ from holdfast.effects.envelope import segment
 from holdfast.tools.deferral import LONGEST, NO_DEFAULT
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import AsyncIterable, Callable
     from datetime import timedelta
     from pathlib import Path
 
@@ -167,11 +167,12 @@ class Context(EffectContext):
         return await self._caller.defer(self.key, timeout, default)
 
     async def attach(
-        self, data: bytes | Path | str, *, media_type: str | None = None, name: str | None = None
+        self, data: bytes | Path | str | AsyncIterable[bytes], *, media_type: str | None = None, name: str | None = None
     ) -> Attachment:
         """Keep bytes, or the file at a path, for the session of this call; a tool may return it, as it may a `File`.
 
-        What they are is seen by how they begin; a `media_type` that says something else is a `MediaTypeMismatch`.
+        Bytes may come in parts, as an async iterable. What they are is seen by how they begin; a `media_type` that says
+        something else is a `MediaTypeMismatch`.
         """
         return await self.host.attach(data, media_type, name)
 

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
+import hashlib
 from typing import TYPE_CHECKING
 
 from holdfast.bounds import check_int
-from holdfast.errors import InvalidValue, PayloadTooLarge
+from holdfast.errors import BlobCorrupt, BlobMissing, InvalidValue, PayloadTooLarge
 from holdfast.names import check_id, check_string
 from holdfast.store.attachments.contract import BATCH, NOBODY, CollectBlobs, Collected, PutAttachment, ShareAttachment
 from holdfast.store.attachments.decisions import check_collection
 from holdfast.store.calls import Calls
 from holdfast.store.digests import blob_digest
+from holdfast.store.spooling import CHUNK, WINDOW, Spool
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
     from holdfast.store.attachments.contract import StoredAttachment
     from holdfast.store.contract import Reader
 
@@ -21,24 +26,72 @@ class AttachmentCalls(Calls):
     """Attachments: blobs with what they are, and who may read them."""
 
     async def put_attachment(
-        self, body: bytes, media_type: str, *, name: str | None = None, session: str | None = None
+        self, body: bytes | Spool, media_type: str, *, name: str | None = None, session: str | None = None
     ) -> StoredAttachment:
-        """Keep bytes once, and let a session read them; without one, until they are sent to some.
+        """Keep bytes once, and let a session read them; without one, until they are sent to some. Closes a `Spool`.
 
         The same bytes for the same session are the same attachment, called as it was. A session that has too many is an
         `AttachmentsFull`.
         """
-        if type(body) is not bytes or not body:
+        if not isinstance(body, Spool):
+            return await self._submit(self._put(body, media_type, name, session))
+        try:
+            answer = self._submit(self._put(body, media_type, name, session))
+        except BaseException:
+            body.close()
+            raise
+        # Its bytes are read when their turn has come, also if nobody waits for that any more.
+        answer.add_done_callback(lambda done: (body.close(), done.cancelled() or done.exception()))
+        return await asyncio.shield(answer)
+
+    def _put(self, body: bytes | Spool, media_type: str, name: str | None, session: str | None) -> PutAttachment:
+        size = body.size if isinstance(body, Spool) else len(body) if type(body) is bytes else 0
+        if not size:
             raise InvalidValue("$", "an attachment is bytes that are not empty")
-        limits = self._backend.limits
-        limit = min(limits.attachment_bytes, limits.blob_bytes)
-        if len(body) > limit:
-            raise PayloadTooLarge("the attachment", len(body), limit)
+        if size > self._largest:
+            raise PayloadTooLarge("the attachment", size, self._largest)
         check_id("media type", media_type)
         if name is not None:
             check_string("file name", name)
         whose = NOBODY if session is None else check_id("session", session)
-        return await self._submit(PutAttachment(whose, blob_digest(body), body, media_type, name))
+        digest = body.digest if isinstance(body, Spool) else blob_digest(body)
+        return PutAttachment(whose, digest, body, media_type, name)
+
+    @property
+    def _largest(self) -> int:
+        limits = self._backend.limits
+        return min(limits.attachment_bytes, limits.blob_bytes)
+
+    def spool(self) -> Spool:
+        """A place for the bytes of an attachment that come in parts; give it to `put_attachment`, or close it."""
+        return Spool(self._backend.folder, self._largest)
+
+    async def blob_chunks(self, digest: str) -> AsyncGenerator[bytes]:
+        """The bytes under `digest`, a part at a time; `BlobMissing` when there are none, or no more.
+
+        Whoever gets the last part has got what was put: bytes that do not match their digest end as a `BlobCorrupt`
+        before it.
+        """
+        check_id("digest", digest)
+        seen, start = hashlib.sha256(), 0
+        window = await self._window(digest, 0)
+        while window:
+            seen.update(window)
+            start += len(window)
+            ends = (len(window) - 1) // CHUNK * CHUNK
+            for at in range(0, ends, CHUNK):
+                yield window[at : at + CHUNK]
+            last, window = window[ends:], b""
+            window = await self._window(digest, start)
+            if not window and seen.hexdigest() != digest:
+                raise BlobCorrupt(digest)
+            yield last
+
+    async def _window(self, digest: str, start: int) -> bytes:
+        found = await self._backend.read(lambda reader: reader.blob_part(digest, start, WINDOW))
+        if found is None:
+            raise BlobMissing(digest)
+        return found
 
     async def share_attachment(self, digest: str, session: str) -> StoredAttachment | None:
         """Let a session read what was put for it or for none; None when there is no such attachment."""

@@ -29,8 +29,8 @@ class Attachments:
         found = self._rows.attachments.find(asked.session, asked.digest)
         if found is None:
             total = self._rows.attachments.total(asked.session)
-            decisions.check_room(asked.session, len(asked.body), total, self._limits)
-            made = (asked.session, asked.digest, asked.media_type, len(asked.body), asked.name, self._now)
+            decisions.check_room(asked.session, asked.size(), total, self._limits)
+            made = (asked.session, asked.digest, asked.media_type, asked.size(), asked.name, self._now)
             found = StoredAttachment(*made)
             self._rows.attachments.put(found)
         # As it was: a fork may read what was put before it began. That somebody needs the bytes now is told by these.

@@ -11,6 +11,8 @@ from holdfast.store.command import Command
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from holdfast.store.spooling import Spool
+
 NOBODY: Final = ""
 """The session of attachments that were put for none: whoever is host may send them to any."""
 BATCH: Final = 500
@@ -34,12 +36,12 @@ class PutAttachment(Command[StoredAttachment], frozen=True):
 
     session: str
     digest: str
-    body: bytes
+    body: bytes | Spool
     media_type: str
     name: str | None = None
 
     def size(self) -> int:
-        return len(self.body)
+        return len(self.body) if isinstance(self.body, bytes) else self.body.size
 
 
 class ShareAttachment(Command[StoredAttachment | None], frozen=True):

@@ -105,6 +105,10 @@ class SqliteBackend:
         backend._wakeup = Wakeup(absolute.with_name(absolute.name + "-wal"), backend._look)
         return backend
 
+    @property
+    def folder(self) -> Path:
+        return self.path.parent
+
     def _start(self) -> None:
         with translated(self.path):
             try:

@@ -237,6 +237,16 @@ class SqliteReader:
         sql, values = list_query(where, limit)
         return [Journal(*row) for row in self._db.execute(sql, values).fetchall()]
 
+    def blob_part(self, digest: str, start: int, size: int) -> bytes | None:
+        number = self._one("SELECT id FROM blobs WHERE digest = ?", (digest,))
+        if number is None:
+            return None
+        with self._db.blob_open("main", "blobs", "body", number, False) as place:  # noqa: FBT003
+            if start >= place.length():
+                return b""
+            place.seek(start)
+            return place.read(size)
+
     def youngest(self, role: str, session: str) -> str:
         return self._one(YOUNGEST, (session, role)) or ""
 

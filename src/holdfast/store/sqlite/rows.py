@@ -12,6 +12,7 @@ from zlib import crc32
 
 import msgspec
 
+from holdfast.crashpoints import crash_point
 from holdfast.errors import JournalCorrupt
 from holdfast.store.checksum import checksum, salt_of
 from holdfast.store.contract import InputRow, JournalRow, Owner, Wait
@@ -27,6 +28,7 @@ from holdfast.store.sqlite.spending import SpendingTable
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from holdfast.store.spooling import Spool
     from holdfast.store.sqlite.db import Db
 
 _KEPT: Final = 1_000
@@ -44,6 +46,10 @@ JOURNAL_COLUMNS: Final = (
     " base"
 )
 INPUT_COLUMNS: Final = "input, key, digest, body, at, pending, counted"
+_PUT_BLOB: Final = (
+    "INSERT INTO blobs (digest, at, body) VALUES (?, ?, {})"
+    " ON CONFLICT (digest) DO UPDATE SET at = max(at, excluded.at), body = excluded.body"
+)
 YOUNGEST: Final = (
     "SELECT id FROM journals INDEXED BY journals_by_session_and_role WHERE session = ? AND role = ?"
     " ORDER BY no DESC LIMIT 1"
@@ -315,12 +321,16 @@ class SqliteRows:
     def has_blob(self, digest: str) -> bool:
         return self._db.execute("SELECT 1 FROM blobs WHERE digest = ?", (digest,)).get is not None
 
-    def put_blob(self, digest: str, body: bytes, at: int) -> None:
-        self._run(
-            "INSERT INTO blobs (digest, at, body) VALUES (?, ?, ?)"
-            " ON CONFLICT (digest) DO UPDATE SET at = max(at, excluded.at), body = excluded.body",
-            (digest, at, body),
-        )
+    def put_blob(self, digest: str, body: bytes | Spool, at: int) -> None:
+        if isinstance(body, bytes):
+            self._run(_PUT_BLOB.format("?"), (digest, at, body))
+            return
+        self._run(_PUT_BLOB.format("zeroblob(?)"), (digest, at, body.size))
+        number: int = self._db.execute("SELECT id FROM blobs WHERE digest = ?", (digest,)).get
+        with self._db.blob_open("main", "blobs", "body", number, True) as place:  # noqa: FBT003
+            for chunk in body.chunks():
+                place.write(chunk)
+                crash_point("store.blob_part")
 
     def refer(self, digest: str, row: JournalRow, seq: int) -> None:
         self._run("INSERT OR IGNORE INTO refs (digest, journal, seq) VALUES (?, ?, ?)", (digest, row.no, seq))

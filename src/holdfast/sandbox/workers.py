@@ -10,6 +10,7 @@ import asyncio
 import os
 import select
 import signal
+import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
@@ -22,8 +23,8 @@ if TYPE_CHECKING:
 
 _MOMENT: Final = 0.0002
 """How long the event loop waits for an answer by itself, in seconds."""
-_IN_A_ROW: Final = 32
-"""After so many answers others have their turn."""
+_SLICE: Final = 0.0005
+"""For how long a program is driven before others have their turn, in seconds."""
 _CHUNK: Final = 65536
 _SPARE: Final = 16 * 2**20
 _AT_ONCE: Final = 8
@@ -47,7 +48,7 @@ class Worker:
     """One process for one program. `told` gets what the program prints."""
 
     __slots__ = (
-        *("_asked", "_buffer", "_ended", "_gone", "_in", "_out", "_pidfd", "_quick", "_row", "_told", "_waiters"),
+        *("_asked", "_buffer", "_ended", "_gone", "_in", "_out", "_pidfd", "_quick", "_since", "_told", "_waiters"),
         *("_most", "closed", "status"),
     )
 
@@ -60,7 +61,8 @@ class Worker:
         self._told = told
         self._gone = gone
         self._buffer = bytearray()
-        self._row = 0
+        self._since = time.monotonic()
+        """When others had their turn."""
         self._asked: asyncio.Future[bytes] | None = None
         self._ended = False
         self._waiters: list[asyncio.Future[None]] = []
@@ -75,10 +77,9 @@ class Worker:
         """
         if self.closed:
             raise WorkerGone
-        self._row += 1
-        if self._row >= _IN_A_ROW:
-            self._row = 0
+        if time.monotonic() - self._since > _SLICE:
             await asyncio.sleep(0)
+            self._since = time.monotonic()
             if self.closed:
                 raise WorkerGone
         if request:
@@ -181,7 +182,7 @@ class Worker:
         finally:
             self._asked = None
             late.cancel()
-            self._row = 0
+            self._since = time.monotonic()
             if not self._ended:
                 loop.remove_reader(self._out)
             if loop.time() - begun < _MOMENT:

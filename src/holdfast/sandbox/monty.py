@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+import time
 from typing import TYPE_CHECKING, Any, Final, Literal, Self
 
 from holdfast.bounds import check_int
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 
 MAX_PROGRAMS: Final = 64
 """How many programs of one sandbox may have a process at once."""
+_PATIENCE: Final = 0.5
+"""After how many seconds a program that waits may lose its process to another one: to start one again takes a while."""
 _CROWDED: Final = 0.05
 """How long one that goes on waits for a place in a sandbox that is full, in seconds."""
 _DEFAULTS: Final = ProgramLimits()
@@ -96,8 +99,8 @@ class MontySandbox:
                 raise ProgramOver("its sandbox was closed")
             if len(self._programs) >= self._most:
                 # One that waits for its host may do so for long, for the end of this very program even.
-                idle = next((program for program in self._programs if program.waits), None)
-                if idle is None:
+                idle = max(self._programs, key=MontyProgram.waited)
+                if idle.waited() < _PATIENCE:
                     raise SandboxFull(self._most)
                 idle.park()
             found = self._launchers.get(memory)
@@ -113,11 +116,11 @@ class MontySandbox:
 class MontyProgram:
     """One program in a worker of its own, which it never shares and which ends with it.
 
-    One that waits in a sandbox that is full gives its worker up for another program. With its next answer it is
-    replayed in a new one.
+    One that has waited for a while in a sandbox that is full gives its worker up for another program. With its next
+    answer it is replayed in a new one.
     """
 
-    __slots__ = ("_all", "_asked", "_execution", "_key", "_opened", "_plan", "_start", "_state", "_worker")
+    __slots__ = ("_all", "_asked", "_execution", "_key", "_opened", "_plan", "_since", "_start", "_state", "_worker")
 
     def __init__(
         self,
@@ -135,6 +138,8 @@ class MontyProgram:
         self._state: Literal["new", "running", "waiting", "parked", "over"] = "new"
         self._asked: tuple[str, ...] = ()
         """The calls that it waits for."""
+        self._since = 0.0
+        """Since when it waits."""
         self._worker: Worker | None = None
         self._execution = Execution(plan)
 
@@ -180,10 +185,9 @@ class MontyProgram:
 
     # ---- in a sandbox that is full ----
 
-    @property
-    def waits(self) -> bool:
-        """Whether it has a worker that only waits for an answer of the host."""
-        return self._state == "waiting"
+    def waited(self) -> float:
+        """For how many seconds its worker has only waited for an answer of the host; less than none where it works."""
+        return time.monotonic() - self._since if self._state == "waiting" else -1.0
 
     def park(self) -> None:
         """Give the worker up."""
@@ -201,7 +205,7 @@ class MontyProgram:
             try:
                 step = await self._replayed(given, begun=True)
                 break
-            except SandboxFull:  # none of the others waits: each of them soon ends, or does
+            except SandboxFull:  # each of the others soon ends, or waits for long
                 await asyncio.sleep(_CROWDED)
                 self._check_open()
         if not isinstance(step, Calls):
@@ -247,6 +251,7 @@ class MontyProgram:
         if isinstance(step, Calls):
             self._state = "waiting"
             self._asked = step.waiting
+            self._since = time.monotonic()
         else:
             self._state = "over"
             worker.kill()

@@ -15,6 +15,7 @@ from holdfast.sandbox.launching import Launcher, require_programs
 from holdfast.sandbox.limits import ProgramLimits
 from holdfast.sandbox.plans import planned, refusal
 from holdfast.sandbox.sealing import snapshot_key, unseal
+from holdfast.sandbox.spawning import spawned
 from holdfast.sandbox.steps import Calls
 from holdfast.sandbox.workers import Worker
 
@@ -93,8 +94,8 @@ class MontySandbox:
         while self._launchers:
             self._launchers.popitem()[1].close()
 
-    def _starter(self, memory: int) -> Callable[[Callable[[bytes], None]], Worker]:
-        def start(told: Callable[[bytes], None]) -> Worker:
+    def _starter(self, memory: int) -> Callable[[MontyProgram, Callable[[bytes], None]], Awaitable[Worker]]:
+        def path() -> str:
             if self._closed:
                 raise ProgramOver("its sandbox was closed")
             if len(self._programs) >= self._most:
@@ -106,7 +107,17 @@ class MontySandbox:
             found = self._launchers.get(memory)
             if found is None or not found.fits():
                 found = self._launchers[memory] = Launcher(memory, confined=self._confined)
-            worker = Worker(found.path, memory, told, self._leaving.discard)
+            return found.path
+
+        async def start(program: MontyProgram, told: Callable[[bytes], None]) -> Worker:
+            where = path()
+            self._programs[program] = None  # its place, also while the worker comes up
+            try:
+                made = await spawned(where)
+            except BaseException:
+                self._programs.pop(program, None)
+                raise
+            worker = Worker(made, memory, told, self._leaving.discard)
             self._leaving.add(worker)
             return worker
 
@@ -127,7 +138,7 @@ class MontyProgram:
         plan: Plan,
         opened: tuple[Place, bytes] | None,
         key: bytes,
-        start: Callable[[Callable[[bytes], None]], Worker],
+        start: Callable[[MontyProgram, Callable[[bytes], None]], Awaitable[Worker]],
         running: dict[MontyProgram, None],
     ) -> None:
         self._plan = plan
@@ -168,8 +179,19 @@ class MontyProgram:
             return await self._begun(recorded, begun=begun)
 
     async def _begun(self, recorded: Sequence[Result], *, begun: bool) -> Step:
-        worker = self._worker = self._start(self._execution.printed)
-        self._all[self] = None
+        before, self._state = self._state, "running"
+        try:
+            worker = await self._start(self, self._execution.printed)
+        except SandboxFull:
+            self._state = before
+            raise
+        except BaseException:
+            self._state = "over"
+            raise
+        self._worker = worker
+        if self._state != "running":  # it was closed meanwhile
+            await self.close()
+            raise ProgramOver("it was closed")
         return await self._stepped(worker, self._execution.start(worker, tuple(recorded), self._opened, begun=begun))
 
     async def answer(self, results: Sequence[Result]) -> Step:

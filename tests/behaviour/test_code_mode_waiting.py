@@ -262,6 +262,72 @@ async def test_a_short_pause_is_made_in_place(shop: Shop) -> None:
     assert result.content["value"] is True
 
 
+# ---- people who answer while others work -----------------------------------------------------------------------------
+
+BESIDE = "import asyncio\nawait asyncio.gather(slow('s'), price('x'), price('y'))"
+
+
+async def questions(runtime: Runtime, count: int) -> list[hf.Approval]:
+    """What is asked, when it is so much."""
+    found: list[hf.Approval] = []
+
+    async def asks() -> bool:
+        found[:] = await runtime.approvals(SESSION)
+        return len(found) == count
+
+    await until(asks)
+    return sorted(found, key=lambda asked: str(asked.arguments))
+
+
+async def test_a_call_that_is_approved_begins_while_others_of_its_program_run(shop: Shop) -> None:
+    agent = shop.agent(BESIDE, policy=[hf.ask("price"), hf.allow("*")])
+    async with hf.open(None, agents=[agent]) as runtime:
+        turn = await began(runtime, agent)
+        first, second = await questions(runtime, 2)
+        await runtime.approve(second.id, by="ann")
+        await until_done(shop, 1)
+        assert shop.done == ["y"]
+        await runtime.approve(first.id, by="ann")
+        await until_done(shop, 2)
+        assert not shop.go.is_set()
+        shop.go.set()
+        (result,) = await told(runtime, turn)
+        assert (result.content["value"], shop.done) == (["s", 1, 1], ["y", "x"])
+        (found,) = await check_turns(runtime.store, SESSION, agent)
+        assert found.verdict == "ok"
+
+
+async def test_a_call_that_is_denied_fails_while_others_of_its_program_run(shop: Shop) -> None:
+    source = (
+        "import asyncio\nasync def asked():\n    try:\n        await price('x')\n    except PermissionError:\n"
+        "        return await price('none')\nawait asyncio.gather(slow('s'), asked())"
+    )
+    agent = shop.agent(source, policy=[hf.ask("price", when=lambda made: made.args["title"] == "x"), hf.allow("*")])
+    async with hf.open(None, agents=[agent]) as runtime:
+        turn = await began(runtime, agent)
+        (asked,) = await questions(runtime, 1)
+        await runtime.deny(asked.id, by="ann", reason="no")
+        await until_done(shop, 1)
+        shop.go.set()
+        (result,) = await told(runtime, turn)
+        assert (result.content["value"], shop.done) == (["s", 4], ["none"])
+
+
+async def test_an_approval_that_was_acted_on_at_once_holds_after_a_restart(shop: Shop, tmp_path: Path) -> None:
+    agent = shop.agent(BESIDE, policy=[hf.ask("price"), hf.allow("*")])
+    async with hf.open(tmp_path / "s.db", agents=[agent]) as runtime:
+        await began(runtime, agent)
+        first, second = await questions(runtime, 2)
+        await runtime.approve(second.id, by="ann")
+        await until_done(shop, 1)
+        await runtime.close(grace=0.05)
+    shop.go.set()
+    async with hf.open(tmp_path / "s.db", agents=[agent]) as runtime:
+        await runtime.approve(first.id, by="ann")
+        (result,) = await told(runtime, runtime.session(SESSION).turn("t1"))
+        assert (result.content["value"], shop.done) == (["s", 1, 1], ["y", "x"])
+
+
 # ---- limits ----------------------------------------------------------------------------------------------------------
 
 

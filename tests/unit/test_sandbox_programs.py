@@ -338,6 +338,20 @@ seen
 """
 
 
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.sandbox.monty._PATIENCE", 0.0)
+
+
+async def test_a_full_sandbox_takes_no_process_from_a_program_that_has_just_begun_to_wait() -> None:
+    async with MontySandbox(max_programs=1) as sandbox:
+        first = await sandbox.start("await fetch(1)", tools=TOOLS)
+        await first.run()
+        with pytest.raises(SandboxFull):
+            await (await sandbox.start("1")).run()
+
+
+@pytest.mark.usefixtures("impatient")
 async def test_in_a_full_sandbox_a_program_that_waits_gives_its_place_to_another() -> None:
     async with MontySandbox(max_programs=1) as sandbox:
         alone = await ran(sandbox, PATIENT)
@@ -350,6 +364,7 @@ async def test_in_a_full_sandbox_a_program_that_waits_gives_its_place_to_another
         assert step == alone
 
 
+@pytest.mark.usefixtures("impatient")
 async def test_a_call_is_asked_for_once_though_its_program_gave_up_its_place() -> None:
     async with MontySandbox(max_programs=1) as sandbox:
         program = await sandbox.start("import asyncio\nawait asyncio.gather(fetch(1), fetch(2))", tools=TOOLS)
@@ -362,6 +377,7 @@ async def test_a_call_is_asked_for_once_though_its_program_gave_up_its_place() -
         assert step == Calls((), (second.id,))
 
 
+@pytest.mark.usefixtures("impatient")
 async def test_a_program_that_gave_up_its_place_can_be_closed() -> None:
     async with MontySandbox(max_programs=1) as sandbox:
         program = await sandbox.start("await fetch(1)", tools=TOOLS)

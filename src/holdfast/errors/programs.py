@@ -37,12 +37,12 @@ class WorkerFailed(WorldError):
 
 
 class SandboxFull(WorldError):
-    """All programs that a sandbox may have at once are running, and none of them waits. Nothing of this one was run."""
+    """A sandbox has as many programs as it may, and none of them waits for long. Nothing of this one was run."""
 
     def __init__(self, limit: int) -> None:
         super().__init__(
             f"the program was not run: {limit:,} others of its sandbox are running; start it again when one of them "
-            "has ended or waits for an answer, or give the sandbox a larger max_programs"
+            "has ended or waits for long, or give the sandbox a larger max_programs"
         )
         self.limit = limit
 

@@ -108,6 +108,23 @@ class Authorising:
             return
         await self._act_on(call, await self._questions.answer(call, question, decision.expires_ms), taint)
 
+    async def reconsider(self, call: Call, taint: Taint) -> None:
+        """Look whether a person has answered a question that was asked here: then the call waits no more."""
+        if call.question is None:
+            return
+        question, expires_ms = call.question
+        decision = self._agent.decide(self._agent.subject(call.call.name, call.call.arguments or {}), taint)
+        if decision.verdict == "deny":  # what the turn has read since counts, whatever a person says
+            await self._around.close_wait(question.wait)
+            call.waits = ()
+            call.refused = ErrorInfo(DENIED, f"{call.call.name} is not allowed here: {decision.why} ({decision.rule})")
+            call.before.append(Cancelled(at=self._performer.now(), key=question.wait))
+            return
+        answer = await self._questions.answer(call, question, expires_ms, again=True)
+        if answer is not None:
+            call.waits = ()
+            await self._act_on(call, answer, taint)
+
     def _close(self, call: Call, known: Decided) -> None:
         """A question that is not asked any more is recorded as dropped: the call has changed, or nobody need ask."""
         settled = {record.key for record in call.before if isinstance(record, Done)}

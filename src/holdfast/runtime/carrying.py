@@ -121,8 +121,13 @@ class Carrying:
             raise asyncio.CancelledError
         await self._authorising.authorise(calls, taint)
         for call in calls:
-            if call.refused is not None or call.given is not None:
-                call.decision = Begin(intent=False) if call.fresh else call.decision  # it will not be performed
+            _decline(call)
+
+    async def reconsider(self, call: Call, taint: Taint) -> None:
+        """Look whether a person has decided about a call that waits for that."""
+        if self._authorising is not None:
+            await self._authorising.reconsider(call, taint)
+            _decline(call)
 
     async def drop(self, calls: Iterable[Call]) -> None:
         """Take back the questions about calls that are not going to be made."""
@@ -284,6 +289,12 @@ class Carrying:
         if prepared.begun and acts and not only_waits(self._performer.past, prepared.key):
             return Unknown(at=now, key=prepared.key, ask=prepared.asked)
         return Cancelled(at=now, key=prepared.key, ask=prepared.asked)
+
+
+def _decline(call: Call) -> None:
+    """A call that was refused, or answered for, will not be performed."""
+    if (call.refused is not None or call.given is not None) and call.fresh:
+        call.decision = Begin(intent=False)
 
 
 def ask_of(call: ToolCall, key: str, *, program: bool = False) -> Ask:

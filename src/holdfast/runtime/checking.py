@@ -30,7 +30,7 @@ from holdfast.turns.conversation import ending_of
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from holdfast.agent import Agent
     from holdfast.events import LiveEvent
@@ -224,6 +224,9 @@ class _Nobody:
 
     async def boundary(self) -> None:
         """It may always go on: nothing is performed."""
+
+    def listen(self, heard: Callable[[], None] | None) -> None:
+        """Nothing comes here."""
 
     async def spent(self, agent: str, day: int | None) -> Spend:
         message = f"a check must not ask what {agent!r} has used ({day})"

@@ -47,6 +47,8 @@ from holdfast.turns.conversation import Said, deadline_wait, input_of, refs_of
 from holdfast.turns.notices import READER
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from holdfast.agent import Agent
     from holdfast.events import LiveEvent
     from holdfast.messages import ModelReply
@@ -93,6 +95,7 @@ class SessionDrive:
         # What came from outside.
         self._news = True
         self._wakes = 0
+        self._heard: Callable[[], None] | None = None
         self._seen: int | None = None
         self._inbox: list[Waiting] = []
         self._taken: set[int] = set()
@@ -122,6 +125,8 @@ class SessionDrive:
             return
         self._wakes = max(self._wakes, wakes)
         self._news = True
+        if self._heard is not None:
+            self._heard()
         if self._work is not None and (self._looking is None or self._looking.done()):
             self._looking = spawn(self._look_while_working())
 
@@ -547,6 +552,9 @@ class SessionDrive:
     def mode_of(self, agent: str) -> str | None:
         found = agent_under(self._around.agents.get(agent), self._mandate, self._around.agents)
         return None if found is None else found.mode
+
+    def listen(self, heard: Callable[[], None] | None) -> None:
+        self._heard = heard
 
     async def boundary(self) -> None:
         if self._stopping:

@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Iterable
 
     from holdfast.effects.performer import Performer
+    from holdfast.policy.approvals import Question
     from holdfast.records import Outcome, Record
     from holdfast.runtime.deferring import Deferring, Reply
     from holdfast.runtime.recording import Recorder
@@ -76,6 +77,8 @@ class Call:
     """How it ended, with its whole value."""
     waits: tuple[str, ...] = ()
     """What it waits for: a person, or somebody outside."""
+    question: tuple[Question, int | None] | None = None
+    """What a person was asked about it, and for how many milliseconds; None where nobody was."""
     deferred: bool = False
     """Its tool has come to its end, and only the answer of somebody outside is missing."""
     begun: bool = False

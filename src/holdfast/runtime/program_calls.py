@@ -76,6 +76,10 @@ class CallQueue:
         """The only call that runs, where there is nothing else to wait for."""
         self._over: deque[asyncio.Task[None]] = deque()
         self._news = asyncio.Event()
+        self._held: dict[str, Asked] = {}
+        """Those about which a person is asked, by their keys."""
+        self._look = False
+        """Something has come for the session: one of them may be decided about."""
 
     def add(self, asked: Asked) -> None:
         """Something that must wait for its place: a call of a tool, or the end of the turn."""
@@ -100,6 +104,12 @@ class CallQueue:
         found = [asked.call for asked in self._running.values() if asked.call is not None]
         return found if self._alone is None else [*found, self._alone]
 
+    def heard(self) -> None:
+        """Something has come for the session."""
+        if self._held:
+            self._look = True
+            self._news.set()
+
     # ---- beginning ----
 
     async def begin(self, *, watched: bool) -> Asked | bool:
@@ -108,6 +118,8 @@ class CallQueue:
         With `watched`, something else may happen before a call has ended, a pause for one.
         """
         await self._decide()
+        if self._look:
+            await self._reconsider()
         todo = self._next()
         if not todo:
             return False
@@ -115,7 +127,7 @@ class CallQueue:
         if not calls:
             return todo[0]
         await self._carrying.begin(calls)
-        if len(calls) == 1 and not self._running and not watched:
+        if len(calls) == 1 and not self._running and not watched and not self._held:
             calls[0].recorded = partial(self.recorded.append, todo[0])
             await self._perform_alone(calls[0])
             return True
@@ -138,7 +150,21 @@ class CallQueue:
             await self._carrying.authorise([call], self._taint())
             if call.waits:
                 self.waiting.append(call)
+                self._held[call.key] = asked
             else:
+                self._queue.append(asked)
+
+    async def _reconsider(self) -> None:
+        """Calls about which a person has decided meanwhile have their turn."""
+        self._look = False
+        for key, asked in tuple(self._held.items()):
+            call = asked.call
+            if call is None:
+                continue
+            await self._carrying.reconsider(call, self._taint())
+            if not call.waits:
+                del self._held[key]
+                self.waiting.remove(call)
                 self._queue.append(asked)
 
     def _next(self) -> list[Asked]:
@@ -170,7 +196,7 @@ class CallQueue:
 
     async def until_one(self, seconds: float | None) -> None:
         """Wait until a call has ended, or for so long."""
-        if not self._over:
+        if not self._over and not self._look:
             self._news.clear()
             try:
                 async with asyncio.timeout(seconds):
@@ -204,6 +230,8 @@ class CallQueue:
         """Let what is under way come to its end; nothing new is begun."""
         self._ahead.clear()
         self._queue.clear()
+        self._held.clear()
+        self._look = False
         while self._running:
             await self.until_one(None)
 

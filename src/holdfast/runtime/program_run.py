@@ -4,8 +4,8 @@ Whatever it asks for is recorded before it is told, and it is told in the order 
 in the journal, so a program that is run again comes to the same place and makes the same calls.
 
 Calls that only read run side by side, and the program goes on as soon as one of them has ended. Any other call runs
-alone, in its place, as it would in a batch. Calls that wait for a person hold up nobody; when nothing else is left to
-do, the turn is parked and nothing of the program stays in memory.
+alone, in its place, as it would in a batch. Calls that wait for a person hold up nobody, and have their turn when the
+answer is there; when nothing else is left to do, the turn is parked and nothing of the program stays in memory.
 """
 
 from __future__ import annotations
@@ -97,6 +97,7 @@ class ProgramRun:
         """What the model reads of it. Raises `Suspended` when it waits, `Told` when it did not come to its end."""
         step_aside()  # its calls need places of their own
         token = current.set(None)  # and do nothing in the place of the program
+        self._means.around.listen(self._calls.heard)
         try:
             try:
                 program, step = await self._begun()
@@ -109,6 +110,7 @@ class ProgramRun:
         except (StoreError, InvariantBroken) as error:  # not the program's failure, but ours
             raise self._performer.halt(error) from error
         finally:
+            self._means.around.listen(None)
             current.reset(token)
 
     # ---- the beginning ----

@@ -48,8 +48,10 @@ class Questioning:
         """Whether this very question is recorded."""
         return self._performer.recorded(question.wait) is not None
 
-    async def answer(self, call: Call, question: Question, expires_ms: int | None) -> Approved | Denied | None:
-        """What a person says to it; None while nobody has: then the call waits."""
+    async def answer(
+        self, call: Call, question: Question, expires_ms: int | None, *, again: bool = False
+    ) -> Approved | Denied | None:
+        """What a person says to it; None while nobody has: then the call waits. `again`: it was asked here before."""
         name, now = question.wait, self._performer.now()
         body = msgspec.json.encode(question)
         try:
@@ -57,11 +59,12 @@ class Questioning:
         except PayloadTooLarge as error:
             return Denied(f"it is too large for a person to be asked about ({error.size:,} bytes)")
         ask = Ask("await_event", name, question.digest)
-        begun = self.was_asked(question)
+        begun = again or self.was_asked(question)
         if wait.state == "open":
             if not begun:
                 self._recorder.submit([Intended(at=now, key=name, ask=ask)])
             call.waits = (name,)
+            call.question = question, expires_ms
             return None
         resolved = wait.state == "resolved"
         answer = read_answer(question, wait.payload) if resolved else Denied(_over(wait.state))

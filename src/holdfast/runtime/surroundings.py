@@ -89,6 +89,10 @@ class Surroundings(Protocol):
         """A place between two effects: others may go first, and the drive may be stopped here."""
         ...
 
+    def listen(self, heard: Callable[[], None] | None) -> None:
+        """Have this told when something has come for the session, an answer for one; None: no more."""
+        ...
+
     async def always(self, agent: str, subject: Subject) -> bool:
         """Whether a person has stored a rule that allows this call."""
         ...

@@ -128,10 +128,11 @@ class Execution:
         """Begin, at the place of a snapshot if it fits; recorded results are given at once."""
         self._worker = worker
         self._event = None
-        replaying = begun or bool(results) or opened is not None
-        await self._configure(replaying=replaying)
+        if opened is not None and not self._fits(opened[0]):
+            opened = None
+        await self._configure(replaying=begun or bool(results) or opened is not None)
         try:
-            if opened is not None and self._fits(opened[0]) and self._course.resume(opened[0], results):
+            if opened is not None and self._course.resume(opened[0], results):
                 if await self._loaded(opened):
                     return await self._driven()
                 self._course, self._clip = Course(self._plan.digest), Clip(self._plan.limits.output)

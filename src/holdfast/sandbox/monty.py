@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+import time
 from typing import TYPE_CHECKING, Any, Final, Literal, Self
 
 from holdfast.bounds import check_int
@@ -14,6 +15,7 @@ from holdfast.sandbox.launching import Launcher, require_programs
 from holdfast.sandbox.limits import ProgramLimits
 from holdfast.sandbox.plans import planned, refusal
 from holdfast.sandbox.sealing import snapshot_key, unseal
+from holdfast.sandbox.spawning import spawned
 from holdfast.sandbox.steps import Calls
 from holdfast.sandbox.workers import Worker
 
@@ -27,6 +29,8 @@ if TYPE_CHECKING:
 
 MAX_PROGRAMS: Final = 64
 """How many programs of one sandbox may have a process at once."""
+_PATIENCE: Final = 0.5
+"""After how many seconds a program that waits may lose its process to another one: to start one again takes a while."""
 _CROWDED: Final = 0.05
 """How long one that goes on waits for a place in a sandbox that is full, in seconds."""
 _DEFAULTS: Final = ProgramLimits()
@@ -90,20 +94,30 @@ class MontySandbox:
         while self._launchers:
             self._launchers.popitem()[1].close()
 
-    def _starter(self, memory: int) -> Callable[[Callable[[bytes], None]], Worker]:
-        def start(told: Callable[[bytes], None]) -> Worker:
+    def _starter(self, memory: int) -> Callable[[MontyProgram, Callable[[bytes], None]], Awaitable[Worker]]:
+        def path() -> str:
             if self._closed:
                 raise ProgramOver("its sandbox was closed")
             if len(self._programs) >= self._most:
                 # One that waits for its host may do so for long, for the end of this very program even.
-                idle = next((program for program in self._programs if program.waits), None)
-                if idle is None:
+                idle = max(self._programs, key=MontyProgram.waited)
+                if idle.waited() < _PATIENCE:
                     raise SandboxFull(self._most)
                 idle.park()
             found = self._launchers.get(memory)
             if found is None or not found.fits():
                 found = self._launchers[memory] = Launcher(memory, confined=self._confined)
-            worker = Worker(found.path, memory, told, self._leaving.discard)
+            return found.path
+
+        async def start(program: MontyProgram, told: Callable[[bytes], None]) -> Worker:
+            where = path()
+            self._programs[program] = None  # its place, also while the worker comes up
+            try:
+                made = await spawned(where)
+            except BaseException:
+                self._programs.pop(program, None)
+                raise
+            worker = Worker(made, memory, told, self._leaving.discard)
             self._leaving.add(worker)
             return worker
 
@@ -113,18 +127,18 @@ class MontySandbox:
 class MontyProgram:
     """One program in a worker of its own, which it never shares and which ends with it.
 
-    One that waits in a sandbox that is full gives its worker up for another program. With its next answer it is
-    replayed in a new one.
+    One that has waited for a while in a sandbox that is full gives its worker up for another program. With its next
+    answer it is replayed in a new one.
     """
 
-    __slots__ = ("_all", "_asked", "_execution", "_key", "_opened", "_plan", "_start", "_state", "_worker")
+    __slots__ = ("_all", "_asked", "_execution", "_key", "_opened", "_plan", "_since", "_start", "_state", "_worker")
 
     def __init__(
         self,
         plan: Plan,
         opened: tuple[Place, bytes] | None,
         key: bytes,
-        start: Callable[[Callable[[bytes], None]], Worker],
+        start: Callable[[MontyProgram, Callable[[bytes], None]], Awaitable[Worker]],
         running: dict[MontyProgram, None],
     ) -> None:
         self._plan = plan
@@ -135,6 +149,8 @@ class MontyProgram:
         self._state: Literal["new", "running", "waiting", "parked", "over"] = "new"
         self._asked: tuple[str, ...] = ()
         """The calls that it waits for."""
+        self._since = 0.0
+        """Since when it waits."""
         self._worker: Worker | None = None
         self._execution = Execution(plan)
 
@@ -163,8 +179,19 @@ class MontyProgram:
             return await self._begun(recorded, begun=begun)
 
     async def _begun(self, recorded: Sequence[Result], *, begun: bool) -> Step:
-        worker = self._worker = self._start(self._execution.printed)
-        self._all[self] = None
+        before, self._state = self._state, "running"
+        try:
+            worker = await self._start(self, self._execution.printed)
+        except SandboxFull:
+            self._state = before
+            raise
+        except BaseException:
+            self._state = "over"
+            raise
+        self._worker = worker
+        if self._state != "running":  # it was closed meanwhile
+            await self.close()
+            raise ProgramOver("it was closed")
         return await self._stepped(worker, self._execution.start(worker, tuple(recorded), self._opened, begun=begun))
 
     async def answer(self, results: Sequence[Result]) -> Step:
@@ -180,10 +207,9 @@ class MontyProgram:
 
     # ---- in a sandbox that is full ----
 
-    @property
-    def waits(self) -> bool:
-        """Whether it has a worker that only waits for an answer of the host."""
-        return self._state == "waiting"
+    def waited(self) -> float:
+        """For how many seconds its worker has only waited for an answer of the host; less than none where it works."""
+        return time.monotonic() - self._since if self._state == "waiting" else -1.0
 
     def park(self) -> None:
         """Give the worker up."""
@@ -201,7 +227,7 @@ class MontyProgram:
             try:
                 step = await self._replayed(given, begun=True)
                 break
-            except SandboxFull:  # none of the others waits: each of them soon ends, or does
+            except SandboxFull:  # each of the others soon ends, or waits for long
                 await asyncio.sleep(_CROWDED)
                 self._check_open()
         if not isinstance(step, Calls):
@@ -247,6 +273,7 @@ class MontyProgram:
         if isinstance(step, Calls):
             self._state = "waiting"
             self._asked = step.waiting
+            self._since = time.monotonic()
         else:
             self._state = "over"
             worker.kill()

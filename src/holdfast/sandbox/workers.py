@@ -1,7 +1,7 @@
 """A worker: one process in its sandbox, and the pipes to and from it.
 
-An answer mostly comes within some ten microseconds. So the event loop itself waits for it, for a moment; only where it
-does not come is it left to the loop to tell. A worker ends with the thread that started it: the kernel sees to that.
+An answer mostly comes within some ten microseconds. So the event loop itself waits for it, for a moment, if it has
+little else to do; where it does not come, it is left to the loop to tell.
 """
 
 from __future__ import annotations
@@ -10,20 +10,23 @@ import asyncio
 import os
 import select
 import signal
+import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
-from holdfast.errors.programs import WorkerFailed
 from holdfast.sandbox.events import PRINTED, printed
 from holdfast.sandbox.wire import Malformed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from holdfast.sandbox.spawning import Spawned
+
 _MOMENT: Final = 0.0002
 """How long the event loop waits for an answer by itself, in seconds."""
-_IN_A_ROW: Final = 32
-"""After so many answers others have their turn."""
+_FEW: Final = 16
+_SLICE: Final = 0.0005
+"""For how long a program is driven before others have their turn, in seconds."""
 _CHUNK: Final = 65536
 _SPARE: Final = 16 * 2**20
 _AT_ONCE: Final = 8
@@ -31,8 +34,6 @@ _AT_ONCE: Final = 8
 _PRINTED: Final = bytes((PRINTED,))
 _SELECTABLE: Final = 1024
 _END_SECONDS: Final = 10.0
-_SIGNALS: Final = (signal.SIGPIPE, signal.SIGXFSZ)
-"""What Python ignores, and its children should not."""
 
 
 class WorkerGone(Exception):
@@ -47,12 +48,14 @@ class Worker:
     """One process for one program. `told` gets what the program prints."""
 
     __slots__ = (
-        *("_asked", "_buffer", "_ended", "_gone", "_in", "_out", "_pidfd", "_quick", "_row", "_told", "_waiters"),
+        *("_asked", "_buffer", "_ended", "_gone", "_in", "_out", "_pidfd", "_quick", "_since", "_told", "_waiters"),
         *("_most", "closed", "status"),
     )
 
-    def __init__(self, path: str, memory: int, told: Callable[[bytes], None], gone: Callable[[Worker], None]) -> None:
-        """Start it; `gone` is told when nothing of it is left. What it says is not larger than all of its `memory`."""
+    def __init__(
+        self, made: Spawned, memory: int, told: Callable[[bytes], None], gone: Callable[[Worker], None]
+    ) -> None:
+        """`gone` is told when nothing of it is left. What it says is not larger than all of its `memory`."""
         self.closed = False
         self.status: int | None = None
         """With which it ended by itself."""
@@ -60,11 +63,12 @@ class Worker:
         self._told = told
         self._gone = gone
         self._buffer = bytearray()
-        self._row = 0
+        self._since = time.monotonic()
+        """When others had their turn."""
         self._asked: asyncio.Future[bytes] | None = None
         self._ended = False
         self._waiters: list[asyncio.Future[None]] = []
-        self._in, self._out, self._pidfd = _started(path)
+        self._in, self._out, self._pidfd = made
         self._quick = self._out < _SELECTABLE
 
     async def ask(self, request: bytes, seconds: float) -> bytes:
@@ -75,10 +79,9 @@ class Worker:
         """
         if self.closed:
             raise WorkerGone
-        self._row += 1
-        if self._row >= _IN_A_ROW:
-            self._row = 0
+        if time.monotonic() - self._since > _SLICE:
             await asyncio.sleep(0)
+            self._since = time.monotonic()
             if self.closed:
                 raise WorkerGone
         if request:
@@ -94,7 +97,7 @@ class Worker:
             answer = self._taken()
             if answer is not None:
                 return answer
-        if self._quick:
+        if self._quick and _little_to_do():
             answer = self._at_once()
             if answer is not None:
                 return answer
@@ -181,7 +184,7 @@ class Worker:
         finally:
             self._asked = None
             late.cancel()
-            self._row = 0
+            self._since = time.monotonic()
             if not self._ended:
                 loop.remove_reader(self._out)
             if loop.time() - begun < _MOMENT:
@@ -255,6 +258,11 @@ class Worker:
         self._gone(self)
 
 
+def _little_to_do() -> bool:
+    """Whether the event loop has next to nothing else to do. One that does not show that is taken at its best."""
+    return len(getattr(asyncio.get_running_loop(), "_ready", ())) < _FEW
+
+
 def _settle(waiter: asyncio.Future[None]) -> None:
     if not waiter.done():
         waiter.set_result(None)
@@ -267,38 +275,3 @@ def _status(pidfd: int) -> int | None:
     except ChildProcessError:
         return None
     return found.si_status if found is not None and found.si_code == os.CLD_EXITED else None
-
-
-def _started(path: str) -> tuple[int, int, int]:
-    """Start the process: where it reads, where it writes, and itself."""
-    ours: list[int] = []
-    theirs: list[int] = []
-    try:
-        for mine in (1, 0):
-            pipe = os.pipe()
-            ours.append(pipe[mine])
-            theirs.append(pipe[1 - mine])
-            os.set_blocking(pipe[mine], False)
-        actions = [(os.POSIX_SPAWN_DUP2, theirs[0], 0), (os.POSIX_SPAWN_DUP2, theirs[1], 1)]
-        process = os.posix_spawn(
-            path, [path, "subprocess"], {}, file_actions=actions, setsigdef=_SIGNALS, setsigmask=()
-        )
-        return ours[0], ours[1], _watched(process)
-    except BaseException as error:
-        for descriptor in ours:
-            os.close(descriptor)
-        if isinstance(error, OSError):
-            raise WorkerFailed(error.strerror or str(error)) from error
-        raise
-    finally:
-        for descriptor in theirs:
-            os.close(descriptor)
-
-
-def _watched(process: int) -> int:
-    try:
-        return os.pidfd_open(process)
-    except OSError:
-        os.kill(process, signal.SIGKILL)
-        os.waitpid(process, 0)
-        raise

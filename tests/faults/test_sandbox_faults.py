@@ -395,7 +395,7 @@ async def test_a_program_that_is_cancelled_while_its_worker_starts_leaves_nothin
     with pytest.raises(asyncio.CancelledError):
         await running
     async with asyncio.timeout(10):
-        while _children(os.getpid()):  # noqa: ASYNC110  it is about another process
+        while proc.descendants(os.getpid()):  # noqa: ASYNC110  it is about another process
             await asyncio.sleep(0.005)
 
 
@@ -406,7 +406,7 @@ async def test_a_program_that_is_closed_while_its_worker_starts_leaves_nothing(s
     await program.close()
     with pytest.raises(ProgramOver):
         await running
-    assert _children(os.getpid()) == []
+    assert proc.descendants(os.getpid()) == []
 
 
 HOST = """

@@ -6,6 +6,7 @@ import ast
 from pathlib import Path
 
 import pytest
+from tests.parsing import parsed
 
 PACKAGE = Path(__file__).parents[2] / "src" / "holdfast"
 
@@ -93,7 +94,7 @@ HEAVY = {"apsw", "msgspec", "pydantic", "typer", "asyncio"}
 
 def _imports(path: Path, *, typing_only: bool = False) -> set[str]:
     """The modules that `path` imports when it runs; with `typing_only`, also those that only annotations need."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
+    tree = parsed(path.read_text(encoding="utf-8"))
     found: set[str] = set()
     skipped: set[int] = set() if typing_only else _typing_blocks(tree)
     for node in ast.walk(tree):
@@ -154,7 +155,5 @@ def test_nothing_in_the_package_can_revive_objects_or_run_code_from_data() -> No
     for path in _modules():
         banned = {module.split(".")[0] for module in _imports(path)} & {"pickle", "marshal", "shelve", "dill"}
         assert not banned, f"{path.name} imports {banned}"
-        names = {
-            node.id for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if isinstance(node, ast.Name)
-        }
+        names = {node.id for node in ast.walk(parsed(path.read_text(encoding="utf-8"))) if isinstance(node, ast.Name)}
         assert not names & {"eval", "exec", "__import__"}, f"{path.name} runs code from data"

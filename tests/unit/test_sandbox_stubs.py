@@ -6,6 +6,7 @@ import ast
 from typing import Any
 
 import pytest
+from tests.parsing import parsed
 from tests.sandboxed import spec
 
 from holdfast.errors.programs import StubsInvalid
@@ -99,12 +100,12 @@ def test_what_must_be_given_comes_first() -> None:
 @pytest.mark.parametrize("text", ['say """', "a\\", "new\nline", 'end"', "\x00\x1b[0m", "\u2028"])
 def test_a_description_never_leaves_its_place(text: str) -> None:
     (made,) = stubs_of([ToolSpec("tool", f"Does {text}", {})])
-    tree = ast.parse(declarations([made]))
+    tree = parsed(declarations([made]))
     assert [type(node) for node in tree.body] == [ast.AsyncFunctionDef]
 
 
 def test_the_whole_source_is_python() -> None:
-    assert ast.parse(stub_source([stub("a", a=NUMBER)], ["rows"])).body
+    assert parsed(stub_source([stub("a", a=NUMBER)], ["rows"])).body
 
 
 @pytest.mark.parametrize(

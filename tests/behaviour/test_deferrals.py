@@ -485,3 +485,34 @@ async def test_a_default_that_is_too_long_is_an_error_of_the_call_and_the_turn_g
         assert (await (await session.send("x")).outcome(timeout=SOON)).text == "done"
         (result,) = results(await session.history())
         assert "PayloadTooLarge: the default" in result.content
+
+
+async def test_a_deferral_from_before_a_restart_ends_with_a_call_that_does_without_it(tmp_path: Path) -> None:
+    keys: list[str] = []
+    deferred, blocked, reached = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    @hf.tool("ask", idempotent=True)
+    async def ask(ctx: hf.Context) -> str:
+        if not keys:
+            keys.append((await ctx.defer()).key)
+            deferred.set()
+            await asyncio.Event().wait()
+        return "at once"
+
+    @hf.tool("stay", idempotent=True)
+    async def stay() -> str:
+        reached.set()
+        await blocked.wait()
+        return "gone on"
+
+    agent = _agent(ask, stay, script=[call(ask), call(stay), text("done")])
+    async with hf.open(tmp_path / "s.db", agents=[agent], mirror=False) as runtime:
+        turn = await runtime.session("s", agent=agent).send("x")
+        await asyncio.wait_for(deferred.wait(), SOON)
+        await runtime.close(grace=0)
+    async with hf.open(tmp_path / "s.db", agents=[agent], mirror=False) as runtime:
+        await asyncio.wait_for(reached.wait(), SOON)
+        assert not (await runtime.resolve(keys[0], "too late")).won
+        blocked.set()
+        await runtime.session("s").turn(turn.id).outcome(timeout=SOON)
+        assert await check(runtime.store) == []

@@ -321,3 +321,13 @@ async def test_calls_that_no_hook_has_let_pass_are_not_made_when_the_turn_is_can
         await cancelled_in_a_hook(runtime, agent, hooks)
         assert [found.verdict for found in await check_turns(runtime.store, "s", agent)] == ["ok"]
         assert await check(runtime.store) == []
+
+
+async def test_what_a_reply_took_that_is_too_large_to_be_kept_counts() -> None:
+    model = ScriptedModel([reply(text("y" * 200_000), usage=Usage(input=3, output=1))])
+    agent = hf.Agent("a", model=model)
+    async with hf.open(None, agents=[agent], limits=hf.StoreLimits(blob_bytes=100_000)) as runtime:
+        outcome = await (await runtime.session("s", agent=agent).send("go")).outcome(timeout=SOON)
+        assert (outcome.status, outcome.usage.total) == ("failed", 4)
+        assert (await runtime.store.spent("a")).input_tokens == 3
+        assert await check(runtime.store) == []

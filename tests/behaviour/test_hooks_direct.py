@@ -77,7 +77,21 @@ async def test_an_answer_that_a_hook_denies_is_not_given() -> None:
         with pytest.raises(ModelError, match="too much"):
             await runtime.complete(model, "May I?", key="q")
         entries = await runtime.store.read("direct/q")
-        assert [type(entry.record) for entry in entries if isinstance(entry.record, Done | Failed)] == [Done, Failed]
+        outcomes = [entry.record for entry in entries if isinstance(entry.record, Done | Failed)]
+        assert isinstance(outcomes[-1], Failed)
+        assert not any(isinstance(each, Done) and b"yes" in bytes(each.value) for each in outcomes)
+
+
+async def test_what_an_answer_took_that_a_hook_denies_counts(tmp_path: Path) -> None:
+    hooks = Models(after=lambda asked, reply: asked.deny("it tells too much"))
+    for _ in range(2):  # the second time it is there already
+        async with hf.open(tmp_path / "s.db", hooks=[hooks], mirror=False) as runtime:
+            model = answers()
+            with pytest.raises(ModelError, match="too much"):
+                await runtime.complete(model, "May I?", key="q")
+            spent = await runtime.store.spent(model.name)
+            assert (spent.input_tokens, spent.output_tokens) == (3, 1)
+            assert await check(runtime.store) == []
 
 
 async def test_a_hook_that_raises_denies_a_question_of_the_host() -> None:

@@ -293,18 +293,18 @@ class Asking:
             if not isinstance(outcome, Failed):
                 self._recorder.submit([outcome], patient=True, spend=spent_on(reply.usage, reply.cost))
                 return Replied(reply)
-            failed = outcome
+            return await self._told(outcome, reply)  # it can't be kept
         return await self._told(failed)
 
-    async def _told(self, failed: Failed) -> ModelFailed:
+    async def _told(self, failed: Failed, paid: ModelReply | None = None) -> ModelFailed:
         """Record that the model could not answer; also what was paid for an answer that must not be used."""
         found, self._unfinished = self._unfinished, None
         if found is not None and found.whole:
             paid = found.whole[-1]
+        if paid is not None:
             spend = spent_unused(paid.usage, paid.cost)
             self._recorder.submit([paid_for(paid, failed), failed], spend=spend)
         else:
-            paid = None
             self._recorder.submit([failed])
         if self._hooked.has("on_error"):
             await self._hooked.on_error(EffectFailed(failed.key, failed.error.kind, failed.error.message))

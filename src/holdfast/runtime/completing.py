@@ -33,7 +33,8 @@ from holdfast.processes.ids import RUN
 from holdfast.records import ABSENT, Cancelled, Done, ErrorInfo, Failed
 from holdfast.runtime.consulting import Consulting
 from holdfast.runtime.hooking import Hooked, around_call
-from holdfast.runtime.spending import spent_on
+from holdfast.runtime.spending import spent_on, spent_unused
+from holdfast.turns.unused import paid_for
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -43,7 +44,7 @@ if TYPE_CHECKING:
     from holdfast.effects.scopes import Place
     from holdfast.messages import Attempt
     from holdfast.models.prices import Price
-    from holdfast.records import Ask, Outcome
+    from holdfast.records import Ask, Outcome, Record
     from holdfast.runtime.surroundings import Surround
 
 NAME = "complete"
@@ -119,9 +120,10 @@ class Completing:
         begun = asyncio.get_running_loop().time()
         crash_point("model.before_call")
         spend = None
+        paid: list[ModelReply] = []
         try:
             request = msgspec.structs.replace(question.request, ledger=tried)
-            reply = await self._replied(key, ask, question.model, request)
+            reply = await self._replied(key, ask, question.model, request, paid)
             body = self._performer.redactor.bytes(encode(reply), numbers=False)
         except ModelError as error:
             info = ErrorInfo(error.kind[:100], self._performer.redactor.text(error.message))
@@ -134,17 +136,24 @@ class Completing:
             crash_point("model.after_reply")
             outcome = await self._performer.succeeded(key, ask, body, begun)
             spend = spent_on(reply.usage, reply.cost) if isinstance(outcome, Done) else None
-        _, durable = self._performer.submit([outcome], spend=spend)
+        unused: list[Record] = []
+        if isinstance(outcome, Failed) and paid:  # it must not be used, and what it took counts nevertheless
+            unused.append(paid_for(paid[0], outcome))
+            spend = spent_unused(paid[0].usage, paid[0].cost)
+        _, durable = self._performer.submit([*unused, outcome], spend=spend)
         await self._performer.durable(durable)
         return outcome
 
-    async def _replied(self, key: str, ask: Ask, model: Model, request: ModelRequest) -> ModelReply:
-        """What the model says, or a hook in its place."""
+    async def _replied(
+        self, key: str, ask: Ask, model: Model, request: ModelRequest, paid: list[ModelReply]
+    ) -> ModelReply:
+        """What the model says, or a hook in its place. What the model says is `paid` for, whatever hooks make of it."""
         asked = HookRequest(self._hooked.turn, request, "direct")
         given = await self._consulting.before(key, asked, ask.content)
         if given is not None:
             return given
         reply = self._priced(await respond(model, request), model.name)
+        paid.append(reply)
         return await self._consulting.after(asked, reply)
 
     def _priced(self, reply: ModelReply, asked: str) -> ModelReply:

@@ -60,6 +60,8 @@ class Deferring:
         self._recorder = recorder
         self._opened: set[str] = set()
         """Calls that were deferred here and have no answer yet."""
+        self._over: set[str] = set()
+        """Calls whose deferral is over."""
         self.calls: dict[str, Call] = {}
         """Calls whose tools run here now, and may defer them."""
         self._defaults: dict[str, bytes | None] = {}
@@ -83,8 +85,11 @@ class Deferring:
         return Deferred(self._around.token(known), due if wait.deadline is None else wait.deadline, key, default)
 
     def opened(self, key: str) -> bool:
-        """Whether the call was deferred here."""
-        return key in self._opened
+        """Whether the call was deferred, here or before, and it is not known how that ended."""
+        if key in self._opened:
+            return True
+        recorded = self._performer.recorded(f"{key}/{DEFERRAL}")
+        return recorded is not None and recorded.outcome is None and key not in self._over
 
     def _intent(self, key: str) -> Iterator[Intended]:
         call = self.calls.get(key)
@@ -136,9 +141,10 @@ class Deferring:
 
         What is open when the turn ends is closed with that, by the store.
         """
-        if key in self._opened:
+        if self.opened(key):
             self._recorder.flush()  # its end stands before this in the order of commits
             self._opened.discard(key)
+            self._over.add(key)
             await self._around.close_wait(_names(key)[1])
 
     async def _look(self, key: str) -> Wait:
@@ -148,6 +154,7 @@ class Deferring:
     def _settled(self, key: str, wait: Wait) -> None:
         """Record how the wait ended, once; the value itself is that of the call."""
         self._opened.discard(key)
+        self._over.add(key)
         recorded = self._performer.recorded(f"{key}/{DEFERRAL}")
         if recorded is not None and recorded.outcome is not None:
             return

@@ -89,7 +89,7 @@ def _direct(record: Record, read: ReadBlob) -> Spend | None:
     if body is None:
         return None
     reply = decode_reply(body)
-    return spent_on(reply.usage, reply.cost)
+    return _spent(0 if is_paid(record.key) else 1, reply.usage, reply.cost)
 
 
 def spent_by(records: Iterable[Record]) -> Spend:

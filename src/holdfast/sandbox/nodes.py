@@ -207,7 +207,9 @@ def _read_pairs(data: bytes, at: int, end: int, built: list[Any]) -> dict[Any, A
             raise Malformed("an object of something else than pairs")
         begin, at = read_part(data, at + 1, end)
         key, value = pair(data, begin, at)
-        made[built[key]] = built[value]
+        found = built[key]
+        # The hash of a tuple takes as long as all that it holds, each time that it does.
+        made[Foreign("tuple") if type(found) is tuple else found] = built[value]
     return made
 
 

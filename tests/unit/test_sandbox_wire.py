@@ -256,6 +256,12 @@ def test_a_key_that_holds_itself_twice_at_each_level_is_not_hashed() -> None:
         plain(completed.value, ROOM)
 
 
+def test_keys_that_are_numbers_are_not_hashed() -> None:
+    (key,) = back({2**61 - 1: "x"})
+    assert isinstance(key, Foreign)
+    assert key.name == "int"
+
+
 def test_an_argument_has_a_text_for_its_name() -> None:
     arena, _ = nodes.arena(1)
     with pytest.raises(Malformed):

@@ -10,12 +10,13 @@ import pytest
 from tests.behaviour.approving import ended, parked
 from tests.behaviour.background import SESSION, result, talkative
 from tests.behaviour.coding import Shop, came_to, program, said
-from tests.behaviour.talk import SOON, until
+from tests.behaviour.talk import SOON, at_rest, until
 from tests.sandboxed import needs_sandbox
 
 import holdfast as hf
 from holdfast import crashpoints
 from holdfast.errors.programs import WorkerFailed
+from holdfast.records import Unknown
 from holdfast.runtime.checking import check_turns
 from holdfast.sandbox import LimitHit, MontySandbox
 from holdfast.testing import ManualClock, call, check, text
@@ -147,6 +148,35 @@ async def test_of_a_program_whose_worker_does_not_start_again_the_model_is_told_
             assert "What it had done stays done: price." in content
             assert "it is not known whether they took effect: work." in content
             assert "its worker did not start: it did not come up" in content
+            assert await sound(runtime, agent)
+
+
+async def test_of_a_call_that_only_reads_and_is_given_up_nobody_says_that_it_may_have_taken_effect(
+    shop: Shop, tmp_path: Path
+) -> None:
+    keys: list[str] = []
+
+    @hf.tool(read_only=True)
+    async def ask(ctx: hf.Context, what: str) -> Any:
+        """Ask somebody outside."""
+        pending: hf.Deferred[Any] = await ctx.defer()
+        keys.append(pending.key)
+        return pending
+
+    async with MontySandbox() as inside:
+        sandbox = Troubled(inside)
+        source = "import asyncio\nawait asyncio.gather(ask('x'), ask('y'))"
+        agent = shop.agent(source, sandbox=sandbox, tools=[*shop.tools(), ask])
+        async with hf.open(tmp_path / "s.db", agents=[agent]) as runtime:
+            await runtime.session(SESSION, agent=agent).send("go")
+            await at_rest(runtime, SESSION)
+        sandbox.instead = no_worker
+        async with hf.open(tmp_path / "s.db", agents=[agent]) as runtime:
+            await runtime.resolve(keys[0], "yes")
+            await ended(runtime)
+            assert "not known" not in (await result(runtime)).content
+            records = [entry.record async for entry in runtime.store.read_all(SESSION)]
+            assert not [record for record in records if isinstance(record, Unknown)]
             assert await sound(runtime, agent)
 
 

@@ -234,3 +234,46 @@ def test_a_request_stands_behind_its_length() -> None:
 
 def test_a_text_that_is_no_unicode_is_sent_all_the_same() -> None:
     assert b"odd ?" in requests.settled(1, Raised("odd \ud800"))
+
+
+# ---- a worker that wants to hurt its host ----------------------------------------------------------------------------
+
+
+def test_the_marks_below_a_line_are_never_longer_than_the_line() -> None:
+    frame = text(1, "program.py") + part(2, counted(1, 1) + counted(2, 1)) + part(3, counted(1, 1) + counted(2, 2**60))
+    threw = said(part(7, part(1, text(1, "E") + part(3, frame + text(5, "x = 1")))))
+    assert isinstance(threw, Threw)
+    assert "    ~~~~~\n" in threw.error.display()
+
+
+def test_a_key_that_holds_itself_twice_at_each_level_is_not_hashed() -> None:
+    made = [part(2, part(2, b""))]
+    made += [part(2, part(12, part(1, wire.number(level) * 2))) for level in range(100)]
+    made.append(part(2, part(14, part(1, counted(1, 100) + counted(2, 0)))))
+    completed = said(part(6, counted(1, 101) + part(2, b"".join(made))))
+    assert isinstance(completed, Completed)
+    with pytest.raises(NotPlain, match="a key of the type tuple"):
+        plain(completed.value, ROOM)
+
+
+def test_keys_that_are_numbers_are_not_hashed() -> None:
+    (key,) = back({2**61 - 1: "x"})
+    assert isinstance(key, Foreign)
+    assert key.name == "int"
+
+
+def test_an_argument_has_a_text_for_its_name() -> None:
+    arena, _ = nodes.arena(1)
+    with pytest.raises(Malformed):
+        said(part(2, text(1, "fetch") + part(3, counted(1, 0) + counted(2, 0)) + counted(4, 1) + part(7, arena)))
+
+
+def test_what_is_printed_has_few_fields_in_each_piece() -> None:
+    with pytest.raises(Malformed):
+        printed(part(1, part(1, b"\x0a\x00" * 100)), 0)
+
+
+@pytest.mark.parametrize("offset", [86_400, 2**63 - 1, 2**64 - 86_400], ids=["a day", "ages", "a day back"])
+def test_a_time_zone_is_less_than_a_day_off(offset: int) -> None:
+    with pytest.raises(Malformed):
+        said(part(3, counted(1, 1) + part(24, part(1, counted(1, offset)))))

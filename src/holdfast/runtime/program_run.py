@@ -409,7 +409,8 @@ class ProgramRun:
         now = self._performer.now()
         dropped: list[Record] = [*self.unanswered(now), *carrying.given_up(calls.waiting, now)]
         known = {*carrying.settled, *(getattr(record, "key", "") for record in dropped)}
-        dropped += left_in_program(past, self._key, known, now)
+        reads = {name for name, tool in self._means.agent.tools.items() if tool.read_only}
+        dropped += left_in_program(past, self._key, known, now, reads=reads)
         self._unknown += [record.key for record in dropped if isinstance(record, Unknown)]
         if dropped:
             spent = spent_by(dropped)

@@ -90,6 +90,11 @@ class Course:
         """Whether the call to which the sandbox gave `number` was made and has no result."""
         return number in self._waiting
 
+    @property
+    def waiting(self) -> bool:
+        """Whether any call has no result."""
+        return bool(self._waiting)
+
     def only(self, number: int) -> bool:
         """Whether no other call waits for its result, given or not."""
         return len(self._waiting) == 1 and number in self._waiting

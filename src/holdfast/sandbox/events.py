@@ -17,6 +17,8 @@ OUT_OF_MEMORY: Final = 65
 """The status with which a worker ends that has no more memory."""
 PRINTED: Final = 1 << 3 | LENGTH
 """The first byte of a message with what a program printed."""
+_MOST_OF_PRINTED: Final = 8
+"""How many fields one piece of what is printed may have: it is read by the event loop itself."""
 _DOUBLE: Final = struct.Struct("<d")
 
 
@@ -124,14 +126,13 @@ def printed(data: bytes, at: int) -> bytes:
     try:
         start, end = read_part(data, at + 1, len(data))
         segments = [(begin, stop) for tag, begin, stop in fields(data, start, end) if tag == 1 << 3 | LENGTH]
-        return b"".join(
-            [
-                data[begin:stop]
-                for first, last in segments
-                for tag, begin, stop in fields(data, first, last)
-                if tag == 2 << 3 | LENGTH
-            ]
-        )
+        found: list[bytes] = []
+        for first, last in segments:
+            parts = fields(data, first, last)
+            if len(parts) > _MOST_OF_PRINTED:
+                raise Malformed("more fields than anything printed has")
+            found += [data[begin:stop] for tag, begin, stop in parts if tag == 2 << 3 | LENGTH]
+        return b"".join(found)
     except IndexError as error:
         raise Malformed("what was printed can't be read") from error
 
@@ -167,9 +168,14 @@ def _called(data: bytes, at: int, end: int, room: int) -> Event:  # noqa: PLR091
         raise Malformed("a call of an object that no program was given")
     if found is None:
         return Called(call, name, None, {}, eager)
-    return Called(
-        call, name, tuple([found[index] for index in args]), {found[key]: found[value] for key, value in pairs}, eager
-    )
+    kwargs = {_keyword(found[key]): found[value] for key, value in pairs} if pairs else {}
+    return Called(call, name, tuple([found[index] for index in args]), kwargs, eager)
+
+
+def _keyword(found: object) -> str:
+    if type(found) is not str:
+        raise Malformed("an argument whose name is no text")
+    return found
 
 
 _ONE_BYTE: Final = 0x7F
@@ -220,6 +226,9 @@ def _system(data: bytes, at: int, end: int, _room: int) -> Event:
     return System(call, name)
 
 
+_DAY: Final = 86_400
+
+
 def _zoned(call: int, data: bytes, at: int, end: int) -> System:
     offset, zone = 0, None
     for tag, start, stop in fields(data, at, end):
@@ -227,6 +236,8 @@ def _zoned(call: int, data: bytes, at: int, end: int) -> System:
             offset = start if start < 2**63 else start - 2**64
         elif tag == 2 << 3 | LENGTH:
             zone = data[start:stop].decode()
+    if abs(offset) >= _DAY:
+        raise Malformed("a time zone that is no time zone")
     return System(call, "now", 0.0, offset, zone)
 
 

@@ -338,9 +338,11 @@ class Execution:
             await self._go(wrong if paused else requests.not_handled(number))
             return None
         if paused:
-            course.call(number, "sleep", "sleep", {"seconds": asked.seconds})
+            made = course.call(number, "sleep", "sleep", {"seconds": asked.seconds})
         else:
-            course.call(number, "clock", "now", {})
+            made = course.call(number, "clock", "now", {})
+        if made.kind != ("sleep" if paused else "clock"):  # the number is that of a call which waits
+            raise WorkerGone
         if course.made > self._plan.limits.calls:
             return self._too_many()
         if asked.eager and course.only(number):
@@ -357,6 +359,8 @@ class Execution:
     async def _wait(self, waits: Waits) -> Calls | None:
         found = self._course.next(waits.pending)
         if found is None:
+            if not self._course.waiting:  # nobody would ever answer
+                raise WorkerGone
             return self._course.ask()
         await self._go(await settled(*found))
         return None

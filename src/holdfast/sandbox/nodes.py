@@ -207,8 +207,17 @@ def _read_pairs(data: bytes, at: int, end: int, built: list[Any]) -> dict[Any, A
             raise Malformed("an object of something else than pairs")
         begin, at = read_part(data, at + 1, end)
         key, value = pair(data, begin, at)
-        made[built[key]] = built[value]
+        made[_key(built[key])] = built[value]
     return made
+
+
+def _key(found: object) -> object:
+    """A key that is no text has no place in JSON. To hash a tuple of tuples, or many chosen numbers, may take ages."""
+    if type(found) is str or isinstance(found, Foreign):
+        return found
+    if isinstance(found, list | dict):
+        raise Malformed("a key that no object can have")
+    return Foreign(type(found).__name__)
 
 
 def pair(data: bytes, at: int, end: int) -> tuple[int, int]:

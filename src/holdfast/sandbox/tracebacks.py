@@ -70,8 +70,10 @@ def _shown(frame: Frame) -> str:
     shown = f"{where}\n    {trimmed}\n"
     if frame.hide_caret:
         return shown
-    before = max(frame.column - (len(frame.source) - len(trimmed)) - 1, 0)
-    return f"{shown}{' ' * (4 + before)}{'~' * max(frame.end_column - frame.column, 1)}\n"
+    # Within the line, whatever a worker says.
+    before = min(max(frame.column - (len(frame.source) - len(trimmed)) - 1, 0), len(trimmed))
+    marked = min(max(frame.end_column - frame.column, 1), max(len(trimmed) - before, 1))
+    return f"{shown}{' ' * (4 + before)}{'~' * marked}\n"
 
 
 # ---- reading ----

@@ -188,31 +188,23 @@ async def test_a_program_whose_worker_never_starts_was_not_run(shop: Shop) -> No
         assert found.content == "The program was not run: its worker did not start: it did not come up"
 
 
-async def test_a_turn_that_a_program_ended_stays_ended_when_its_worker_dies_in_the_replay(
-    shop: Shop, tmp_path: Path
+def dead_worker() -> Step:
+    return LimitHit("worker", "the worker died", "")
+
+
+@pytest.mark.parametrize("instead", [dead_worker, no_worker], ids=["dies in the replay", "does not start again"])
+async def test_a_turn_that_a_program_ended_stays_ended_whatever_becomes_of_its_worker(
+    instead: Callable[[], Step], shop: Shop, tmp_path: Path
 ) -> None:
     async with MontySandbox() as inside:
         sandbox = Troubled(inside)
         agent = shop.agent("await price('p')\nawait finish('enough')", sandbox=sandbox)
         await died(tmp_path / "s.db", agent, "program.before_finish", "tool.before_outcome")
-        sandbox.instead = lambda: LimitHit("worker", "the worker died", "")
+        sandbox.instead = instead
         async with hf.open(tmp_path / "s.db", agents=[agent]) as runtime:
             outcome = await ended(runtime)
             assert (outcome.status, outcome.text) == ("completed", "enough")
             assert await sound(runtime, agent)
-
-
-async def test_a_turn_that_a_program_ended_stays_ended_when_its_worker_does_not_start_again(
-    shop: Shop, tmp_path: Path
-) -> None:
-    async with MontySandbox() as inside:
-        sandbox = Troubled(inside)
-        agent = shop.agent("await price('p')\nawait finish('enough')", sandbox=sandbox)
-        await died(tmp_path / "s.db", agent, "program.before_finish", "tool.before_outcome")
-        sandbox.instead = no_worker
-        async with hf.open(tmp_path / "s.db", agents=[agent]) as runtime:
-            outcome = await ended(runtime)
-            assert (outcome.status, outcome.text) == ("completed", "enough")
 
 
 async def test_calls_of_a_program_stop_at_once_however_long_its_worker_takes_to_end(shop: Shop) -> None:

@@ -151,8 +151,10 @@ def test_the_golden_runs_reach_every_crash_point_of_the_runtime(
     named = {name for path in source.glob("*.py") for name in re.findall(r'crash_point\("(.+?)"\)', path.read_text())}
     # These have crash tests of their own: tasks, compaction, processes, triggers, handoffs, deferrals, programs, hooks,
     # and sub-agents.
-    others = ("task.", "turn.before_compaction", "process.", "trigger.", "handoff.", "defer.", "program.", "hook.")
-    others = (*others, "delegate.")
+    others = (
+        *("task.", "turn.before_compaction", "process.", "trigger.", "handoff.", "defer.", "program.", "hook."),
+        "delegate.",
+    )
     named = {name for name in named if not name.startswith(others)}
     assert named
     reached = {kill.point.partition(":")[0] for kills in points.values() for kill in kills}

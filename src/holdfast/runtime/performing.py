@@ -143,10 +143,7 @@ class TurnRun:
             resumed=bool(turn.records),
             reads_on=agent is not None and READER in agent.tools,
         )
-        self._programs: Programs | None = None
-        if agent is not None and agent.mode == "code":
-            means = Means(around, agent, self.performer, self._recorder, self._carrying, self._room)
-            self._programs = Programs(means, turn.variables)
+        self._programs = None if agent is None or agent.mode != "code" else self._made_programs(agent)
         self._calling = Calling(
             {} if agent is None else agent.shown,
             self.performer,
@@ -157,6 +154,10 @@ class TurnRun:
             programs=self._programs,
             reads={name for name, tool in agent.tools.items() if tool.read_only} if self._programs and agent else (),
         )
+
+    def _made_programs(self, agent: Agent) -> Programs:
+        means = Means(self._around, agent, self.performer, self._recorder, self._carrying, self._room)
+        return Programs(means, self._turn.variables)
 
     def _authoriser(self, around: Surroundings, agent: Agent | None) -> Authorising | None:
         """Who decides about calls; nobody where there is nothing to decide."""

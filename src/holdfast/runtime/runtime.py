@@ -179,15 +179,19 @@ class Runtime:
         self._engine = Embedded(store, self._drive_of, self.watch.ended, concurrency, _in_background) if drive else None
         self.tasks.drives = self._engine
         self.processes.engine = self._engine
-        self.triggers = Triggers(self, lease_ms, None if self._engine is None else self._engine.poke)
+        self.triggers = self._made_triggers(lease_ms)
         """What starts work by itself: list, fire, enable, disable, remove, prune."""
-        self.triggers.targets.adapters.append(process_adapter(self.processes, Procedure))
-        self.triggers.targets.adapters.append(lambda given: ResolveTarget(self) if isinstance(given, Resolve) else None)
         self._retaining = None if retention is None else Retaining(self.processes, self.triggers, retention)
         self._only = only
         self._subscriptions: set[Subscription] = set()
         self._closed = False
         self._reading_prices: asyncio.Task[bool] | None = None
+
+    def _made_triggers(self, lease_ms: int) -> Triggers:
+        triggers = Triggers(self, lease_ms, None if self._engine is None else self._engine.poke)
+        triggers.targets.adapters.append(process_adapter(self.processes, Procedure))
+        triggers.targets.adapters.append(lambda given: ResolveTarget(self) if isinstance(given, Resolve) else None)
+        return triggers
 
     async def __aenter__(self) -> Self:
         self._hiding.enter_context(hidden_in_logs(self.redactor))

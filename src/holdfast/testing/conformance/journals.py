@@ -117,6 +117,28 @@ async def records_come_back_as_they_were_written(stores: Stores) -> None:
 
 
 @case
+async def what_follows_an_append_is_called_once_and_before_whoever_waits_for_it(stores: Stores) -> None:
+    async with stores.open(ManualClock()) as store:
+        lease = await leased(store, "a")
+        told: list[int | str] = []
+        await store.append(lease, [step("x")], head=1, then=lambda done: told.append(done.result()))
+        told.append("waited")
+        assert told == [2, "waited"]
+
+
+@case
+async def what_follows_an_append_is_told_of_its_refusal(stores: Stores) -> None:
+    async with stores.open(ManualClock()) as store:
+        lease = await leased(store, "a")
+        told: list[BaseException | None] = []
+        await refusal(
+            HeadConflict,
+            store.append(lease, [step("x")], head=7, then=lambda done: told.append(done.exception())),
+        )
+        assert [type(error) for error in told] == [HeadConflict]
+
+
+@case
 async def an_append_at_another_head_is_refused_with_both_heads(stores: Stores) -> None:
     async with stores.open(ManualClock()) as store:
         lease = await leased(store, "a")

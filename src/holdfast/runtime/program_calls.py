@@ -105,9 +105,9 @@ class CallQueue:
         return found if self._alone is None else [*found, self._alone]
 
     def heard(self) -> None:
-        """Something has come for the session."""
+        """Something has come for the session: perhaps the answer to a question that is only just being asked."""
+        self._look = True
         if self._held:
-            self._look = True
             self._news.set()
 
     # ---- beginning ----
@@ -231,8 +231,8 @@ class CallQueue:
         self._ahead.clear()
         self._queue.clear()
         self._held.clear()
-        self._look = False
         while self._running:
+            self._look = False
             await self.until_one(None)
 
     def stop(self) -> None:

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path  # noqa: TC003  typer looks at the annotation at run time
-from typing import TYPE_CHECKING, Annotated, TypeAlias
+from typing import Annotated, TypeAlias
 
 import typer
 
-from holdfast.cli.failures import explained
+from holdfast.cli.finishing import finish
 from holdfast.cli.options import DEFAULT_STORE, JsonOption, StoreOption
-
-if TYPE_CHECKING:
-    from collections.abc import Coroutine
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -22,14 +19,6 @@ app = typer.Typer(
 WhoseOption: TypeAlias = Annotated[
     str | None, typer.Option("--session", "-S", metavar="ID", help="The whole id of the session that may read it.")
 ]
-
-
-def _finish(work: Coroutine[None, None, int]) -> None:
-    import asyncio  # noqa: PLC0415
-
-    with explained():
-        code = asyncio.run(work)
-    raise typer.Exit(code)
 
 
 @app.command()
@@ -47,7 +36,7 @@ def put(  # noqa: PLR0913
     """Keep a file; prints its digest. Without a session it can be sent to any, and is collected when nobody has."""
     from holdfast.cli import attaching  # noqa: PLC0415
 
-    _finish(attaching.put(store, file, media_type, name, session, as_json=as_json))
+    finish(attaching.put(store, file, media_type, name, session, as_json=as_json))
 
 
 @app.command("list")
@@ -62,7 +51,7 @@ def ls(
     """List the attachments of a session, or those that nobody has sent yet."""
     from holdfast.cli import attaching  # noqa: PLC0415
 
-    _finish(attaching.ls(store, session, as_json=as_json))
+    finish(attaching.ls(store, session, as_json=as_json))
 
 
 @app.command()
@@ -79,7 +68,7 @@ def get(
     """Write the bytes of an attachment; with --session, only if that one may read it."""
     from holdfast.cli import attaching  # noqa: PLC0415
 
-    _finish(attaching.get(store, digest, out, session))
+    finish(attaching.get(store, digest, out, session))
 
 
 @app.command()
@@ -101,4 +90,4 @@ def collect(
     """
     from holdfast.cli import attaching  # noqa: PLC0415
 
-    _finish(attaching.collect(store, hours, dry_run=dry_run, without_roots=without_roots, as_json=as_json))
+    finish(attaching.collect(store, hours, dry_run=dry_run, without_roots=without_roots, as_json=as_json))

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, TypeAlias
+from typing import Annotated, TypeAlias
 
 import typer
 
 from holdfast.cli.failures import CallInvalid, explained
+from holdfast.cli.finishing import finish
 from holdfast.cli.options import (
     DEFAULT_STORE,
     AgentArgument,
@@ -21,9 +22,6 @@ from holdfast.cli.options import (
     StoreOption,
 )
 
-if TYPE_CHECKING:
-    from collections.abc import Coroutine
-
 ApprovalArgument: TypeAlias = Annotated[
     str, typer.Argument(metavar="ID", help="An approval, as 'holdfast inbox' shows it.", show_default=False)
 ]
@@ -31,14 +29,6 @@ ByOption: TypeAlias = Annotated[
     str | None,
     typer.Option("--by", metavar="NAME", help="Who answers; the login name where nobody is named.", show_default=False),
 ]
-
-
-def _finish(work: Coroutine[None, None, int]) -> None:
-    import asyncio  # noqa: PLC0415
-
-    with explained():
-        code = asyncio.run(work)
-    raise typer.Exit(code)
 
 
 def run(  # noqa: PLR0913
@@ -89,7 +79,7 @@ def run(  # noqa: PLR0913
         detach=detach,
         format=output,
     )
-    _finish(running.run(asked))
+    finish(running.run(asked))
 
 
 def resume(  # noqa: PLR0913
@@ -109,7 +99,7 @@ def resume(  # noqa: PLR0913
     """
     from holdfast.cli import running  # noqa: PLC0415
 
-    _finish(running.resume(store, id, agent, output, unattended=unattended, detach=detach))
+    finish(running.resume(store, id, agent, output, unattended=unattended, detach=detach))
 
 
 def chat(
@@ -143,7 +133,7 @@ def ps(
     """
     from holdfast.cli import listing  # noqa: PLC0415
 
-    _finish(listing.ps(store, every=every, as_json=as_json, tree=tree))
+    finish(listing.ps(store, every=every, as_json=as_json, tree=tree))
 
 
 def show(  # noqa: PLR0913
@@ -166,10 +156,10 @@ def show(  # noqa: PLR0913
     if history or context or words:
         from holdfast.cli import conversing  # noqa: PLC0415
 
-        _finish(conversing.conversation(store, id, context=context, words=words, as_json=as_json))
+        finish(conversing.conversation(store, id, context=context, words=words, as_json=as_json))
     from holdfast.cli import showing  # noqa: PLC0415
 
-    _finish(showing.show(store, id, raw=raw, as_json=as_json))
+    finish(showing.show(store, id, raw=raw, as_json=as_json))
 
 
 def logs(
@@ -183,7 +173,7 @@ def logs(
     """Print the events of a session, one to a line."""
     from holdfast.cli import eventlines  # noqa: PLC0415
 
-    _finish(eventlines.logs(store, id, follow=follow, since=since, as_json=as_json))
+    finish(eventlines.logs(store, id, follow=follow, since=since, as_json=as_json))
 
 
 def fork(
@@ -196,7 +186,7 @@ def fork(
     """Begin another session where this one was at a record; prints its id. This one stays as it is."""
     from holdfast.cli import acting  # noqa: PLC0415
 
-    _finish(acting.fork(store, id, at, as_id))
+    finish(acting.fork(store, id, at, as_id))
 
 
 def cancel(
@@ -211,7 +201,7 @@ def cancel(
     """
     from holdfast.cli import acting  # noqa: PLC0415
 
-    _finish(acting.cancel(store, id, reason))
+    finish(acting.cancel(store, id, reason))
 
 
 def resolve(  # noqa: PLR0913
@@ -238,7 +228,7 @@ def resolve(  # noqa: PLR0913
     """
     from holdfast.cli import resolving  # noqa: PLC0415
 
-    _finish(resolving.resolve(store, [id, *(given for given in (wait, value) if given is not None)], error, as_json))
+    finish(resolving.resolve(store, [id, *(given for given in (wait, value) if given is not None)], error, as_json))
 
 
 def replay(
@@ -255,7 +245,7 @@ def replay(
     """
     from holdfast.cli import replaying  # noqa: PLC0415
 
-    _finish(replaying.replay(store, id, agent, check=check, as_json=as_json))
+    finish(replaying.replay(store, id, agent, check=check, as_json=as_json))
 
 
 def inbox(
@@ -274,10 +264,10 @@ def inbox(
     if refused:
         from holdfast.cli import refused as turned_away  # noqa: PLC0415
 
-        _finish(turned_away.refused(store, as_json=as_json))
+        finish(turned_away.refused(store, as_json=as_json))
     from holdfast.cli import inbox as shown  # noqa: PLC0415
 
-    _finish(shown.inbox(store, as_json=as_json))
+    finish(shown.inbox(store, as_json=as_json))
 
 
 def approve(  # noqa: PLR0913
@@ -331,4 +321,4 @@ def deny(
     """Do not let a call be made; the model is told, and the turn goes on. The first answer counts."""
     from holdfast.cli import approving  # noqa: PLC0415
 
-    _finish(approving.deny(store, id, reason, by))
+    finish(approving.deny(store, id, reason, by))

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from holdfast.cli.sessions import all_sessions, looking, wait_told
-from holdfast.cli.terminal import duration, one_line, stdout, table
+from holdfast.cli.tables import status_table, tell
+from holdfast.cli.terminal import duration, one_line
 from holdfast.cli.tree import Placed, arranged
 from holdfast.errors import StoreError
 from holdfast.policy.mandates import ROLE
@@ -57,14 +58,9 @@ async def ps(path: Path, *, every: bool, as_json: bool, tree: bool = False) -> i
         lines = await read_lines(runtime.store, every=every)
         lines = [await _counted(runtime, line) for line in lines] if tree else lines
         now = runtime.store.clock.read().wall
-    out = stdout()
-    if as_json:
-        out.line(msgspec.json.encode(lines).decode())
-    elif lines:
-        placed = arranged(lines) if tree else [Placed("", line) for line in lines]
-        out.write("".join(f"{line}\n" for line in _rows(out, placed, now, totals=tree)))
-    else:
-        out.line("no sessions" if every else "nothing runs or waits ('holdfast ps -a' lists all sessions)")
+    placed = arranged(lines) if tree else [Placed("", line) for line in lines]
+    nothing = "no sessions" if every else "nothing runs or waits ('holdfast ps -a' lists all sessions)"
+    tell(lines, lambda out: _rows(out, placed, now, totals=tree), nothing=nothing, as_json=as_json)
     return 0
 
 
@@ -138,11 +134,8 @@ def standing(line: Journal, *, held: bool, queued: int) -> str:
 
 def _rows(out: Terminal, lines: list[Placed], now: int, *, totals: bool = False) -> list[str]:
     short = _short_ids([line.id for _, line in lines]) if out.live else {}
-    headings = _TOTALS if totals else _HEADINGS
-    rows = [headings]
-    painted = [[out.paint(word, "bold") for word in headings]]
-    for drawn, line in lines:
-        row = [
+    rows = [
+        [
             drawn + short.get(line.id, line.id),
             one_line(line.agent or "-", 24),
             line.status,
@@ -151,9 +144,9 @@ def _rows(out: Terminal, lines: list[Placed], now: int, *, totals: bool = False)
             f"{duration(max(now - line.updated, 0))} ago",
             _by(line),
         ]
-        rows.append(row)
-        painted.append([row[0], row[1], out.status(row[2]), *row[3:]])
-    return table(rows, painted)
+        for drawn, line in lines
+    ]
+    return status_table(out, _TOTALS if totals else _HEADINGS, rows)
 
 
 def _used(line: Line) -> tuple[str, str]:

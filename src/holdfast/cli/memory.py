@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path  # noqa: TC003  typer looks at the annotation at run time
-from typing import TYPE_CHECKING, Annotated, TypeAlias
+from typing import Annotated, TypeAlias
 
 import typer
 
-from holdfast.cli.failures import explained
+from holdfast.cli.finishing import finish
 from holdfast.cli.options import DEFAULT_STORE, JsonOption, StoreOption
-
-if TYPE_CHECKING:
-    from collections.abc import Coroutine
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -32,14 +29,6 @@ ExpectOption: TypeAlias = Annotated[
 ]
 
 
-def _finish(work: Coroutine[None, None, int]) -> None:
-    import asyncio  # noqa: PLC0415
-
-    with explained():
-        code = asyncio.run(work)
-    raise typer.Exit(code)
-
-
 @app.command()
 def ls(
     scope: SomeScopeArgument = None,
@@ -52,7 +41,7 @@ def ls(
     """List the scopes, or the entries of one."""
     from holdfast.cli import remembering  # noqa: PLC0415
 
-    _finish(remembering.ls(store, scope, prefix, search, as_json=as_json))
+    finish(remembering.ls(store, scope, prefix, search, as_json=as_json))
 
 
 @app.command()
@@ -67,7 +56,7 @@ def get(
     """Print an entry as it is. Exit code 1 when there is none."""
     from holdfast.cli import remembering  # noqa: PLC0415
 
-    _finish(remembering.get(store, scope, key, history=history, as_json=as_json))
+    finish(remembering.get(store, scope, key, history=history, as_json=as_json))
 
 
 @app.command("set")
@@ -86,7 +75,7 @@ def put(  # noqa: PLR0913
     """Write an entry."""
     from holdfast.cli import remembering  # noqa: PLC0415
 
-    _finish(remembering.put(store, scope, key, value, expect=expect, ttl=ttl, as_json=as_json))
+    finish(remembering.put(store, scope, key, value, expect=expect, ttl=ttl, as_json=as_json))
 
 
 @app.command()
@@ -101,7 +90,7 @@ def rm(
     """Remove entries; their history stays. Exit code 1 when one was not there."""
     from holdfast.cli import remembering  # noqa: PLC0415
 
-    _finish(remembering.rm(store, scope, keys, expect=expect, as_json=as_json))
+    finish(remembering.rm(store, scope, keys, expect=expect, as_json=as_json))
 
 
 @app.command()
@@ -112,7 +101,7 @@ def edit(scope: ScopeArgument, key: KeyArgument, *, store: StoreOption = DEFAULT
     """
     from holdfast.cli import editing  # noqa: PLC0415
 
-    _finish(editing.edit(store, scope, key))
+    finish(editing.edit(store, scope, key))
 
 
 @app.command("export")
@@ -127,7 +116,7 @@ def export_entries(
     """Write entries as JSON, one object to a line, for 'import'."""
     from holdfast.cli import transferring  # noqa: PLC0415
 
-    _finish(transferring.export_entries(store, scope, out))
+    finish(transferring.export_entries(store, scope, out))
 
 
 @app.command("import")
@@ -147,4 +136,4 @@ def import_entries(
     """
     from holdfast.cli import transferring  # noqa: PLC0415
 
-    _finish(transferring.import_entries(store, file, overwrite=overwrite, as_json=as_json))
+    finish(transferring.import_entries(store, file, overwrite=overwrite, as_json=as_json))

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path  # noqa: TC003  typer looks at the annotation at run time
 from typing import TYPE_CHECKING, Annotated, Final, cast
 
-import msgspec
 import typer
 
 from holdfast.cli.failures import FAILED, explained
@@ -73,20 +72,14 @@ def settle(
 
 async def _list(path: Path, session: str | None, state: str | None, limit: int, *, as_json: bool) -> None:
     from holdfast.cli.sessions import find_session, looking  # noqa: PLC0415
-    from holdfast.cli.terminal import stdout  # noqa: PLC0415
+    from holdfast.cli.tables import tell  # noqa: PLC0415
 
     async with looking(path) as runtime:
         journal = None if session is None else (await find_session(runtime.store, session, others=True)).id
         # The store refuses a word that is no state.
         found = await read_notifications(runtime.store, journal, cast("NotificationState | None", state), limit)
         now = runtime.store.clock.read().wall
-    out = stdout()
-    if as_json:
-        out.line(msgspec.json.encode(found).decode())
-    elif found:
-        out.write("".join(f"{line}\n" for line in _rows(out, found, now)))
-    else:
-        out.line("no notifications")
+    tell(found, lambda out: _rows(out, found, now), nothing="no notifications", as_json=as_json)
 
 
 async def read_notifications(
@@ -117,12 +110,11 @@ async def _settle(path: Path, number: int, state: str) -> int:
 
 
 def _rows(out: Terminal, found: list[Notification], now: int) -> list[str]:
-    from holdfast.cli.terminal import duration, one_line, table  # noqa: PLC0415
+    from holdfast.cli.tables import status_table  # noqa: PLC0415
+    from holdfast.cli.terminal import duration, one_line  # noqa: PLC0415
 
-    rows = [_HEADINGS]
-    painted = [[out.paint(word, "bold") for word in _HEADINGS]]
-    for line in found:
-        row = [
+    rows = [
+        [
             str(line.id),
             one_line(line.journal, 24),
             line.state,
@@ -131,9 +123,9 @@ def _rows(out: Terminal, found: list[Notification], now: int) -> list[str]:
             f"{duration(max(now - line.updated, 0))} ago",
             _told(line, now),
         ]
-        rows.append(row)
-        painted.append([*row[:2], out.status(row[2]), *row[3:]])
-    return table(rows, painted)
+        for line in found
+    ]
+    return status_table(out, _HEADINGS, rows)
 
 
 def _told(line: Notification, now: int) -> str:

@@ -2,33 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar, cast
+from typing import Annotated
 
 import typer
-from typer.core import TyperGroup
 
-from holdfast.cli.failures import explained
+from holdfast.cli.finishing import finish
+from holdfast.cli.groups import SHOW, Named, before, json_before
 from holdfast.cli.options import DEFAULT_STORE, DryRunOption, JsonOption, OlderThanOption, StoreOption
 from holdfast.cli.spans import span
 
-if TYPE_CHECKING:
-    from collections.abc import Coroutine
-
-_SHOW: Final = "show"
-_T = TypeVar("_T")
-
-
-class _Processes(TyperGroup):
-    """Takes an id where a command may stand: `holdfast processes ID` shows it."""
-
-    def resolve_command(self, ctx: Any, args: list[str]) -> Any:  # noqa: ANN401  typer does not name the types
-        if args and args[0] not in self.commands:
-            args = [_SHOW, *args]
-        return super().resolve_command(ctx, args)
-
-
 app = typer.Typer(
-    cls=_Processes, invoke_without_command=True, rich_markup_mode=None, subcommand_metavar="[ID | COMMAND ...]"
+    cls=Named, invoke_without_command=True, rich_markup_mode=None, subcommand_metavar="[ID | COMMAND ...]"
 )
 
 ProcessArgument = Annotated[
@@ -62,17 +46,17 @@ def processes(  # noqa: PLR0913
         return
     from holdfast.cli import processlist  # noqa: PLC0415
 
-    _finish(processlist.listed(store, processlist.Wanted(name, session, status, limit), as_json=as_json))
+    finish(processlist.listed(store, processlist.Wanted(name, session, status, limit), as_json=as_json))
 
 
-@app.command(_SHOW, hidden=True)
+@app.command(SHOW, hidden=True)
 def show(
     context: typer.Context, id: ProcessArgument, *, as_json: JsonOption = False, store: StoreOption = DEFAULT_STORE
 ) -> None:
     """Show a process: how it stands, what it gave, and what happened in it."""
     from holdfast.cli import processlist  # noqa: PLC0415
 
-    _finish(processlist.shown(_before(context, "store", store), id, as_json=_json(context, as_json=as_json)))
+    finish(processlist.shown(before(context, "store", store), id, as_json=json_before(context, as_json=as_json)))
 
 
 @app.command()
@@ -96,8 +80,8 @@ def start(  # noqa: PLR0913
     """
     from holdfast.cli import processlist  # noqa: PLC0415
 
-    path, shown = _before(context, "store", store), _json(context, as_json=as_json)
-    _finish(processlist.started(path, function, arguments, id, detach=detach, as_json=shown))
+    path, shown = before(context, "store", store), json_before(context, as_json=as_json)
+    finish(processlist.started(path, function, arguments, id, detach=detach, as_json=shown))
 
 
 @app.command()
@@ -112,7 +96,7 @@ def work(
     """Run the processes of a store with the functions (and agents) of a module, until told to stop."""
     from holdfast.cli import processlist  # noqa: PLC0415
 
-    _finish(processlist.worked(_before(context, "store", store), module))
+    finish(processlist.worked(before(context, "store", store), module))
 
 
 @app.command()
@@ -131,7 +115,7 @@ def signal(  # noqa: PLR0913
     """Answer what a process waits for, or will wait for."""
     from holdfast.cli import processlist  # noqa: PLC0415
 
-    _finish(processlist.signalled(_before(context, "store", store), id, name, value, key))
+    finish(processlist.signalled(before(context, "store", store), id, name, value, key))
 
 
 @app.command()
@@ -144,7 +128,7 @@ def cancel(
     """
     from holdfast.cli import processlist  # noqa: PLC0415
 
-    _finish(processlist.cancelled(_before(context, "store", store), id, reason))
+    finish(processlist.cancelled(before(context, "store", store), id, reason))
 
 
 @app.command()
@@ -163,7 +147,7 @@ def transfer(
     """
     from holdfast.cli import processlist  # noqa: PLC0415
 
-    _finish(processlist.transferred(_before(context, "store", store), id, session))
+    finish(processlist.transferred(before(context, "store", store), id, session))
 
 
 @app.command()
@@ -173,7 +157,7 @@ def abandon(
     """Give up a process that only one may run who is gone."""
     from holdfast.cli import processlist  # noqa: PLC0415
 
-    _finish(processlist.abandoned(_before(context, "store", store), id, reason))
+    finish(processlist.abandoned(before(context, "store", store), id, reason))
 
 
 @app.command()
@@ -183,7 +167,7 @@ def complete(
     """End a process that is carried out elsewhere, with what came of it."""
     from holdfast.cli import processlist  # noqa: PLC0415
 
-    _finish(processlist.completed(_before(context, "store", store), id, value))
+    finish(processlist.completed(before(context, "store", store), id, value))
 
 
 @app.command()
@@ -191,7 +175,7 @@ def stuck(context: typer.Context, *, as_json: JsonOption = False, store: StoreOp
     """List the processes that need a person, each with the command that helps."""
     from holdfast.cli import processlist  # noqa: PLC0415
 
-    _finish(processlist.stuck(_before(context, "store", store), as_json=_json(context, as_json=as_json)))
+    finish(processlist.stuck(before(context, "store", store), as_json=json_before(context, as_json=as_json)))
 
 
 @app.command()
@@ -210,26 +194,6 @@ def prune(  # noqa: PLR0913
     """
     from holdfast.cli import processlist  # noqa: PLC0415
 
-    path, shown = _before(context, "store", store), _json(context, as_json=as_json)
-    named = name if name is not None else _before(context, "name", name)
-    _finish(processlist.pruned(path, span("--older-than", older_than), named, dry_run=dry_run, as_json=shown))
-
-
-def _json(context: typer.Context, *, as_json: bool) -> bool:
-    return as_json or _before(context, "as_json", as_json)
-
-
-def _before(context: typer.Context, name: str, own: _T) -> _T:
-    """What an option is where it was not given here: what was said before the id, or before the command, counts."""
-    source = context.get_parameter_source(name)
-    if context.parent is None or (source is not None and source.name == "COMMANDLINE"):
-        return own
-    return cast("_T", context.parent.params[name])
-
-
-def _finish(work: Coroutine[None, None, int]) -> None:
-    import asyncio  # noqa: PLC0415
-
-    with explained():
-        code = asyncio.run(work)
-    raise typer.Exit(code)
+    path, shown = before(context, "store", store), json_before(context, as_json=as_json)
+    named = name if name is not None else before(context, "name", name)
+    finish(processlist.pruned(path, span("--older-than", older_than), named, dry_run=dry_run, as_json=shown))

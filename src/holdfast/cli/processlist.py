@@ -13,7 +13,8 @@ from holdfast.agent import Agent
 from holdfast.cli.failures import CANCELLED, FAILED, WAITING, AgentNotFound, CallInvalid, SessionAmbiguous
 from holdfast.cli.loading import load_file, load_module
 from holdfast.cli.sessions import looking
-from holdfast.cli.terminal import duration, one_line, stdout, table
+from holdfast.cli.tables import status_table, tell
+from holdfast.cli.terminal import duration, one_line, stdout
 from holdfast.errors import JournalMissing
 from holdfast.errors.journals import JournalPruned
 from holdfast.errors.processes import ProcessPruned, ProcessUnknown
@@ -65,13 +66,7 @@ async def listed(path: Path, wanted: Wanted, *, as_json: bool) -> int:
             name=wanted.name, session=wanted.session, status=status, limit=wanted.limit
         )
         now = runtime.store.clock.read().wall
-    out = stdout()
-    if as_json:
-        out.line(msgspec.json.encode(lines).decode())
-    elif lines:
-        out.write("".join(f"{line}\n" for line in _rows(out, lines, now)))
-    else:
-        out.line("no processes")
+    tell(lines, lambda out: _rows(out, lines, now), nothing="no processes", as_json=as_json)
     return 0
 
 
@@ -365,10 +360,8 @@ def _found(reference: str) -> tuple[AnyProcedure, list[AnyProcedure], list[Agent
 
 
 def _rows(out: Terminal, lines: list[ProcessLine], now: int) -> list[str]:
-    rows = [_HEADINGS]
-    painted = [[out.paint(word, "bold") for word in _HEADINGS]]
-    for line in lines:
-        row = [
+    rows = [
+        [
             one_line(line.id, 48),
             one_line(line.name or "-", 32),
             line.status,
@@ -376,9 +369,9 @@ def _rows(out: Terminal, lines: list[ProcessLine], now: int) -> list[str]:
             f"{duration(max(now - line.updated, 0))} ago",
             str(line.attempt),
         ]
-        rows.append(row)
-        painted.append([*row[:2], out.status(row[2]), *row[3:]])
-    return table(rows, painted)
+        for line in lines
+    ]
+    return status_table(out, _HEADINGS, rows)
 
 
 def _story(out: Terminal, whole: Whole) -> list[str]:

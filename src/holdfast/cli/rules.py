@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
-import msgspec
 import typer
-from typer.core import TyperGroup
 
-from holdfast.cli.failures import FAILED, explained
+from holdfast.cli.failures import FAILED
+from holdfast.cli.finishing import finish
+from holdfast.cli.groups import Named
 from holdfast.cli.options import DEFAULT_STORE, JsonOption, StoreOption
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
-
     from holdfast.cli.terminal import Terminal
     from holdfast.store import Store
     from holdfast.store.rules.contract import StoredRule
@@ -24,13 +22,10 @@ _HEADINGS: Final = ["RULE", "AGENT", "BY", "SINCE", "SAYS"]
 _PAGE: Final = 200
 
 
-class _Rules(TyperGroup):
+class _Rules(Named):
     """Takes an agent where a command may stand: `holdfast rules AGENT` lists its rules."""
 
-    def resolve_command(self, ctx: Any, args: list[str]) -> Any:  # noqa: ANN401  typer does not name the types
-        if args and args[0] not in self.commands:
-            args = [_LIST, *args]
-        return super().resolve_command(ctx, args)
+    about_one = _LIST
 
 
 app = typer.Typer(
@@ -59,7 +54,7 @@ def rules(
             "rm": {"store": store},
         }
         return
-    _finish(_list(store, None, every=every, as_json=as_json))
+    finish(_list(store, None, every=every, as_json=as_json))
 
 
 @app.command(_LIST, hidden=True)
@@ -71,7 +66,7 @@ def listed(
     store: GivenStore = DEFAULT_STORE,
 ) -> None:
     """List the rules of one agent, with those for every one."""
-    _finish(_list(store, agent, every=every, as_json=as_json))
+    finish(_list(store, agent, every=every, as_json=as_json))
 
 
 @app.command()
@@ -84,31 +79,18 @@ def rm(
     store: GivenStore = DEFAULT_STORE,
 ) -> None:
     """Remove a rule: calls that it answered are asked about again. Exit code 1 when it was removed before."""
-    _finish(_remove(store, number, by))
-
-
-def _finish(work: Coroutine[None, None, int]) -> None:
-    import asyncio  # noqa: PLC0415
-
-    with explained():
-        code = asyncio.run(work)
-    raise typer.Exit(code)
+    finish(_remove(store, number, by))
 
 
 async def _list(path: Path, agent: str | None, *, every: bool, as_json: bool) -> int:
     from holdfast.cli.sessions import looking  # noqa: PLC0415
-    from holdfast.cli.terminal import stdout  # noqa: PLC0415
+    from holdfast.cli.tables import tell  # noqa: PLC0415
 
     async with looking(path) as runtime:
         found = await _read(runtime.store, agent, every=every)
         now = runtime.store.clock.read().wall
-    out = stdout()
-    if as_json:
-        out.line(msgspec.json.encode(found).decode())
-    elif found:
-        out.write("".join(f"{line}\n" for line in _rows(out, found, now)))
-    else:
-        out.line("no rules are stored" if agent is None else f"no rules are stored for {agent!r}")
+    nothing = "no rules are stored" if agent is None else f"no rules are stored for {agent!r}"
+    tell(found, lambda out: _rows(out, found, now), nothing=nothing, as_json=as_json)
     return 0
 
 

@@ -9,7 +9,8 @@ import msgspec
 
 from holdfast.cli.failures import FAILED, SessionAmbiguous
 from holdfast.cli.sessions import find_session, looking
-from holdfast.cli.terminal import duration, one_line, stdout, table
+from holdfast.cli.tables import status_table, tell
+from holdfast.cli.terminal import duration, one_line, stdout
 from holdfast.errors import JournalMissing, TaskUnknown
 from holdfast.hands.tasks.glance import glance
 from holdfast.hands.tasks.words import as_lines, progress
@@ -69,13 +70,7 @@ async def listed(path: Path, session: str | None, status: str | None, limit: int
         journal = None if session is None else (await find_session(runtime.store, session)).id
         lines = await _lines(runtime, journal, wanted, limit)
         now = runtime.store.clock.read().wall
-    out = stdout()
-    if as_json:
-        out.line(msgspec.json.encode(lines).decode())
-    elif lines:
-        out.write("".join(f"{line}\n" for line in _rows(out, lines, now)))
-    else:
-        out.line("no tasks")
+    tell(lines, lambda out: _rows(out, lines, now), nothing="no tasks", as_json=as_json)
     return 0
 
 
@@ -228,10 +223,8 @@ def _line(state: TaskState, pid: int | None) -> Line:
 
 
 def _rows(out: Terminal, lines: list[Line], now: int) -> list[str]:
-    rows = [_HEADINGS]
-    painted = [[out.paint(word, "bold") for word in _HEADINGS]]
-    for line in lines:
-        row = [
+    rows = [
+        [
             line.id,
             one_line(line.tool or "-", 32),
             line.status,
@@ -239,9 +232,9 @@ def _rows(out: Terminal, lines: list[Line], now: int) -> list[str]:
             f"{duration(max(now - line.updated, 0))} ago",
             _by(line),
         ]
-        rows.append(row)
-        painted.append([*row[:2], out.status(row[2]), *row[3:]])
-    return table(rows, painted)
+        for line in lines
+    ]
+    return status_table(out, _HEADINGS, rows)
 
 
 def _by(line: Line) -> str:

@@ -2,31 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar, cast
+from typing import Annotated
 
 import typer
-from typer.core import TyperGroup
 
-from holdfast.cli.failures import explained
+from holdfast.cli.finishing import finish
+from holdfast.cli.groups import SHOW, Named, before, json_before
 from holdfast.cli.options import DEFAULT_STORE, JsonOption, StoreOption
 
-if TYPE_CHECKING:
-    from collections.abc import Coroutine
-
-_SHOW: Final = "show"
-_T = TypeVar("_T")
-
-
-class _Tasks(TyperGroup):
-    """Takes an id where a command may stand: `holdfast tasks ID` shows it."""
-
-    def resolve_command(self, ctx: Any, args: list[str]) -> Any:  # noqa: ANN401  typer does not name the types
-        if args and args[0] not in self.commands:
-            args = [_SHOW, *args]
-        return super().resolve_command(ctx, args)
-
-
-app = typer.Typer(cls=_Tasks, invoke_without_command=True, rich_markup_mode=None, subcommand_metavar="[ID | cancel ID]")
+app = typer.Typer(cls=Named, invoke_without_command=True, rich_markup_mode=None, subcommand_metavar="[ID | cancel ID]")
 
 TaskArgument = Annotated[
     str, typer.Argument(metavar="ID", help="A task; the beginning of its id is enough.", show_default=False)
@@ -60,18 +44,18 @@ def tasks(  # noqa: PLR0913
         return
     from holdfast.cli import tasklist  # noqa: PLC0415
 
-    _finish(tasklist.listed(store, session, status, limit, as_json=as_json))
+    finish(tasklist.listed(store, session, status, limit, as_json=as_json))
 
 
-@app.command(_SHOW, hidden=True)
+@app.command(SHOW, hidden=True)
 def show(
     context: typer.Context, id: TaskArgument, *, as_json: JsonOption = False, store: StoreOption = DEFAULT_STORE
 ) -> None:
     """Show a task: what it was asked, how it stands, and what it gave."""
     from holdfast.cli import tasklist  # noqa: PLC0415
 
-    as_json = as_json or _before(context, "as_json", as_json)
-    _finish(tasklist.shown(_before(context, "store", store), id, as_json=as_json))
+    as_json = json_before(context, as_json=as_json)
+    finish(tasklist.shown(before(context, "store", store), id, as_json=as_json))
 
 
 @app.command()
@@ -88,23 +72,4 @@ def cancel(
     """
     from holdfast.cli import tasklist  # noqa: PLC0415
 
-    _finish(tasklist.cancelled(_before(context, "store", store), id, reason))
-
-
-def _before(context: typer.Context, name: str, own: _T) -> _T:
-    """What an option is where it was not given here: what was said before the id, or before the word 'cancel', counts.
-
-    The environment and the profile have been asked there already.
-    """
-    source = context.get_parameter_source(name)
-    if context.parent is None or (source is not None and source.name == "COMMANDLINE"):
-        return own
-    return cast("_T", context.parent.params[name])
-
-
-def _finish(work: Coroutine[None, None, int]) -> None:
-    import asyncio  # noqa: PLC0415
-
-    with explained():
-        code = asyncio.run(work)
-    raise typer.Exit(code)
+    finish(tasklist.cancelled(before(context, "store", store), id, reason))

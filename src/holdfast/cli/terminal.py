@@ -32,6 +32,8 @@ _STATUSES: Final[dict[str, Style]] = {
     "error": "red",
     "divergence": "red",
     "quarantined": "red",
+    "problem": "red",
+    "dead": "red",
 }
 
 

@@ -3,40 +3,29 @@
 from __future__ import annotations
 
 from pathlib import Path  # noqa: TC003  typer looks at the annotation at run time
-from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar, cast
+from typing import TYPE_CHECKING, Annotated, Final
 
 import msgspec
 import typer
-from typer.core import TyperGroup
 
-from holdfast.cli.failures import CallInvalid, explained
+from holdfast.cli.failures import CallInvalid
+from holdfast.cli.finishing import finish
+from holdfast.cli.groups import SHOW, Named, before, json_before
 from holdfast.cli.options import DEFAULT_STORE, DryRunOption, JsonOption, OlderThanOption, StoreOption
 from holdfast.cli.spans import span
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
     from datetime import timedelta
 
     from holdfast.cli.terminal import Terminal
     from holdfast.runtime.triggers import TriggerStatus
     from holdfast.triggers.books import Told
 
-_SHOW: Final = "show"
 _HEADINGS: Final = ["NAME", "STATE", "SOURCE", "TARGET", "LAST", "NEXT", "WAITING", "RUNNING"]
-_T = TypeVar("_T")
-
-
-class _Triggers(TyperGroup):
-    """Takes a name where a command may stand: `holdfast triggers NAME` shows it."""
-
-    def resolve_command(self, ctx: Any, args: list[str]) -> Any:  # noqa: ANN401  typer does not name the types
-        if args and args[0] not in self.commands:
-            args = [_SHOW, *args]
-        return super().resolve_command(ctx, args)
 
 
 app = typer.Typer(
-    cls=_Triggers,
+    cls=Named,
     invoke_without_command=True,
     rich_markup_mode=None,
     subcommand_metavar="[NAME | fire NAME | enable NAME | disable NAME | remove NAME | prune [NAME]]",
@@ -53,15 +42,15 @@ def triggers(context: typer.Context, *, as_json: JsonOption = False, store: Stor
     They are driven by the processes that declare them with runtime.every. What is said here counts for all of them.
     """
     if context.invoked_subcommand is None:
-        _finish(_list(store, as_json=as_json))
+        finish(_list(store, as_json=as_json))
 
 
-@app.command(_SHOW, hidden=True)
+@app.command(SHOW, hidden=True)
 def show(
     context: typer.Context, name: NameArgument, *, as_json: JsonOption = False, store: StoreOption = DEFAULT_STORE
 ) -> None:
     """Show a trigger: how it stands, and what became of its last occurrences."""
-    _finish(_show(_before(context, "store", store), name, as_json=as_json or _before(context, "as_json", as_json)))
+    finish(_show(before(context, "store", store), name, as_json=json_before(context, as_json=as_json)))
 
 
 @app.command()
@@ -80,8 +69,8 @@ def fire(  # noqa: PLR0913
     store: StoreOption = DEFAULT_STORE,
 ) -> None:
     """Let a trigger go off now. When this returns it will be started, as soon as a process that declares it runs."""
-    as_json = as_json or _before(context, "as_json", as_json)
-    _finish(_fire(_before(context, "store", store), name, payload, key, as_json=as_json))
+    as_json = json_before(context, as_json=as_json)
+    finish(_fire(before(context, "store", store), name, payload, key, as_json=as_json))
 
 
 @app.command()
@@ -94,8 +83,8 @@ def enable(
     store: StoreOption = DEFAULT_STORE,
 ) -> None:
     """Let a trigger go on. Times that passed while it was off are not made up for."""
-    as_json = as_json or _before(context, "as_json", as_json)
-    _finish(_switch(_before(context, "store", store), name, by, enabled=True, as_json=as_json))
+    as_json = json_before(context, as_json=as_json)
+    finish(_switch(before(context, "store", store), name, by, enabled=True, as_json=as_json))
 
 
 @app.command()
@@ -108,8 +97,8 @@ def disable(
     store: StoreOption = DEFAULT_STORE,
 ) -> None:
     """Let a trigger take nothing new in. What it has reserved is started all the same."""
-    as_json = as_json or _before(context, "as_json", as_json)
-    _finish(_switch(_before(context, "store", store), name, by, enabled=False, as_json=as_json))
+    as_json = json_before(context, as_json=as_json)
+    finish(_switch(before(context, "store", store), name, by, enabled=False, as_json=as_json))
 
 
 @app.command()
@@ -125,8 +114,8 @@ def remove(
 
     A process whose code still declares it brings it back when it starts, as its next revision.
     """
-    as_json = as_json or _before(context, "as_json", as_json)
-    _finish(_remove(_before(context, "store", store), name, by, as_json=as_json))
+    as_json = json_before(context, as_json=as_json)
+    finish(_remove(before(context, "store", store), name, by, as_json=as_json))
 
 
 @app.command()
@@ -140,40 +129,19 @@ def prune(  # noqa: PLR0913
     store: StoreOption = DEFAULT_STORE,
 ) -> None:
     """Forget what triggers recorded so long ago. How they stand stays, and every key: nothing starts a second time."""
-    as_json = as_json or _before(context, "as_json", as_json)
-    before = span("--older-than", older_than)
-    _finish(_prune(_before(context, "store", store), name, before, dry_run=dry_run, as_json=as_json))
-
-
-def _before(context: typer.Context, name: str, own: _T) -> _T:
-    """What an option is where it was not given here: what was said before the name or the command counts."""
-    source = context.get_parameter_source(name)
-    if context.parent is None or (source is not None and source.name == "COMMANDLINE"):
-        return own
-    return cast("_T", context.parent.params[name])
-
-
-def _finish(work: Coroutine[None, None, None]) -> None:
-    import asyncio  # noqa: PLC0415
-
-    with explained():
-        asyncio.run(work)
+    as_json = json_before(context, as_json=as_json)
+    age = span("--older-than", older_than)
+    finish(_prune(before(context, "store", store), name, age, dry_run=dry_run, as_json=as_json))
 
 
 async def _list(path: Path, *, as_json: bool) -> None:
     from holdfast.cli.sessions import looking  # noqa: PLC0415
-    from holdfast.cli.terminal import stdout  # noqa: PLC0415
+    from holdfast.cli.tables import tell  # noqa: PLC0415
 
     async with looking(path) as runtime:
         found = await runtime.triggers.list()
         now = runtime.store.clock.read().wall
-    out = stdout()
-    if as_json:
-        out.line(msgspec.json.encode(found).decode())
-    elif found:
-        out.write("".join(f"{line}\n" for line in _rows(out, found, now)))
-    else:
-        out.line("no triggers")
+    tell(found, lambda out: _rows(out, found, now), nothing="no triggers", as_json=as_json)
 
 
 async def _show(path: Path, name: str, *, as_json: bool) -> None:
@@ -248,12 +216,11 @@ async def _prune(path: Path, name: str | None, older_than: timedelta, *, dry_run
 
 
 def _rows(out: Terminal, found: list[TriggerStatus], now: int) -> list[str]:
-    from holdfast.cli.terminal import one_line, table  # noqa: PLC0415
+    from holdfast.cli.tables import status_table  # noqa: PLC0415
+    from holdfast.cli.terminal import one_line  # noqa: PLC0415
 
-    rows = [_HEADINGS]
-    painted = [[out.paint(word, "bold") for word in _HEADINGS]]
-    for line in found:
-        row = [
+    rows = [
+        [
             one_line(line.name, 32),
             "problem" if line.problem else "enabled" if line.enabled else "disabled",
             one_line(line.source, 40),
@@ -263,10 +230,10 @@ def _rows(out: Terminal, found: list[TriggerStatus], now: int) -> list[str]:
             str(line.reserved),
             str(line.running),
         ]
-        rows.append(row)
-        painted.append(row)
+        for line in found
+    ]
     problems = [f"{line.name}: {one_line(line.problem, 200)}" for line in found if line.problem]
-    return [*table(rows, painted), *problems]
+    return [*status_table(out, _HEADINGS, rows, column=1), *problems]
 
 
 def _last(told: Told | None, now: int) -> str:

@@ -12,6 +12,7 @@ from urllib.request import getproxies, proxy_bypass
 import aiohttp
 
 from holdfast.models.exchange import Body, Exchange, Watch
+from holdfast.models.sending import REQUEST
 
 if TYPE_CHECKING:
     import asyncio
@@ -42,6 +43,7 @@ class Lane:
             connector=aiohttp.TCPConnector(limit=0),  # how many at once is for the limits of the endpoint to say
             cookie_jar=aiohttp.DummyCookieJar(),
             timeout=aiohttp.ClientTimeout(total=None),
+            request_class=REQUEST,
         )
         self._proxies: dict[str, _Proxy] = {}
         self._watch = Watch(loop)

@@ -140,8 +140,6 @@ class HttpModel:
                     if batch:
                         yield batch
                 ask.settle()
-                if ask.whole is not None:
-                    yield call.seen(_events_of_reply(ask.whole, self.name), ask)
             except ModelError as error:
                 ask.failure = error
             except (asyncio.CancelledError, GeneratorExit):
@@ -156,10 +154,13 @@ class HttpModel:
                 yield call.reset(ask.failure, wait)
                 await self._sleep(wait)
                 continue
+            whole = [] if ask.whole is None else call.seen(_events_of_reply(ask.whole, self.name), ask)
             reply = call.answered(ask, self.name, self._clock())
             if not ask.paused:
-                yield [StreamEnd(reply)]
+                yield [*whole, StreamEnd(reply)]
                 return
+            if whole:
+                yield whole
             wire = self._continued(request, call)
 
     async def _ask(self, wire: WireRequest, call: _Call, ask: _Try) -> None:

@@ -9,14 +9,14 @@ from __future__ import annotations
 import asyncio
 import threading
 from functools import cache
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
 from holdfast.models.retry import check_seconds
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Mapping
+    from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Mapping
 
     from holdfast.models.lane import Lane
 
@@ -71,7 +71,7 @@ class Response(Protocol):
 class Transport(Protocol):
     """Sends requests."""
 
-    async def open(self, url: str, headers: Mapping[str, str], body: bytes, timeouts: Timeouts) -> Response:
+    def open(self, url: str, headers: Mapping[str, str], body: bytes, timeouts: Timeouts) -> Awaitable[Response]:
         """POST `body`. Raises a `ModelError` of the kind ``network`` or ``timeout`` when no answer begins."""
         ...
 
@@ -90,9 +90,7 @@ class AiohttpTransport:
         self._lanes: dict[asyncio.AbstractEventLoop, Lane] = {}
         self._lock = threading.Lock()
 
-    def open(
-        self, url: str, headers: Mapping[str, str], body: bytes, timeouts: Timeouts
-    ) -> Coroutine[Any, Any, Response]:
+    def open(self, url: str, headers: Mapping[str, str], body: bytes, timeouts: Timeouts) -> Awaitable[Response]:
         """POST `body`; the answer begins, or a `ModelError` says why it does not."""
         lane = self._lanes.get(asyncio.get_running_loop())
         return self._opened(url, headers, body, timeouts) if lane is None else lane.post(url, headers, body, timeouts)

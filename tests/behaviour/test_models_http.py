@@ -771,6 +771,52 @@ async def test_the_whole_call_has_a_deadline_of_its_own() -> None:
     assert (caught.value.kind, len(server.exchanges)) == ("timeout", 1)
 
 
+async def test_each_of_many_calls_at_once_has_its_own_time() -> None:
+    slow = {"retry": Retry(attempts=1), "timeouts": Timeouts(first_byte=30)}
+    asked = asyncio.Event()
+
+    async def slowly(exchange: Exchange) -> None:
+        asked.set()
+        await silent(exchange)
+
+    async with serving(slowly, silent) as server:
+        long = asyncio.create_task(tiny(server, **slow).respond(REQUEST))
+        await asked.wait()
+        quick = tiny(server, retry=Retry(attempts=1), timeouts=Timeouts(first_byte=0.1))
+        with pytest.raises(ModelError, match="did not begin to answer"):
+            await quick.respond(REQUEST)
+        assert not long.done()
+        long.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await long
+
+
+async def test_a_request_that_nobody_takes_is_left() -> None:
+    request = ModelRequest(messages=(UserMessage("u1", (Text("x" * 20_000_000),)),))
+    with socket.create_server(("127.0.0.1", 0)) as listener:  # accepts, and never reads
+        timeouts = Timeouts(connect=0.1, first_byte=0.1)
+        model = tiny(f"http://127.0.0.1:{listener.getsockname()[1]}", retry=Retry(attempts=1), timeouts=timeouts)
+        with pytest.raises(ModelError) as caught:
+            await model.respond(request)
+    assert caught.value.kind == "timeout"
+
+
+async def test_a_small_request_over_an_open_connection_starts_no_task() -> None:
+    made: list[object] = []
+
+    def counting(loop: asyncio.AbstractEventLoop, coro: Any, **more: Any) -> asyncio.Task[Any]:
+        made.append(coro)
+        return asyncio.Task(coro, loop=loop, **more)
+
+    async with serving(good) as server:
+        model = tiny(server)
+        await model.respond(REQUEST)
+        asyncio.get_running_loop().set_task_factory(counting)
+        await model.respond(REQUEST)
+    asyncio.get_running_loop().set_task_factory(None)
+    assert made == []
+
+
 async def test_a_pause_that_would_pass_the_deadline_is_not_begun() -> None:
     pauses = Pauses()
     async with serving(refusing(429, retry_after="30")) as server:

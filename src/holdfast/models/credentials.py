@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
+from functools import partial
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from holdfast.errors import InvalidArgument, ModelError
@@ -76,9 +77,16 @@ class Credentials:
         return {self._endpoint.auth: key}
 
 
+def _in_environment(names: tuple[str, ...]) -> str | None:
+    for name in names:
+        if found := os.environ.get(name, "").strip():
+            return found
+    return None
+
+
 def _source(endpoint: Endpoint, given: object) -> Callable[[], object]:
     if given is None:
-        return lambda: next((found for name in endpoint.keys if (found := os.environ.get(name, "").strip())), None)
+        return partial(_in_environment, endpoint.keys)
     if isinstance(given, str):
         return lambda: given
     if callable(given):

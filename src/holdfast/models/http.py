@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -44,6 +45,7 @@ from holdfast.models.retry import Retry, attempt, blame, pause
 from holdfast.models.transport import Timeouts, shared
 from holdfast.models.waiting import asked_in_headers, should_retry
 from holdfast.models.wire import bounded
+from holdfast.perloop import PerLoop
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
@@ -95,7 +97,7 @@ class HttpModel:
         self.timeouts = timeouts
         self.transport: Transport = shared() if transport is None else transport
         self._credentials = Credentials(endpoint, api_key)
-        self._limits = limits
+        self._gates = PerLoop(partial(_gate, endpoint, limits))
         self._clock = clock
         self._sleep = sleep
         self._chance = chance
@@ -140,8 +142,6 @@ class HttpModel:
                     if batch:
                         yield batch
                 ask.settle()
-                if ask.whole is not None:
-                    yield call.seen(_events_of_reply(ask.whole, self.name), ask)
             except ModelError as error:
                 ask.failure = error
             except (asyncio.CancelledError, GeneratorExit):
@@ -156,17 +156,20 @@ class HttpModel:
                 yield call.reset(ask.failure, wait)
                 await self._sleep(wait)
                 continue
+            whole = [] if ask.whole is None else call.seen(_events_of_reply(ask.whole, self.name), ask)
             reply = call.answered(ask, self.name, self._clock())
             if not ask.paused:
-                yield [StreamEnd(reply)]
+                yield [*whole, StreamEnd(reply)]
                 return
+            if whole:
+                yield whole
             wire = self._continued(request, call)
 
     async def _ask(self, wire: WireRequest, call: _Call, ask: _Try) -> None:
         """Send the request; then `ask` has the answer, or the stream in which it comes."""
-        timeouts = self._timeouts_left(call)
+        timeouts = self.timeouts if self.timeouts.total is None else self._timeouts_left(call, self.timeouts.total)
         ask.key = self._credentials.unasked() if not self._credentials.asked else await self._keyed(timeouts)
-        place = self._limits if isinstance(self._limits, Gate) else gate(self.endpoint, self._limits)
+        place = self._gates.here()
         if not place.enter_now():
             await _entered(place, timeouts.total)
         ask.place = place
@@ -237,10 +240,8 @@ class HttpModel:
         asked = msgspec.structs.replace(request, messages=(*request.messages, said), wire=None)
         return self.dialect.encode(self.endpoint, self.model, asked)
 
-    def _timeouts_left(self, call: _Call) -> Timeouts:
-        if self.timeouts.total is None:
-            return self.timeouts
-        left = call.begun + self.timeouts.total - self._clock()
+    def _timeouts_left(self, call: _Call, total: float) -> Timeouts:
+        left = call.begun + total - self._clock()
         if left <= 0:
             raise ModelError(f"the call of {self.name} took longer than it may take", kind="timeout")
         return msgspec.structs.replace(self.timeouts, total=left)
@@ -262,21 +263,20 @@ class HttpModel:
 class _Try:
     """One try while it runs."""
 
-    __slots__ = ("begun", "failure", "key", "paused", "place", "reading", "reply", "response", "usage", "whole")
+    key = ""
+    place: Gate | None = None
+    response: Response | None = None
+    reading: Reading | None = None
+    """The answer, where it comes as a stream."""
+    whole: ModelReply | None = None
+    """The answer, where it came at once."""
+    usage: Usage | None = None
+    reply: ModelReply | None = None
+    paused = False
+    failure: ModelError | None = None
 
     def __init__(self, begun: float) -> None:
         self.begun = begun
-        self.key = ""
-        self.place: Gate | None = None
-        self.response: Response | None = None
-        self.reading: Reading | None = None
-        """The answer, where it comes as a stream."""
-        self.whole: ModelReply | None = None
-        """The answer, where it came at once."""
-        self.usage: Usage | None = None
-        self.reply: ModelReply | None = None
-        self.paused = False
-        self.failure: ModelError | None = None
 
     def settle(self) -> None:
         """The stream is at its end: there is a reply, or an error says why there is none."""
@@ -311,43 +311,43 @@ class _Try:
 class _Call:
     """One question, over all its tries."""
 
-    __slots__ = ("attempts", "begun", "failing_since", "failures", "kept", "ledger", "pauses", "shown", "usage")
+    failures = 0
+    """In a row."""
+    failing_since: float | None = None
+    pauses = 0
+    kept: tuple[Part, ...] = ()
+    """What the provider said before it paused."""
+    usage = _NO_USAGE
+    shown = False
+    """Whether an observer has seen anything of the reply."""
 
     def __init__(self, begun: float, ledger: list[Attempt] | None) -> None:
         self.begun = begun
         self.attempts: list[Attempt] = []
         self.ledger = ledger
         """Where whoever asked reads of the tries also if there is no reply."""
-        self.failures = 0
-        """In a row."""
-        self.failing_since: float | None = None
-        self.pauses = 0
-        self.kept: tuple[Part, ...] = ()
-        """What the provider said before it paused."""
-        self.usage = _NO_USAGE
-        self.shown = False
-        """Whether an observer has seen anything of the reply."""
 
     def seen(self, events: list[StreamEvent], ask: _Try) -> list[StreamEvent]:
         """Events of the fold as observers see them; what they tell is noted."""
-        again = bool(self.kept)
-        if self.shown and not again:
-            for event in events:
-                if type(event) is StreamUsage:
-                    ask.usage = event.usage
-            return events
+        if self.kept:
+            return self._seen_again(events, ask)
+        for event in events:
+            if type(event) is StreamUsage:
+                ask.usage = event.usage
+            if type(event) is not StreamStart:  # nobody has seen anything of the reply before
+                self.shown = True
+        return events
+
+    def _seen_again(self, events: list[StreamEvent], ask: _Try) -> list[StreamEvent]:
+        """The same after a pause: the reply goes on, and what was used before it counts, too."""
         shown: list[StreamEvent] = []
         for event in events:
             if type(event) is StreamUsage:
                 ask.usage = event.usage
-                shown.append(StreamUsage(self.usage + event.usage) if again else event)
-            elif type(event) is StreamStart:
-                if not again:
-                    shown.append(event)
-                continue  # nobody has seen anything of the reply yet
-            else:
+                shown.append(StreamUsage(self.usage + event.usage))
+            elif type(event) is not StreamStart:
                 shown.append(event)
-            self.shown = True
+        self.shown = self.shown or bool(shown)
         return shown
 
     def note(self, line: Attempt) -> None:
@@ -410,6 +410,10 @@ class _Call:
         )
 
 
+def _gate(endpoint: Endpoint, limits: CallLimits | Gate) -> Gate:
+    return limits if isinstance(limits, Gate) else gate(endpoint, limits)
+
+
 async def _entered(place: Gate, total: float | None) -> None:
     if total is None:
         await place.enter()
@@ -430,16 +434,14 @@ def _events_of(parts: Iterable[Part], *, grows: bool = True) -> list[StreamEvent
     """Parts as they would have come. Arguments that did not grow come with the end of their call."""
     events: list[StreamEvent] = []
     for part in parts:
-        match part:
-            case Text() | Refusal() if part.text:
-                events.append(TextChunk(part.text))
-            case Reasoning() if part.text:
-                events.append(ReasoningChunk(part.text))
-            case ToolCall() if not grows:
-                events += [CallStart(part.id, part.name), CallEnd(part)]
-            case ToolCall():
+        if type(part) is ToolCall:
+            events.append(CallStart(part.id, part.name))
+            if grows:
                 sent = encode(part.arguments).decode() if part.arguments is not None else part.malformed or ""
-                events += [CallStart(part.id, part.name), CallChunk(part.id, sent), CallEnd(part)]
-            case _:
-                pass
+                events.append(CallChunk(part.id, sent))
+            events.append(CallEnd(part))
+        elif (type(part) is Text or type(part) is Refusal) and part.text:
+            events.append(TextChunk(part.text))
+        elif type(part) is Reasoning and part.text:
+            events.append(ReasoningChunk(part.text))
     return events

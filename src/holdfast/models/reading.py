@@ -50,9 +50,9 @@ def worded(value: Any) -> str:  # noqa: ANN401  whatever came
 
 def counted(value: Any) -> int:  # noqa: ANN401  whatever came
     """The count that came: a whole number from 0 to `MOST`; 0 for anything that is no number."""
-    if value is None:
-        return 0
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    if type(value) is int:  # as nearly always
+        return min(max(value, 0), MOST)
+    if value is None or isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         return 0
     return min(max(int(value), 0), MOST)
 
@@ -165,8 +165,8 @@ class Halves:
 
     __slots__ = ("_growing", "_waiting", "broken")
 
-    def __init__(self, *growing: str) -> None:
-        self._growing = frozenset(growing)
+    def __init__(self, growing: frozenset[str]) -> None:
+        self._growing = growing
         """The fields whose text goes on in later frames. In all others half a character is U+FFFD at once."""
         self.broken = False
         """Whether a frame had half a character. Before that a reader in a hurry need not call `join`."""

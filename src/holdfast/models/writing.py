@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar, cast
 
 import msgspec
 
@@ -16,26 +16,29 @@ if TYPE_CHECKING:
 
     from holdfast.messages import ToolResult
 
+T = TypeVar("T")
 
-class Once:
-    """The bytes of a value that is the same object in every request of an agent: made once, then looked up."""
+
+class Once(Generic[T]):
+    """What is made of values that are the same objects in every request of an agent: made once, then looked up."""
 
     __slots__ = ("_kept", "_make", "_room")
 
-    def __init__(self, make: Callable[[Any], bytes], room: int = 128) -> None:
+    def __init__(self, make: Callable[..., T], room: int = 128) -> None:
         self._make = make
         self._room = room
-        # The value is kept with its bytes, so no other value can get its identity.
-        self._kept: dict[int, tuple[Any, bytes]] = {}
+        # The values are kept with what is made of them, so no other values can get their identities.
+        self._kept: dict[tuple[int, ...], tuple[tuple[Any, ...], T]] = {}
 
-    def __call__(self, value: Any) -> bytes:  # noqa: ANN401  what `make` takes
-        """The bytes of `value`."""
-        found = self._kept.get(id(value))
+    def __call__(self, *values: Any) -> T:  # noqa: ANN401  what `make` takes
+        """What is made of `values`."""
+        key = tuple(map(id, values))
+        found = self._kept.get(key)
         if found is None:
-            found = (value, self._make(value))
+            found = (values, self._make(*values))
             if len(self._kept) >= self._room:
                 self._kept.clear()
-            self._kept[id(value)] = found
+            self._kept[key] = found
         return found[1]
 
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import aclosing
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import msgspec
 
@@ -69,18 +68,21 @@ _SILENT: Final = frozenset((StreamStart, CallEnd))
 """Events of a stream that nobody is shown."""
 
 
-class Unfinished(NamedTuple):
+class Unfinished:
     """A reply that is under way, and its words so far."""
 
-    key: str
-    ask: Ask
-    said: list[str]
-    used: list[Usage]
-    """What the provider has counted so far; the last one counts."""
-    tried: list[Attempt] | None
-    """The tries that are over."""
-    whole: list[ModelReply]
-    """The reply, when it is whole and paid for, and hooks have not let it pass yet: its words are not told."""
+    __slots__ = ("ask", "key", "said", "tried", "used", "whole")
+
+    def __init__(self, key: str, ask: Ask, tried: list[Attempt] | None) -> None:
+        self.key = key
+        self.ask = ask
+        self.said: list[str] = []
+        self.used: Usage | None = None
+        """What the provider has counted so far."""
+        self.tried = tried
+        """The tries that are over."""
+        self.whole: ModelReply | None = None
+        """The reply, when it is whole and paid for, and hooks have not let it pass yet: its words are not told."""
 
     @property
     def answer(self) -> str:
@@ -89,14 +91,13 @@ class Unfinished(NamedTuple):
 
     def reply(self, model: str) -> ModelReply | None:
         """The words so far as a reply; without any where hooks have not let it pass. None where nothing came."""
-        if self.whole:
-            reply, tried = self.whole[-1], tuple(self.tried or ())
+        reply, tried = self.whole, tuple(self.tried or ())
+        if reply is not None:
             attempts = max(tried, reply.attempts, key=len)  # those before room was made are among the former
             return msgspec.structs.replace(reply, parts=(), finish="cancelled", attempts=attempts)
         if not any(self.said):
             return None
-        usage = self.used[-1] if self.used else Usage()
-        return ModelReply((Text("".join(self.said)),), "cancelled", usage, model, attempts=tuple(self.tried or ()))
+        return ModelReply((Text("".join(self.said)),), "cancelled", self.used or Usage(), model, attempts=tried)
 
     def outcome(self, model: str, now: int) -> Done | Cancelled:
         """The words so far as the recorded reply, with every try; the tries alone where nothing was said."""
@@ -137,6 +138,7 @@ class Asking:
         self._consulting = consulting
         self._run = run
         self._agent = agent
+        self._prefix = agent.prefix.encode()
         self._performer = performer
         self._redactor = performer.redactor
         self._pieces: dict[Any, RedactedStream] = {}
@@ -167,20 +169,21 @@ class Asking:
 
     async def respond(self, effect: CallModel, key: str, judge: Judge) -> Replied | ModelFailed | UsedUp:
         """What the model says to the conversation. `judge` tells whether what making room took leaves enough for it."""
-        compacting = self._compacting
+        compacting, performer = self._compacting, self._performer
         self._before = ()
         thread = compacting.recorded(key, effect.thread)
-        known = self._performer.recorded(key)
+        known = performer.recorded(key)
         if known is None or known.outcome is None:
             await self._around.boundary()
             # Under a strict replay nothing is asked, a summary neither; and what hooks have settled needs no room.
-            if not self._performer.strict and (key not in self._performer.past.order or await self._open(key, thread)):
-                thread = await compacting.fitting(key, thread)
-            out = await self._judged(judge)
-            if out is not None:
+            if not performer.strict and (key not in performer.past.order or await self._open(key, thread)):
+                room = compacting.needed(thread)
+                if room is not None:
+                    thread = await compacting.fitting(key, thread, room)
+            if compacting.took and (out := await self._judged(judge)) is not None:
                 return out
         ask = self._question(thread)
-        decision = self._performer.decide(key, ask, Repeat.FREE)
+        decision = performer.decide(key, ask, Repeat.FREE)
         if isinstance(decision, Recorded):
             return self._seen(self._recorded(key, decision.outcome), effect.thread, thread)
         try:
@@ -191,8 +194,7 @@ class Asking:
             if shorter is None and overflow.error is not None:
                 response = await self._told(self._failed(key, ask, overflow.error, overflow.begun))
             else:
-                out = await self._judged(judge)
-                if out is not None:
+                if compacting.took and (out := await self._judged(judge)) is not None:
                     return out
                 thread = thread if shorter is None else shorter
                 self._before = overflow.tries
@@ -227,16 +229,12 @@ class Asking:
 
     async def _judged(self, judge: Judge) -> UsedUp | None:
         """How the turn ends if making room took the rest of a budget."""
-        usage, cost = self._compacting.usage, self._compacting.cost
-        if not usage.total and not cost and cost is not None:
-            return None
-        out = await judge(usage, cost)
+        out = await judge(self._compacting.usage, self._compacting.cost)
         return None if out is None else UsedUp(out, *self._compacting.handed_over())
 
     def _question(self, thread: Thread) -> Ask:
         """What is asked, in one digest."""
-        content = digest_of_bytes("request", self._agent.prefix.encode() + thread.chain)
-        return Ask("model_call", self._agent.name, content)
+        return Ask("model_call", self._agent.name, digest_of_bytes("request", self._prefix + thread.chain))
 
     def _seen(self, response: Replied | ModelFailed, whole: Thread, seen: Thread) -> Replied | ModelFailed:
         """What came of it, with what the model saw, where that was less than all, and what making room took."""
@@ -251,43 +249,37 @@ class Asking:
     async def _asked(
         self, effect: CallModel, thread: Thread, key: str, ask: Ask, *, again: bool
     ) -> Replied | ModelFailed:
-        files = await self._attached(thread, anew=thread is not effect.thread)
-        request = self._agent.request(thread, effect.position, files)
-        if request.ledger is not None:
-            request.ledger.extend(self._before)
-        instructions = self._redactor.text(request.instructions)
-        if instructions is not request.instructions:
-            request = msgspec.structs.replace(request, instructions=instructions)
-        self._show(events.ContextBuilt, messages=len(request.messages))
-        self._show(events.ModelStarted, model=self._agent.model.name, step=effect.position + 1)
-        return await self._ask(request, key, ask, again=again)
-
-    async def _ask(self, request: ModelRequest, key: str, ask: Ask, *, again: bool) -> Replied | ModelFailed:
         """Ask, and record what came of it. With `again`, a request that does not fit is not recorded: it is retried."""
+        for digest in self._unread(thread, anew=thread is not effect.thread):
+            self._files[digest] = await self._performer.large(Blob(digest, 0))
+        request = self._request(effect, thread)
         begun = self._loop.time()
         crash_point("model.before_call")
         try:
-            answer = await self._replied(Unfinished(key, ask, [], [], request.ledger, []), request)
+            unfinished = Unfinished(key, ask, request.ledger)
+            if self._consulting.idle(key):
+                answer = self._priced(await self._stream(unfinished, request))
+            else:
+                answer = await self._consulted(unfinished, request)
             if self._before:
                 answer = msgspec.structs.replace(answer, attempts=(*self._before, *answer.attempts))
             said = encode(answer)
             body = self._redactor.bytes(said, numbers=False)
             # A model of somebody's own may have put anything into it.
             reply = answer if self._faithful and body is said else decode_reply(body)
-            _check_fits(reply, again=again)
         except ModelError as error:
             if again and error.kind == "context_overflow":
                 self._unfinished = None
                 raise _Overflow(error=error, begun=begun) from error
             failed = self._failed(key, ask, error, begun)
-        except _Overflow:
-            raise
         except BaseException as error:
             if passes(error):
                 raise
             broken = error if isinstance(error, Exception) else RuntimeError(f"{type(error).__name__}: {error}")
             failed = self._performer.failed(key, ask, broken, begun)
         else:
+            if again and reply.finish == "context_overflow":
+                raise _Overflow(reply)
             crash_point("model.after_reply")
             outcome = await self._performer.succeeded(key, ask, body, begun)
             if not isinstance(outcome, Failed):
@@ -296,11 +288,24 @@ class Asking:
             return await self._told(outcome, reply)  # it can't be kept
         return await self._told(failed)
 
+    def _request(self, effect: CallModel, thread: Thread) -> ModelRequest:
+        """What the model is asked, shown to whoever watches."""
+        agent, show = self._agent, self._around.show
+        request = agent.request(thread, effect.position, self._files)
+        if self._before and request.ledger is not None:
+            request.ledger.extend(self._before)
+        instructions = self._redactor.text(request.instructions)
+        if instructions is not request.instructions:
+            request = msgspec.structs.replace(request, instructions=instructions)
+        show(events.ContextBuilt, self._run, {"messages": len(request.messages)})
+        show(events.ModelStarted, self._run, {"model": agent.model.name, "step": effect.position + 1})
+        return request
+
     async def _told(self, failed: Failed, paid: ModelReply | None = None) -> ModelFailed:
         """Record that the model could not answer; also what was paid for an answer that must not be used."""
         found, self._unfinished = self._unfinished, None
-        if found is not None and found.whole:
-            paid = found.whole[-1]
+        if found is not None and found.whole is not None:
+            paid = found.whole
         if paid is not None:
             spend = spent_unused(paid.usage, paid.cost)
             self._recorder.submit([paid_for(paid, failed), failed], spend=spend)
@@ -312,10 +317,8 @@ class Asking:
             return ModelFailed(failed.error.kind, failed.error.message)
         return ModelFailed(failed.error.kind, failed.error.message, paid.usage, paid.cost)
 
-    async def _replied(self, unfinished: Unfinished, request: ModelRequest) -> ModelReply:
+    async def _consulted(self, unfinished: Unfinished, request: ModelRequest) -> ModelReply:
         """What the model says, or a hook in its place."""
-        if self._consulting.idle(unfinished.key) and not self._consulting.judges:
-            return self._priced(await self._stream(unfinished, request))
         asked = HookRequest(self._hooked.turn, request)
         given = await self._consulting.before(unfinished.key, asked, unfinished.ask.content)
         if given is not None:
@@ -323,7 +326,7 @@ class Asking:
         reply = self._priced(await self._stream(unfinished, request))
         if self._consulting.judges:
             unfinished.said.clear()
-            unfinished.whole.append(reply)
+            unfinished.whole = reply
             self._unfinished = unfinished  # until it is decided: it was paid for
             reply = await self._judged_by_hooks(asked, reply)
             self._unfinished = None
@@ -355,37 +358,39 @@ class Asking:
         cost = self._around.price(reply, asked)
         return reply if cost is None else msgspec.structs.replace(reply, cost=cost)
 
-    async def _attached(self, thread: Thread, *, anew: bool) -> dict[str, bytes]:
-        """The bytes of all attachments of the conversation; each is read once as long as it is in it.
+    def _unread(self, thread: Thread, *, anew: bool) -> list[str]:
+        """The attachments of the conversation whose bytes are not here; each is read once as long as it is in it.
 
         It is looked through `anew` where it is another one, since room was made in it.
         """
         before = self._files
         if anew:
             self._searched, self._files = 0, {}
-        for message in thread.tail(len(thread) - self._searched):
-            for digest in _attachments(message):
-                if digest not in self._files:
-                    known = before.get(digest)
-                    self._files[digest] = await self._performer.large(Blob(digest, 0)) if known is None else known
+        added = thread.tail(len(thread) - self._searched)
         self._searched = len(thread)
-        return self._files
+        found = [digest for message in added for digest in _attachments(message)]
+        self._files.update({digest: before[digest] for digest in found if digest in before})
+        return [digest for digest in found if digest not in self._files]
 
     async def _stream(self, unfinished: Unfinished, request: ModelRequest) -> ModelReply:
         model = self._agent.model
         self._unfinished = unfinished
-        async with aclosing(batches(model, request)) as stream:
+        stream = batches(model, request)
+        try:
             async for batch in stream:
                 for event in batch:
-                    if type(event) is StreamEnd:
+                    kind = type(event)
+                    if kind is StreamEnd:
                         self._show_held()
                         self._unfinished = None
-                        reply = event.reply
+                        reply = cast("StreamEnd", event).reply
                         return reply if reply.model else msgspec.structs.replace(reply, model=model.name)
-                    if type(event) is StreamUsage:
-                        unfinished.used.append(event.usage)
-                    elif type(event) not in _SILENT:
+                    if kind is StreamUsage:
+                        unfinished.used = cast("StreamUsage", event).usage
+                    elif kind not in _SILENT:
                         self._streamed(event, unfinished.said)
+        finally:
+            await stream.aclose()
         raise StreamCut(model.name)
 
     def _streamed(self, event: StreamEvent, said: list[str]) -> None:
@@ -437,11 +442,6 @@ class Asking:
 
     def _show(self, kind: type[events.LiveEvent], **fields: Any) -> None:  # noqa: ANN401
         self._around.show(kind, self._run, fields)
-
-
-def _check_fits(reply: ModelReply, *, again: bool) -> None:
-    if again and reply.finish == "context_overflow":
-        raise _Overflow(reply)
 
 
 def _attachments(message: Message) -> list[str]:

@@ -8,6 +8,7 @@ for a while.
 from __future__ import annotations
 
 import asyncio
+from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -113,6 +114,11 @@ class Compacting:
                 self._count(made)
         return thread
 
+    @property
+    def took(self) -> bool:
+        """Whether making room for the call under way took anything, or nobody knows what."""
+        return self.usage.total > 0 or self.cost != 0.0
+
     def handed_over(self) -> tuple[Usage, float | None]:
         """What making room took; it is counted by whoever asks."""
         taken = self.usage, self.cost
@@ -131,16 +137,17 @@ class Compacting:
 
     # ---- making room ----
 
-    async def fitting(self, key: str, thread: Thread) -> Thread:
-        """The context, made to fit where it would not."""
-        room = self._room()
+    def needed(self, thread: Thread) -> Room | None:
+        """The room that the context must be made to fit; None where it does, or where nobody knows the window."""
+        room = self._room
         if room is None:
-            return thread
-        gauge = self._gauge or Gauge(self._counter, room.fixed)
-        self._gauge = gauge.read(thread)
-        tokens = self._gauge.tokens
-        if not self._gauge.needs(room) or tokens < self._again:
-            return thread
+            return None
+        gauge = self._gauge = (self._gauge or Gauge(self._counter, room.fixed)).read(thread)
+        return room if gauge.needs(room) and gauge.tokens >= self._again else None
+
+    async def fitting(self, key: str, thread: Thread, room: Room) -> Thread:
+        """The context, made to fit as far as that can be."""
+        tokens = 0 if self._gauge is None else self._gauge.tokens
         made = await self._compacted(key, thread, room, "full")
         self._again = 0 if made is not None else _again(tokens, room)
         return made or thread
@@ -150,9 +157,10 @@ class Compacting:
 
         A reply that only says that it was `refused` is paid for with what making room takes.
         """
-        room = self._room() or self._guessed(thread)
+        room = self._room or self._guessed(thread)
         return await self._compacted(key, thread, room, "overflow", refused)
 
+    @cached_property
     def _room(self) -> Room | None:
         """The room of a request, where the window is known."""
         asked = self._agent.compaction

@@ -56,12 +56,15 @@ class Consulting:
         self._performer = performer
         self._hooked = hooked
         self._keep = keep
+        self._asks = hooked.has("before_model")
+        self.judges = hooked.has("after_model")
+        """Whether anybody has a say about replies."""
         self._known: dict[str, list[_Stands]] = {}
         """What was decided, by the effect that is under way."""
 
     def idle(self, key: str) -> bool:
-        """Whether nobody has a say about questions, and nothing is recorded below `key` that anybody may have said."""
-        return key not in self._performer.past.order and not self._hooked.has("before_model")
+        """Whether nobody has a say about questions and replies, and nothing that they said is recorded below `key`."""
+        return not self._asks and not self.judges and key not in self._performer.past.order
 
     def forget(self, key: str) -> None:
         """The effect has its outcome: what was decided about it is not needed any more."""
@@ -76,7 +79,7 @@ class Consulting:
         """What a hook says in place of the model; None: it is to be asked. A denial is a `ModelError`."""
         known = await self._recall(key)
         found = _find(known, asked.kind, content)
-        if found is None and self._hooked.has("before_model"):
+        if found is None and self._asks:
             said = await self._hooked.before_model(asked)
             found = await self._note(key, known, asked.kind, content, said)
         match None if found is None else found.decided:
@@ -103,7 +106,7 @@ class Consulting:
 
         A denial is a `ModelError`.
         """
-        if not self._hooked.has("after_model"):
+        if not self.judges:
             return reply
         shown = self._cleaned(reply)
         told = await self._hooked.after_model(asked, shown)
@@ -112,11 +115,6 @@ class Consulting:
             denied.attempts = reply.attempts
             raise denied
         return reply if told is shown else told
-
-    @property
-    def judges(self) -> bool:
-        """Whether anybody has a say about replies."""
-        return self._hooked.has("after_model")
 
     def _cleaned(self, reply: ModelReply) -> ModelReply:
         """A reply without secrets."""

@@ -47,7 +47,7 @@ _PAUSES: Final = frozenset(("pause_turn", "compaction"))
 _CUTS: Final = frozenset(_FINISHES)
 _BEGUN_BY: Final = {"text_delta": "text", "thinking_delta": "thinking"}
 """The kinds of blocks that need no announcement to be understood."""
-_GROWING: Final = ("text", "thinking", "partial_json", "content")
+_GROWING: Final = frozenset(("text", "thinking", "partial_json", "content"))
 """Fields whose text goes on in later frames."""
 
 
@@ -81,7 +81,7 @@ class AnthropicFold:
         self._name = f"{endpoint.provider}:{model}"
         self._route = endpoint.route(model)
         self._unsigned = "unsigned_thinking" in endpoint.flags
-        self._halves = Halves(*_GROWING)
+        self._halves = Halves(_GROWING)
         self._size = 0
         self._started = False
         self._early = False

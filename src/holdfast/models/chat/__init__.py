@@ -9,6 +9,7 @@ Reasoning goes back to the route that made it, in the field that the flags ask f
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 from holdfast.models.chat.encoding import allows_strict, fields_of, path_of
@@ -16,12 +17,13 @@ from holdfast.models.chat.errors import http_error
 from holdfast.models.chat.messages import Writer, in_place, opening
 from holdfast.models.chat.reading import ChatFold
 from holdfast.models.wire import WireRequest, encoded
+from holdfast.models.writing import Once
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from holdfast.errors import ModelError
-    from holdfast.messages import ModelRequest
+    from holdfast.messages import ModelRequest, OutputSpec, Settings, ToolSpec
     from holdfast.models.wire import Endpoint
 
 __all__ = ["DIALECT", "FLAGS", "Chat", "ChatFold", "allows_strict"]
@@ -73,16 +75,12 @@ class Chat:
         """The request for a stream."""
         flags = endpoint.flags
         writer = Writer(endpoint.route(model), flags, request.files)
-        key = f"chat {' '.join(sorted(flags))} {writer.route}"
-        messages = in_place(request.messages, encoded(request, key, writer.message), flags)
-        first = opening(request, flags)
+        messages = in_place(request.messages, encoded(request, _kept_as(flags, writer.route), writer.message), flags)
+        fields, first = _beginning(model, request.settings, request.tools, request.output, request.instructions, flags)
         if first is not None:
             messages.insert(0, first)
-        return WireRequest(
-            path_of(endpoint, model),
-            b"".join((fields_of(model, request, flags), b',"messages":[', b",".join(messages), b"]}")),
-            dropped=writer.dropped,
-        )
+        body = b"".join((fields, b',"messages":[', b",".join(messages), b"]}"))
+        return WireRequest(path_of(endpoint, model), body, dropped=writer.dropped)
 
     def fold(self, endpoint: Endpoint, model: str) -> ChatFold:
         """A new reader for one response."""
@@ -93,4 +91,23 @@ class Chat:
         return http_error(status, headers, body)
 
 
+@lru_cache(maxsize=1_024)
+def _kept_as(flags: frozenset[str], route: str) -> str:
+    """What encoded messages are kept under, with the conversation."""
+    return f"chat {' '.join(sorted(flags))} {route}"
+
+
+def _begun(  # noqa: PLR0913, PLR0917
+    model: str,
+    settings: Settings,
+    tools: tuple[ToolSpec, ...],
+    output: OutputSpec | None,
+    instructions: str,
+    flags: frozenset[str],
+) -> tuple[bytes, bytes | None]:
+    """What all requests of an agent begin with: their fields, and the first message, if there is one."""
+    return fields_of(model, settings, tools, output, flags), opening(instructions, output, flags)
+
+
+_beginning: Final = Once(_begun)
 DIALECT: Final = Chat()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, cast
 from urllib.parse import quote, urlencode
 
@@ -14,7 +15,7 @@ from holdfast.models.flags import NO_STREAM
 from holdfast.models.writing import PLAIN_WORDS, Once, Strictness, is_strict
 
 if TYPE_CHECKING:
-    from holdfast.messages import ModelRequest, OutputSpec, ToolSpec
+    from holdfast.messages import OutputSpec, Settings, ToolSpec
     from holdfast.models.wire import Endpoint
 
 _encode: Final = msgspec.json.Encoder().encode
@@ -28,9 +29,10 @@ def path_of(endpoint: Endpoint, model: str) -> str:
     return f"{path}?{urlencode(endpoint.query)}" if endpoint.query else path
 
 
-def fields_of(model: str, request: ModelRequest, flags: frozenset[str]) -> bytes:
+def fields_of(
+    model: str, settings: Settings, tools: tuple[ToolSpec, ...], output: OutputSpec | None, flags: frozenset[str]
+) -> bytes:
     """Everything but the messages, as the beginning of an object."""
-    settings = request.settings
     if settings.compact_at is not None:
         raise NotOffered("settings.compact_at", model, "this dialect has no field for it; leave it out")
     fields: dict[str, Any] = {"model": model, "stream": NO_STREAM not in flags}
@@ -48,13 +50,13 @@ def fields_of(model: str, request: ModelRequest, flags: frozenset[str]) -> bytes
     fields.update({name: value for name, value in given if value is not None})
     if settings.effort is not None:
         fields.update(_effort(settings.effort, flags))
-    if request.output is not None and "schema_in_words" not in flags and is_object(request.output):
-        fields["response_format"] = _response_format(request.output, flags)
+    if output is not None and "schema_in_words" not in flags and is_object(output):
+        fields["response_format"] = _response_format(output, flags)
     if settings.cache and "cache_control" in flags:
         fields["cache_control"] = {"type": "ephemeral"}
-    if request.tools:
-        tools = _strict_tools if "strict_tools" in flags else _loose_tools
-        fields["tools"] = msgspec.Raw(tools(request.tools))
+    if tools:
+        encoded = _strict_tools if "strict_tools" in flags else _loose_tools
+        fields["tools"] = msgspec.Raw(encoded(tools))
         if settings.tool_choice != "auto":
             fields["tool_choice"] = settings.tool_choice
         if settings.parallel_tool_calls is not None:
@@ -124,5 +126,5 @@ def _tool(tool: ToolSpec, *, strict: bool) -> dict[str, Any]:
     return {"type": "function", "function": function}
 
 
-_loose_tools: Final = Once(lambda tools: _tools(tools, strict=False))
-_strict_tools: Final = Once(lambda tools: _tools(tools, strict=True))
+_loose_tools: Final = Once(partial(_tools, strict=False))
+_strict_tools: Final = Once(partial(_tools, strict=True))

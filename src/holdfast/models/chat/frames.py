@@ -57,29 +57,6 @@ class Choice(msgspec.Struct, gc=False):
     error: Any = None
 
 
-class Answer(msgspec.Struct, gc=False):
-    """The one answer of a reply that came at once."""
-
-    message: Delta
-    index: int = 0
-    finish_reason: str | None = None
-    delta: Any = None
-    usage: Any = None
-    error: Any = None
-
-
-class Body(msgspec.Struct, gc=False):
-    """A reply that came at once."""
-
-    choices: list[Answer]
-    id: str | None = None
-    model: str | None = None
-    created: Any = None
-    usage: dict[str, Any] | None = None
-    x_groq: Any = None
-    error: Any = None
-
-
 class Chunk(msgspec.Struct, gc=False):
     """A frame."""
 
@@ -93,24 +70,6 @@ class Chunk(msgspec.Struct, gc=False):
 
 
 _decode: Final = msgspec.json.Decoder(Chunk).decode
-_decode_body: Final = msgspec.json.Decoder(Body).decode
-
-
-def usual_body(data: bytes) -> Chunk | None:
-    """A whole reply as if it were one frame, if it has nothing but what is usual."""
-    try:
-        body = _decode_body(data)
-    except UNREADABLE:
-        return None
-    if body.error or body.x_groq or len(body.choices) != 1:
-        return None
-    answer = body.choices[0]
-    said = Choice(answer.message, answer.index, answer.finish_reason, None, answer.usage, answer.error)
-    for number, piece in enumerate(answer.message.tool_calls or ()):
-        piece.index = number
-    if answer.delta is not None or not answer.finish_reason or not _is_usual(said):
-        return None
-    return Chunk([said], body.id, body.model, body.created, body.usage)
 
 
 def usual(data: bytes) -> Chunk | None:

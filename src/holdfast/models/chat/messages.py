@@ -15,12 +15,11 @@ from holdfast.messages import (
     AssistantMessage,
     Attachment,
     Reasoning,
+    Refusal,
     Text,
     ToolCall,
     ToolMessage,
     UserMessage,
-    refusal_of,
-    text_of,
 )
 from holdfast.models.reading import listed, made_id, mapping, worded
 from holdfast.models.wire import bounded
@@ -29,17 +28,17 @@ from holdfast.models.writing import base64_of, data_url, pieces_of
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from holdfast.messages import InputPart, Message, ModelRequest, OutputSpec, ToolResult
+    from holdfast.messages import InputPart, Message, OutputSpec, ToolResult
 
 _encode: Final = msgspec.json.Encoder().encode
 
-_OK: Final = b'{"role":"assistant","content":"OK"}'
+_OK: Final = {"role": "assistant", "content": "OK"}
+"""What goes between results and a user message, where that is wanted."""
+_ID_FLAGS: Final = frozenset(("call_ids_9", "call_ids_40"))
 
 
-def opening(request: ModelRequest, flags: frozenset[str]) -> bytes | None:
+def opening(said: str, output: OutputSpec | None, flags: frozenset[str]) -> bytes | None:
     """The instructions as the first message."""
-    said = request.instructions
-    output = request.output
     if output is not None and (flags & {"json_object", "schema_in_words"} or not is_object(output)):
         schema = _encode(output.schema).decode()
         words = f"Give the final answer as JSON and nothing else, in the shape of this JSON schema:\n{schema}"
@@ -67,7 +66,7 @@ def in_place(messages: tuple[Message, ...], pieces: list[bytes], flags: frozense
         if not piece:
             continue
         if before is ToolMessage and type(message) is UserMessage:
-            placed.append(_OK)
+            placed.append(_encode(_OK))
         placed.append(piece)
         before = type(message)
     return placed
@@ -95,12 +94,13 @@ def _alternating(messages: tuple[Message, ...], pieces: list[bytes]) -> list[byt
 class Writer:
     """Writes single messages for one route."""
 
-    __slots__ = ("dropped", "files", "flags", "route")
+    __slots__ = ("_keeps_ids", "dropped", "files", "flags", "route")
 
     def __init__(self, route: str, flags: frozenset[str], files: Mapping[str, bytes]) -> None:
         self.route = route
         self.flags = flags
         self.files = files
+        self._keeps_ids = not flags & _ID_FLAGS
         self.dropped = 0
         """Parts with replay data that another route made, in the messages that were written here."""
 
@@ -147,35 +147,52 @@ class Writer:
         return {"type": "file", "file": {"filename": name, "file_data": data_url(file.media_type, data)}}
 
     def _assistant(self, message: AssistantMessage) -> bytes:
+        text, refusal = "", ""
+        calls: list[dict[str, Any]] = []
+        thoughts: list[Reasoning] = []
         for part in message.parts:
-            if (type(part) is Reasoning or type(part) is ToolCall) and part.replay is not None:
-                self.dropped += part.route != self.route
+            if type(part) is ToolCall:
+                calls.append(self._call(part))
+            elif type(part) is Text:
+                text += part.text
+            elif type(part) is Refusal:
+                refusal += part.text
+            elif type(part) is Reasoning:
+                self.dropped += part.replay is not None and part.route != self.route
+                thoughts.append(part)
         said: dict[str, Any] = {"role": "assistant"}
-        text, refusal = text_of(message.parts), refusal_of(message.parts)
         if refusal and "refusal_field" in self.flags:
             said["refusal"] = refusal
         elif refusal:
             text = f"{text}\n{refusal}" if text else refusal
         if text:
             said["content"] = text
-        calls = [self._call(call) for call in message.calls]
         if calls:
             said["tool_calls"] = calls
         if len(said) == 1:
             return b""  # nothing that may be sent: an answer that was cut off while the model thought
-        for part in message.parts:
-            if type(part) is Reasoning and part.route == self.route and isinstance(part.replay, dict):
-                _think(said, part.text, cast("dict[str, Any]", part.replay))
+        self._think(said, thoughts)
+        return _encode(said)
+
+    def _think(self, said: dict[str, Any], thoughts: list[Reasoning]) -> None:
+        """Put reasoning into an assistant message, or what stands for it."""
+        for thought in thoughts:
+            if thought.route == self.route and isinstance(thought.replay, dict):
+                _add_thought(said, thought.text, cast("dict[str, Any]", thought.replay))
         if "reasoning_content" not in said:
             # Another route thought here, or nobody did; the field is missed nevertheless.
             if "empty_reasoning_content" in self.flags:
                 said["reasoning_content"] = ""
-            elif calls and "blank_reasoning_content" in self.flags:
+            elif "tool_calls" in said and "blank_reasoning_content" in self.flags:
                 said["reasoning_content"] = " "
-        return _encode(said)
 
     def _call(self, call: ToolCall) -> dict[str, Any]:
-        replay = mapping(call.replay) if call.replay is not None and call.route == self.route else {}
+        replay: dict[str, Any] = {}
+        if call.replay is not None:
+            if call.route == self.route:
+                replay = mapping(call.replay)
+            else:
+                self.dropped += 1
         if replay.get("custom") and call.arguments is not None:
             shape: dict[str, Any] = {"name": tool_name(call.name), "input": worded(call.arguments.get("input"))}
             return {"id": self._id(call.id), "type": "custom", "custom": shape}
@@ -188,39 +205,35 @@ class Writer:
         return sent
 
     def _results(self, message: ToolMessage) -> bytes:
-        pieces: list[bytes] = []
+        said: list[dict[str, Any]] = []
         shown: list[dict[str, Any]] = []
         for result in message.results:
-            content, files = self._content(result)
-            pieces.append(_encode({"role": "tool", "tool_call_id": self._id(result.call_id), "content": content}))
-            for file in files:
-                if _is_shown(file):
-                    shown += [_text_part(f"This is the file {_called(file)}:"), self._attachment(file)]
+            content = result.content if isinstance(result.content, str) else self._content(result, shown)
+            said.append({"role": "tool", "tool_call_id": self._id(result.call_id), "content": content})
         if shown:
             # A tool message takes text alone, so files that tools gave are shown right after the results.
             if "assistant_after_tools" in self.flags:
-                pieces.append(_OK)
-            pieces.append(_encode({"role": "user", "content": shown}))
-        return b",".join(pieces)
+                said.append(_OK)
+            said.append({"role": "user", "content": shown})
+        return _encode(said)[1:-1]
 
-    def _content(self, result: ToolResult) -> tuple[str, list[Attachment]]:
-        """What a call came to in words, and the files that it speaks of."""
-        content = result.content
-        if isinstance(content, str):
-            return content, []
+    def _content(self, result: ToolResult, shown: list[dict[str, Any]]) -> str:
+        """What a call came to in words; the files that it speaks of are `shown`."""
         pieces = pieces_of(result, self.files, _label)
         if not pieces:
-            return _encode(content).decode(), []
-        texts = [_result_text(piece.value) if piece.file is None else _label(piece.file) for piece in pieces]
-        files = [file for piece in pieces for file in ([piece.file] if piece.file else piece.inside)]
-        return "\n".join(texts), files
+            return _encode(result.content).decode()
+        for file in [file for piece in pieces for file in ([piece.file] if piece.file else piece.inside)]:
+            if _is_shown(file):
+                shown += [_text_part(f"This is the file {_called(file)}:"), self._attachment(file)]
+        return "\n".join(_result_text(piece.value) if piece.file is None else _label(piece.file) for piece in pieces)
 
     def _id(self, id: str) -> str:
-        if self.flags:
-            if "call_ids_9" in self.flags and not _NINE.fullmatch(id):
-                return _short(id)
-            if "call_ids_40" in self.flags and len(id) > 40:
-                return made_id(id)
+        if self._keeps_ids and id:
+            return id
+        if "call_ids_9" in self.flags and not _NINE.fullmatch(id):
+            return _short(id)
+        if "call_ids_40" in self.flags and len(id) > 40:
+            return made_id(id)
         return id or made_id(id)
 
 
@@ -278,7 +291,7 @@ def _short(id: str) -> str:
     return "".join(letters)
 
 
-def _think(said: dict[str, Any], text: str, replay: dict[str, Any]) -> None:
+def _add_thought(said: dict[str, Any], text: str, replay: dict[str, Any]) -> None:
     """Put reasoning into an assistant message, in the way in which its route wants it back."""
     field = replay.get("field")
     if "details" in replay:

@@ -5,36 +5,94 @@ Whatever has to be thought about is left to the fold, which puts replies togethe
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+import msgspec
 
 from holdfast.messages import ModelReply, Text, ToolCall, Usage
 from holdfast.models.chat.calls import MAX_CALLS
-from holdfast.models.reading import arguments_in
+from holdfast.models.reading import UNREADABLE, arguments_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from holdfast.messages import Part
-    from holdfast.models.chat.frames import Chunk, Fragment
 
 _NAME: Final = 1_000
 """Longest name of a model or a reply that is kept."""
 _NOTHING: Final = Usage()
 
 
-def plain_reply(body: Chunk, model: str, usage_of: Callable[[dict[str, Any]], Usage]) -> ModelReply | None:
+class _Function(msgspec.Struct, gc=False):
+    name: str
+    arguments: str | None = None
+
+
+class _Call(msgspec.Struct, gc=False):
+    id: str
+    function: _Function
+    custom: None = None
+    extra_content: None = None
+
+
+class _Said(msgspec.Struct, gc=False):
+    """Words and calls. Where there is anything in the other fields, it is not plain."""
+
+    content: str | None = None
+    tool_calls: list[_Call] | None = None
+    reasoning_content: Any = None
+    reasoning: Any = None
+    reasoning_details: Any = None
+    refusal: Any = None
+    function_call: None = None
+    reasoning_text: Any = None
+    thinking: Any = None
+    audio: Any = None
+    images: Any = None
+
+
+class _Choice(msgspec.Struct, gc=False):
+    message: _Said
+    finish_reason: Literal["stop", "tool_calls"]
+    index: Literal[0] = 0
+    delta: None = None
+    usage: Any = None
+    error: Any = None
+
+
+class _Body(msgspec.Struct, gc=False):
+    choices: tuple[_Choice]
+    id: str | None = None
+    model: str | None = None
+    usage: dict[str, Any] | None = None
+    x_groq: Any = None
+    error: Any = None
+
+
+_decode: Final = msgspec.json.Decoder(_Body).decode
+
+
+def plain_reply(data: bytes, model: str, usage_of: Callable[[dict[str, Any]], Usage]) -> ModelReply | None:
     """The reply, or None where it is not plain. `model` is who was asked."""
-    choice = body.choices[0]
-    said, reason = choice.delta, choice.finish_reason
-    if reason not in {"stop", "tool_calls"} or said.reasoning or said.reasoning_content:
+    try:
+        body = _decode(data)
+    except UNREADABLE:
         return None
-    calls = _calls(said.tool_calls or [])
-    if calls is None:
+    (choice,) = body.choices
+    said = choice.message
+    if body.error or body.x_groq or choice.usage or choice.error or _is_more(said):
         return None
-    parts: list[Part] = [Text(said.content), *calls] if said.content else [*calls]
+    parts: list[Part] = [Text(said.content)] if said.content else []
+    ids: set[str] = set()
+    for call in said.tool_calls or ():
+        name = call.function.name
+        if not call.id or not name or call.id in ids or len(ids) == MAX_CALLS:
+            return None
+        ids.add(call.id)
+        parts.append(ToolCall(call.id, name, *arguments_in(call.function.arguments or "")))
     return ModelReply(
         tuple(parts),
-        "tool_calls" if calls else "stop",
+        "tool_calls" if ids else "stop",
         usage_of(body.usage) if body.usage else _NOTHING,
         (body.model or "")[:_NAME] or model,
         raw_usage=body.usage or None,
@@ -42,12 +100,8 @@ def plain_reply(body: Chunk, model: str, usage_of: Callable[[dict[str, Any]], Us
     )
 
 
-def _calls(pieces: list[Fragment]) -> list[ToolCall] | None:
-    """The calls, if each has a name and an id of its own."""
-    calls: list[ToolCall] = []
-    for piece in pieces:
-        function = piece.function
-        if not piece.id or function is None or not function.name:
-            return None
-        calls.append(ToolCall(piece.id, function.name, *arguments_in(function.arguments or "")))
-    return None if len(calls) > MAX_CALLS or len({call.id for call in calls}) != len(calls) else calls
+def _is_more(said: _Said) -> bool:
+    """Whether there is something besides words and calls."""
+    if said.reasoning_content or said.reasoning or said.reasoning_details or said.reasoning_text or said.thinking:
+        return True
+    return bool(said.refusal or said.audio or said.images)

@@ -24,7 +24,7 @@ from holdfast.messages import (
 from holdfast.models.chat.calls import OpenCalls
 from holdfast.models.chat.details import Details, size_of, summary_of, thought_in, words_of
 from holdfast.models.chat.errors import in_stream, is_complaint
-from holdfast.models.chat.frames import usual, usual_body
+from holdfast.models.chat.frames import usual
 from holdfast.models.chat.plain import plain_reply
 from holdfast.models.reading import Halves, counted, listed, mapping, read, worded
 
@@ -39,8 +39,8 @@ if TYPE_CHECKING:
 MAX_REPLY: Final = 32 * 1024 * 1024
 """Longest reply that is taken, in characters of everything that is kept of it."""
 
-_GROWS: Final = (
-    *("content", "text", "refusal", "reasoning", "reasoning_content", "thinking", "summary", "arguments", "input"),
+_GROWS: Final = frozenset(
+    ("content", "text", "refusal", "reasoning", "reasoning_content", "thinking", "summary", "arguments", "input")
 )
 """The fields whose text goes on in the next chunk."""
 _encode: Final = msgspec.json.Encoder().encode
@@ -72,7 +72,7 @@ class ChatFold:
         self._refusal: list[str] = []
         self._details = Details()
         self._calls = OpenCalls()
-        self._halves = Halves(*_GROWS)
+        self._halves = Halves(_GROWS)
         self._usage = Usage()
         self._raw_usage: dict[str, Any] | None = None
         self._held = 0
@@ -111,13 +111,9 @@ class ChatFold:
 
         Words need no reason why they end. Calls do: without one, nobody says that their arguments are all there.
         """
-        known = usual_body(body)
-        if known is not None:
-            plain = plain_reply(known, self._model, _usage)
-            if plain is not None:
-                return plain
-            self._usual(known)
-            return self.finish()
+        plain = plain_reply(body, self._model, _usage)
+        if plain is not None:
+            return plain
         said = read(body)
         if isinstance(said, list) and len(cast("list[Any]", said)) == 1:
             said = cast("list[Any]", said)[0]
@@ -447,21 +443,18 @@ def _finished(reason: str, *, calls: bool, refused: bool) -> FinishReason:
 
 def _usage(usage: dict[str, Any]) -> Usage:
     """The counters of all who speak this dialect, as ours."""
-    asked, answered = mapping(usage.get("prompt_tokens_details")), mapping(usage.get("completion_tokens_details"))
     prompt, output = counted(usage.get("prompt_tokens")), counted(usage.get("completion_tokens"))
-    read = _first(asked.get("cached_tokens"), usage.get("prompt_cache_hit_tokens"), usage.get("cached_tokens"))
-    write = _first(asked.get("cache_write_tokens"), asked.get("cache_creation_tokens"))
-    reasoning = _first(answered.get("reasoning_tokens"), usage.get("reasoning_tokens"))
+    read = write = reasoning = 0
+    if asked := mapping(usage.get("prompt_tokens_details")):
+        read = counted(asked.get("cached_tokens"))
+        write = counted(asked.get("cache_write_tokens")) or counted(asked.get("cache_creation_tokens"))
+    if answered := mapping(usage.get("completion_tokens_details")):
+        reasoning = counted(answered.get("reasoning_tokens"))
+    read = read or counted(usage.get("prompt_cache_hit_tokens")) or counted(usage.get("cached_tokens"))
+    reasoning = reasoning or counted(usage.get("reasoning_tokens"))
     if reasoning and counted(usage.get("total_tokens")) == prompt + output + reasoning:
         output += reasoning  # theirs does not include it
     return Usage(max(prompt - read - write, 0), output, read, write, min(reasoning, output))
-
-
-def _first(*values: Any) -> int:  # noqa: ANN401  whatever came
-    for value in values:
-        if value and (number := counted(value)):
-            return number
-    return 0
 
 
 def _bad(message: str) -> ModelError:

@@ -55,6 +55,8 @@ _SPOILT: Final = frozenset(
 )
 """The model went wrong. The calls that came are carried out; where none came, it is asked again."""
 _UNSAID: Final = frozenset(("", "FINISH_REASON_UNSPECIFIED", "BLOCK_REASON_UNSPECIFIED", "BLOCKED_REASON_UNSPECIFIED"))
+_GROWING: Final = frozenset(("text", "stringValue"))
+"""Fields whose text goes on in later frames."""
 _SAID: Final = "said"
 """Where a text goes on: there is one at a time."""
 _ASIDES: Final = ("groundingMetadata", "citationMetadata", "urlContextMetadata")
@@ -70,7 +72,7 @@ class GoogleFold:
         self._name = f"{endpoint.provider}:{model}"
         self._model = model
         self._route = endpoint.route(model)
-        self._halves = Halves("text", "stringValue")
+        self._halves = Halves(_GROWING)
         self._frame = b""
         """The one that is being read."""
         self._fed = 0

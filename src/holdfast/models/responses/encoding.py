@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -107,5 +108,5 @@ def _tools(tools: tuple[ToolSpec, ...], *, strict: bool) -> bytes:
     return b",".join([_encode(_tool(tool, strict=strict)) for tool in tools])
 
 
-_loose_tools: Final = Once(lambda tools: _tools(tools, strict=False))
-_strict_tools: Final = Once(lambda tools: _tools(tools, strict=True))
+_loose_tools: Final = Once(partial(_tools, strict=False))
+_strict_tools: Final = Once(partial(_tools, strict=True))

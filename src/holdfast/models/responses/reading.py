@@ -41,6 +41,8 @@ if TYPE_CHECKING:
     from holdfast.models.responses.pieces import Key
     from holdfast.models.wire import Endpoint, Frame
 
+_GROWING: Final = frozenset(("delta",))
+"""Fields whose text goes on in later frames."""
 MAX_ITEMS: Final = 4_096
 """How many items a reply may have."""
 MAX_BYTES: Final = 64 * 1024 * 1024
@@ -94,7 +96,7 @@ class ResponsesFold:
         """Calls that observers know to be whole."""
         self._ids: set[str] = set()
         self._pieces = Pieces()
-        self._halves = Halves("delta")
+        self._halves = Halves(_GROWING)
         self._thought: tuple[Any, ...] | None = None
         """The part of the reasoning that was streamed last."""
         self._reply: ModelReply | None = None

@@ -120,7 +120,7 @@ class Calling:
         key = keys.call_key(self._run, number, ordinal, call.name)
         tool = self._tools.get(call.name)
         name = f"{self._run}.{number}.{ordinal}"
-        ask = ask_of(call, key, program=self._is_program(call))
+        ask = ask_of(call, program=self._is_program(call))
         prepared = self._carrying.prepare(call, name, key, ask, tool, self._tools)
         if self._programs is not None:
             self._programs.take(prepared)
@@ -198,7 +198,7 @@ class Calling:
                 yield from left
                 if key not in known and (first or left):
                     unknown = unknown_in(left, key)
-                    ask = ask_of(call, key, program=True)
+                    ask = ask_of(call, program=True)
                     # One that waits has left word of that; one that was killed in a call may have left none.
                     perhaps = first and not resumed and not left
                     yield stopped_program(key, ask, now, made_by(past, key), unknown, perhaps=perhaps)
@@ -209,7 +209,7 @@ class Calling:
             intended = ordinal in turn.intended
             if self._deferring.begun(key):  # also where it has no intent: somebody outside may know of it
                 kind = Cancelled if tool and tool.read_only else Unknown
-                yield kind(at=now, key=key, ask=None if intended else ask_of(call, key))
+                yield kind(at=now, key=key, ask=None if intended else ask_of(call))
                 continue
             if tool and tool.read_only:
                 continue
@@ -221,7 +221,7 @@ class Calling:
             if intended and only_waits(past, key):
                 yield Cancelled(at=now, key=key)
             elif intended or (first and not resumed):
-                yield Unknown(at=now, key=key, ask=None if intended else ask_of(call, key))
+                yield Unknown(at=now, key=key, ask=None if intended else ask_of(call))
             first = False
 
 

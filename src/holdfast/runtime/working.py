@@ -189,7 +189,6 @@ class TaskDrive:
             await run.recorder.settle()
         else:
             self._work.context.move(run, prepared.key)
-            self._work.place.drive, self._work.place.path = run.performer, prepared.key
             prepared.begun = True
         work, self._work = self._work, None
         carrying = self._carrying = spawn(run.outcome(prepared, work))

@@ -14,7 +14,7 @@ from tests.patience import PATIENCE as SOON
 
 from holdfast.tools import AnyTool, Bound, abandoned, tool, watchdog
 from holdfast.tools import threads as threads_module
-from holdfast.tools.crowding import place_for
+from holdfast.tools.crowding import here
 from holdfast.tools.threads import in_thread
 from holdfast.tools.watchdog import LATE, Blocked, Running, calls_here, judged, watching
 
@@ -141,7 +141,7 @@ class Crowd:
 
 
 async def in_place(made: AnyTool, entered: list[str] | None = None) -> object:
-    with await place_for(made):
+    with await here().place_for(made):
         if entered is not None:
             entered.append(made.name)
         return await made.call(Bound({}))

@@ -67,6 +67,7 @@ class Calling:
         self._carrying = carrying
         self._deferring = deferring
         self._handing = handing
+        self._hands_over = handing is not None and handing.able
         self._programs = programs
         self._reads = reads
         """Tools that only read, also those that only programs see."""
@@ -77,16 +78,18 @@ class Calling:
         """The results of a batch of calls, in their order. Raises `Park` when one of them waits for somebody."""
         carrying, programs = self._carrying, self._programs
         carrying.spilled = 0
-        numbered = list(enumerate(effect.calls, 1))
-        await carrying.recall(keys.call_key(self._run, effect.id, n, call.name) for n, call in numbered)
+        if carrying.judges:
+            numbered = enumerate(effect.calls, 1)
+            await carrying.recall(keys.call_key(self._run, effect.id, n, call.name) for n, call in numbered)
         # Nothing is done before all calls of the batch fit what is recorded.
-        calls = [self._prepare(effect.id, number, call) for number, call in numbered]
+        calls = [self._prepare(effect.id, number, call) for number, call in enumerate(effect.calls, 1)]
         if programs is not None:
             programs.begin(calls, taint)
-        await carrying.authorise(calls, taint)
+        if carrying.judges:
+            await carrying.authorise(calls, taint)
         # Those about which a person is asked do not hold up the others.
         asked = tuple([wait for call in calls for wait in call.waits])
-        handoffs = [call for call in calls if hands_over(call)]
+        handoffs = [call for call in calls if hands_over(call)] if self._hands_over else []
         for group in _groups([call for call in calls if not call.waits and not (handoffs and hands_over(call))]):
             if programs is not None:
                 programs.pass_over(group)
@@ -99,11 +102,7 @@ class Calling:
             else:
                 await self._together(todo)
             self._recorder.flush()
-            # Nothing runs of a call whose result is given from outside: it does not hold up the others either.
-            asked += tuple([wait for call in group for wait in call.waits if call.deferred])
-            waits = tuple([wait for call in group for wait in call.waits if not call.deferred])
-            if waits:
-                raise Park((*waits, *asked))
+            asked += _left_open(group, asked)
         if asked and programs is not None and programs.over:
             await carrying.drop(handoffs)  # they are not begun, whatever a person says
             asked = ()
@@ -223,6 +222,21 @@ class Calling:
             elif intended or (first and not resumed):
                 yield Unknown(at=now, key=key, ask=None if intended else ask_of(call))
             first = False
+
+
+def _left_open(group: list[Call], asked: tuple[str, ...]) -> tuple[str, ...]:
+    """What calls of a group are left to wait for that do not hold up the others; raises `Park` for any other.
+
+    Nothing runs of a call whose result is given from outside, as of one about which a person is `asked`.
+    """
+    waiting = [call for call in group if call.waits]
+    if not waiting:
+        return ()
+    later = tuple([wait for call in waiting for wait in call.waits if call.deferred])
+    waits = tuple([wait for call in waiting for wait in call.waits if not call.deferred])
+    if waits:
+        raise Park((*waits, *asked, *later))
+    return later
 
 
 def _groups(calls: list[Call]) -> list[list[Call]]:

@@ -60,6 +60,8 @@ class Carrying:
         self.open: dict[str, Call] = deferring.calls
         """Calls that were intended or begun here and have no outcome yet."""
         self.settled: set[str] = set()
+        self.judges = authorising is not None
+        """Whether hooks, a policy or people decide about calls."""
         self._spills = spills
         """Whether one more call may go on in the background."""
         self._authorising = authorising
@@ -72,6 +74,7 @@ class Carrying:
         self._invoker = Invoker(caller, performer, recorder, deferring, reads_on=reads_on)
         self._deferring = deferring
         self._performer = performer
+        self._past = performer.past
         self._recorder = recorder
         self._run = performer.run
         self._loop = asyncio.get_running_loop()
@@ -87,16 +90,16 @@ class Carrying:
         self, call: ToolCall, name: str, key: str, ask: Ask, tool: AnyTool | None, known: Iterable[str]
     ) -> Call:
         """What is to be done about a call. `known` are the names of the tools that there are."""
-        recorded = self._performer.recorded(key)
+        recorded = self._past.effects.get(key)
         intended = recorded is not None and recorded.intent is not None
         # A tool that is gone can't say that it is safe to repeat.
         repeat = tool.repeat if tool else Repeat.NEVER if intended else Repeat.FREE
         decision = self._performer.decide(key, ask, repeat)
-        prepared = Call(call, name, key, ask, tool, decision, intended)
+        prepared = Call(call, name, key, ask, tool, decision, intended, tool is not None and not tool.read_only)
         if isinstance(decision, Answer):
             prepared.end(decision.outcome)
             return prepared
-        if isinstance(decision, SettleUnknown) and left_by_itself(self._performer.past, key):
+        if isinstance(decision, SettleUnknown) and left_by_itself(self._past, key):
             prepared.decision = Again()
         elif isinstance(decision, Begin) and self._deferring.begun(key):
             prepared.decision = Again()  # it was allowed, and begun
@@ -137,14 +140,14 @@ class Carrying:
     async def begin(self, todo: list[Call]) -> None:
         """Record what is about to be done. Others may go first."""
         await self.enter()
-        if any(call.alone or call.before or call.intends for call in todo):  # otherwise they only read, as most do
+        if todo[0].alone or any(call.before for call in todo):  # otherwise they only read, as most do
             await self.intend(todo)
 
-    async def enter(self) -> None:
+    def enter(self) -> Coroutine[Any, Any, None]:
         """A place between two calls: the turn may be stopped here, and others may go first."""
         if self._caller.stopped:
             raise asyncio.CancelledError
-        await self._around.boundary()
+        return self._around.boundary()
 
     async def intend(self, todo: list[Call]) -> None:
         """Record what is about to be done, together with the reply that asked for it."""
@@ -299,7 +302,7 @@ class Carrying:
         if prepared.stopped is not None:
             return prepared.stopped(now)
         acts = prepared.tool is None or not prepared.tool.read_only
-        if prepared.begun and acts and not only_waits(self._performer.past, prepared.key):
+        if prepared.begun and acts and not only_waits(self._past, prepared.key):
             return Unknown(at=now, key=prepared.key, ask=prepared.asked)
         return Cancelled(at=now, key=prepared.key, ask=prepared.asked)
 

@@ -69,6 +69,8 @@ class Call(msgspec.Struct, eq=False):
     tool: AnyTool | None
     decision: Decision
     intended: bool
+    alone: bool
+    """Whether it must not run beside others."""
     bound: Bound | None = None
     refused: ErrorInfo | None = None
     result: ToolResult | None = None
@@ -110,11 +112,6 @@ class Call(msgspec.Struct, eq=False):
     def fresh(self) -> bool:
         """Whether it is not known to have begun."""
         return isinstance(self.decision, Begin)
-
-    @property
-    def alone(self) -> bool:
-        """Whether it must not run beside others."""
-        return self.tool is not None and not self.tool.read_only
 
     @property
     def asked(self) -> Ask | None:
@@ -178,6 +175,7 @@ class Invoker:
         self._clean = performer.redactor.text
         self._recorder = recorder
         self._deferring = deferring
+        self._crowd = crowding.here()
         self._finder = Finder(caller, performer, recorder)
         self._tried: dict[str, int] = {}
         self._loop = asyncio.get_running_loop()
@@ -189,15 +187,32 @@ class Invoker:
 
         A call that takes longer than `budget` seconds goes to `spill`, unless it has recorded steps of its own.
         """
-        interrupted = isinstance(prepared.decision, SettleUnknown) or self._deferring.returned(prepared.key)
+        key, tool, bound = prepared.key, prepared.tool, prepared.bound
+        interrupted = isinstance(prepared.decision, SettleUnknown) or self._deferring.returned(key)
         if interrupted or prepared.refused is not None:
             return self._without(prepared, begin, budget, spill)
-        return self._performed(prepared, begin, budget, spill)
+        if tool is None or bound is None:
+            message = f"{key!r} can't be performed"
+            raise InvariantBroken(message)
+        begin(prepared)
+        prepared.begun = True
+        self._deferring.calls[key] = prepared
+        begun = self._loop.time()
+        crash_point("tool.before_run")
+        spills = budget is not None and spill is not None
+        if not spills and tool.accepts.context is None and tool.terms.retry is None:
+            # Nothing can be recorded below it: it needs no place for that.
+            return self._settled(prepared, tool, begun, self._attempt(tool, bound, None))
+        context = Context(self._caller, key, prepared.call.id, tool.name, idempotency=prepared.idempotency)
+        running = self._attempts(tool, bound, context)
+        if budget is None or spill is None:
+            return self._settled(prepared, tool, begun, running)
+        return self._in_time(Work(prepared, context, asyncio.ensure_future(running), begun), budget, spill)
 
     async def _without(
         self, prepared: Call, begin: Callable[[Call], None], budget: float | None, spill: Spill | None
     ) -> Outcome:
-        """How a call ends that has its end, or part of it, without being performed here."""
+        """How a call ends that was begun before, or is refused; nearly always without being performed here."""
         if self._deferring.returned(prepared.key):
             begin(prepared)
             prepared.begun = True
@@ -209,29 +224,7 @@ class Invoker:
             prepared.decision = Again()
         if prepared.refused is not None:
             return self._failed(prepared, prepared.refused, 0)
-        return await self._performed(prepared, begin, budget, spill)
-
-    def _performed(
-        self, prepared: Call, begin: Callable[[Call], None], budget: float | None, spill: Spill | None
-    ) -> Coroutine[Any, Any, Outcome]:
-        tool, bound = prepared.tool, prepared.bound
-        if tool is None or bound is None:
-            message = f"{prepared.key!r} can't be performed"
-            raise InvariantBroken(message)
-        begin(prepared)
-        prepared.begun = True
-        self._deferring.calls[prepared.key] = prepared
-        begun = self._loop.time()
-        crash_point("tool.before_run")
-        spills = budget is not None and spill is not None
-        if not spills and tool.accepts.context is None and tool.terms.retry is None:
-            # Nothing can be recorded below it: it needs no place for that.
-            return self._settled(prepared, tool, begun, _attempt(tool, bound, None))
-        context = Context(self._caller, prepared.key, prepared.call.id, tool.name, idempotency=prepared.idempotency)
-        running = self._attempts(tool, bound, context)
-        if budget is None or spill is None:
-            return self._settled(prepared, tool, begun, running)
-        return self._in_time(Work(prepared, context, asyncio.ensure_future(running), begun), budget, spill)
+        return await self.outcome(prepared, begin, budget, spill)
 
     async def _in_time(self, work: Work, budget: float, spill: Spill) -> Outcome:
         """How a call ends that goes on in the background when it takes longer than its budget."""
@@ -282,15 +275,28 @@ class Invoker:
         """What the tool gives, at the first or at a later attempt, where it says that it may be tried again."""
         retry = tool.terms.retry
         if retry is None:
-            return _attempt(tool, bound, context)
+            return self._attempt(tool, bound, context)
         return self._retried(tool, bound, context, retry)
+
+    async def _attempt(self, tool: AnyTool, bound: Bound, context: Context | None) -> object:
+        with self._crowd.place_now(tool) or await self._crowd.place_for(tool):
+            seconds = tool.terms.timeout  # without the time that it waited for its place: it had not begun
+            if seconds is not None:
+                return await _timed(tool, bound, context, seconds)
+            if context is None:
+                return await tool.call(bound)
+            token = current.set(context.place)
+            try:
+                return await tool.call(bound, context)
+            finally:
+                current.reset(token)
 
     async def _retried(self, tool: AnyTool, bound: Bound, context: Context, retry: ToolRetryPolicy) -> object:
         attempt = 1
         while True:
             begun = self._loop.time()
             try:
-                return await _attempt(tool, bound, context)
+                return await self._attempt(tool, bound, context)
             except Exception as error:
                 pause = retry.pause_after(attempt, error)
                 if pause is None:
@@ -459,20 +465,6 @@ class TimedOut(Exception):
         super().__init__(tool)
         self.left = left
         """It could not be stopped: its thread, or a function that does not listen, goes on by itself."""
-
-
-async def _attempt(tool: AnyTool, bound: Bound, context: Context | None) -> object:
-    with crowding.place_now(tool) or await crowding.place_for(tool):
-        seconds = tool.terms.timeout  # without the time that it waited for its place: it had not begun
-        if seconds is not None:
-            return await _timed(tool, bound, context, seconds)
-        if context is None:
-            return await tool.call(bound)
-        token = current.set(context.place)
-        try:
-            return await tool.call(bound, context)
-        finally:
-            current.reset(token)
 
 
 async def _call(tool: AnyTool, bound: Bound, context: Context | None) -> object:

@@ -81,21 +81,6 @@ class Gate:
                 turn.set_result(None)
 
 
-class _Crowd:
-    """The gates of one event loop."""
-
-    __slots__ = ("everyone", "limits", "tools")
-
-    def __init__(self) -> None:
-        self.everyone = Gate(MAX_CALLS)
-        self.limits: list[int] = []
-        """What was asked for by those who are open: the lowest counts."""
-        self.tools: dict[Callable[..., Any], Gate] = {}
-
-
-_crowds: Final = PerLoop(_Crowd)
-
-
 class Place:
     """The place that a call has while it runs `with` it. A thread that was abandoned keeps the one of its tool.
 
@@ -153,43 +138,61 @@ def step_aside() -> None:
         place.step_aside()
 
 
+class Crowd:
+    """The calls of one event loop."""
+
+    __slots__ = ("_everyone", "_limits", "_tools")
+
+    def __init__(self) -> None:
+        self._everyone = Gate(MAX_CALLS)
+        self._limits: list[int] = []
+        """What was asked for by those who are open: the lowest counts."""
+        self._tools: dict[Callable[..., Any], Gate] = {}
+
+    def place_now(self, tool: AnyTool) -> Place | None:
+        """A place for another call of `tool`, if it has no bound of its own and there is one among all calls."""
+        if tool.terms.max_parallel is None and self._everyone.enter_now():
+            return Place(self._everyone)
+        return None
+
+    async def place_for(self, tool: AnyTool) -> Place:
+        """Wait until another call may run, of `tool` and of all tools.
+
+        The same function under two names, or in two agents, is one tool here. A call that waits for another one of
+        its tool takes no place among all calls yet.
+        """
+        most, own = tool.max_parallel, None
+        if most is not None:
+            own = self._tools.setdefault(tool.function, Gate(most))
+            await own.enter()
+        try:
+            await self._everyone.enter()
+        except BaseException:
+            if own is not None:
+                own.leave()
+            raise
+        return Place(self._everyone, own)
+
+    @contextmanager
+    def at_most(self, calls: int) -> Generator[None]:
+        """Let so many calls run at once meanwhile; of several who say so, the lowest counts."""
+        self._limits.append(calls)
+        self._everyone.widen(min(self._limits))
+        try:
+            yield
+        finally:
+            self._limits.remove(calls)
+            self._everyone.widen(min(self._limits, default=MAX_CALLS))
+
+
+_crowds: Final = PerLoop(Crowd)
+here: Final = _crowds.here
+"""The crowd of the running event loop."""
+
+
 @contextmanager
 def at_most(calls: int) -> Generator[None]:
     """Let so many calls run at once on this event loop meanwhile; of several who say so, the lowest counts."""
     check_int("max_calls", calls, least=1)
-    crowd = _crowds.here()
-    crowd.limits.append(calls)
-    crowd.everyone.widen(min(crowd.limits))
-    try:
+    with here().at_most(calls):
         yield
-    finally:
-        crowd.limits.remove(calls)
-        crowd.everyone.widen(min(crowd.limits, default=MAX_CALLS))
-
-
-def place_now(tool: AnyTool) -> Place | None:
-    """A place for another call of `tool`, if it has no bound of its own and there is one among all calls."""
-    if tool.terms.max_parallel is not None:
-        return None
-    everyone = _crowds.here().everyone
-    return Place(everyone) if everyone.enter_now() else None
-
-
-async def place_for(tool: AnyTool) -> Place:
-    """Wait until another call may run, of `tool` and of all tools.
-
-    The same function under two names, or in two agents, is one tool here. A call that waits for another one of its
-    tool takes no place among all calls yet.
-    """
-    crowd = _crowds.here()
-    most, own = tool.max_parallel, None
-    if most is not None:
-        own = crowd.tools.setdefault(tool.function, Gate(most))
-        await own.enter()
-    try:
-        await crowd.everyone.enter()
-    except BaseException:
-        if own is not None:
-            own.leave()
-        raise
-    return Place(crowd.everyone, own)

@@ -188,7 +188,7 @@ class Tool(Generic[P, R]):
         kwargs = bound.kwargs
         if self.accepts.context is not None:
             kwargs = {**kwargs, self.accepts.context: context}
-        return invoked(cast("Callable[..., Any]", self.function), kwargs, self.spec.name, on_loop=self.on_loop)
+        return invoked(self.function, kwargs, self.spec.name, on_loop=self.on_loop)
 
     async def find_out(self, bound: Bound, context: Context) -> bytes:
         """Ask `reconcile` what came of an interrupted call; it raises `NotDone` when nothing did."""

@@ -194,9 +194,9 @@ class Invoker:
         if tool is None or bound is None:
             message = f"{key!r} can't be performed"
             raise InvariantBroken(message)
+        self._deferring.calls[key] = prepared
         begin(prepared)
         prepared.begun = True
-        self._deferring.calls[key] = prepared
         begun = self._loop.time()
         crash_point("tool.before_run")
         spills = budget is not None and spill is not None
@@ -214,6 +214,7 @@ class Invoker:
     ) -> Outcome:
         """How a call ends that was begun before, or is refused; nearly always without being performed here."""
         if self._deferring.returned(prepared.key):
+            self._deferring.calls[prepared.key] = prepared
             begin(prepared)
             prepared.begun = True
             return await self._replied(prepared)

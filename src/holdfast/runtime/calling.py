@@ -7,7 +7,9 @@ nobody knows, and not a batch. A program is a call that runs alone, and makes ca
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from collections import deque
+from contextvars import copy_context
+from typing import TYPE_CHECKING, Final
 
 from holdfast.crashpoints import crash_point
 from holdfast.policy.approvals import MARK
@@ -16,6 +18,7 @@ from holdfast.runtime.carrying import ask_of
 from holdfast.runtime.handing import TAKEN, hands_over
 from holdfast.runtime.interrupted import has_outcome, only_waits
 from holdfast.runtime.stopped import is_program, left_in_program, made_by, stopped_program, unknown_in
+from holdfast.spawning import watched
 from holdfast.turns import Results, keys
 from holdfast.turns.programs import PROGRAM
 
@@ -34,6 +37,10 @@ if TYPE_CHECKING:
     from holdfast.runtime.recording import Recorder
     from holdfast.tools.definition import AnyTool
     from holdfast.turns import OpenTurn, RunTools
+
+
+_SLICE: Final = 0.0005
+"""How many seconds calls that wait for nothing follow each other, before others have their turn."""
 
 
 class Park(Exception):
@@ -129,16 +136,28 @@ class Calling:
         return self._programs is not None and call.name == PROGRAM
 
     async def _together(self, todo: list[Call]) -> None:
-        first, *others = todo
-        tasks = [self._loop.create_task(self._carrying.perform(call)) for call in others]
+        """Perform calls side by side. One that waits for nothing needs no task of its own, and holds nobody up."""
+        perform, context = self._carrying.perform, copy_context()
+        ahead, tasks = deque(todo), list[asyncio.Task[None]]()
+
+        def begin_others() -> None:
+            # Not in the context of the call that waits: what they do is no part of it.
+            tasks.extend(context.run(self._loop.create_task, perform(call)) for call in ahead)
+            ahead.clear()
+
+        until = self._loop.time() + _SLICE
         try:
-            await self._carrying.perform(first)  # needs no task of its own
-            await asyncio.sleep(0)  # those that wait for nothing are done after one round
-            for task in tasks:
-                if task.done():
-                    task.result()
-            if left := [task for task in tasks if not task.done()]:
-                await asyncio.gather(*left)
+            while ahead:
+                await watched(perform(ahead.popleft()), begin_others)
+                if self._loop.time() > until:
+                    begin_others()
+            if tasks:
+                await asyncio.sleep(0)  # those that wait for nothing are done after one round
+                for task in tasks:
+                    if task.done():
+                        task.result()
+                if left := [task for task in tasks if not task.done()]:
+                    await asyncio.gather(*left)
         finally:
             left = [task for task in tasks if not task.done()]
             for task in left:

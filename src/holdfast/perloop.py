@@ -24,7 +24,9 @@ class PerLoop(Generic[T]):
 
     def here(self) -> T:
         """That of the running loop."""
-        return self.of(asyncio.get_running_loop())
+        loop = asyncio.get_running_loop()
+        last = self._last
+        return last[1] if last is not None and last[0]() is loop else self.of(loop)
 
     def of(self, loop: asyncio.AbstractEventLoop) -> T:
         """That of `loop`."""

@@ -14,9 +14,9 @@ from tests.patience import PATIENCE as SOON
 
 from holdfast.tools import AnyTool, Bound, abandoned, tool, watchdog
 from holdfast.tools import threads as threads_module
-from holdfast.tools.crowding import place
+from holdfast.tools.crowding import here
 from holdfast.tools.threads import in_thread
-from holdfast.tools.watchdog import LATE, Blocked, Running, judged, running, watching
+from holdfast.tools.watchdog import LATE, Blocked, Running, calls_here, judged, watching
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -141,7 +141,7 @@ class Crowd:
 
 
 async def in_place(made: AnyTool, entered: list[str] | None = None) -> object:
-    async with place(made):
+    with await here().place_for(made):
         if entered is not None:
             entered.append(made.name)
         return await made.call(Bound({}))
@@ -238,7 +238,8 @@ async def test_a_tool_that_blocks_the_event_loop_is_named_and_one_that_waits_is_
         told.append(blocked)
         heard.set()
 
-    with watching(tell), running("waits", innocent):
+    with watching(tell):
+        calls_here()["call"] = "waits", innocent
         await _blocking(heard).call(Bound({}))
     assert [(found.tools, found.certain) for found in told] == [(("hogs",), True)]
     assert "test_tool_threads.py" in str(told[0]) or "threading.py" in told[0].where

@@ -18,7 +18,7 @@ from uuid import UUID
 
 import msgspec
 
-from holdfast.effects.canonical import MAX_DEPTH, check, shown_key
+from holdfast.effects.canonical import MAX_DEPTH, check, fits, shown_key
 from holdfast.errors import InvalidArgument, InvalidValue
 
 if TYPE_CHECKING:
@@ -30,12 +30,15 @@ _decode: Final = msgspec.json.Decoder().decode
 
 def encode_value(value: object) -> bytes:
     """The JSON of a result, keys in their own order; `InvalidValue` when it has none."""
-    try:
-        check(value)
-    except InvalidValue:
+    if not fits(value):
         value = plain(value)
         check(value)
     return _encode(value)
+
+
+def json_of(value: object) -> bytes | None:
+    """The JSON of a value that is made of nothing but what JSON has; None for any other."""
+    return _encode(value) if fits(value) else None
 
 
 def decode_value(body: bytes, returns: type[Any] | None = None) -> Any:  # noqa: ANN401

@@ -118,7 +118,7 @@ class Authorising:
             await self._around.close_wait(question.wait)
             call.waits = ()
             call.refused = ErrorInfo(DENIED, f"{call.call.name} is not allowed here: {decision.why} ({decision.rule})")
-            call.before.append(Cancelled(at=self._performer.now(), key=question.wait))
+            call.before += (Cancelled(at=self._performer.now(), key=question.wait),)
             return
         answer = await self._questions.answer(call, question, expires_ms, again=True)
         if answer is not None:
@@ -129,10 +129,10 @@ class Authorising:
         """A question that is not asked any more is recorded as dropped: the call has changed, or nobody need ask."""
         settled = {record.key for record in call.before if isinstance(record, Done)}
         left = [key for key in known.open if key not in call.waits and key not in settled]
-        call.before += [Cancelled(at=self._performer.now(), key=key) for key in left]
+        call.before += tuple(Cancelled(at=self._performer.now(), key=key) for key in left)
         if call.waits and call.before:
-            self._recorder.submit(call.before)
-            call.before = []
+            self._recorder.submit([*call.before])
+            call.before = ()
 
     async def _act_on(self, call: Call, answer: Approved | Denied | None, taint: Taint) -> None:
         match answer:

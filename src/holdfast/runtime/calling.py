@@ -7,7 +7,9 @@ nobody knows, and not a batch. A program is a call that runs alone, and makes ca
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from collections import deque
+from contextvars import copy_context
+from typing import TYPE_CHECKING, Final
 
 from holdfast.crashpoints import crash_point
 from holdfast.policy.approvals import MARK
@@ -16,6 +18,7 @@ from holdfast.runtime.carrying import ask_of
 from holdfast.runtime.handing import TAKEN, hands_over
 from holdfast.runtime.interrupted import has_outcome, only_waits
 from holdfast.runtime.stopped import is_program, left_in_program, made_by, stopped_program, unknown_in
+from holdfast.spawning import watched
 from holdfast.turns import Results, keys
 from holdfast.turns.programs import PROGRAM
 
@@ -34,6 +37,10 @@ if TYPE_CHECKING:
     from holdfast.runtime.recording import Recorder
     from holdfast.tools.definition import AnyTool
     from holdfast.turns import OpenTurn, RunTools
+
+
+_SLICE: Final = 0.0005
+"""How many seconds calls that wait for nothing follow each other, before others have their turn."""
 
 
 class Park(Exception):
@@ -67,6 +74,7 @@ class Calling:
         self._carrying = carrying
         self._deferring = deferring
         self._handing = handing
+        self._hands_over = handing is not None and handing.able
         self._programs = programs
         self._reads = reads
         """Tools that only read, also those that only programs see."""
@@ -77,16 +85,18 @@ class Calling:
         """The results of a batch of calls, in their order. Raises `Park` when one of them waits for somebody."""
         carrying, programs = self._carrying, self._programs
         carrying.spilled = 0
-        numbered = list(enumerate(effect.calls, 1))
-        await carrying.recall(keys.call_key(self._run, effect.id, n, call.name) for n, call in numbered)
+        if carrying.judges:
+            numbered = enumerate(effect.calls, 1)
+            await carrying.recall(keys.call_key(self._run, effect.id, n, call.name) for n, call in numbered)
         # Nothing is done before all calls of the batch fit what is recorded.
-        calls = [self._prepare(effect.id, number, call) for number, call in numbered]
+        calls = [self._prepare(effect.id, number, call) for number, call in enumerate(effect.calls, 1)]
         if programs is not None:
             programs.begin(calls, taint)
-        await carrying.authorise(calls, taint)
+        if carrying.judges:
+            await carrying.authorise(calls, taint)
         # Those about which a person is asked do not hold up the others.
         asked = tuple([wait for call in calls for wait in call.waits])
-        handoffs = [call for call in calls if hands_over(call)]
+        handoffs = [call for call in calls if hands_over(call)] if self._hands_over else []
         for group in _groups([call for call in calls if not call.waits and not (handoffs and hands_over(call))]):
             if programs is not None:
                 programs.pass_over(group)
@@ -99,11 +109,7 @@ class Calling:
             else:
                 await self._together(todo)
             self._recorder.flush()
-            # Nothing runs of a call whose result is given from outside: it does not hold up the others either.
-            asked += tuple([wait for call in group for wait in call.waits if call.deferred])
-            waits = tuple([wait for call in group for wait in call.waits if not call.deferred])
-            if waits:
-                raise Park((*waits, *asked))
+            asked += _left_open(group, asked)
         if asked and programs is not None and programs.over:
             await carrying.drop(handoffs)  # they are not begun, whatever a person says
             asked = ()
@@ -120,7 +126,7 @@ class Calling:
         key = keys.call_key(self._run, number, ordinal, call.name)
         tool = self._tools.get(call.name)
         name = f"{self._run}.{number}.{ordinal}"
-        ask = ask_of(call, key, program=self._is_program(call))
+        ask = ask_of(call, program=self._is_program(call))
         prepared = self._carrying.prepare(call, name, key, ask, tool, self._tools)
         if self._programs is not None:
             self._programs.take(prepared)
@@ -130,16 +136,28 @@ class Calling:
         return self._programs is not None and call.name == PROGRAM
 
     async def _together(self, todo: list[Call]) -> None:
-        first, *others = todo
-        tasks = [self._loop.create_task(self._carrying.perform(call)) for call in others]
+        """Perform calls side by side. One that waits for nothing needs no task of its own, and holds nobody up."""
+        perform, context = self._carrying.perform, copy_context()
+        ahead, tasks = deque(todo), list[asyncio.Task[None]]()
+
+        def begin_others() -> None:
+            # Not in the context of the call that waits: what they do is no part of it.
+            tasks.extend(context.run(self._loop.create_task, perform(call)) for call in ahead)
+            ahead.clear()
+
+        until = self._loop.time() + _SLICE
         try:
-            await self._carrying.perform(first)  # needs no task of its own
-            await asyncio.sleep(0)  # those that wait for nothing are done after one round
-            for task in tasks:
-                if task.done():
-                    task.result()
-            if left := [task for task in tasks if not task.done()]:
-                await asyncio.gather(*left)
+            while ahead:
+                await watched(perform(ahead.popleft()), begin_others)
+                if self._loop.time() > until:
+                    begin_others()
+            if tasks:
+                await asyncio.sleep(0)  # those that wait for nothing are done after one round
+                for task in tasks:
+                    if task.done():
+                        task.result()
+                if left := [task for task in tasks if not task.done()]:
+                    await asyncio.gather(*left)
         finally:
             left = [task for task in tasks if not task.done()]
             for task in left:
@@ -198,7 +216,7 @@ class Calling:
                 yield from left
                 if key not in known and (first or left):
                     unknown = unknown_in(left, key)
-                    ask = ask_of(call, key, program=True)
+                    ask = ask_of(call, program=True)
                     # One that waits has left word of that; one that was killed in a call may have left none.
                     perhaps = first and not resumed and not left
                     yield stopped_program(key, ask, now, made_by(past, key), unknown, perhaps=perhaps)
@@ -209,7 +227,7 @@ class Calling:
             intended = ordinal in turn.intended
             if self._deferring.begun(key):  # also where it has no intent: somebody outside may know of it
                 kind = Cancelled if tool and tool.read_only else Unknown
-                yield kind(at=now, key=key, ask=None if intended else ask_of(call, key))
+                yield kind(at=now, key=key, ask=None if intended else ask_of(call))
                 continue
             if tool and tool.read_only:
                 continue
@@ -221,8 +239,23 @@ class Calling:
             if intended and only_waits(past, key):
                 yield Cancelled(at=now, key=key)
             elif intended or (first and not resumed):
-                yield Unknown(at=now, key=key, ask=None if intended else ask_of(call, key))
+                yield Unknown(at=now, key=key, ask=None if intended else ask_of(call))
             first = False
+
+
+def _left_open(group: list[Call], asked: tuple[str, ...]) -> tuple[str, ...]:
+    """What calls of a group are left to wait for that do not hold up the others; raises `Park` for any other.
+
+    Nothing runs of a call whose result is given from outside, as of one about which a person is `asked`.
+    """
+    waiting = [call for call in group if call.waits]
+    if not waiting:
+        return ()
+    later = tuple([wait for call in waiting for wait in call.waits if call.deferred])
+    waits = tuple([wait for call in waiting for wait in call.waits if not call.deferred])
+    if waits:
+        raise Park((*waits, *asked, *later))
+    return later
 
 
 def _groups(calls: list[Call]) -> list[list[Call]]:

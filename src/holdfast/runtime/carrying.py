@@ -57,9 +57,11 @@ class Carrying:
     ) -> None:
         self.spilled = 0
         """How many calls of the batch under way go on in the background."""
-        self.open: dict[str, Call] = {}
+        self.open: dict[str, Call] = deferring.calls
         """Calls that were intended or begun here and have no outcome yet."""
         self.settled: set[str] = set()
+        self.judges = authorising is not None
+        """Whether hooks, a policy or people decide about calls."""
         self._spills = spills
         """Whether one more call may go on in the background."""
         self._authorising = authorising
@@ -72,6 +74,7 @@ class Carrying:
         self._invoker = Invoker(caller, performer, recorder, deferring, reads_on=reads_on)
         self._deferring = deferring
         self._performer = performer
+        self._past = performer.past
         self._recorder = recorder
         self._run = performer.run
         self._loop = asyncio.get_running_loop()
@@ -87,30 +90,27 @@ class Carrying:
         self, call: ToolCall, name: str, key: str, ask: Ask, tool: AnyTool | None, known: Iterable[str]
     ) -> Call:
         """What is to be done about a call. `known` are the names of the tools that there are."""
-        recorded = self._performer.recorded(key)
+        recorded = self._past.effects.get(key)
         intended = recorded is not None and recorded.intent is not None
         # A tool that is gone can't say that it is safe to repeat.
         repeat = tool.repeat if tool else Repeat.NEVER if intended else Repeat.FREE
         decision = self._performer.decide(key, ask, repeat)
-        prepared = Call(call, name, key, ask, tool, decision, intended)
+        prepared = Call(call, name, key, ask, tool, decision, intended, tool is not None and not tool.read_only)
         if isinstance(decision, Answer):
             prepared.end(decision.outcome)
-        else:
-            self._bind(prepared, repeat, known)
-        return prepared
-
-    def _bind(self, prepared: Call, repeat: Repeat, known: Iterable[str]) -> None:
-        if isinstance(prepared.decision, SettleUnknown) and left_by_itself(self._performer.past, prepared.key):
+            return prepared
+        if isinstance(decision, SettleUnknown) and left_by_itself(self._past, key):
             prepared.decision = Again()
-        if isinstance(prepared.decision, Begin) and self._deferring.begun(prepared.key):
+        elif isinstance(decision, Begin) and self._deferring.begun(key):
             prepared.decision = Again()  # it was allowed, and begun
         if self._authorising is not None:
-            decided = self._authorising.decided(prepared.key)
+            decided = self._authorising.decided(key)
             prepared.edited = decided.edited
-            prepared.call = decided.call(prepared.call)
+            prepared.call = decided.call(call)
         prepared.bind(known)
         if prepared.refused is not None and isinstance(prepared.decision, Begin) and repeat is Repeat.NEVER:
             prepared.decision = Begin(intent=False)  # it will not be performed
+        return prepared
 
     async def authorise(self, calls: list[Call], taint: Taint) -> None:
         """Let hooks, the policy and people decide about calls that are not known to have begun."""
@@ -133,25 +133,24 @@ class Carrying:
         """Take back the questions about calls that are not going to be made."""
         for call in calls:
             waits, call.waits = call.waits, ()
-            call.before += [Cancelled(at=self._performer.now(), key=wait) for wait in waits]
+            call.before += tuple(Cancelled(at=self._performer.now(), key=wait) for wait in waits)
             for wait in waits:
                 await self._around.close_wait(wait)
 
     async def begin(self, todo: list[Call]) -> None:
         """Record what is about to be done. Others may go first."""
         await self.enter()
-        await self.intend(todo)
+        if todo[0].alone or any(call.before for call in todo):  # otherwise they only read, as most do
+            await self.intend(todo)
 
-    async def enter(self) -> None:
+    def enter(self) -> Coroutine[Any, Any, None]:
         """A place between two calls: the turn may be stopped here, and others may go first."""
         if self._caller.stopped:
             raise asyncio.CancelledError
-        await self._around.boundary()
+        return self._around.boundary()
 
     async def intend(self, todo: list[Call]) -> None:
         """Record what is about to be done, together with the reply that asked for it."""
-        if len(todo) == 1 and not (todo[0].before or todo[0].intends or todo[0].alone):
-            return  # it only reads, as most calls do
         intending = [call for call in todo if call.intends]
         decided = [record for call in todo for record in call.before]
         if intending or decided:
@@ -161,7 +160,7 @@ class Carrying:
             consumed = [name for call in todo for name in call.consumes]
             self._recorder.submit([*decided, *intents], consume=consumed)
             for call in todo:
-                call.before, call.consumes = [], []
+                call.before, call.consumes = (), ()
         for call in intending:
             call.intended = True
             self.open[call.key] = call
@@ -181,7 +180,9 @@ class Carrying:
         except Suspended as suspended:
             prepared.waits = suspended.waits
             return
-        await self.record(prepared, outcome)
+        left = self._record(prepared, outcome, None)
+        if left is not None:
+            await left
 
     async def told(self, prepared: Call) -> Outcome:
         """The outcome of a call, as hooks let it be."""
@@ -192,6 +193,12 @@ class Carrying:
 
     async def record(self, prepared: Call, outcome: Outcome, handed: Record | None = None) -> None:
         """Record the outcome of a call; `handed` in the same commit."""
+        left = self._record(prepared, outcome, handed)
+        if left is not None:
+            await left
+
+    def _record(self, prepared: Call, outcome: Outcome, handed: Record | None) -> Coroutine[Any, Any, None] | None:
+        """Record the outcome of a call; gives what is to be waited for after that, where something is."""
         crash_point("tool.before_outcome")
         self._recorder.gather(outcome, prepared.beside)
         if handed is not None:
@@ -200,38 +207,48 @@ class Carrying:
             prepared.recorded()
         self.open.pop(prepared.key, None)
         self.settled.add(prepared.key)
-        if self._deferring.opened(prepared.key):
-            await self._deferring.withdraw(prepared.key)
+        if self._deferring.opened(prepared.key) or (isinstance(outcome, Done) and outcome.blob is not None):
+            return self._end(prepared, outcome)
+        prepared.end(outcome)
+        return None
+
+    async def _end(self, prepared: Call, outcome: Outcome) -> None:
+        """End a call that leaves a deferral behind, or gave a large value."""
+        await self._deferring.withdraw(prepared.key)
         if isinstance(outcome, Done) and outcome.blob is not None:
             body = await self._performer.large(outcome.blob)
             outcome = msgspec.structs.replace(outcome, value=msgspec.Raw(body), blob=None)
         prepared.end(outcome)
 
-    async def _outcome(self, prepared: Call) -> Outcome:
-        tool = prepared.tool
+    def _outcome(self, prepared: Call) -> Coroutine[Any, Any, Outcome]:
         if prepared.given is not None:
-            return await self._performer.succeeded(prepared.key, prepared.asked, prepared.given, self._loop.time())
-        if prepared.program:
-            return await self._invoker.outcome(prepared, self._began)
-        # Also where it would not go to the background now: a process before this one may have thought otherwise.
-        known = await self._around.spilled(prepared.key) if self._resumed else None
-        if known is not None:
-            self.spilled += 1
-            return await self._answered(prepared, known, None)
-        if tool is None or prepared.refused is not None or not self._may_spill(tool):
-            return await self._invoker.outcome(prepared, self._began)
-        if tool.background:
-            self.spilled += 1
-            return await self._answered(prepared, await self._handed_over(self._around.start_task(prepared)), None)
-        budget = tool.inline_budget or self._budget
-        return await self._invoker.outcome(prepared, self._began, budget, self._spill)
+            return self._performer.succeeded(prepared.key, prepared.asked, prepared.given, self._loop.time())
+        if self._resumed and not prepared.program:
+            return self._resumed_outcome(prepared)
+        return self._outcome_here(prepared)
 
-    def _may_spill(self, tool: AnyTool) -> bool:
-        if tool.background is not None:
-            return tool.background
-        if not self._spills():
-            return False
-        return tool.inline_budget is not None or self._budget is not None
+    async def _resumed_outcome(self, prepared: Call) -> Outcome:
+        # Also where it would not go to the background now: a process before this one may have thought otherwise.
+        known = await self._around.spilled(prepared.key)
+        if known is None:
+            return await self._outcome_here(prepared)
+        self.spilled += 1
+        return await self._answered(prepared, known, None)
+
+    def _outcome_here(self, prepared: Call) -> Coroutine[Any, Any, Outcome]:
+        tool = prepared.tool
+        if prepared.program or tool is None or prepared.refused is not None:
+            return self._invoker.outcome(prepared, self._began)
+        background, budget = tool.terms.background, tool.terms.inline_budget or self._budget
+        if background:
+            return self._in_background(prepared)
+        if background is None and budget is not None and self._spills():
+            return self._invoker.outcome(prepared, self._began, budget, self._spill)
+        return self._invoker.outcome(prepared, self._began)
+
+    async def _in_background(self, prepared: Call) -> Outcome:
+        self.spilled += 1
+        return await self._answered(prepared, await self._handed_over(self._around.start_task(prepared)), None)
 
     async def _spill(self, work: Work, seconds: float) -> Outcome | None:
         if not self._spills():  # calls beside it were quicker to be slow
@@ -265,7 +282,6 @@ class Carrying:
     def _began(self, prepared: Call) -> None:
         fields = {"call": prepared.name, "tool": prepared.call.name}
         self._around.show(events.ToolExecutionStarted, self._run, fields)
-        self.open[prepared.key] = prepared
 
     # ---- when the turn is stopped ----
 
@@ -286,7 +302,7 @@ class Carrying:
         if prepared.stopped is not None:
             return prepared.stopped(now)
         acts = prepared.tool is None or not prepared.tool.read_only
-        if prepared.begun and acts and not only_waits(self._performer.past, prepared.key):
+        if prepared.begun and acts and not only_waits(self._past, prepared.key):
             return Unknown(at=now, key=prepared.key, ask=prepared.asked)
         return Cancelled(at=now, key=prepared.key, ask=prepared.asked)
 
@@ -297,7 +313,7 @@ def _decline(call: Call) -> None:
         call.decision = Begin(intent=False)
 
 
-def ask_of(call: ToolCall, key: str, *, program: bool = False) -> Ask:
+def ask_of(call: ToolCall, *, program: bool = False) -> Ask:
     """What a call asks for, as the journal keeps it. A program does nothing itself, but by the calls that it makes."""
     content = digest_of_bytes("call", canonical_json([call.name, call.arguments]))
-    return Ask("exec_code" if program else "tool_call", keys.tool_of(key), content)
+    return Ask("exec_code" if program else "tool_call", keys.shown(call.name), content)

@@ -39,6 +39,8 @@ KIND: Final = "deferral"
 MAX_DEFAULT: Final = 32 * 1024
 """The longest value for when nobody answers, as JSON, in bytes."""
 _DEFAULT: Final = "default"
+_DEFERRAL: Final = f"/{DEFERRAL}"
+_RETURNED: Final = f"/{RETURNED}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,12 +60,15 @@ class Deferring:
         self._around = around
         self._performer = performer
         self._recorder = recorder
-        self._opened: set[str] = set()
-        """Calls that were deferred here and have no answer yet."""
-        self._over: set[str] = set()
-        """Calls whose deferral is over."""
+        past = performer.past.effects
+        self._before = {key.removesuffix(_DEFERRAL) for key in past if key.endswith(_DEFERRAL)}
+        """Calls that were deferred before this drive began."""
+        self._opened = {key for key in self._before if past[key + _DEFERRAL].outcome is None}
+        """Calls that were deferred, here or before, and it is not known how that ended."""
+        self._returned = {key.removesuffix(_RETURNED) for key in past if key.endswith(_RETURNED)}
+        """Calls whose tool has come to its end, here or before, and only the answer was missing."""
         self.calls: dict[str, Call] = {}
-        """Calls whose tools run here now, and may defer them."""
+        """Calls that were intended or begun here and have no outcome yet: their tools may defer them."""
         self._defaults: dict[str, bytes | None] = {}
         """Calls whose tool has returned here, with the value for when nobody answers."""
 
@@ -74,7 +79,7 @@ class Deferring:
             raise PayloadTooLarge("the default", size, MAX_DEFAULT)  # what can't be written down is refused now
         below, known = _names(key)
         self._performer.check_running()
-        if key not in self._opened and self._performer.recorded(below) is None:
+        if not self.begun(key):
             deferral = Intended(at=self._performer.now(), key=below, ask=_ask(known))
             self._recorder.submit([*self._intent(key), deferral])
         self._opened.add(key)
@@ -86,10 +91,7 @@ class Deferring:
 
     def opened(self, key: str) -> bool:
         """Whether the call was deferred, here or before, and it is not known how that ended."""
-        if key in self._opened:
-            return True
-        recorded = self._performer.recorded(f"{key}/{DEFERRAL}")
-        return recorded is not None and recorded.outcome is None and key not in self._over
+        return key in self._opened
 
     def _intent(self, key: str) -> Iterator[Intended]:
         call = self.calls.get(key)
@@ -99,22 +101,23 @@ class Deferring:
 
     def begun(self, key: str) -> bool:
         """Whether the call was deferred, here or before; it may have been interrupted since."""
-        return key in self._opened or self._performer.recorded(f"{key}/{DEFERRAL}") is not None
+        return key in self._opened or key in self._before
 
     def returned(self, key: str) -> bool:
         """Whether the tool has come to its end, and only the answer is missing."""
         if key in self._performer.past.order:
-            self._performer.below(key, f"/{DEFERRAL}")  # a tool that has returned does not ask for these again
-        return key in self._defaults or self._performer.recorded(f"{key}/{RETURNED}") is not None
+            self._performer.below(key, _DEFERRAL)  # a tool that has returned does not ask for these again
+        return key in self._returned
 
     def hand_over(self, key: str, deferred: Deferred[Any]) -> None:
         """The tool has returned its deferral: from here on the call only waits."""
         default = None if deferred.default is NO_DEFAULT else encode_value(deferred.default)
         self._defaults[key] = default
-        if self._performer.recorded(f"{key}/{RETURNED}") is None:
+        if key not in self._returned:
+            self._returned.add(key)
             ask = Ask("sample", "deferred", digest_of_bytes("deferred", key.encode()))
             value = msgspec.Raw(b"{}" if default is None else msgspec.json.encode({_DEFAULT: msgspec.Raw(default)}))
-            done = Done(at=self._performer.now(), key=f"{key}/{RETURNED}", ask=ask, value=value)
+            done = Done(at=self._performer.now(), key=key + _RETURNED, ask=ask, value=value)
             self._recorder.submit([done])
         crash_point("defer.returned")
 
@@ -144,7 +147,6 @@ class Deferring:
         if self.opened(key):
             self._recorder.flush()  # its end stands before this in the order of commits
             self._opened.discard(key)
-            self._over.add(key)
             await self._around.close_wait(_names(key)[1])
 
     async def _look(self, key: str) -> Wait:
@@ -154,11 +156,10 @@ class Deferring:
     def _settled(self, key: str, wait: Wait) -> None:
         """Record how the wait ended, once; the value itself is that of the call."""
         self._opened.discard(key)
-        self._over.add(key)
-        recorded = self._performer.recorded(f"{key}/{DEFERRAL}")
+        recorded = self._performer.recorded(key + _DEFERRAL)
         if recorded is not None and recorded.outcome is not None:
             return
-        now, below = self._performer.now(), f"{key}/{DEFERRAL}"
+        now, below = self._performer.now(), key + _DEFERRAL
         if wait.state == "resolved":
             self._recorder.submit([Done(at=now, key=below, value=msgspec.Raw(b"true"))], patient=True)
         else:
@@ -168,7 +169,7 @@ class Deferring:
     async def _default(self, key: str) -> bytes | None:
         if key in self._defaults:
             return self._defaults[key]
-        recorded = self._performer.recorded(f"{key}/{RETURNED}")
+        recorded = self._performer.recorded(key + _RETURNED)
         if recorded is None or not isinstance(recorded.outcome, Done):
             return None
         outcome = recorded.outcome
@@ -193,7 +194,7 @@ def _reply(wait: Wait) -> Reply:
 
 def _names(key: str) -> tuple[str, str]:
     """The key of a deferral, and the name under which the store knows it."""
-    below = f"{key}/{DEFERRAL}"
+    below = key + _DEFERRAL
     return below, known_as(below)
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 import msgspec
 
 from holdfast.effects.canonical import digest_of_bytes
-from holdfast.effects.scopes import Place, current
+from holdfast.effects.scopes import current
 from holdfast.effects.values import encode_value
 from holdfast.errors import Suspended, WaitEnded
 from holdfast.records import Ask, Done, Unknown
@@ -76,7 +76,7 @@ class Finder:
     async def _reconciled(self, call: Interrupted, tool: AnyTool, bound: Bound, look: str) -> Outcome | None:
         context = Context(self._caller, call.key, call.call.id, tool.name, scope=look, idempotency=call.idempotency)
         begun = asyncio.get_running_loop().time()
-        token = current.set(Place(self._performer, look, inside=True))
+        token = current.set(context.place)
         try:
             async with asyncio.timeout(tool.timeout):
                 body = await tool.find_out(bound, context)

@@ -36,6 +36,8 @@ class Handing:
         self._turn = turn
         self._performer = performer
         self._mode_of = mode_of
+        self.able = agent.hands_over
+        """Whether there is a call that hands the session over."""
 
     def refusal(self, call: Call) -> ErrorInfo | None:
         """Why the session does not go to whom a call would give it."""

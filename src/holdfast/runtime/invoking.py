@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 import msgspec
@@ -13,8 +13,8 @@ from holdfast.attachments import FILES_DEPTH, File
 from holdfast.crashpoints import crash_point
 from holdfast.effects.canonical import digest_of_bytes
 from holdfast.effects.replay import Again, Begin, Decision, SettleUnknown
-from holdfast.effects.scopes import Place, current
-from holdfast.effects.values import decode_value
+from holdfast.effects.scopes import current
+from holdfast.effects.values import decode_value, json_of
 from holdfast.errors import AttachmentUnknown, InvalidArgument, InvariantBroken, PayloadTooLarge, Suspended
 from holdfast.messages import Attachment, ToolCall, ToolResult
 from holdfast.records import ABSENT, Ask, Blob, ErrorInfo, Failed, Unknown
@@ -28,7 +28,7 @@ from holdfast.tools.cutting import Whole
 from holdfast.tools.deferral import Deferred
 from holdfast.tools.definition import Complaint
 from holdfast.tools.paging import READER
-from holdfast.tools.processes import spawning
+from holdfast.tools.processes import Spawned
 from holdfast.tools.results import (
     MAX_TEXT,
     complained,
@@ -58,8 +58,7 @@ if TYPE_CHECKING:
 _log: Final = logging.getLogger("holdfast.tools")
 
 
-@dataclass(slots=True)
-class Call:
+class Call(msgspec.Struct, eq=False):
     """One call of a batch, on its way to a result."""
 
     call: ToolCall
@@ -70,6 +69,8 @@ class Call:
     tool: AnyTool | None
     decision: Decision
     intended: bool
+    alone: bool
+    """Whether it must not run beside others."""
     bound: Bound | None = None
     refused: ErrorInfo | None = None
     result: ToolResult | None = None
@@ -84,9 +85,9 @@ class Call:
     begun: bool = False
     idempotency: str | None = None
     """What makes it recognisable to the outside world, where its key does not say."""
-    before: list[Record] = field(default_factory=list)
+    before: tuple[Record, ...] = ()
     """What was decided about it, to be recorded together with its intent."""
-    consumes: list[str] = field(default_factory=list)
+    consumes: tuple[str, ...] = ()
     """Approvals that are used up with it."""
     given: bytes | None = None
     """What comes of it, where somebody decided that it is not to be made."""
@@ -100,7 +101,7 @@ class Call:
     """Longest text of its result, where that is not the tool's own limit."""
     program: bool = False
     """It is a program, which makes calls of its own: those are decided about, not this one."""
-    beside: list[Record] = field(default_factory=list["Record"])
+    beside: tuple[Record, ...] = ()
     """What is recorded in one commit with its outcome."""
     recorded: Callable[[], None] | None = None
     """Told when its outcome has its place in the journal."""
@@ -111,11 +112,6 @@ class Call:
     def fresh(self) -> bool:
         """Whether it is not known to have begun."""
         return isinstance(self.decision, Begin)
-
-    @property
-    def alone(self) -> bool:
-        """Whether it must not run beside others."""
-        return self.tool is not None and not self.tool.read_only
 
     @property
     def asked(self) -> Ask | None:
@@ -152,7 +148,6 @@ class Work:
 
     call: Call
     context: Context
-    place: Place
     task: asyncio.Task[object]
     begun: float
     handed_over: bool = False
@@ -180,18 +175,46 @@ class Invoker:
         self._clean = performer.redactor.text
         self._recorder = recorder
         self._deferring = deferring
+        self._crowd = crowding.here()
         self._finder = Finder(caller, performer, recorder)
         self._tried: dict[str, int] = {}
         self._loop = asyncio.get_running_loop()
 
-    async def outcome(
+    def outcome(
         self, prepared: Call, begin: Callable[[Call], None], budget: float | None = None, spill: Spill | None = None
-    ) -> Outcome:
+    ) -> Coroutine[Any, Any, Outcome]:
         """How the call ends. `begin` is told before it is performed.
 
         A call that takes longer than `budget` seconds goes to `spill`, unless it has recorded steps of its own.
         """
+        key, tool, bound = prepared.key, prepared.tool, prepared.bound
+        interrupted = isinstance(prepared.decision, SettleUnknown) or self._deferring.returned(key)
+        if interrupted or prepared.refused is not None:
+            return self._without(prepared, begin, budget, spill)
+        if tool is None or bound is None:
+            message = f"{key!r} can't be performed"
+            raise InvariantBroken(message)
+        self._deferring.calls[key] = prepared
+        begin(prepared)
+        prepared.begun = True
+        begun = self._loop.time()
+        crash_point("tool.before_run")
+        spills = budget is not None and spill is not None
+        if not spills and tool.accepts.context is None and tool.terms.retry is None:
+            # Nothing can be recorded below it: it needs no place for that.
+            return self._settled(prepared, tool, begun, self._attempt(tool, bound, None))
+        context = Context(self._caller, key, prepared.call.id, tool.name, idempotency=prepared.idempotency)
+        running = self._attempts(tool, bound, context)
+        if budget is None or spill is None:
+            return self._settled(prepared, tool, begun, running)
+        return self._in_time(Work(prepared, context, asyncio.ensure_future(running), begun), budget, spill)
+
+    async def _without(
+        self, prepared: Call, begin: Callable[[Call], None], budget: float | None, spill: Spill | None
+    ) -> Outcome:
+        """How a call ends that was begun before, or is refused; nearly always without being performed here."""
         if self._deferring.returned(prepared.key):
+            self._deferring.calls[prepared.key] = prepared
             begin(prepared)
             prepared.begun = True
             return await self._replied(prepared)
@@ -202,22 +225,7 @@ class Invoker:
             prepared.decision = Again()
         if prepared.refused is not None:
             return self._failed(prepared, prepared.refused, 0)
-        begin(prepared)
-        prepared.begun = True
-        tool, bound = _ready(prepared)
-        context = Context(self._caller, prepared.key, prepared.call.id, tool.name, idempotency=prepared.idempotency)
-        place = Place(self._performer, prepared.key, inside=True)
-        begun = self._loop.time()
-        crash_point("tool.before_run")
-        running = self._attempts(tool, bound, context, place)
-        self._deferring.calls[prepared.key] = prepared
-        try:
-            if budget is None or spill is None:
-                return await self._settled(prepared, begun, running)
-            work = Work(prepared, context, place, asyncio.ensure_future(running), begun)
-            return await self._in_time(work, budget, spill)
-        finally:
-            self._deferring.calls.pop(prepared.key, None)
+        return await self.outcome(prepared, begin, budget, spill)
 
     async def _in_time(self, work: Work, budget: float, spill: Spill) -> Outcome:
         """How a call ends that goes on in the background when it takes longer than its budget."""
@@ -258,22 +266,38 @@ class Invoker:
 
     async def finished(self, work: Work) -> Outcome:
         """How a call that runs in a task of its own ends. If this is cancelled, so is the call."""
-        return await self._settled(work.call, work.begun, work.task)
+        tool = work.call.tool
+        if tool is None:
+            message = f"{work.call.key!r} runs without its tool"
+            raise InvariantBroken(message)
+        return await self._settled(work.call, tool, work.begun, work.task)
 
-    def _attempts(self, tool: AnyTool, bound: Bound, context: Context, place: Place) -> Coroutine[Any, Any, object]:
+    def _attempts(self, tool: AnyTool, bound: Bound, context: Context) -> Coroutine[Any, Any, object]:
         """What the tool gives, at the first or at a later attempt, where it says that it may be tried again."""
-        if tool.retry is None:
-            return _attempt(tool, bound, context, place)
-        return self._retried(tool, bound, context, place, tool.retry)
+        retry = tool.terms.retry
+        if retry is None:
+            return self._attempt(tool, bound, context)
+        return self._retried(tool, bound, context, retry)
 
-    async def _retried(
-        self, tool: AnyTool, bound: Bound, context: Context, place: Place, retry: ToolRetryPolicy
-    ) -> object:
+    async def _attempt(self, tool: AnyTool, bound: Bound, context: Context | None) -> object:
+        with self._crowd.place_now(tool) or await self._crowd.place_for(tool):
+            seconds = tool.terms.timeout  # without the time that it waited for its place: it had not begun
+            if seconds is not None:
+                return await _timed(tool, bound, context, seconds)
+            if context is None:
+                return await tool.call(bound)
+            token = current.set(context.place)
+            try:
+                return await tool.call(bound, context)
+            finally:
+                current.reset(token)
+
+    async def _retried(self, tool: AnyTool, bound: Bound, context: Context, retry: ToolRetryPolicy) -> object:
         attempt = 1
         while True:
             begun = self._loop.time()
             try:
-                return await _attempt(tool, bound, context, place)
+                return await self._attempt(tool, bound, context)
             except Exception as error:
                 pause = retry.pause_after(attempt, error)
                 if pause is None:
@@ -288,27 +312,27 @@ class Invoker:
         number = self._tried.get(key) or attempts_of(self._performer.past, key)
         self._tried[key] = number = number + 1
         ask = Ask("sample", "attempt", digest_of_bytes("attempt", f"{key} {number}".encode()))
-        ms = round((self._loop.time() - begun) * 1000)
-        failed = Failed(
-            at=self._performer.now(), key=f"{key}/{ATTEMPT}{number}", ask=ask, error=raised(error, self._clean), ms=ms
-        )
+        name, info, ms = f"{key}/{ATTEMPT}{number}", raised(error, self._clean), self._since(begun)
+        failed = Failed(at=self._performer.now(), key=name, ask=ask, error=info, ms=ms)
         self._recorder.submit([failed], patient=True)
 
     async def _settled(  # noqa: PLR0911  one for each way in which it ends
-        self, prepared: Call, begun: float, value_of: Awaitable[object]
+        self, prepared: Call, tool: AnyTool, begun: float, value_of: Awaitable[object]
     ) -> Outcome:
-        tool, _ = _ready(prepared)
+        refs: list[Blob] = []
+        kept: list[Blob] = []
         try:
             value = await value_of
             crash_point("tool.after_run")
-            if isinstance(value, Deferred):
-                self._hand_over(prepared, cast("Deferred[Any]", value))
-                return await self._replied(prepared)
-            refs: list[Blob] = []
-            kept: list[Blob] = []
-            if _holds_file(value):
-                value = await self._kept(value, refs)
-            body = await self._body(tool, value, kept, prepared.room or tool.output_limit)
+            limit = prepared.room or tool.terms.output_limit
+            body = self._plain_body(value, limit)
+            if body is None:
+                if isinstance(value, Deferred):
+                    self._hand_over(prepared, cast("Deferred[Any]", value))
+                    return await self._replied(prepared)
+                if _holds_file(value):
+                    value = await self._kept(value, refs)
+                body = await self._body(tool, value, kept, limit)
         except Told as told:
             error = ErrorInfo(told.error.kind, self._clean(told.error.message))
             detail = msgspec.Raw(told.detail) if told.detail else ABSENT
@@ -326,7 +350,13 @@ class Invoker:
             if isinstance(error, TimedOut):
                 return self._timed_out(prepared, tool, begun, left=error.left)
             return self._failed(prepared, raised(error, self._clean), begun)
-        return await self._performer.succeeded(prepared.key, prepared.asked, body, begun, tuple(refs), tuple(kept))
+        key, ask = prepared.key, prepared.asked
+        done = None if refs or kept else self._performer.small(key, ask, body, self._since(begun))
+        return done or await self._performer.succeeded(key, ask, body, begun, tuple(refs), tuple(kept))
+
+    def _since(self, begun: float) -> int:
+        """The milliseconds that have passed."""
+        return round((self._loop.time() - begun) * 1000)
 
     # ---- results that come later ----
 
@@ -358,6 +388,13 @@ class Invoker:
         kept: list[Blob] = []
         body = await self._body(tool, decode_value(reply.body), kept, prepared.room or tool.output_limit)
         return await self._performer.succeeded(prepared.key, prepared.asked, body, begun, (), tuple(kept))
+
+    def _plain_body(self, value: object, limit: int) -> bytes | None:
+        """The JSON of what a tool gave, where there is nothing to hide, to keep apart or to convert in it."""
+        if self._performer.redactor.active or (type(value) is str and len(value) > limit):
+            return None
+        body = json_of(value)
+        return body if body is not None and len(body) <= limit else None
 
     async def _body(self, tool: AnyTool, value: object, kept: list[Blob], limit: int) -> bytes:
         """The JSON of what a tool gave. What is too long for the model is kept apart, and told with its ends."""
@@ -409,7 +446,7 @@ class Invoker:
                 raise error
 
     def _failed(self, prepared: Call, error: ErrorInfo, begun: float) -> Failed:
-        ms = round((self._loop.time() - begun) * 1000) if begun else 0
+        ms = self._since(begun) if begun else 0
         return Failed(at=self._performer.now(), key=prepared.key, ask=prepared.asked, error=error, ms=ms)
 
 
@@ -431,30 +468,18 @@ class TimedOut(Exception):
         """It could not be stopped: its thread, or a function that does not listen, goes on by itself."""
 
 
-async def _attempt(tool: AnyTool, bound: Bound, context: Context, place: Place) -> object:
-    async with crowding.place(tool):  # outside of the time that it may take: it has not begun
-        seconds = tool.timeout
-        if seconds is not None:
-            return await _timed(tool, bound, context, place, seconds)
-        token = current.set(place)
-        try:
-            return await tool.call(bound, context)
-        finally:
-            current.reset(token)
-
-
-async def _call(tool: AnyTool, bound: Bound, context: Context, place: Place) -> object:
-    token = current.set(place)
+async def _call(tool: AnyTool, bound: Bound, context: Context | None) -> object:
+    token = current.set(None if context is None else context.place)
     try:
         return await tool.call(bound, context)
     finally:
         current.reset(token)
 
 
-async def _timed(tool: AnyTool, bound: Bound, context: Context, place: Place, seconds: float) -> object:
+async def _timed(tool: AnyTool, bound: Bound, context: Context | None, seconds: float) -> object:
     """A call that must end in time. One that does not although it is cancelled is left alone, and told in the log."""
-    with spawning(tool.name) as spawned:
-        task = asyncio.ensure_future(_call(tool, bound, context, place))
+    with Spawned(tool.name) as spawned:
+        task = asyncio.ensure_future(_call(tool, bound, context))
     try:
         await asyncio.wait({task}, timeout=seconds)
     except BaseException:
@@ -468,13 +493,6 @@ async def _timed(tool: AnyTool, bound: Bound, context: Context, place: Place, se
         spawned.stop()
         _log.warning("the tool %r does not end although its time is up; it is left alone", tool.name)
     raise TimedOut(tool.name, left=spawned.abandoned or not ended)
-
-
-def _ready(prepared: Call) -> tuple[AnyTool, Bound]:
-    if prepared.tool is None or prepared.bound is None:
-        message = f"{prepared.key!r} can't be performed"
-        raise InvariantBroken(message)
-    return prepared.tool, prepared.bound
 
 
 def _complaint(tool: AnyTool, body: bytes) -> str | None:

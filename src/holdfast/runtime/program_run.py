@@ -451,7 +451,7 @@ class ProgramRun:
         key = f"{self._key}{KEPT}"
         outcome = await self._performer.succeeded(key, ask, msgspec.json.encode(changed), 0.0)
         done = await self._whole(outcome)
-        self._call.beside.append(msgspec.structs.replace(outcome, ms=0) if isinstance(outcome, Done) else outcome)
+        self._call.beside += (msgspec.structs.replace(outcome, ms=0) if isinstance(outcome, Done) else outcome,)
         # As they are recorded: what is hidden there is hidden from the next program as well.
         self._programs.variables = decode_left(bytes(done.value)).after(self._programs.variables)
 

@@ -71,9 +71,9 @@ class Questioning:
         used = await self._performer.succeeded(name, None if begun else ask, msgspec.json.encode(answer), 0.0)
         if not isinstance(used, Done):
             return Denied("the answer is too large to be kept")
-        call.before.append(msgspec.structs.replace(used, ms=0))
+        call.before += (msgspec.structs.replace(used, ms=0),)
         if resolved:
-            call.consumes.append(name)
+            call.consumes += (name,)
         return answer
 
 

@@ -189,7 +189,6 @@ class TaskDrive:
             await run.recorder.settle()
         else:
             self._work.context.move(run, prepared.key)
-            self._work.place.drive, self._work.place.path = run.performer, prepared.key
             prepared.begun = True
         work, self._work = self._work, None
         carrying = self._carrying = spawn(run.outcome(prepared, work))
@@ -262,7 +261,8 @@ class _TaskRun:
         if isinstance(decision, SettleUnknown) and left_by_itself(past, key):
             decision = Again()
         sent = ToolCall(call.call_id, call.tool, call.arguments)
-        prepared = Call(sent, self._state.id, key, ask, tool, decision, intended=True, idempotency=call.idempotency)
+        prepared = Call(sent, self._state.id, key, ask, tool, decision, intended=True, alone=True)
+        prepared.idempotency = call.idempotency
         agent = self._around.agents.get(self._state.agent or "")
         prepared.bind(() if agent is None else agent.tools)
         if not begun and tool is not None and call.definition not in {None, tool.digest}:

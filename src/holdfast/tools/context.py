@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from holdfast.effects.boundary import Boundary, EffectContext
 from holdfast.effects.envelope import segment
+from holdfast.effects.scopes import Place
 from holdfast.tools.deferral import LONGEST, NO_DEFAULT
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ class Context(EffectContext):
     a part of the tool once: when the call is performed again after a crash or a wait, it answers what it had given.
     """
 
-    __slots__ = ("_caller", "_idempotency", "_moving", "_scope", "_waits", "call_id", "session", "tool", "turn", "used")
+    __slots__ = ("_caller", "_idempotency", "_moving", "_waits", "call_id", "place", "session", "tool", "turn", "used")
 
     def __init__(  # noqa: PLR0913
         self,
@@ -69,7 +70,8 @@ class Context(EffectContext):
         idempotency: str | None = None,
     ) -> None:
         super().__init__(Boundary(caller.performer), key)
-        self._scope = key if scope is None else scope
+        self.place = Place(caller.performer, key if scope is None else scope, inside=True)
+        """Where what the call does is recorded."""
         self._idempotency = idempotency
         self._moving: asyncio.Future[None] | None = None
         self.used = False
@@ -111,7 +113,8 @@ class Context(EffectContext):
     def move(self, caller: Caller, key: str) -> None:
         """The call goes on elsewhere: on behalf of `caller`, under another key, and recognisable as before."""
         self._idempotency = self.idempotency_key
-        self._caller, self._boundary, self.key, self._scope = caller, Boundary(caller.performer), key, key
+        self._caller, self._boundary, self.key = caller, Boundary(caller.performer), key
+        self.place.drive, self.place.path = caller.performer, key
         self.release()
 
     @property
@@ -148,7 +151,7 @@ class Context(EffectContext):
         """
         await self._here()
         occurrence = self._waits[name] = self._waits.get(name, 0) + 1
-        return await self._caller.wait(self._scope, name, occurrence, timeout)
+        return await self._caller.wait(self.place.path, name, occurrence, timeout)
 
     async def defer(
         self,
@@ -186,9 +189,9 @@ class Context(EffectContext):
 
     def waited(self, name: str) -> bool:
         """Whether this call was left at the next wait called `name` before: then it has to come there again."""
-        below = f"{self._scope}/{segment(name, self._waits.get(name, 0) + 1)}"
+        below = f"{self.place.path}/{segment(name, self._waits.get(name, 0) + 1)}"
         return self._caller.performer.recorded(below) is not None
 
     def wait_token(self, name: str) -> str:
         """What `runtime.resolve(token, value)` needs to answer the next wait called `name`, before it begins."""
-        return self._caller.token(self._scope, name, self._waits.get(name, 0) + 1)
+        return self._caller.token(self.place.path, name, self._waits.get(name, 0) + 1)

@@ -81,35 +81,30 @@ class Gate:
                 turn.set_result(None)
 
 
-class _Crowd:
-    """The gates of one event loop."""
-
-    __slots__ = ("everyone", "limits", "tools")
-
-    def __init__(self) -> None:
-        self.everyone = Gate(MAX_CALLS)
-        self.limits: list[int] = []
-        """What was asked for by those who are open: the lowest counts."""
-        self.tools: dict[Callable[..., Any], Gate] = {}
-
-
-_crowds: Final = PerLoop(_Crowd)
-
-
 class Place:
-    """The place that a call has. A thread that was abandoned keeps the one of its tool until it ends.
+    """The place that a call has while it runs `with` it. A thread that was abandoned keeps the one of its tool.
 
-    It does not keep the one among all calls: threads have a bound of their own, and those that hang must not keep
-    everybody else waiting for ever.
+    It does so until it ends. It does not keep the one among all calls: threads have a bound of their own, and those
+    that hang must not keep everybody else waiting for ever.
     """
 
-    __slots__ = ("_everyone", "_kept", "_left", "_tool")
+    __slots__ = ("_everyone", "_kept", "_left", "_token", "_tool")
 
-    def __init__(self, everyone: Gate, tool: Gate | None) -> None:
+    def __init__(self, everyone: Gate, tool: Gate | None = None) -> None:
         self._everyone: Gate | None = everyone
         self._tool = tool
         self._kept = 0
         self._left = False
+
+    def __enter__(self) -> None:
+        self._token = held.set(self)
+
+    def __exit__(self, *_: object) -> None:
+        held.reset(self._token)
+        self._left = True
+        self.step_aside()
+        if self._tool is not None:
+            self._free()
 
     def keep(self) -> None:
         """A thread goes on although the call is over."""
@@ -127,15 +122,6 @@ class Place:
         if everyone is not None:
             everyone.leave()
 
-    def leave(self) -> None:
-        """The call is over."""
-        self._left = True
-        everyone, self._everyone = self._everyone, None
-        if everyone is not None:
-            everyone.leave()
-        if self._tool is not None:
-            self._free()
-
     def _free(self) -> None:
         if self._tool is not None and self._left and not self._kept:
             self._tool.leave()
@@ -152,48 +138,61 @@ def step_aside() -> None:
         place.step_aside()
 
 
+class Crowd:
+    """The calls of one event loop."""
+
+    __slots__ = ("_everyone", "_limits", "_tools")
+
+    def __init__(self) -> None:
+        self._everyone = Gate(MAX_CALLS)
+        self._limits: list[int] = []
+        """What was asked for by those who are open: the lowest counts."""
+        self._tools: dict[Callable[..., Any], Gate] = {}
+
+    def place_now(self, tool: AnyTool) -> Place | None:
+        """A place for another call of `tool`, if it has no bound of its own and there is one among all calls."""
+        if tool.terms.max_parallel is None and self._everyone.enter_now():
+            return Place(self._everyone)
+        return None
+
+    async def place_for(self, tool: AnyTool) -> Place:
+        """Wait until another call may run, of `tool` and of all tools.
+
+        The same function under two names, or in two agents, is one tool here. A call that waits for another one of
+        its tool takes no place among all calls yet.
+        """
+        most, own = tool.max_parallel, None
+        if most is not None:
+            own = self._tools.setdefault(tool.function, Gate(most))
+            await own.enter()
+        try:
+            await self._everyone.enter()
+        except BaseException:
+            if own is not None:
+                own.leave()
+            raise
+        return Place(self._everyone, own)
+
+    @contextmanager
+    def at_most(self, calls: int) -> Generator[None]:
+        """Let so many calls run at once meanwhile; of several who say so, the lowest counts."""
+        self._limits.append(calls)
+        self._everyone.widen(min(self._limits))
+        try:
+            yield
+        finally:
+            self._limits.remove(calls)
+            self._everyone.widen(min(self._limits, default=MAX_CALLS))
+
+
+_crowds: Final = PerLoop(Crowd)
+here: Final = _crowds.here
+"""The crowd of the running event loop."""
+
+
 @contextmanager
 def at_most(calls: int) -> Generator[None]:
     """Let so many calls run at once on this event loop meanwhile; of several who say so, the lowest counts."""
     check_int("max_calls", calls, least=1)
-    crowd = _crowds.here()
-    crowd.limits.append(calls)
-    crowd.everyone.widen(min(crowd.limits))
-    try:
+    with here().at_most(calls):
         yield
-    finally:
-        crowd.limits.remove(calls)
-        crowd.everyone.widen(min(crowd.limits, default=MAX_CALLS))
-
-
-class place:  # noqa: N801  it reads as what is taken: `async with place(tool):`
-    """Waits until another call may run, of `tool` and of all tools, and runs it here.
-
-    The same function under two names, or in two agents, is one tool here. A call that waits for another one of its
-    tool takes no place among all calls yet.
-    """
-
-    __slots__ = ("_taken", "_token", "_tool")
-
-    def __init__(self, tool: AnyTool) -> None:
-        self._tool = tool
-
-    async def __aenter__(self) -> None:
-        tool, crowd = self._tool, _crowds.here()
-        most, everyone, own = tool.max_parallel, crowd.everyone, None
-        if most is not None:
-            own = crowd.tools.setdefault(tool.function, Gate(most))
-            await own.enter()
-        if not everyone.enter_now():
-            try:
-                await everyone.enter()
-            except BaseException:
-                if own is not None:
-                    own.leave()
-                raise
-        self._taken = Place(everyone, own)
-        self._token = held.set(self._taken)
-
-    async def __aexit__(self, *_: object) -> None:
-        held.reset(self._token)
-        self._taken.leave()

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeAlias, TypeVar, cast
+
+import msgspec
 
 from holdfast.effects.replay import Repeat
 from holdfast.effects.values import decode_value, encode_value
@@ -31,8 +34,7 @@ R = TypeVar("R")
 _NOWHERE = Reach()
 
 
-@dataclass(frozen=True, slots=True)
-class Bound:
+class Bound(msgspec.Struct, frozen=True):
     """Arguments that fit: what the function is called with, apart from its context."""
 
     kwargs: dict[str, Any]
@@ -67,6 +69,15 @@ class Tool(Generic[P, R]):
     accepts: Accepts = field(repr=False)
     reach: Reach = field(default=_NOWHERE)
     """What it touches."""
+    repeat: Repeat = field(init=False)
+    """What may happen to a call that was begun and has no outcome."""
+    on_loop: bool = field(init=False)
+    """Whether it is an async function, which runs on the event loop; any other runs in a thread."""
+
+    def __post_init__(self) -> None:
+        repeat = Repeat.FREE if self.read_only else Repeat.KEYED if self.idempotent else Repeat.NEVER
+        object.__setattr__(self, "repeat", repeat)
+        object.__setattr__(self, "on_loop", inspect.iscoroutinefunction(self.function))
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         return self.function(*args, **kwargs)
@@ -147,13 +158,6 @@ class Tool(Generic[P, R]):
         """Whether repeating a call is how it is used."""
         return self.terms.polling
 
-    @property
-    def repeat(self) -> Repeat:
-        """What may happen to a call that was begun and has no outcome."""
-        if self.read_only:
-            return Repeat.FREE
-        return Repeat.KEYED if self.idempotent else Repeat.NEVER
-
     def under(self, spec: ToolSpec, digest: str) -> Tool[P, R]:
         """The same function, shown to models in another way."""
         return replace(self, spec=spec, digest=digest)
@@ -184,13 +188,14 @@ class Tool(Generic[P, R]):
         kwargs = bound.kwargs
         if self.accepts.context is not None:
             kwargs = {**kwargs, self.accepts.context: context}
-        return invoked(cast("Callable[..., Any]", self.function), kwargs, self.name)
+        return invoked(self.function, kwargs, self.spec.name, on_loop=self.on_loop)
 
     async def find_out(self, bound: Bound, context: Context) -> bytes:
         """Ask `reconcile` what came of an interrupted call; it raises `NotDone` when nothing did."""
         if self.reconcile is None:
             raise ToolInvalid(self.name, None, "it has no reconcile function")
-        return self.as_json(await invoked(self.reconcile, {"ctx": context, **bound.kwargs}, f"{self.name} (reconcile)"))
+        kwargs, on_loop = {"ctx": context, **bound.kwargs}, inspect.iscoroutinefunction(self.reconcile)
+        return self.as_json(await invoked(self.reconcile, kwargs, f"{self.name} (reconcile)", on_loop=on_loop))
 
     def as_json(self, value: object) -> bytes:
         """The JSON of what the function gave."""

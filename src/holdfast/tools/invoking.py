@@ -5,14 +5,13 @@ from __future__ import annotations
 import asyncio
 import inspect
 import io
-import types
 from collections.abc import AsyncIterator, Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from holdfast.tools.processes import spawning
+from holdfast.tools.processes import Spawned
 from holdfast.tools.threads import in_thread
-from holdfast.tools.watchdog import running
+from holdfast.tools.watchdog import calls_here
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -23,18 +22,25 @@ _PLAIN: Final = frozenset((dict, list, tuple, str, int, float, bool, bytes, type
 """What most functions return: nothing that has to be waited for or read to its end."""
 
 
-async def invoked(function: Callable[..., Any], kwargs: dict[str, Any], name: str) -> object:
+async def invoked(function: Callable[..., Any], kwargs: dict[str, Any], name: str, *, on_loop: bool) -> object:
     """What `function` returns. An iterator is read to its end, where the function ran. Logs call it `name`.
 
-    If this is cancelled, the processes that the function has started are ended, once it has had its say.
+    `on_loop`: it is an async one. If this is cancelled, the processes that the function has started are ended, once it
+    has had its say.
     """
-    with spawning(name) as spawned:
+    with Spawned(name) as spawned:
+        running = calls_here()
         try:
-            if not _is_async(function):
-                return await _off_the_loop(function, kwargs, name)
-            with running(name, function):
+            if on_loop:
+                running[spawned] = name, function
                 value = await function(**kwargs)
-                return value if type(value) in _PLAIN else await _collected(value, name)
+            else:
+                value = await in_thread(_listed, {"function": function, "kwargs": kwargs}, name=name)
+                if not _has_more(value):
+                    return value
+                running[spawned] = name, function  # it is an async function behind a plain one
+                value = await cast("Awaitable[object]", value) if inspect.isawaitable(value) else value
+            return value if type(value) in _PLAIN else await _collected(value, name)
         except SystemExit as error:
             # One tool must not take all other sessions of the process with it.
             said = f"the function asked to end the process (exit code {error.code!r:.60}); it was not ended"
@@ -44,24 +50,8 @@ async def invoked(function: Callable[..., Any], kwargs: dict[str, Any], name: st
             if task is not None and task.cancelling():  # otherwise it was something that the function awaited
                 spawned.stop()
             raise
-
-
-async def _off_the_loop(function: Callable[..., Any], kwargs: dict[str, Any], name: str) -> object:
-    value = await in_thread(_listed, {"function": function, "kwargs": kwargs}, name=name)
-    # It may be an async function behind a plain one.
-    return await _on_the_loop(value, function, name) if _has_more(value) else value
-
-
-def _is_async(function: Callable[..., Any]) -> bool:
-    if type(function) is types.FunctionType and function.__code__.co_flags & inspect.CO_COROUTINE:
-        return True  # as most are: no need to look through wrappers
-    return inspect.iscoroutinefunction(function)
-
-
-async def _on_the_loop(given: object, function: Callable[..., Any], name: str) -> object:
-    with running(name, function):
-        value = await cast("Awaitable[object]", given) if inspect.isawaitable(given) else given
-        return await _collected(value, name)
+        finally:
+            running.pop(spawned, None)
 
 
 def _has_more(value: object) -> bool:

@@ -18,7 +18,7 @@ import subprocess
 import sys
 from contextvars import ContextVar
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, cast
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Generator, Mapping
@@ -77,18 +77,27 @@ class CallStopped(RuntimeError):
 
 
 class Spawned:
-    """The programs that one call has started."""
+    """The programs that one call has started: within it, in tasks that are made there, and in threads for them."""
 
-    __slots__ = ("_parent", "_programs", "abandoned", "name", "stopped")
+    __slots__ = ("_parent", "_programs", "_token", "abandoned", "name", "stopped")
 
-    def __init__(self, name: str, parent: Spawned | None = None) -> None:
+    def __init__(self, name: str) -> None:
+        if not _watching:
+            _watch()
         self.name = name
         self.stopped = False
         """Nothing more is started for it."""
         self.abandoned = False
         """It left a thread behind that could not be stopped."""
-        self._parent = parent
+        self._parent = _call.get()
         self._programs: list[subprocess.Popen[Any]] = []
+
+    def __enter__(self) -> Self:
+        self._token = _call.set(self)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        _call.reset(self._token)
 
     def add(self, program: subprocess.Popen[Any]) -> None:
         """A program is about to be started; its number is known afterwards."""
@@ -124,24 +133,6 @@ class Spawned:
 _call: Final[ContextVar[Spawned | None]] = ContextVar("spawned", default=None)
 _LINUX: Final = sys.platform == "linux"
 _watching = False
-
-
-class spawning:  # noqa: N801  it reads as a verb: `with spawning(tool) as spawned:`
-    """Remembers which programs are started here, in the tasks that are made here, and in the threads for them."""
-
-    __slots__ = ("_made", "_token")
-
-    def __init__(self, name: str) -> None:
-        if not _watching:
-            _watch()
-        self._made = Spawned(name, _call.get())
-
-    def __enter__(self) -> Spawned:
-        self._token = _call.set(self._made)
-        return self._made
-
-    def __exit__(self, *_: object) -> None:
-        _call.reset(self._token)
 
 
 def current() -> Spawned | None:

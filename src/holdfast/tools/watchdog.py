@@ -14,7 +14,7 @@ import time
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from holdfast.perloop import PerLoop
 
@@ -84,13 +84,17 @@ def judged(
 # ---- who runs --------------------------------------------------------------------------------------------------------
 
 
+Calls: TypeAlias = "dict[object, tuple[str, Callable[..., object] | None]]"
+"""Calls under way, each with the name of its tool, and its function: by the code of that the watchdog knows it."""
+
+
 class _Registry:
     """The calls that run on one event loop."""
 
     __slots__ = ("calls", "watch", "watchers")
 
     def __init__(self) -> None:
-        self.calls: set[running] = set()
+        self.calls: Calls = {}
         self.watch: _Watch | None = None
         self.watchers = 0
 
@@ -98,25 +102,9 @@ class _Registry:
 _registries: Final = PerLoop(_Registry)
 
 
-class running:  # noqa: N801  it reads as a verb: `with running(tool):`
-    """Says that a call of `tool` runs on this event loop. `function` lets the watchdog know it by its code."""
-
-    __slots__ = ("_calls", "_function", "_tool")
-
-    def __init__(self, tool: str, function: Callable[..., object] | None = None) -> None:
-        self._calls = _registries.here().calls
-        self._tool = tool
-        self._function = function
-
-    def __enter__(self) -> None:
-        self._calls.add(self)
-
-    def __exit__(self, *_: object) -> None:
-        self._calls.remove(self)
-
-    def told(self) -> Running:
-        """What runs, for the decision."""
-        return Running(self._tool, _codes_of(self._function))
+def calls_here() -> Calls:
+    """The calls that run on this event loop: whoever begins one puts it in, and takes it out at its end."""
+    return _registries.here().calls
 
 
 @lru_cache(maxsize=1024)
@@ -189,7 +177,7 @@ class _Watch:
             return
         if self._told:
             return
-        calls = tuple(call.told() for call in self._registry.calls.copy())
+        calls = tuple(Running(tool, _codes_of(of)) for tool, of in self._registry.calls.copy().values())
         blocked = judged(asked, time.monotonic(), _stack(self._loop_thread), calls)
         if blocked is not None and self._asked is not None:
             self._told = True

@@ -52,12 +52,12 @@ def effect_key(run: str, number: int, name: EffectName) -> str:
 
 def call_key(run: str, number: int, call: int, tool: str) -> str:
     """The key of one call of a batch; calls count from 1. A name that no tool can have is left out."""
-    return f"{run}/{number}.tools/{call}.{_shown(tool)}"
+    return f"{run}/{number}.tools/{call}.{shown(tool)}"
 
 
 def nested_key(program: str, call: int, tool: str) -> str:
     """The key of one call of a program, whose own key is `program`; calls count from 1."""
-    return f"{program}{NESTED}{call}.{_shown(tool)}"
+    return f"{program}{NESTED}{call}.{shown(tool)}"
 
 
 def tool_of(key: str) -> str:
@@ -66,7 +66,8 @@ def tool_of(key: str) -> str:
 
 
 @lru_cache(maxsize=1_024)
-def _shown(tool: str) -> str:
+def shown(tool: str) -> str:
+    """The name of a tool as it stands in keys: one that no tool can have is left out."""
     return tool if tool.replace("_", "").replace("-", "").isalnum() and tool.isascii() and len(tool) <= 64 else "tool"
 
 

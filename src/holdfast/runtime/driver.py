@@ -116,6 +116,7 @@ class SessionDrive:
         self._lease: Lease
         self._ledger: LeasedJournal
         self._ring: Ring
+        self.show: Callable[[type[LiveEvent], str, dict[str, Any]], None]
 
     # ---- from outside ----
 
@@ -164,7 +165,8 @@ class SessionDrive:
         self._wakes = max(self._wakes, lease.wakes)
         self._lease = lease
         self._ledger = LeasedJournal(self._store, lease, self._around.watch.touch)
-        self._ring = Ring(self.session, lease.head, self._store.clock, self._around.watch.touch)
+        self._ring = Ring(self._ledger, self._store.clock, self._around.watch)
+        self.show = self._ring.publish
         self._around.rings.add(self._ring)
         self._around.watch.local.add(self.session)
         lost.add_done_callback(self._on_loss)
@@ -527,10 +529,6 @@ class SessionDrive:
 
     # ---- what a turn needs ----
 
-    def show(self, kind: type[LiveEvent], run: str, fields: dict[str, Any]) -> None:
-        redactor = self._store.redactor
-        self._ring.publish(kind, run, self._ledger.head, redactor.value(fields) if redactor.active else fields)
-
     async def steering(self) -> list[tuple[Admitted, UserMessage]]:
         if self._news:
             await self._look()
@@ -559,7 +557,9 @@ class SessionDrive:
     async def boundary(self) -> None:
         if self._stopping:
             raise Stopping
-        await self._around.turnstile.enter()
+        waiting = self._around.turnstile.place()
+        if waiting is not None:
+            await waiting
 
     async def open_wait(
         self, name: str, deadline: int | None, *, kind: str | None = None, body: bytes | None = None

@@ -24,16 +24,22 @@ class Turnstile:
         self._scheduled = False
 
     async def enter(self) -> None:
-        """Pass at once if there is room in this round."""
+        """Pass, in this round or in a later one."""
+        waiting = self.place()
+        if waiting is not None:
+            await waiting
+
+    def place(self) -> asyncio.Future[None] | None:
+        """Pass at once if there is room in this round; otherwise a place among those who wait for the next ones."""
         if not self._scheduled:
             self._scheduled = True
             asyncio.get_running_loop().call_soon(self._next_round)
         if self._left > 0 and not self._waiting:
             self._left -= 1
-            return
+            return None
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append(waiter)
-        await waiter
+        return waiter
 
     def _next_round(self) -> None:
         self._left = self._width

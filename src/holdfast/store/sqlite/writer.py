@@ -11,7 +11,7 @@ import os
 import threading
 from contextlib import suppress
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 import apsw
 import msgspec
@@ -46,7 +46,7 @@ _GIVE_BACK: Final = """
 Answer = Any  # what a command answers: a value, or the error that refuses it
 
 
-class Job(NamedTuple):
+class Job(msgspec.Struct, gc=False):
     """A command and who waits for it; a job without a command asks only whether others have written."""
 
     command: Command[Any] | None

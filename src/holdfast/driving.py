@@ -275,17 +275,13 @@ class LeasedJournal:
         self.now = wall_of(store.clock)
         self.head = lease.head
         """Where the journal ends, with what was submitted and is not durable yet."""
-        self._durable = lease.head
+        self.behind = 0
+        """How many records were submitted and are not durable yet."""
         self._pending: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         """Done when all that was appended is durable."""
         self._pending.set_result(lease.head)
         self.watch: Stopwatch | None = None
         """Counts the time of a session, if that is one: up to what was appended."""
-
-    @property
-    def behind(self) -> int:
-        """How many records were submitted and are not durable yet."""
-        return self.head - self._durable
 
     def append(
         self,
@@ -305,12 +301,13 @@ class LeasedJournal:
         if future.done() and (refusal := future.exception()) is not None:
             raise refusal  # it was not even queued: nothing may be put behind it
         self.head += len(added)
+        self.behind += len(added)
         self._pending = future
         return self.head, future
 
     def _appended(self, future: asyncio.Future[int]) -> None:
         if not future.cancelled() and future.exception() is None:
-            self._durable = future.result()
+            self.behind = self.head - future.result()
         if self._on_durable is not None:
             self._on_durable(self.journal)
 

@@ -31,9 +31,11 @@ class Recorder:
         self._performer = performer
         self._loop = asyncio.get_running_loop()
         self._gathered: list[Record] = []
-        """Outcomes of tool calls, each behind what stands beside it. They are all of one day."""
+        """Outcomes of tool calls, each behind what stands beside it."""
         self._calls = 0
         """How many outcomes that are."""
+        self._day = 0
+        """The day of all of them, for which they count."""
         self._durable: Awaitable[object] | None = None
 
     def submit(
@@ -44,7 +46,7 @@ class Recorder:
         `consume` are answered waits that are used up with them, `spend` is what they say was used.
         """
         if self._gathered:
-            if added and self._has_passed_midnight(added[-1]):
+            if added and day_of(added[-1].at) != self._day:
                 self.submit([], patient=True)
                 self.submit(added, patient=patient, consume=consume, spend=spend)
                 return
@@ -61,14 +63,12 @@ class Recorder:
         """
         if not self._gathered:
             self._loop.call_soon(self.flush)
-        elif self._has_passed_midnight(outcome):
+        day = day_of(outcome.at)
+        if day != self._day:
             self.flush()
+            self._day = day
         self._gathered += (*beside, outcome)
         self._calls += 1
-
-    def _has_passed_midnight(self, record: Record) -> bool:
-        """What was gathered counts for its own day."""
-        return day_of(self._gathered[-1].at) != day_of(record.at)
 
     def flush(self) -> None:
         """Submit what was gathered."""

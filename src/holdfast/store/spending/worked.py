@@ -32,14 +32,16 @@ def _by_day(begun: int, ended: int) -> Sequence[tuple[int, int]]:
 
 def counted(watch: Stopwatch | None, added: Sequence[Record], spend: Spend | None) -> tuple[tuple[int, Spend], ...]:
     """What an append counts, by day: what its records say was used, on the day of the last, and the time they tell."""
-    today = day_of(added[-1].at)
-    times: dict[int, int] = {}
-    if watch is not None:
-        for span in map(watch.take, added):
-            for day, ms in () if span is None else _by_day(*span):
-                times[day] = times.get(day, 0) + ms
-    if times:
-        now = min(times.pop(today, 0), MAX_SPEND)
+    today, now = day_of(added[-1].at), 0
+    others: dict[int, int] = {}
+    for span in () if watch is None else map(watch.take, added):
+        for day, ms in () if span is None else _by_day(*span):
+            if day == today:
+                now += ms
+            else:
+                others[day] = others.get(day, 0) + ms
+    if now:
+        now = min(now, MAX_SPEND)
         spend = Spend(wall_ms=now) if spend is None else replace(spend, wall_ms=spend.wall_ms + now)
     told = () if spend is None or spend == NOTHING else ((today, spend),)
-    return (*told, *((day, Spend(wall_ms=min(ms, MAX_SPEND))) for day, ms in times.items())) if times else told
+    return (*told, *((day, Spend(wall_ms=min(ms, MAX_SPEND))) for day, ms in others.items())) if others else told

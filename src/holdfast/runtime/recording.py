@@ -11,7 +11,7 @@ import asyncio
 from typing import TYPE_CHECKING, Final
 
 from holdfast.errors import Halted, HoldfastError, InvariantBroken
-from holdfast.store.spending.contract import Spend, day_of
+from holdfast.store.spending.contract import DAY_MS, Spend, day_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Sequence
@@ -34,8 +34,8 @@ class Recorder:
         """Outcomes of tool calls, each behind what stands beside it."""
         self._calls = 0
         """How many outcomes that are."""
-        self._day = 0
-        """The day of all of them, for which they count."""
+        self._dawn = 0
+        """When the day began on which all of them were made: they count for that day."""
         self._durable: Awaitable[object] | None = None
 
     def submit(
@@ -46,7 +46,7 @@ class Recorder:
         `consume` are answered waits that are used up with them, `spend` is what they say was used.
         """
         if self._gathered:
-            if added and day_of(added[-1].at) != self._day:
+            if added and not self._dawn <= added[-1].at < self._dawn + DAY_MS:
                 self.submit([], patient=True)
                 self.submit(added, patient=patient, consume=consume, spend=spend)
                 return
@@ -63,11 +63,11 @@ class Recorder:
         """
         if not self._gathered:
             self._loop.call_soon(self.flush)
-        day = day_of(outcome.at)
-        if day != self._day:
+        if not self._dawn <= outcome.at < self._dawn + DAY_MS:
             self.flush()
-            self._day = day
-        self._gathered += (*beside, outcome)
+            self._dawn = day_of(outcome.at) * DAY_MS
+        self._gathered.extend(beside)
+        self._gathered.append(outcome)
         self._calls += 1
 
     def flush(self) -> None:

@@ -32,14 +32,22 @@ def _by_day(begun: int, ended: int) -> Sequence[tuple[int, int]]:
 
 def counted(watch: Stopwatch | None, added: Sequence[Record], spend: Spend | None) -> tuple[tuple[int, Spend], ...]:
     """What an append counts, by day: what its records say was used, on the day of the last, and the time they tell."""
-    today, now = day_of(added[-1].at), 0
+    today = day_of(added[-1].at)
+    midnight, now = today * DAY_MS, 0
     others: dict[int, int] = {}
-    for span in () if watch is None else map(watch.take, added):
-        for day, ms in () if span is None else _by_day(*span):
-            if day == today:
-                now += ms
-            else:
+    if watch is not None:
+        for record in added:
+            span = watch.take(record)
+            if span is None:
+                continue
+            begun, ended = span
+            if begun >= midnight and ended < midnight + DAY_MS:
+                now += ended - begun
+                continue
+            for day, ms in _by_day(begun, ended):
                 others[day] = others.get(day, 0) + ms
+    if others:
+        now += others.pop(today, 0)
     if now:
         now = min(now, MAX_SPEND)
         spend = Spend(wall_ms=now) if spend is None else replace(spend, wall_ms=spend.wall_ms + now)

@@ -40,6 +40,7 @@ from holdfast.runtime.performing import HandedOver, Park, TurnRun
 from holdfast.runtime.reading import read_on, read_session
 from holdfast.runtime.services import Services
 from holdfast.runtime.surroundings import Stopping
+from holdfast.runtime.turnstile import STEP
 from holdfast.runtime.watch import TurnEnded
 from holdfast.spawning import spawn, unwound
 from holdfast.turns import Ending, OpenTurn
@@ -113,6 +114,8 @@ class SessionDrive:
         """When budgets of time must be looked at, while an effect is under way."""
         self._interruption: Interruption | None = None
         self._interrupted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._came = -STEP - 1
+        """The last round of the turnstile in which it came through."""
         self._lease: Lease
         self._ledger: LeasedJournal
         self._ring: Ring
@@ -557,9 +560,13 @@ class SessionDrive:
     async def boundary(self) -> None:
         if self._stopping:
             raise Stopping
-        waiting = self._around.turnstile.place()
+        turnstile = self._around.turnstile
+        if turnstile.round - self._came <= STEP:
+            return
+        waiting = turnstile.place()
         if waiting is not None:
             await waiting
+        self._came = turnstile.round
 
     async def open_wait(
         self, name: str, deadline: int | None, *, kind: str | None = None, body: bytes | None = None

@@ -39,7 +39,7 @@ from holdfast.names import check_id
 from holdfast.records import Blob, Ended, Record, Started
 from holdfast.secrets.raising import safe_cause
 from holdfast.store.digests import blob_digest
-from holdfast.store.spending.worked import with_time
+from holdfast.store.spending.worked import counted
 from holdfast.store.store import LEASE_MS, MIN_LEASE_MS
 
 if TYPE_CHECKING:
@@ -272,23 +272,16 @@ class LeasedJournal:
         self._store = store
         self._lease = lease
         self._on_durable = on_durable
-        self._wall = wall_of(store.clock)
+        self.now = wall_of(store.clock)
         self.head = lease.head
         """Where the journal ends, with what was submitted and is not durable yet."""
-        self._durable = lease.head
+        self.behind = 0
+        """How many records were submitted and are not durable yet."""
         self._pending: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         """Done when all that was appended is durable."""
         self._pending.set_result(lease.head)
         self.watch: Stopwatch | None = None
         """Counts the time of a session, if that is one: up to what was appended."""
-
-    @property
-    def behind(self) -> int:
-        """How many records were submitted and are not durable yet."""
-        return self.head - self._durable
-
-    def now(self) -> int:
-        return self._wall()
 
     def append(
         self,
@@ -301,27 +294,20 @@ class LeasedJournal:
     ) -> tuple[int, asyncio.Future[int]]:
         if not added:
             return self.head, self._pending
-        future = self._store.append(
-            self._lease,
-            added,
-            head=self.head,
-            checked=False,
-            patient=patient,
-            notify=notify,
-            consume=consume,
-            spend=spend if self.watch is None else with_time(self.watch, added, spend),
-            # Looked at also where nobody waits: if this one failed, so will whatever is appended behind it.
-            then=self._appended,
-        )
+        used = counted(self.watch, added, spend)
+        # Looked at also where nobody waits: if this one failed, so will whatever is appended behind it.
+        then = self._appended
+        future = self._store.append_own(self._lease, added, self.head, patient, notify, used, consume, then)
         if future.done() and (refusal := future.exception()) is not None:
             raise refusal  # it was not even queued: nothing may be put behind it
         self.head += len(added)
+        self.behind += len(added)
         self._pending = future
         return self.head, future
 
     def _appended(self, future: asyncio.Future[int]) -> None:
         if not future.cancelled() and future.exception() is None:
-            self._durable = max(self._durable, future.result())
+            self.behind = self.head - future.result()
         if self._on_durable is not None:
             self._on_durable(self.journal)
 

@@ -154,6 +154,23 @@ async def test_work_over_midnight_counts_for_the_day_on_which_it_was_done() -> N
         assert (await worker.ran(runtime)).code == "daily_wall_time"
 
 
+async def test_calls_that_end_together_over_midnight_count_each_for_its_own_day() -> None:
+    clock = ManualClock(wall=20_000 * DAY_MS - 2)
+
+    @hf.tool(read_only=True)
+    async def look(at: int) -> int:
+        clock.advance(1)
+        return at
+
+    agent = hf.Agent(
+        "a", model=ScriptedModel([[call(look, at=number) for number in range(5)], text("done")]), tools=[look]
+    )
+    async with hf.open(None, agents=[agent], clock=clock) as runtime:
+        assert (await runtime.run(agent, "go", session="s")).ok
+        assert [(await runtime.store.spent("a", day)).tool_calls for day in (19_999, 20_000)] == [1, 4]
+        assert await check(runtime.store) == []
+
+
 async def test_a_day_that_comes_twice_goes_on_with_its_count() -> None:
     clock = ManualClock(wall=20_000 * DAY_MS + MINUTE)
     worker = Worker(clock, daily=minutes(1.5))

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from holdfast.records import Admitted, Ask, Done, Ended, Parked, Resumed, Started
 from holdfast.store.spending.contract import DAY_MS, Spend
 from holdfast.store.spending.fold import by_day
-from holdfast.store.spending.worked import with_time
+from holdfast.store.spending.worked import counted
 from holdfast.turns.stopwatch import Stopwatch
 
 if TYPE_CHECKING:
@@ -84,14 +84,12 @@ kinds = st.sampled_from([start, step, park, resume, end, queue])
 @given(st.lists(st.tuples(kinds, st.integers(0, 3 * DAY_MS)), max_size=12), st.integers(1, 4))
 def test_appends_count_what_their_records_count(made: list[tuple[object, int]], size: int) -> None:
     records: list[Record] = [kind(at) for kind, at in made]  # pyright: ignore[reportCallIssue, reportUnknownVariableType]
-    counted: dict[int, int] = {}
+    sums: dict[int, int] = {}
     watch = Stopwatch()
     for first in range(0, len(records), size):
         added = records[first : first + size]
-        told = with_time(watch, added, None)
-        days = told if isinstance(told, dict) else {} if told is None else {added[-1].at // DAY_MS: told}
-        for day, spend in days.items():
-            counted[day] = counted.get(day, 0) + spend.wall_ms
+        for day, spend in counted(watch, added, None):
+            sums[day] = sums.get(day, 0) + spend.wall_ms
     whole = by_day(records, lambda _, __: None, lambda _: None, Stopwatch())
-    assert counted == {day: spend.wall_ms for day, spend in whole.items()}
-    assert sum(counted.values()) == watch.total
+    assert sums == {day: spend.wall_ms for day, spend in whole.items()}
+    assert sum(sums.values()) == watch.total

@@ -40,6 +40,7 @@ from holdfast.runtime.performing import HandedOver, Park, TurnRun
 from holdfast.runtime.reading import read_on, read_session
 from holdfast.runtime.services import Services
 from holdfast.runtime.surroundings import Stopping
+from holdfast.runtime.turnstile import STEP
 from holdfast.runtime.watch import TurnEnded
 from holdfast.spawning import spawn, unwound
 from holdfast.turns import Ending, OpenTurn
@@ -113,9 +114,12 @@ class SessionDrive:
         """When budgets of time must be looked at, while an effect is under way."""
         self._interruption: Interruption | None = None
         self._interrupted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._came = -STEP - 1
+        """The last round of the turnstile in which it came through."""
         self._lease: Lease
         self._ledger: LeasedJournal
         self._ring: Ring
+        self.show: Callable[[type[LiveEvent], str, dict[str, Any]], None]
 
     # ---- from outside ----
 
@@ -164,7 +168,8 @@ class SessionDrive:
         self._wakes = max(self._wakes, lease.wakes)
         self._lease = lease
         self._ledger = LeasedJournal(self._store, lease, self._around.watch.touch)
-        self._ring = Ring(self.session, lease.head, self._store.clock, self._around.watch.touch)
+        self._ring = Ring(self._ledger, self._store.clock, self._around.watch)
+        self.show = self._ring.publish
         self._around.rings.add(self._ring)
         self._around.watch.local.add(self.session)
         lost.add_done_callback(self._on_loss)
@@ -527,10 +532,6 @@ class SessionDrive:
 
     # ---- what a turn needs ----
 
-    def show(self, kind: type[LiveEvent], run: str, fields: dict[str, Any]) -> None:
-        redactor = self._store.redactor
-        self._ring.publish(kind, run, self._ledger.head, redactor.value(fields) if redactor.active else fields)
-
     async def steering(self) -> list[tuple[Admitted, UserMessage]]:
         if self._news:
             await self._look()
@@ -559,7 +560,13 @@ class SessionDrive:
     async def boundary(self) -> None:
         if self._stopping:
             raise Stopping
-        await self._around.turnstile.enter()
+        turnstile = self._around.turnstile
+        if turnstile.round - self._came <= STEP:
+            return
+        waiting = turnstile.place()
+        if waiting is not None:
+            await waiting
+        self._came = turnstile.round
 
     async def open_wait(
         self, name: str, deadline: int | None, *, kind: str | None = None, body: bytes | None = None

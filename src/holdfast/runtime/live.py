@@ -13,12 +13,13 @@ from zlib import crc32
 
 import msgspec
 
+from holdfast.clock import wall_of
 from holdfast.events import LiveEvent, ReasoningDelta, TextDelta
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from holdfast.clock import Clock
+    from holdfast.driving import LeasedJournal
+    from holdfast.runtime.watch import Watch
 
 MAX_EVENTS: Final = 2_048
 """Live events that are kept for one session."""
@@ -31,9 +32,7 @@ MAX_MERGED: Final = 4_096
 class _Item(msgspec.Struct, gc=False):
     """A live event that nobody may ever look at: the event itself is made when somebody does."""
 
-    number: int
-    wall: int
-    mono: int
+    at: int
     kind: type[LiveEvent]
     turn: str
     seq: int
@@ -41,13 +40,17 @@ class _Item(msgspec.Struct, gc=False):
 
 
 class Ring:
-    """The live events of one drive of one session, numbered from 1."""
+    """The live events of one drive of one session, numbered from 1.
 
-    def __init__(self, session: str, base: int, clock: Clock, touched: Callable[[str], None]) -> None:
+    Their age is that of the wall clock, which they tell anyway. If that is set forward, some go before their time; if
+    it is set back, some stay longer.
+    """
+
+    def __init__(self, ledger: LeasedJournal, clock: Clock, watch: Watch) -> None:
         self.id = secrets.token_hex(4)
-        self.session = session
-        self.tag = tag_of(session)
-        self.base = base
+        self.session = ledger.journal
+        self.tag = tag_of(self.session)
+        self.base = ledger.head
         """Where the journal ended when the drive began."""
         self.closed = False
         """The drive is over: nothing more comes."""
@@ -55,27 +58,33 @@ class Ring:
         """The number of the newest event."""
         self.lost = -1
         """The place of the newest event that is not here any more."""
-        self._read_clock = clock.read
-        self._touched = touched
+        self._ledger = ledger
+        self._redactor = ledger.redactor
+        self._wall = wall_of(clock)
+        self._watch = watch
         self._items: deque[_Item] = deque()
         self._read = 0
 
     @property
     def first(self) -> int:
         """The number of the oldest event that is still here; one more than the newest when none is."""
-        return self._items[0].number if self._items else self.last + 1
+        return self.last + 1 - len(self._items)
 
-    def publish(self, kind: type[LiveEvent], turn: str, seq: int, fields: dict[str, Any]) -> None:
-        """Show an event to whoever watches. `seq` is the last record that was submitted before it."""
+    def publish(self, kind: type[LiveEvent], turn: str, fields: dict[str, Any]) -> None:
+        """Show an event to whoever watches, behind the last record that was submitted before it."""
+        if self._redactor.active:
+            fields = self._redactor.value(fields)
+        seq = self._ledger.head
         if (kind is TextDelta or kind is ReasoningDelta) and self._merged(kind, turn, seq, fields["text"]):
             return
-        wall, mono, _ = self._read_clock()
-        number = self.last = self.last + 1
+        now = self._wall()
         items = self._items
-        items.append(_Item(number, wall, mono, kind, turn, seq, fields))
-        if len(items) > MAX_EVENTS or items[0].mono < mono - MAX_AGE_MS:
-            self._trim(mono)
-        self._touched(self.session)
+        items.append(_Item(now, kind, turn, seq, fields))
+        self.last += 1
+        if len(items) > MAX_EVENTS or items[0].at < now - MAX_AGE_MS:
+            self._trim(now)
+        if self._watch.readers:
+            self._watch.touch(self.session)
 
     def _merged(self, kind: type[LiveEvent], turn: str, seq: int, text: str) -> bool:
         """Join a delta with the one before, if nobody has read that yet."""
@@ -95,25 +104,26 @@ class Ring:
 
     def _trim(self, now: int) -> None:
         items = self._items
-        while len(items) > MAX_EVENTS or (items and items[0].mono < now - MAX_AGE_MS):
+        while len(items) > MAX_EVENTS or (items and items[0].at < now - MAX_AGE_MS):
             self.lost = items.popleft().seq
 
     def trim(self) -> None:
         """Let go of what is too old."""
-        self._trim(self._read_clock().mono)
+        self._trim(self._wall())
 
     def next(self, number: int, seq: int) -> tuple[int, LiveEvent] | None:
         """The event behind `number`, with its number, unless a record above `seq` comes before it."""
-        index = max(number + 1 - self.first, 0)
+        first = self.first
+        index = max(number + 1 - first, 0)
         if index >= len(self._items) or self._items[index].seq > seq:
             return None
-        item = self._items[index]
-        self._read = max(self._read, item.number)
-        return item.number, self._event(item)
+        item, found = self._items[index], first + index
+        self._read = max(self._read, found)
+        return found, self._event(item, found)
 
-    def _event(self, item: _Item) -> LiveEvent:
-        cursor = f"{item.seq}~{self.id}.{item.number}@{self.tag}"
-        return item.kind(session=self.session, turn=item.turn, at=item.wall, seq=item.seq, cursor=cursor, **item.fields)
+    def _event(self, item: _Item, number: int) -> LiveEvent:
+        cursor = f"{item.seq}~{self.id}.{number}@{self.tag}"
+        return item.kind(session=self.session, turn=item.turn, at=item.at, seq=item.seq, cursor=cursor, **item.fields)
 
 
 def tag_of(name: str) -> str:

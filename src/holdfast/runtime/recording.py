@@ -11,7 +11,7 @@ import asyncio
 from typing import TYPE_CHECKING, Final
 
 from holdfast.errors import Halted, HoldfastError, InvariantBroken
-from holdfast.store.spending.contract import Spend, day_of
+from holdfast.store.spending.contract import DAY_MS, Spend, day_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Sequence
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 BEHIND: Final = 256
 """Records of one turn that may be on their way to the disk when its next effect begins."""
-_CALL: Final = Spend(tool_calls=1)
 
 
 class Recorder:
@@ -31,7 +30,12 @@ class Recorder:
     def __init__(self, performer: Performer) -> None:
         self._performer = performer
         self._loop = asyncio.get_running_loop()
-        self._gathered: list[tuple[Record, Sequence[Record]]] = []
+        self._gathered: list[Record] = []
+        """Outcomes of tool calls, each behind what stands beside it."""
+        self._calls = 0
+        """How many outcomes that are."""
+        self._dawn = 0
+        """When the day began on which all of them were made: they count for that day."""
         self._durable: Awaitable[object] | None = None
 
     def submit(
@@ -41,18 +45,16 @@ class Recorder:
 
         `consume` are answered waits that are used up with them, `spend` is what they say was used.
         """
-        gathered, self._gathered = self._gathered, []
-        if gathered and day_of(gathered[0][0].at) != day_of((added[-1] if added else gathered[-1][0]).at):
-            for outcome, beside in gathered:  # midnight has passed between them: each counts for its own day
-                self._performer.submit([*beside, outcome], patient=True, spend=_CALL)
-            gathered = []
-        if gathered:
-            calls = Spend(tool_calls=len(gathered))
+        if self._gathered:
+            if added and not self._dawn <= added[-1].at < self._dawn + DAY_MS:
+                self.submit([], patient=True)
+                self.submit(added, patient=patient, consume=consume, spend=spend)
+                return
+            added, self._gathered = [*self._gathered, *added], []
+            calls, self._calls = Spend(tool_calls=self._calls), 0
             spend = calls if spend is None else spend + calls
-        if not gathered and not added:
-            return
-        outcomes = [record for outcome, beside in gathered for record in (*beside, outcome)]
-        _, self._durable = self._performer.submit([*outcomes, *added], patient=patient, consume=consume, spend=spend)
+        if added:
+            _, self._durable = self._performer.submit(added, patient=patient, consume=consume, spend=spend)
 
     def gather(self, outcome: Record, beside: Sequence[Record] = ()) -> None:
         """Submit the outcome of a tool call, together with those that end in the same round of the loop.
@@ -61,7 +63,12 @@ class Recorder:
         """
         if not self._gathered:
             self._loop.call_soon(self.flush)
-        self._gathered.append((outcome, beside))
+        if not self._dawn <= outcome.at < self._dawn + DAY_MS:
+            self.flush()
+            self._dawn = day_of(outcome.at) * DAY_MS
+        self._gathered.extend(beside)
+        self._gathered.append(outcome)
+        self._calls += 1
 
     def flush(self) -> None:
         """Submit what was gathered."""

@@ -73,7 +73,7 @@ class Surroundings(Protocol):
     hooks: tuple[Hooks, ...]
     inline_budget: float | None
 
-    def show(self, kind: type[LiveEvent], run: str, fields: dict[str, Any]) -> None:
+    def show(self, kind: type[LiveEvent], run: str, fields: dict[str, Any], /) -> None:
         """Show a live event to whoever watches."""
         ...
 

@@ -10,8 +10,10 @@ import asyncio
 from collections import deque
 from typing import Final
 
-ROUND: Final = 16
-"""How many sessions take a step in one round of the event loop."""
+ROUND: Final = 8
+"""How many sessions begin a step in one round of the event loop."""
+STEP: Final = 4
+"""For so many rounds a session that came through may go on: what its tools gave leads to the next question at once."""
 
 
 class Turnstile:
@@ -22,20 +24,29 @@ class Turnstile:
         self._left = width
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._scheduled = False
+        self.round = 0
+        """How many rounds there were in which somebody came."""
 
     async def enter(self) -> None:
-        """Pass at once if there is room in this round."""
+        """Pass, in this round or in a later one."""
+        waiting = self.place()
+        if waiting is not None:
+            await waiting
+
+    def place(self) -> asyncio.Future[None] | None:
+        """Pass at once if there is room in this round; otherwise a place among those who wait for the next ones."""
         if not self._scheduled:
             self._scheduled = True
             asyncio.get_running_loop().call_soon(self._next_round)
         if self._left > 0 and not self._waiting:
             self._left -= 1
-            return
+            return None
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append(waiter)
-        await waiter
+        return waiter
 
     def _next_round(self) -> None:
+        self.round += 1
         self._left = self._width
         self._scheduled = False
         while self._waiting and self._left > 0:

@@ -51,14 +51,14 @@ class Watch:
         self._waiting: dict[tuple[str, bool], list[Expectation]] = {}
         self._looking: asyncio.Task[None] | None = None
         self._closed = False
-        self._readers = 0
+        self.readers = 0
         """How many wait for more than the end of a turn."""
         self.local: set[str] = set()
         """Journals that are driven here: whoever drives them says when they have grown."""
 
     def touch(self, journal: str) -> None:
         """Something about `journal` has changed here: whoever waits for it should look again."""
-        if self._readers:
+        if self.readers:
             self._wake((journal, False))
             self._wake((ANY, False))
 
@@ -84,13 +84,13 @@ class Watch:
         what = (journal, ends)
         found = Expectation(head, asyncio.get_running_loop().create_future())
         self._waiting.setdefault(what, []).append(found)
-        self._readers += not ends
+        self.readers += not ends
         if self._looking is None or self._looking.done():
             self._looking = spawn(self._look())
         try:
             yield found
         finally:
-            self._readers -= not ends
+            self.readers -= not ends
             with suppress(ValueError, KeyError):
                 self._waiting[what].remove(found)
                 if not self._waiting[what]:

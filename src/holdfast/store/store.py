@@ -208,30 +208,49 @@ class Store(
         `then` is called with the future as soon as it is done, before whoever waits for it goes on.
         """
         try:
-            _lease(lease)
             check_int("head", head)
             kept = _as_tuple(added)
-            return self._submit(
-                Append(
-                    lease.journal,
-                    lease.epoch,
-                    head,
-                    kept,
-                    self._bodies(kept, checked=checked),
-                    all(map(is_plain, kept)),
-                    patient,
-                    tuple(checked_notice(each, self._backend.limits) for each in _notices(notify)) if notify else (),
-                    () if spend is None else checked_spend(spend, kept),
-                    _wait_names(consume) if consume else (),
-                ),
-                then,
-            )
+            counted = () if spend is None else checked_spend(spend, kept)
+            encode = records.encode_checked if checked else records.encode_readable
+            return self.append_own(_lease(lease), kept, head, patient, notify, counted, consume, then, encode)
         except HoldfastError as refusal:
             return refused(refusal)
 
-    def _bodies(self, kept: tuple[Record, ...], *, checked: bool) -> list[bytes]:
+    def append_own(  # noqa: PLR0913, PLR0917
+        self,
+        lease: Lease,
+        added: Sequence[Record],
+        head: int,
+        patient: bool,  # noqa: FBT001
+        notify: Sequence[Notify],
+        counted: tuple[tuple[int, Spend], ...],
+        consume: Sequence[str],
+        then: Callable[[asyncio.Future[int]], None] | None,
+        encode: Callable[[Record], bytes] = records.encode_readable,
+    ) -> asyncio.Future[int]:
+        """As `append`, for those who have made all of it themselves; `counted` is what was spent, by day.
+
+        Raises what refuses it, unless it was queued.
+        """
+        kept = tuple(added)
+        return self._submit(
+            Append(
+                lease.journal,
+                lease.epoch,
+                head,
+                kept,
+                self._bodies(kept, encode),
+                all(map(is_plain, kept)),
+                patient,
+                tuple(checked_notice(each, self._backend.limits) for each in _notices(notify)) if notify else (),
+                counted,
+                _wait_names(consume) if consume else (),
+            ),
+            then,
+        )
+
+    def _bodies(self, kept: tuple[Record, ...], encode: Callable[[Record], bytes]) -> list[bytes]:
         limit = self._backend.limits.record_bytes
-        encode = records.encode_checked if checked else records.encode_readable
         bodies: list[bytes] = []
         for record in kept:
             if type(record) is Opened:

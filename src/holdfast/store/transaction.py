@@ -82,7 +82,7 @@ class Transaction:
         return _HANDLERS[type(command)](self, command)
 
     def _row(self, journal: str) -> JournalRow:
-        return self.pruning.require(journal)
+        return self._rows.journal(journal) or self.pruning.require(journal)
 
     def open_journal(self, asked: OpenJournal) -> Journal:
         return as_journal(self._opened(asked))

@@ -66,7 +66,7 @@ SpendOf: TypeAlias = Callable[[Record, ReadBlob], Spend | None]
 
 def day_of(at: int) -> int:
     """The day (since 1970-01-01, UTC) of a time in wall milliseconds."""
-    return max(at, 0) // DAY_MS
+    return at // DAY_MS if at > 0 else 0
 
 
 # ---- commands --------------------------------------------------------------------------------------------------------

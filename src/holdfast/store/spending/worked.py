@@ -18,9 +18,10 @@ if TYPE_CHECKING:
 def worked(watch: Stopwatch, record: Record) -> Sequence[tuple[int, int]]:
     """Day and milliseconds. What was before midnight counts for the day on which it began."""
     span = watch.take(record)
-    if span is None:
-        return ()
-    begun, ended = span
+    return () if span is None else _by_day(*span)
+
+
+def _by_day(begun: int, ended: int) -> Sequence[tuple[int, int]]:
     today = day_of(ended)
     midnight = today * DAY_MS
     if begun >= midnight:
@@ -29,19 +30,26 @@ def worked(watch: Stopwatch, record: Record) -> Sequence[tuple[int, int]]:
     return (before, (today, ended - midnight)) if midnight < ended else (before,)
 
 
-def with_time(watch: Stopwatch, added: Sequence[Record], spend: Spend | None) -> Spend | dict[int, Spend] | None:
-    """What an append spends, with the time that its records tell."""
-    days: dict[int, int] = {}
-    for record in added:
-        for day, ms in worked(watch, record):
-            days[day] = days.get(day, 0) + ms
-    if not days:
-        return spend
+def counted(watch: Stopwatch | None, added: Sequence[Record], spend: Spend | None) -> tuple[tuple[int, Spend], ...]:
+    """What an append counts, by day: what its records say was used, on the day of the last, and the time they tell."""
     today = day_of(added[-1].at)
-    if len(days) == 1 and today in days:
-        ms = min(days[today], MAX_SPEND)
-        return Spend(wall_ms=ms) if spend is None else replace(spend, wall_ms=spend.wall_ms + ms)
-    told = {day: Spend(wall_ms=min(ms, MAX_SPEND)) for day, ms in days.items()}
-    if spend is not None:
-        told[today] = told.get(today, NOTHING) + spend
-    return told
+    midnight, now = today * DAY_MS, 0
+    others: dict[int, int] = {}
+    if watch is not None:
+        for record in added:
+            span = watch.take(record)
+            if span is None:
+                continue
+            begun, ended = span
+            if begun >= midnight and ended < midnight + DAY_MS:
+                now += ended - begun
+                continue
+            for day, ms in _by_day(begun, ended):
+                others[day] = others.get(day, 0) + ms
+    if others:
+        now += others.pop(today, 0)
+    if now:
+        now = min(now, MAX_SPEND)
+        spend = Spend(wall_ms=now) if spend is None else replace(spend, wall_ms=spend.wall_ms + now)
+    told = () if spend is None or spend == NOTHING else ((today, spend),)
+    return (*told, *((day, Spend(wall_ms=min(ms, MAX_SPEND))) for day, ms in others.items())) if others else told

@@ -132,7 +132,8 @@ class SqliteBackend:
     # ---- writing ----
 
     def submit(self, command: Command[T], then: Callable[[asyncio.Future[T]], None] | None = None) -> asyncio.Future[T]:
-        self._check_usable()
+        if self._closed or asyncio.get_running_loop() is not self._loop:
+            raise self._unusable()
         size = command.size()
         if self._writer.queued() >= self.limits.queued:
             raise StoreBusy(f"{self.limits.queued:,} commands wait for the writer")
@@ -144,11 +145,13 @@ class SqliteBackend:
         return waiter
 
     def _check_usable(self) -> None:
+        if self._closed or asyncio.get_running_loop() is not self._loop:
+            raise self._unusable()
+
+    def _unusable(self) -> HoldfastError:
         if self._closed:
-            raise StoreClosed
-        if asyncio.get_running_loop() is not self._loop:
-            message = "a store belongs to the event loop it was opened in; open it again in this one"
-            raise UsageError(message)
+            return StoreClosed()
+        return UsageError("a store belongs to the event loop it was opened in; open it again in this one")
 
     def _answer(self, answers: list[tuple[Job, Any]], foreign: bool) -> None:  # noqa: FBT001
         """From the writer's thread: hand the answers to the event loop, all at once."""
@@ -168,17 +171,14 @@ class SqliteBackend:
                     waiter.set_exception(answer)
                 else:
                     waiter.set_result(answer)
-            if job.then is not None:
-                self._call(job.then, waiter)
+            try:
+                if job.then is not None:
+                    job.then(waiter)
+            except Exception as error:  # noqa: BLE001  others wait for their answers
+                told = {"message": "what was to follow a commit failed", "exception": error, "future": waiter}
+                self._loop.call_exception_handler(told)
         if wrote:
             self._versions.advance()
-
-    def _call(self, then: Callable[[asyncio.Future[Any]], None], done: asyncio.Future[Any]) -> None:
-        try:
-            then(done)
-        except Exception as error:  # noqa: BLE001  others wait for their answers
-            told = {"message": "what was to follow a commit failed", "exception": error, "future": done}
-            self._loop.call_exception_handler(told)
 
     # ---- reading ----
 

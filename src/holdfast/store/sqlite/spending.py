@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from msgspec.structs import astuple
+
 from holdfast.store.spending.contract import NOTHING, Spend
 
 if TYPE_CHECKING:
@@ -32,12 +34,10 @@ class SpendingTable:
     def __init__(self, connection: Db, run: Callable[[str, tuple[Any, ...]], None]) -> None:
         self._db = connection
         self._run = run
-        self._held: dict[tuple[str, int], Spend] = {}
+        self._held: dict[tuple[str, int], list[Spend]] = {}
 
     def add(self, agent: str | None, day: int, spend: Spend) -> None:
-        place = (agent or _NO_AGENT, day)
-        held = self._held.get(place)
-        self._held[place] = spend if held is None else held + spend
+        self._held.setdefault((agent or _NO_AGENT, day), []).append(spend)
 
     def replace(self, rows: Sequence[Spent]) -> None:
         self._held.clear()
@@ -58,10 +58,10 @@ class SpendingTable:
         """Write what is held back."""
         if not self._held:
             return
-        wholes: dict[tuple[str, int], Spend] = {}
-        for (agent, _), spend in self._held.items():
-            wholes[agent, _WHOLE] = wholes.get((agent, _WHOLE), NOTHING) + spend
-        rows = [(*place, *_numbers(spend)) for place, spend in (*self._held.items(), *wholes.items())]
+        wholes: dict[tuple[str, int], list[Spend]] = {}
+        for (agent, _), spends in self._held.items():
+            wholes.setdefault((agent, _WHOLE), []).extend(spends)
+        rows = [(*place, *_sums(spends)) for place, spends in (*self._held.items(), *wholes.items())]
         self._db.executemany(_ADD, rows)
         self._held.clear()
 
@@ -91,8 +91,6 @@ class SpendingQueries:
             yield agent or None, None if day == _WHOLE else day, Spend(*numbers)
 
 
-def _numbers(spend: Spend) -> tuple[int, ...]:
-    return (
-        *(spend.model_calls, spend.tool_calls, spend.input_tokens, spend.output_tokens, spend.cost_micros),
-        *(spend.unpriced, spend.tasks, spend.wall_ms),
-    )
+def _sums(spends: Sequence[Spend]) -> Iterator[int]:
+    """What was spent in all, column by column."""
+    return map(sum, zip(*map(astuple, spends), strict=True))

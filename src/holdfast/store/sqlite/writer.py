@@ -11,7 +11,7 @@ import os
 import threading
 from contextlib import suppress
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 import apsw
 import msgspec
@@ -46,7 +46,7 @@ _GIVE_BACK: Final = """
 Answer = Any  # what a command answers: a value, or the error that refuses it
 
 
-class Job(NamedTuple):
+class Job(msgspec.Struct, gc=False):
     """A command and who waits for it; a job without a command asks only whether others have written."""
 
     command: Command[Any] | None
@@ -80,6 +80,10 @@ class Writer:
         self._answer = answer
         self._proves_sync = proves_sync
         self._queue: SimpleQueue[Job | None] = SimpleQueue()
+        self.submit: Callable[[Job], None] = self._queue.put
+        """Queue a job; it is answered through the `answer` callback."""
+        self.queued = self._queue.qsize
+        """How many jobs wait."""
         self._thread = threading.Thread(target=self._run, name="holdfast-writer", daemon=True)
         self._db: Db | None = None
         self._rows: SqliteRows | None = None
@@ -101,14 +105,6 @@ class Writer:
             self._detach()
             raise
         self._thread.start()
-
-    def submit(self, job: Job) -> None:
-        """Queue a job; it is answered through the `answer` callback."""
-        self._queue.put(job)
-
-    def queued(self) -> int:
-        """How many jobs wait."""
-        return self._queue.qsize()
 
     def stop(self) -> None:
         """Finish what is queued, then close."""

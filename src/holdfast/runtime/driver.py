@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from holdfast.crashpoints import crash_point
-from holdfast.driving import LeasedJournal, claimed, renewed
+from holdfast.driving import LeasedJournal
 from holdfast.effects.failures import error_info
 from holdfast.effects.scopes import install
 from holdfast.errors import (
@@ -27,6 +27,7 @@ from holdfast.errors import (
     RuleCorrupt,
     StoreError,
 )
+from holdfast.leasing import Held
 from holdfast.messages import UserMessage
 from holdfast.models.prices import cost
 from holdfast.policy.always import answered
@@ -141,11 +142,8 @@ class SessionDrive:
         install(asyncio.get_running_loop())
         try:
             await self._around.turnstile.enter()
-            async with (
-                claimed(self._store, self.session, self._around.lease_ms, self._last_seen) as lease,
-                renewed(self._store, lease) as lost,
-            ):
-                await self._drive(lease, lost)
+            async with Held(self._store, self.session, self._around.lease_ms, self._last_seen) as held:
+                await self._drive(held.lease, held.lost)
         except (LeaseHeld, Stopping, JournalMissing):  # missing: the input that would have made it was refused
             return
         except Halted as halted:

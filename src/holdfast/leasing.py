@@ -22,12 +22,13 @@ _RENEWALS_PER_TERM: Final = 3
 class Held:
     """The lease on a journal, as long as a block runs. It is given back also when cancelled meanwhile.
 
+    It is claimed at once, behind whatever was asked of the store before, so begin the block before anything is awaited.
     `seen` tells at the end up to which wake the holder has looked. `given` is a lease that was claimed before.
     """
 
     lease: Lease
     lost: asyncio.Future[HoldfastError]
-    """Done with the reason when the lease can't be kept."""
+    """Done with the reason when the lease can't be kept; never when it was given back."""
 
     def __init__(
         self,
@@ -38,22 +39,22 @@ class Held:
         given: Lease | None = None,
     ) -> None:
         self._store = store
-        self._journal = journal
-        self._lease_ms = lease_ms
         self._seen = seen
-        self._given = given
+        self._claim = None if given is not None else store.claim(journal, ttl_ms=lease_ms)
         self._loop = asyncio.get_running_loop()
+        if given is not None:
+            self.lease = given
         self._timer: asyncio.TimerHandle
         self._renewing: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
-        self.lease = await self._claimed() if self._given is None else self._given
+        if self._claim is not None:
+            self.lease = await self._claimed(self._claim)
         self.lost = self._loop.create_future()
         self._renew_later()
         return self
 
-    async def _claimed(self) -> Lease:
-        claim = self._store.claim(self._journal, ttl_ms=self._lease_ms)
+    async def _claimed(self, claim: asyncio.Future[Lease]) -> Lease:
         try:
             return await asyncio.shield(claim)
         except asyncio.CancelledError:
@@ -70,10 +71,9 @@ class Held:
                 with suppress(asyncio.CancelledError):
                     await self._renewing
         finally:
-            self.lost.cancel()
             with suppress(HoldfastError):  # lost meanwhile: there is nothing to give back
                 seen = None if self._seen is None else self._seen()
-                await asyncio.shield(self._store.release(self.lease, seen=seen))
+                await self._store.release(self.lease, seen=seen)  # it is queued, also if nobody waits for it
 
     def _renew_later(self) -> None:
         self._timer = self._loop.call_later(self.lease.ttl_ms / 1000 / _RENEWALS_PER_TERM, self._renew_now)

@@ -35,6 +35,10 @@ _log: Final = logging.getLogger("holdfast.engine")
 
 PAUSE: Final = 0.05
 """Between two looks at a store that changes all the time, in seconds."""
+REST: Final = 10
+"""How many times as long as a look took the next one waits, if that is more: a crowd is not kept from its work."""
+MOST: Final = 0.5
+"""The longest such pause, in seconds."""
 HOLDER_CHECK: Final = 0.25
 """Between two looks at the processes that hold leases, in seconds."""
 IDLE_CHECK: Final = 30.0
@@ -96,6 +100,8 @@ class Embedded:
         self._undelivered = False
         """Something was ready for a session at the last tick."""
         self._foreign = False
+        self._took = 0.0
+        """How long the last look took, in seconds."""
         self._due: int | None = None
         self._full = False
         """The last look ended before it had seen all work, for want of room."""
@@ -198,7 +204,7 @@ class Embedded:
                 version = self._store.version
                 self._wake.set()
                 await self._store.changed(version, None)
-                await asyncio.sleep(PAUSE)
+                await asyncio.sleep(max(PAUSE, min(REST * self._took, MOST)))
 
     async def _serve(self) -> None:
         while not self._stopping:
@@ -246,6 +252,7 @@ class Embedded:
         return True
 
     async def _look(self) -> None:
+        begun = asyncio.get_running_loop().time()
         seen = await self._store.glance(tuple(self._active))
         expired = await self._timers(seen.due)
         if await self._tick() or expired:  # whoever waited for that has work now
@@ -262,6 +269,7 @@ class Embedded:
                 break
             page = await self._store.work(page[-1].no)
         self._forgive()
+        self._took = asyncio.get_running_loop().time() - begun
 
     def _forgive(self) -> None:
         """Forget failures of sessions that had their rest and have no more work."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import secrets
 from collections import deque
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 from zlib import crc32
 
@@ -44,9 +45,7 @@ class Ring:
     """The live events of one drive of one session, numbered from 1."""
 
     def __init__(self, session: str, base: int, clock: Clock, touched: Callable[[str], None]) -> None:
-        self.id = secrets.token_hex(4)
         self.session = session
-        self.tag = tag_of(session)
         self.base = base
         """Where the journal ended when the drive began."""
         self.closed = False
@@ -59,6 +58,16 @@ class Ring:
         self._touched = touched
         self._items: deque[_Item] = deque()
         self._read = 0
+
+    @cached_property
+    def id(self) -> str:
+        """What tells this drive from others in cursors. Most are never looked at."""
+        return secrets.token_hex(4)
+
+    @cached_property
+    def tag(self) -> str:
+        """What tells the cursors of this session from those of others."""
+        return tag_of(self.session)
 
     @property
     def first(self) -> int:

@@ -53,6 +53,11 @@ RETRY: Final = (0.1, 0.5, 2.0, 10.0)
 """How long a session is left alone after the store failed it, in seconds."""
 
 
+def pause_after(took: float) -> float:
+    """How long to wait with the next look at a store that changes all the time, after one that took so many seconds."""
+    return max(PAUSE, min(REST * took, MOST))
+
+
 class Drive(Protocol):
     """One drive of one session."""
 
@@ -204,7 +209,7 @@ class Embedded:
                 version = self._store.version
                 self._wake.set()
                 await self._store.changed(version, None)
-                await asyncio.sleep(max(PAUSE, min(REST * self._took, MOST)))
+                await asyncio.sleep(pause_after(self._took))
 
     async def _serve(self) -> None:
         while not self._stopping:

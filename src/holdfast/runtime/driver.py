@@ -150,6 +150,7 @@ class SessionDrive:
         except Halted as halted:
             raise halted.reason from halted.reason.__cause__
         finally:
+            del self._held  # it tells this drive when the lease is lost: what is over must not wait for the collector
             self._around.watch.local.discard(self.session)
             self._around.watch.ended(self.session)
 

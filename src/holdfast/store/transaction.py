@@ -6,6 +6,7 @@ untouched.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.structs import replace
@@ -67,7 +68,7 @@ if TYPE_CHECKING:
 class Transaction:
     """One transaction over `rows`, at one instant."""
 
-    __slots__ = ("_limits", "_made", "_now", "_rows", "attachments", "memories", "notices", "pruning", "rules")
+    __slots__ = ("_limits", "_made", "_now", "_rows", "_wake", "attachments", "memories", "notices", "pruning", "rules")
 
     def __init__(self, rows: Rows, limits: StoreLimits, now: Instant) -> None:
         self._rows = rows
@@ -75,6 +76,7 @@ class Transaction:
         self._now = now
         self._made: dict[str, Made] = {}
         """Journals that were made here and not claimed yet; forks are not among them."""
+        self._wake = partial(_woken, rows)  # not bound to this: what is over must not wait for the collector
         self.attachments = Attachments(rows, limits, now.wall)
         self.notices = Notices(rows, limits, now.wall, self._wake)
         self.memories = Memories(rows, limits, now.wall)
@@ -138,10 +140,6 @@ class Transaction:
         if parent is None:
             self._made[row.id] = Made(opened)
         return row
-
-    def _wake(self, row: JournalRow) -> None:
-        row.wakes += 1
-        self._rows.save_wakes(row)
 
     def claim(self, asked: Claim) -> Lease:
         row = self._row(asked.journal)
@@ -388,6 +386,11 @@ class Transaction:
             row.quarantine = asked.reason
             self.notices.bury(row)
             self._rows.save_journal(row)
+
+
+def _woken(rows: Rows, row: JournalRow) -> None:
+    row.wakes += 1
+    rows.save_wakes(row)
 
 
 _HANDLERS: Final[dict[type[Command[Any]], Callable[[Transaction, Any], Any]]] = {

@@ -365,10 +365,13 @@ class Embedded:
             self._failed(session, error)
         if self._stopping:
             return
-        while self._queue and self._room() > 0:
-            following = next(iter(self._queue))
-            del self._queue[following]
-            self._begin(following, following)
+        if self._queue:
+            # One that is to be driven again is still being driven: its own end brings it here.
+            for following in [name for name in self._queue if name not in self._active]:
+                if self._room() <= 0:
+                    break
+                del self._queue[following]
+                self._begin(following, following)
         if self._full or error is not None or session in self._released:
             self._released.discard(session)
             self._wake.set()  # there may be work that found no room, or whose drive had to end first

@@ -7,7 +7,7 @@ recorded outcomes, and goes on where the last one stopped. A run that has ended 
 from __future__ import annotations
 
 import asyncio
-from contextlib import asynccontextmanager, suppress
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
@@ -24,7 +24,6 @@ from holdfast.effects.scopes import current, install
 from holdfast.effects.values import decode_value, encode_value
 from holdfast.errors import (
     BlobMissing,
-    Fenced,
     Halted,
     HeadConflict,
     HoldfastError,
@@ -35,6 +34,7 @@ from holdfast.errors import (
     StoreBusy,
     StoreError,
 )
+from holdfast.leasing import Held
 from holdfast.names import check_id
 from holdfast.records import Blob, Ended, Record, Started
 from holdfast.secrets.raising import safe_cause
@@ -43,7 +43,7 @@ from holdfast.store.spending.worked import counted
 from holdfast.store.store import LEASE_MS, MIN_LEASE_MS
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+    from collections.abc import Awaitable, Callable, Sequence
 
     from holdfast.effects.ledger import Ledger
     from holdfast.records import JournalKind
@@ -55,7 +55,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_RENEWALS_PER_TERM: Final = 3
 _CONFIRMATIONS: Final = 5
 """How often a lease is renewed in a row, where each answer takes longer than its term."""
 
@@ -87,14 +86,14 @@ async def drive(  # noqa: PLR0913
         raise InvalidArgument("body", body, "a function that takes the boundary")
     await store.open_journal(journal, kind, agent)
     try:
-        async with claimed(store, journal, lease_ms) as lease, renewed(store, lease) as lost:
-            ledger = LeasedJournal(store, lease)
+        async with Held(store, journal, lease_ms) as held:
+            ledger = LeasedJournal(store, held.lease)
             past = await ledger.past()
             ended = past.ended.get(run)
             if ended is not None:
                 return await _result(ledger, ended)
             performer = Performer(ledger, past, run)
-            return await _result(ledger, await _run(performer, ledger, body, lost, code), performer.failure)
+            return await _result(ledger, await _run(performer, ledger, body, held.lost, code), performer.failure)
     except Halted as halted:
         raise halted.reason from halted.reason.__cause__
 
@@ -204,61 +203,6 @@ async def _body(performer: Performer, ledger: Ledger, body: Callable[[Boundary],
     except BaseExceptionGroup:
         performer.check_halted()  # a task group wraps what halted one of its tasks
         raise
-
-
-@asynccontextmanager
-async def claimed(
-    store: Store,
-    journal: str,
-    lease_ms: int,
-    seen: Callable[[], int | None] = lambda: None,
-    lease: Lease | None = None,
-) -> AsyncGenerator[Lease]:
-    """Hold the lease as long as the block runs, and give it back whatever happens: also when cancelled meanwhile.
-
-    `seen` tells at the end up to which wake the holder has looked. `lease` is one that was claimed before.
-    """
-    claim = asyncio.ensure_future(store.claim(journal, ttl_ms=lease_ms) if lease is None else _given(lease))
-    try:
-        yield await asyncio.shield(claim)
-    finally:
-        await asyncio.shield(_give_back(store, claim, seen))
-
-
-async def _given(lease: Lease) -> Lease:
-    return lease
-
-
-async def _give_back(store: Store, claim: asyncio.Future[Lease], seen: Callable[[], int | None]) -> None:
-    with suppress(HoldfastError):  # refused, or lost meanwhile: there is nothing to give back
-        await store.release(await claim, seen=seen())
-
-
-@asynccontextmanager
-async def renewed(store: Store, lease: Lease) -> AsyncGenerator[asyncio.Future[HoldfastError]]:
-    """Renew the lease as long as the block runs; the future is done with the reason when it can't be kept."""
-    lost: asyncio.Future[HoldfastError] = asyncio.get_running_loop().create_future()
-
-    async def keep() -> None:
-        while True:
-            await asyncio.sleep(lease.ttl_ms / 1000 / _RENEWALS_PER_TERM)
-            try:
-                await store.renew(lease)
-            except Fenced as error:
-                if not lost.done():
-                    lost.set_result(error)
-                return
-            except StoreError:
-                continue  # busy or full: the lease still runs, and nobody else can write either
-
-    keeper = asyncio.ensure_future(keep())
-    try:
-        yield lost
-    finally:
-        keeper.cancel()
-        with suppress(asyncio.CancelledError):
-            await keeper
-        lost.cancel()
 
 
 class LeasedJournal:

@@ -65,8 +65,11 @@ class _Slow(Store):
         await self.let_go.wait()
         return head
 
-    async def release(self, lease: Lease, *, seen: int | None = None) -> None:
-        await super().release(lease, seen=seen)
+    def release(self, lease: Lease, *, seen: int | None = None) -> asyncio.Future[None]:
+        return asyncio.ensure_future(self._released(super().release(lease, seen=seen)))
+
+    async def _released(self, answer: asyncio.Future[None]) -> None:
+        await answer
         hold, self.on_release = self.on_release, None
         if hold is not None:
             await hold()

@@ -30,6 +30,7 @@ LAYERS: list[tuple[str, ...]] = [
     ("policy", "turns", "tasks", "triggers", "events", "observed", "output"),
     ("store", "models", "tools"),
     ("profiles", "secrets", "hands", "memory", "sandbox"),
+    ("leasing",),
     ("driving", "agent", "processes"),
     ("engine",),
     ("runtime",),

@@ -35,6 +35,10 @@ _log: Final = logging.getLogger("holdfast.engine")
 
 PAUSE: Final = 0.05
 """Between two looks at a store that changes all the time, in seconds."""
+REST: Final = 10
+"""How many times as long as a look took the next one waits, if that is more: a crowd is not kept from its work."""
+MOST: Final = 0.5
+"""The longest such pause, in seconds."""
 HOLDER_CHECK: Final = 0.25
 """Between two looks at the processes that hold leases, in seconds."""
 IDLE_CHECK: Final = 30.0
@@ -47,6 +51,11 @@ PASSING: Final = (StoreBusy, StoreFull, StoreFailed, CommitUnknown, Fenced, Head
 """Trouble that may be over at the next try."""
 RETRY: Final = (0.1, 0.5, 2.0, 10.0)
 """How long a session is left alone after the store failed it, in seconds."""
+
+
+def pause_after(took: float) -> float:
+    """How long to wait with the next look at a store that changes all the time, after one that took so many seconds."""
+    return max(PAUSE, min(REST * took, MOST))
 
 
 class Drive(Protocol):
@@ -96,6 +105,8 @@ class Embedded:
         self._undelivered = False
         """Something was ready for a session at the last tick."""
         self._foreign = False
+        self._took = 0.0
+        """How long the last look took, in seconds."""
         self._due: int | None = None
         self._full = False
         """The last look ended before it had seen all work, for want of room."""
@@ -198,7 +209,7 @@ class Embedded:
                 version = self._store.version
                 self._wake.set()
                 await self._store.changed(version, None)
-                await asyncio.sleep(PAUSE)
+                await asyncio.sleep(pause_after(self._took))
 
     async def _serve(self) -> None:
         while not self._stopping:
@@ -246,6 +257,7 @@ class Embedded:
         return True
 
     async def _look(self) -> None:
+        begun = asyncio.get_running_loop().time()
         seen = await self._store.glance(tuple(self._active))
         expired = await self._timers(seen.due)
         if await self._tick() or expired:  # whoever waited for that has work now
@@ -262,6 +274,7 @@ class Embedded:
                 break
             page = await self._store.work(page[-1].no)
         self._forgive()
+        self._took = asyncio.get_running_loop().time() - begun
 
     def _forgive(self) -> None:
         """Forget failures of sessions that had their rest and have no more work."""
@@ -352,10 +365,13 @@ class Embedded:
             self._failed(session, error)
         if self._stopping:
             return
-        while self._queue and self._room() > 0:
-            following = next(iter(self._queue))
-            del self._queue[following]
-            self._begin(following, following)
+        if self._queue:
+            # One that is to be driven again is still being driven: its own end brings it here.
+            for following in [name for name in self._queue if name not in self._active]:
+                if self._room() <= 0:
+                    break
+                del self._queue[following]
+                self._begin(following, following)
         if self._full or error is not None or session in self._released:
             self._released.discard(session)
             self._wake.set()  # there may be work that found no room, or whose drive had to end first

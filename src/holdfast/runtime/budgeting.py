@@ -25,6 +25,11 @@ if TYPE_CHECKING:
     from holdfast.turns.machine import Effect
 
 
+def shares(agent: Agent, turn: OpenTurn) -> bool:
+    """Whether there is any budget beyond that of the turn. Who had it before may have had sub-agents."""
+    return agent.limits.beyond_turn or agent.delegates or turn.handoffs > 0
+
+
 class Budgeting:
     """What a turn may use of what it shares with others."""
 
@@ -39,8 +44,7 @@ class Budgeting:
         """How many calls of the batch under way may go on in the background; None: as many as the turn may."""
         # Who had the turn before may have had sub-agents.
         self._delegates = agent.delegates or turn.handoffs > 0
-        self.shares = agent.limits.beyond_turn or self._delegates
-        """Whether there is any budget beyond that of the turn."""
+        self.shares = shares(agent, turn)
 
     async def out_of(
         self, state: TurnState, effect: Effect, recorded: int, settle: Callable[[], Awaitable[None]]

@@ -255,6 +255,7 @@ class Carrying:
             return None
         self.spilled += 1
         work.handed_over = True
+        call = work.call  # the task calls it by another name as soon as it has begun
         try:
             task = await self._handed_over(self._around.adopt_task(work))
         except asyncio.CancelledError:
@@ -263,7 +264,7 @@ class Carrying:
             self.spilled -= 1
             work.handed_over = False  # it stays here
             raise
-        return await self._answered(work.call, task, seconds)
+        return await self._answered(call, task, seconds)
 
     async def _handed_over(self, making: Coroutine[Any, Any, str]) -> str:
         """A task is made whole or not at all. If the turn is stopped meanwhile, so is the task: one call, one story."""

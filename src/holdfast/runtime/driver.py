@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from holdfast.crashpoints import crash_point
-from holdfast.driving import LeasedJournal, claimed, renewed
+from holdfast.driving import LeasedJournal
 from holdfast.effects.failures import error_info
 from holdfast.effects.scopes import install
 from holdfast.errors import (
@@ -27,6 +27,7 @@ from holdfast.errors import (
     RuleCorrupt,
     StoreError,
 )
+from holdfast.leasing import Held
 from holdfast.messages import UserMessage
 from holdfast.models.prices import cost
 from holdfast.policy.always import answered
@@ -84,6 +85,7 @@ class SessionDrive:
         self.hooks = around.hooks
         self.inline_budget = around.inline_budget
         self._store = around.store
+        self._held = Held(around.store, session, around.lease_ms, self._last_seen)
         self._waits = JournalWaits(around.store, session)
         self._around = around
         self._stops_only = stops_only
@@ -94,7 +96,7 @@ class SessionDrive:
         self._handed = False
         """Another agent has the session since: it goes on with the turn."""
         # What came from outside.
-        self._news = True
+        self._news = False
         self._wakes = 0
         self._heard: Callable[[], None] | None = None
         self._seen: int | None = None
@@ -113,7 +115,8 @@ class SessionDrive:
         self._look_at: int | None = None
         """When budgets of time must be looked at, while an effect is under way."""
         self._interruption: Interruption | None = None
-        self._interrupted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._concluded: asyncio.Future[None] | None = None
+        """Done when the turn under way has come to its end, or must stop."""
         self._came = -STEP - 1
         """The last round of the turnstile in which it came through."""
         self._lease: Lease
@@ -144,17 +147,14 @@ class SessionDrive:
         """Do what there is to do. Returns without having done anything when another process does it."""
         install(asyncio.get_running_loop())
         try:
-            await self._around.turnstile.enter()
-            async with (
-                claimed(self._store, self.session, self._around.lease_ms, self._last_seen) as lease,
-                renewed(self._store, lease) as lost,
-            ):
-                await self._drive(lease, lost)
+            async with self._held as held:
+                await self._drive(held.lease, held.lost)
         except (LeaseHeld, Stopping, JournalMissing):  # missing: the input that would have made it was refused
             return
         except Halted as halted:
             raise halted.reason from halted.reason.__cause__
         finally:
+            del self._held  # it tells this drive when the lease is lost: what is over must not wait for the collector
             self._around.watch.local.discard(self.session)
             self._around.watch.ended(self.session)
 
@@ -174,8 +174,11 @@ class SessionDrive:
         self._around.watch.local.add(self.session)
         lost.add_done_callback(self._on_loss)
         try:
-            self._news, seen = False, self._wakes  # whatever comes from here on may not be in what is read now
-            conversation, pending, ready = await read_session(self._store, self.session, lease.head)
+            if lease.made is None:
+                self._news = False  # whatever comes from here on may not be in what is read now
+            # Else nothing is read, and all that came since the lease was claimed is news.
+            seen = self._wakes if lease.made is None else lease.wakes
+            conversation, pending, ready = await read_session(self._store, lease)
             if conversation.seq != lease.head:
                 raise HeadConflict(self.session, lease.head, conversation.seq)
             self._ledger.watch = conversation.watch.copy()
@@ -401,8 +404,8 @@ class SessionDrive:
         """Stop the open turn. The first reason stays."""
         if self._interruption is None:
             self._interruption = found
-        if not self._interrupted.done():
-            self._interrupted.set_result(None)
+        if self._concluded is not None:
+            _conclude(self._concluded)
 
     def _over(self) -> list[Over]:
         """What ends without a turn. It leaves the inbox here, before anything is awaited: nobody else can take it."""
@@ -461,16 +464,17 @@ class SessionDrive:
             self._turn, self._look_at = None, None
         if turn.parked is None and not self._handed:  # else a request to stop it must still find it
             self._open, self._interruption = None, None
-            self._interrupted = asyncio.get_running_loop().create_future()
         return None if ending is None else TurnEnded(turn.run, turn.inputs.keys(), ending, run.answer(ending))
 
     async def _work_on(self, run: TurnRun) -> Ending | None:
         """Drive a turn; answers how it ended, if it did so by itself."""
         work = self._work = spawn(run.finish())
+        concluded = self._concluded = asyncio.get_running_loop().create_future()
+        work.add_done_callback(lambda _: _conclude(concluded))  # its own: what is abandoned may end much later
         if self._news:
             self.notify()
         try:
-            await asyncio.wait({work, self._interrupted}, return_when=asyncio.FIRST_COMPLETED)
+            await concluded
             if self._interruption is not None and not work.done():
                 run.stopped = True
                 await unwound(work)
@@ -497,7 +501,7 @@ class SessionDrive:
             run.performer.check_halted()
             raise
         finally:
-            self._work = None
+            self._work = self._concluded = None
         await run.seal(ending)
         return ending
 
@@ -635,6 +639,11 @@ class SessionDrive:
         if asked in prices and reply.model not in prices:
             return cost(asked, reply.usage, prices)
         return cost(reply.model, reply.usage, prices)
+
+
+def _conclude(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
 
 
 def _ending(run: TurnRun, work: asyncio.Task[Ending]) -> Ending:

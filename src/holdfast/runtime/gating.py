@@ -6,15 +6,14 @@ What a known agent takes in is written into the store, so that processes which o
 from __future__ import annotations
 
 import logging
-from contextlib import asynccontextmanager, suppress
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from holdfast.errors import HoldfastError, StoreError
 from holdfast.policy.admission import read, written
-from holdfast.runtime.admitting import REFUSALS
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Mapping
+    from collections.abc import Mapping
 
     from holdfast.agent import Agent
     from holdfast.policy.admission import Admission
@@ -66,12 +65,3 @@ class Gate:
             await self._store.note_refusal(
                 session, agent=agent, key=key, error=type(error).__name__, message=str(error)
             )
-
-    @asynccontextmanager
-    async def keeping(self, session: str, agent: str | None, key: str | None) -> AsyncGenerator[None]:
-        """Keep the refusal with which this block ends."""
-        try:
-            yield
-        except REFUSALS as error:
-            await self.refused(session, agent, key, error)
-            raise

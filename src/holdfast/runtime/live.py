@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import secrets
 from collections import deque
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 from zlib import crc32
 
@@ -47,9 +48,7 @@ class Ring:
     """
 
     def __init__(self, ledger: LeasedJournal, clock: Clock, watch: Watch) -> None:
-        self.id = secrets.token_hex(4)
         self.session = ledger.journal
-        self.tag = tag_of(self.session)
         self.base = ledger.head
         """Where the journal ended when the drive began."""
         self.closed = False
@@ -64,6 +63,16 @@ class Ring:
         self._watch = watch
         self._items: deque[_Item] = deque()
         self._read = 0
+
+    @cached_property
+    def id(self) -> str:
+        """What tells this drive from others in cursors. Most are never looked at."""
+        return secrets.token_hex(4)
+
+    @cached_property
+    def tag(self) -> str:
+        """What tells the cursors of this session from those of others."""
+        return tag_of(self.session)
 
     @property
     def first(self) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 import msgspec
@@ -82,10 +83,16 @@ class TurnReader:
         self._store = store
         self._number = number
         self._known = known
-        self._conversation = Conversation(whole=after == 0)
-        self._conversation.seq = after
+        self._after = after
         self._text: str | None = None
         """The words of the answer, where whoever drove the turn has told them."""
+
+    @cached_property
+    def _conversation(self) -> Conversation:
+        """What was read, from where the input was accepted. Who is told of the end reads nothing."""
+        conversation = Conversation(whole=self._after == 0)
+        conversation.seq = self._after
+        return conversation
 
     async def read(self) -> Ending | None:
         """What is there now: how the turn ended, or None when it has not."""

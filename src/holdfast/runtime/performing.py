@@ -27,7 +27,7 @@ from holdfast.records import Ask, Done, Ended, Parked
 from holdfast.runtime.asking import Asking
 from holdfast.runtime.authorising import Authorising
 from holdfast.runtime.awaiting import Awaiting
-from holdfast.runtime.budgeting import Budgeting
+from holdfast.runtime.budgeting import Budgeting, shares
 from holdfast.runtime.calling import Calling, Park
 from holdfast.runtime.carrying import Carrying
 from holdfast.runtime.compacting import Compacting
@@ -121,7 +121,7 @@ class TurnRun:
         self._recorder = Recorder(self.performer)
         self._waits = Awaiting(around, self.performer, self._recorder)
         self._budgeting: Budgeting | None = None
-        if agent is not None and not strict:
+        if agent is not None and not strict and shares(agent, turn):
             self._budgeting = Budgeting(around, agent, turn, self.performer.now)
         self._deferring = Deferring(around, self.performer, self._recorder)
         budget = around.inline_budget if agent is None or agent.inline_budget is None else agent.inline_budget

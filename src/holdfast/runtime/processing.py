@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import msgspec
 
 from holdfast.crashpoints import crash_point
-from holdfast.driving import claimed, renewed
 from holdfast.effects.failures import error_info
 from holdfast.effects.scopes import current, install
 from holdfast.effects.values import encode_value
 from holdfast.errors import Halted, HoldfastError, JournalMissing, LeaseHeld, StoreError
 from holdfast.errors.processes import FunctionUnknown
+from holdfast.leasing import Held
 from holdfast.processes.context import ProcessContext
 from holdfast.processes.ids import ABANDON, CALL, CANCEL, TRANSFER, id_of, retry_wait, run_of
 from holdfast.processes.state import ABANDONED, TERMINAL, ProcessState, status_of
@@ -91,11 +91,8 @@ class ProcessDrive:
         """Do what there is to do."""
         install(asyncio.get_running_loop())
         try:
-            async with (
-                claimed(self._store, self.session, self._around.lease_ms, self._last_seen) as lease,
-                renewed(self._store, lease) as lost,
-            ):
-                await self._drive(lease, lost)
+            async with Held(self._store, self.session, self._around.lease_ms, self._last_seen) as held:
+                await self._drive(held.lease, held.lost)
         except (LeaseHeld, JournalMissing):
             return
         except Halted as halted:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from holdfast.records import Blob, Record
     from holdfast.store import Input, Notification, Store
+    from holdfast.store.contract import Lease
 
 
 async def fetched(store: Store, record: Record) -> Record:
@@ -62,10 +63,13 @@ async def read_conversation(store: Store, journal: str, *, upto: int | None = No
     return conversation
 
 
-async def read_session(store: Store, journal: str, head: int) -> tuple[Conversation, list[Input], list[Notification]]:
-    """What was said in a session that ends at `head`, what waits in its inbox, and what may be delivered to it."""
+async def read_session(store: Store, lease: Lease) -> tuple[Conversation, list[Input], list[Notification]]:
+    """What was said in a session that was claimed, what waits in its inbox, and what may be delivered to it."""
+    conversation, journal, head = Conversation(), lease.journal, lease.head
+    if lease.made is not None:
+        conversation.add(head, lease.made.opened)
+        return conversation, [] if lease.made.input is None else [lease.made.input], []
     entries, pending, ready = await store.read_with_inbox(journal)
-    conversation = Conversation()
     opened = entries[0].record if entries else None
     if isinstance(opened, Opened) and opened.parent is not None:
         await _read(store, journal, head, conversation)

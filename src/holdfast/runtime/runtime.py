@@ -29,7 +29,7 @@ from holdfast.policy.hooks import checked_hooks
 from holdfast.policy.mandates import ROLE
 from holdfast.processes import is_process_journal
 from holdfast.processes.definition import Procedure
-from holdfast.runtime.admitting import admission_of, check_shape, deadline_of
+from holdfast.runtime.admitting import REFUSALS, admission_of, check_shape, deadline_of
 from holdfast.runtime.answering import answer_of
 from holdfast.runtime.approving import Approvals
 from holdfast.runtime.attachments import Attachments
@@ -334,8 +334,11 @@ class Runtime:
             raise RuntimeStopped
         if key is not None and check_id("key", key).startswith(RESERVED):
             raise InvalidId("key", key, f"keys that begin with {RESERVED!r} are Holdfast's own")
-        async with self.gate.keeping(session, agent, key):
+        try:
             return await self._accept(session, agent, said, key, youngest)
+        except REFUSALS as error:
+            await self.gate.refused(session, agent, key, error)
+            raise
 
     async def holder(self, session: str, agent: str) -> str:
         """Who has a session that was opened with `agent`: that one, or whoever has taken it over since."""

@@ -15,7 +15,7 @@ from holdfast.errors import InvalidArgument, InvalidId, JournalConflict, TurnUnk
 from holdfast.messages import Attachment, Message, Text, Usage
 from holdfast.names import check_id, check_text
 from holdfast.processes import is_process_journal
-from holdfast.runtime.admitting import check_shape
+from holdfast.runtime.admitting import REFUSALS, check_shape
 from holdfast.runtime.following import follow_session, session_cursor
 from holdfast.runtime.reading import read_conversation
 from holdfast.runtime.turn import Turn
@@ -93,12 +93,8 @@ class Session:
             check_json(metadata)
         agent = await self._named_agent()
         given = _parts(content)
-        async with self._runtime.gate.keeping(self.id, agent, key if isinstance(key, str) else None):
-            # Before files are put into the store.
-            holder = await self._runtime.holder(self.id, agent)
-            check_shape(await self._runtime.gate.terms(holder), self.id, given)
         said = Said(
-            parts=await self._kept(given),
+            parts=await self._kept(given, agent, key),
             steer=bool(steer),
             pin=bool(pin),
             deadline_ms=None if deadline is None else milliseconds(deadline),
@@ -113,8 +109,14 @@ class Session:
         after = receipt.head if receipt.fresh and not steer else 0
         return Turn(self._runtime, self.id, receipt.input, after, begins=not steer, fresh=receipt.fresh)
 
-    async def _kept(self, given: list[Text | File | Attachment]) -> tuple[Text | Attachment, ...]:
+    async def _kept(
+        self, given: list[Text | File | Attachment], agent: str, key: str | None
+    ) -> tuple[Text | Attachment, ...]:
         """What was given, with files replaced by references to bytes that the store has."""
+        texts = tuple(part for part in given if isinstance(part, Text))
+        if len(texts) == len(given):
+            return texts
+        await self._check_shape(given, agent, key)  # before files are put into the store
         parts: list[Text | Attachment] = []
         for part in given:
             if isinstance(part, File):
@@ -124,6 +126,14 @@ class Session:
             else:
                 parts.append(part)
         return tuple(parts)
+
+    async def _check_shape(self, given: list[Text | File | Attachment], agent: str, key: str | None) -> None:
+        gate = self._runtime.gate
+        try:
+            check_shape(await gate.terms(await self._runtime.holder(self.id, agent)), self.id, given)
+        except REFUSALS as error:
+            await gate.refused(self.id, agent, key if isinstance(key, str) else None, error)
+            raise
 
     async def _named_agent(self) -> str:
         return self._agent if self._agent is not None else await self.agent()

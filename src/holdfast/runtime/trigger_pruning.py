@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from holdfast.crashpoints import crash_point
-from holdfast.driving import claimed
 from holdfast.errors import HoldfastError, JournalMissing
 from holdfast.errors.triggers import TriggerUnknown
+from holdfast.leasing import Held
 from holdfast.runtime.triggering import ALARMS, TAIL, read_books
 from holdfast.triggers.books import needed
 from holdfast.triggers.definition import name_of
@@ -40,7 +40,8 @@ async def forget(store: Store, id: str, before: int, lease_ms: int, *, dry_run: 
         if dry_run:
             records, (inputs, waits) = await _count(store, id, before)
             return PrunedTrigger(name, records, inputs, waits, dry_run=True)
-        async with claimed(store, id, lease_ms, lambda: None) as lease:
+        async with Held(store, id, lease_ms) as held:
+            lease = held.lease
             books = (await read_books(store, id)).books
             seq = await _cut(store, id, before, lease.head)
             crash_point("trigger.before_prune")

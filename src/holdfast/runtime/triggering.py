@@ -17,7 +17,7 @@ import msgspec
 from msgspec.structs import replace
 
 from holdfast.crashpoints import crash_point
-from holdfast.driving import LeasedJournal, claimed, renewed
+from holdfast.driving import LeasedJournal
 from holdfast.effects.canonical import digest_of_bytes
 from holdfast.effects.envelope import segment
 from holdfast.errors import (
@@ -36,6 +36,7 @@ from holdfast.errors import (
     StoreFull,
 )
 from holdfast.errors.admission import RateExceeded
+from holdfast.leasing import Held
 from holdfast.records import TRIGGER, Admitted, Ask, Cancelled, Done, ErrorInfo, Failed, Intended, Parked
 from holdfast.spawning import spawn
 from holdfast.triggers import books as accounts
@@ -143,11 +144,8 @@ class TriggerDrive:
     async def _claimed(self) -> None:
         self._news.clear()
         self._seen = None
-        async with (
-            claimed(self._store, self.session, self._lease_ms, lambda: self._seen) as lease,
-            renewed(self._store, lease) as lost,
-        ):
-            await self._drive(lease, lost)
+        async with Held(self._store, self.session, self._lease_ms, lambda: self._seen) as held:
+            await self._drive(held.lease, held.lost)
 
     async def _drive(self, lease: Lease, lost: asyncio.Future[HoldfastError]) -> None:
         ledger = LeasedJournal(self._store, lease, self._touch)

@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import msgspec
 
 from holdfast.crashpoints import crash_point
-from holdfast.driving import LeasedJournal, claimed, renewed
+from holdfast.driving import LeasedJournal
 from holdfast.effects.failures import printable
 from holdfast.effects.performer import Performer
 from holdfast.effects.replay import Again, Begin, Repeat, SettleUnknown, fold
 from holdfast.effects.scopes import install
 from holdfast.errors import Halted, HoldfastError, JournalMissing, LeaseHeld, Suspended
+from holdfast.leasing import Held
 from holdfast.messages import ToolCall
 from holdfast.policy.hooks import HookTurn
 from holdfast.records import Cancelled, Done, Ended, ErrorInfo, Failed, Parked, Progressed, Resumed, Started, Unknown
@@ -98,11 +99,8 @@ class TaskDrive:
         """Do what there is to do."""
         install(asyncio.get_running_loop())
         try:
-            async with (
-                claimed(self._store, self.session, self._around.lease_ms, self._last_seen, self._given) as lease,
-                renewed(self._store, lease) as lost,
-            ):
-                await self._drive(lease, lost)
+            async with Held(self._store, self.session, self._around.lease_ms, self._last_seen, self._given) as held:
+                await self._drive(held.lease, held.lost)
         except (LeaseHeld, JournalMissing):
             return
         except Halted as halted:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
-from holdfast.records import Blob, JournalKind, Record, Status
+from holdfast.records import Blob, JournalKind, Opened, Record, Status
 from holdfast.store.command import Command as Command  # noqa: PLC0414  part of the contract, as the next ones are
 from holdfast.store.limits import StoreLimits as StoreLimits  # noqa: PLC0414, TC001
 from holdfast.store.waits.contract import WAIT_STATES as WAIT_STATES  # noqa: PLC0414
@@ -58,6 +58,22 @@ class Owner(msgspec.Struct, frozen=True):
         return f"process {self.pid} ({self.instance})"
 
 
+class Input(msgspec.Struct, frozen=True):
+    """An accepted input that is not yet in its journal."""
+
+    input: int
+    key: str
+    body: bytes
+    at: int
+
+
+class Made(msgspec.Struct, frozen=True):
+    """A journal as it was made: its first record, the input that it was made for (if any), and nothing else."""
+
+    opened: Opened
+    input: Input | None = None
+
+
 class Lease(msgspec.Struct, frozen=True):
     """The right to advance a journal. `epoch` only grows; a write under an old one fails."""
 
@@ -69,6 +85,8 @@ class Lease(msgspec.Struct, frozen=True):
     """Where the journal ended when the lease was claimed."""
     wakes: int = 0
     """How often the journal had been woken when the lease was claimed; see `Store.release`."""
+    made: Made | None = None
+    """All that there was when the lease was claimed, where the same commit made the journal: nothing is to be read."""
 
 
 class Entry(msgspec.Struct, frozen=True, gc=False):
@@ -144,15 +162,6 @@ class Receipt(msgspec.Struct, frozen=True):
     fresh: bool = True
     head: int = 0
     """Where the journal ended when the input was accepted; 0 when that was not now."""
-
-
-class Input(msgspec.Struct, frozen=True):
-    """An accepted input that is not yet in its journal."""
-
-    input: int
-    key: str
-    body: bytes
-    at: int
 
 
 class JournalRow(msgspec.Struct):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple, Self, cast
 
 import msgspec
@@ -412,14 +413,20 @@ class Store(
 
     # ---- leases ----
 
-    async def claim(self, journal: str, *, ttl_ms: int = LEASE_MS) -> Lease:
+    def claim(self, journal: str, *, ttl_ms: int = LEASE_MS) -> asyncio.Future[Lease]:
         """Become the one who advances `journal`; `LeaseHeld` when somebody else is and lives."""
-        check_id("journal id", journal)
-        check_int("lease time", ttl_ms, least=MIN_LEASE_MS)
-        asked = self._backend.clock.read().mono
-        lease = await self._submit(Claim(journal, self._backend.owner, ttl_ms))
-        self._terms[journal] = (lease.epoch, asked + ttl_ms)
-        return lease
+        try:
+            check_id("journal id", journal)
+            check_int("lease time", ttl_ms, least=MIN_LEASE_MS)
+            end = self._backend.clock.read().mono + ttl_ms
+            return self._submit(Claim(journal, self._backend.owner, ttl_ms), partial(self._claimed, end))
+        except HoldfastError as refusal:
+            return refused(refusal)
+
+    def _claimed(self, end: int, claim: asyncio.Future[Lease]) -> None:
+        if not claim.cancelled() and claim.exception() is None:
+            lease = claim.result()
+            self._terms[lease.journal] = (lease.epoch, end)
 
     async def renew(self, lease: Lease) -> None:
         """Keep the lease for another term; `Fenced` when it has moved on."""
@@ -435,17 +442,20 @@ class Store(
         epoch, end = self._terms.get(_lease(lease).journal, (0, 0))
         return epoch == lease.epoch and self._backend.clock.read().mono < end
 
-    async def release(self, lease: Lease, *, seen: int | None = None) -> None:
+    def release(self, lease: Lease, *, seen: int | None = None) -> asyncio.Future[None]:
         """Give the lease back; `Fenced` when it has moved on.
 
         `seen` says how much of what came in was attended to: the `wakes` of the lease, if that was all of it. What came
         after the lease was claimed still counts as work.
         """
-        if seen is not None:
-            check_int("seen", seen)
-        if self._terms.get(_lease(lease).journal, (0, 0))[0] == lease.epoch:
-            del self._terms[lease.journal]
-        await self._submit(Release(lease, seen))
+        try:
+            if seen is not None:
+                check_int("seen", seen)
+            if self._terms.get(_lease(lease).journal, (0, 0))[0] == lease.epoch:
+                del self._terms[lease.journal]
+            return self._submit(Release(lease, seen))
+        except HoldfastError as refusal:
+            return refused(refusal)
 
     def owner_gone(self, owner: Owner) -> bool:
         """Whether that process certainly does not run any more, so that its leases can be claimed at once."""

@@ -6,6 +6,7 @@ untouched.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.structs import replace
@@ -23,10 +24,12 @@ from holdfast.store.contract import (
     Claim,
     Command,
     Fork,
+    Input,
     InputRow,
     Journal,
     JournalRow,
     Lease,
+    Made,
     Mark,
     OpenJournal,
     OpenWait,
@@ -65,12 +68,15 @@ if TYPE_CHECKING:
 class Transaction:
     """One transaction over `rows`, at one instant."""
 
-    __slots__ = ("_limits", "_now", "_rows", "attachments", "memories", "notices", "pruning", "rules")
+    __slots__ = ("_limits", "_made", "_now", "_rows", "_wake", "attachments", "memories", "notices", "pruning", "rules")
 
     def __init__(self, rows: Rows, limits: StoreLimits, now: Instant) -> None:
         self._rows = rows
         self._limits = limits
         self._now = now
+        self._made: dict[str, Made] = {}
+        """Journals that were made here and not claimed yet; forks are not among them."""
+        self._wake = partial(_woken, rows)  # not bound to this: what is over must not wait for the collector
         self.attachments = Attachments(rows, limits, now.wall)
         self.notices = Notices(rows, limits, now.wall, self._wake)
         self.memories = Memories(rows, limits, now.wall)
@@ -131,11 +137,9 @@ class Transaction:
             session=asked.session,
         )
         self._rows.add_records(row, 1, 0, (records.encode(opened),))
+        if parent is None:
+            self._made[row.id] = Made(opened)
         return row
-
-    def _wake(self, row: JournalRow) -> None:
-        row.wakes += 1
-        self._rows.save_wakes(row)
 
     def claim(self, asked: Claim) -> Lease:
         row = self._row(asked.journal)
@@ -143,7 +147,10 @@ class Transaction:
         row.epoch = decisions.decide_claim(row, self._now, holder_gone=held and is_gone(row.owner))
         row.owner = asked.owner
         self._extend(row, asked.ttl_ms)
-        return Lease(row.id, row.epoch, asked.owner, asked.ttl_ms, row.head, row.wakes)
+        made = self._made.pop(row.id, None)
+        if made is not None and row.wakes > (made.input is not None):
+            made = None  # more has come since
+        return Lease(row.id, row.epoch, asked.owner, asked.ttl_ms, row.head, row.wakes, made)
 
     def renew(self, asked: Renew) -> None:
         row = self._row(asked.lease.journal)
@@ -262,8 +269,10 @@ class Transaction:
         counted = asked.admission is not None
         found = InputRow(row.inputs, asked.key, asked.digest, asked.body, self._now.wall, counted=counted)
         self._rows.add_input(row, found)
-        if made is not None and asked.spend is not None:
-            self._rows.spending.add(row.agent, day_of(self._now.wall), asked.spend)
+        if made is not None:
+            self._made[row.id] = Made(self._made[row.id].opened, Input(found.input, found.key, found.body, found.at))
+            if asked.spend is not None:
+                self._rows.spending.add(row.agent, day_of(self._now.wall), asked.spend)
         self._wake(row)
         return Receipt(row.id, row.inputs, asked.key, self._now.wall, head=row.head)
 
@@ -377,6 +386,11 @@ class Transaction:
             row.quarantine = asked.reason
             self.notices.bury(row)
             self._rows.save_journal(row)
+
+
+def _woken(rows: Rows, row: JournalRow) -> None:
+    row.wakes += 1
+    rows.save_wakes(row)
 
 
 _HANDLERS: Final[dict[type[Command[Any]], Callable[[Transaction, Any], Any]]] = {

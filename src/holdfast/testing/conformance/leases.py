@@ -9,7 +9,7 @@ from holdfast.errors import (
     Fenced,
     LeaseHeld,
 )
-from holdfast.store import Lease
+from holdfast.store import Lease, Store
 from holdfast.testing.clock import ManualClock
 from holdfast.testing.conformance.suite import (
     ON_A_JOURNAL,
@@ -211,3 +211,55 @@ async def a_lease_is_surely_held_until_its_term_is_over_and_again_when_it_is_ren
         assert store.surely_holds(lease)
         await store.release(lease)
         assert not store.surely_holds(lease)
+
+
+async def _made_and_claimed(store: Store, name: str) -> Lease:
+    accepting = store.accept_into(name, "session", "a", {"name": name}, patient=True)
+    lease = await store.claim(name)
+    await accepting
+    return lease
+
+
+@case
+async def a_lease_tells_all_that_there_is_in_a_journal_that_its_commit_made(stores: Stores) -> None:
+    async with stores.open(ManualClock()) as store:
+        names = iter(range(200))
+        lease = await _made_and_claimed(store, f"j{next(names)}")
+        while lease.made is None:  # the store has committed between the two commands, as it may
+            lease = await _made_and_claimed(store, f"j{next(names)}")
+        entries, waiting, _ = await store.read_with_inbox(lease.journal)
+        assert [lease.made.opened] == [entry.record for entry in entries]
+        assert [lease.made.input] == waiting
+
+
+@case
+async def a_lease_does_not_tell_what_there_is_where_more_has_come_in_the_same_commit(stores: Stores) -> None:
+    async with stores.open(ManualClock()) as store:
+        for number in range(20):
+            name = f"j{number}"
+            for content in ("one", "two"):
+                store.accept_into(name, "session", "a", content, patient=True)
+            assert (await store.claim(name)).made is None
+
+
+@case
+async def a_lease_does_not_tell_what_there_is_to_whoever_claims_next(stores: Stores) -> None:
+    async with stores.open(ManualClock()) as store:
+        for number in range(20):
+            name = f"j{number}"
+            store.accept_into(name, "session", "a", "one", patient=True)
+            first = await store.claim(name)
+            appending = store.append(first, [step("x")], head=1, patient=True)
+            releasing = store.release(first)
+            second = await store.claim(name)
+            await appending
+            await releasing
+            assert (second.head, second.made) == (2, None)
+
+
+@case
+async def a_lease_does_not_tell_what_there_is_in_a_fork(stores: Stores) -> None:
+    async with stores.open(ManualClock()) as store:
+        await append_here(store, await leased(store, "a"), step("x"))
+        await store.fork("f", "a", 2)
+        assert (await store.claim("f")).made is None

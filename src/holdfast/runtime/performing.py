@@ -53,7 +53,7 @@ from holdfast.turns import (
     respond,
     start,
 )
-from holdfast.turns.bounding import used_up, used_up_by, with_last_step
+from holdfast.turns.bounding import used_up, with_last_step
 from holdfast.turns.conversation import Entered, checkpoint_of
 from holdfast.turns.machine import added, answer_of, go_on, paid
 
@@ -259,13 +259,13 @@ class TurnRun:
         if state is None or self._budgeting is None:
             return None
         used = state.used + within
-        out = used_up_by(state.rules, used, ahead)
+        out = used_up(state.rules, used, ahead)
         return out or await self._budgeting.room(used, within, ahead, self._recorder.settle)
 
     async def _after_room(self, state: TurnState, effect: CallModel, usage: Usage, cost: float | None) -> OutOf | None:
         """The budget that leaves no room for a model call after what making room for it took."""
         state = paid(state, usage, cost)
-        out = used_up(state, ASKING)
+        out = used_up(state.rules, state.used, ASKING)
         if out is not None or self._budgeting is None:
             return out
         return await self._budgeting.out_of(state, effect, effect.id - 1, self._recorder.settle)

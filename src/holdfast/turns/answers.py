@@ -58,11 +58,10 @@ def unknown(call: ToolCall) -> ToolResult:
 def said_in(reply: ModelReply, id: str) -> AssistantMessage:
     """A reply as a message of the conversation: without texts that say nothing, each call under an id of its own."""
     parts = reply.parts
-    texts = [part.text for part in parts if type(part) is Text]
-    if texts:
-        spoken = any(map(str.strip, texts))
-        parts = tuple([part for part in parts if type(part) is not Text or (part.text if spoken else False)])
     ids = [part.id for part in parts if type(part) is ToolCall]
+    if len(ids) < len(parts):  # it is not calls alone
+        spoken = any([part.text.strip() for part in parts if type(part) is Text])  # noqa: C419  cheaper
+        parts = tuple([part for part in parts if type(part) is not Text or (part.text if spoken else False)])
     if "" in ids or len(set(ids)) < len(ids):
         parts = _told_apart(parts)
     return AssistantMessage(id, parts, reply.finish)

@@ -27,7 +27,7 @@ from holdfast.messages import (
 from holdfast.policy.limits import ASKING, NOTHING, OutOf, Used, out_of, running
 from holdfast.turns.answers import said_in
 from holdfast.turns.background import started
-from holdfast.turns.bounding import advice, heard, last_step, looping, no_room
+from holdfast.turns.bounding import advice, heard, last_step, looping, no_room, repeated
 from holdfast.turns.ending import Blame, Ending, Skipped
 from holdfast.turns.programs import answer_message
 from holdfast.turns.repeating import Trace, step_of
@@ -102,7 +102,7 @@ def go_on(state: TurnState, effect: int) -> TurnState:
 
     What was done is not looked at again. The limits of the turn go on counting.
     """
-    return _stopped(state, effect) or replace(state, awaited=Checkpoint(effect, "after_work", advice=advice(state)))
+    return _next_step(state, effect)
 
 
 def poll(state: TurnState) -> Effect:
@@ -160,17 +160,17 @@ def paid(state: TurnState, usage: Usage, cost: float | None) -> TurnState:
 
 
 def _replied(state: TurnState, awaited: CallModel, reply: ModelReply) -> TurnState:
+    message = said_in(reply, f"{state.run}.{awaited.id}")
+    usage, cost = reply.usage, reply.cost
     state = replace(
         state,
+        thread=state.thread.add(message) if message.parts else state.thread,
         position=awaited.position + 1,
         steps=state.steps + 1,
-        usage=state.usage + reply.usage,
-        cost=added(state.cost, reply.cost),
-        used=state.used + Used(1, reply.usage.total, reply.cost or 0.0, unpriced=reply.cost is None),
+        usage=state.usage + usage,
+        cost=added(state.cost, cost),
+        used=state.used + Used(1, usage.total, cost or 0.0, unpriced=cost is None),
     )
-    message = said_in(reply, f"{state.run}.{awaited.id}")
-    if message.parts:
-        state = replace(state, thread=state.thread.add(message))
     if reply.finish in _STOPS:
         code, why = _STOPS[reply.finish]
         return _finish(state, "failed", code, refusal_of(reply.parts) or why, "model", message)
@@ -183,7 +183,8 @@ def _replied(state: TurnState, awaited: CallModel, reply: ModelReply) -> TurnSta
 
 def _working(state: TurnState, effect: RunTools, message: AssistantMessage) -> TurnState:
     """The model wants tools. They are not begun where nothing is left to read their results with."""
-    background = sum(call.name in state.rules.tasks for call in effect.calls)
+    tasks = state.rules.tasks
+    background = sum([call.name in tasks for call in effect.calls]) if tasks else 0
     out = no_room(state, effect.id, running(len(effect.calls), background))
     return replace(state, awaited=effect) if out is None else _out(state, out, message)
 
@@ -255,8 +256,7 @@ def answer_of(thread: Thread, id: str) -> str:
 
 def _go_on(state: TurnState, id: int, note: str) -> TurnState:
     """Tell the model something, unless it has been going nowhere for too long."""
-    state = replace(state, stalls=state.stalls + 1)
-    return _stopped(state, id + 1) or replace(state, awaited=Checkpoint(id + 1, "after_work", note, advice(state)))
+    return _next_step(replace(state, stalls=state.stalls + 1), id + 1, note)
 
 
 def _worked(state: TurnState, awaited: RunTools, done: Results) -> TurnState:
@@ -282,8 +282,7 @@ def _worked(state: TurnState, awaited: RunTools, done: Results) -> TurnState:
         return _complete(replace(state, thread=state.thread.add(message)), awaited.id, message)
     if done.out is not None:
         return _out(state, done.out)
-    id = awaited.id + 1
-    return _stopped(state, id) or replace(state, awaited=Checkpoint(id, "after_work", advice=advice(state)))
+    return _next_step(state, awaited.id + 1)
 
 
 def _used_by(used: Used, done: Results) -> Used:
@@ -298,16 +297,19 @@ def _used_by(used: Used, done: Results) -> Used:
 # ---- limits ----------------------------------------------------------------------------------------------------------
 
 
-def _stopped(state: TurnState, id: int) -> TurnState | None:
-    """The turn's end, when there is nothing left with which to go on to effect `id`."""
+def _next_step(state: TurnState, id: int, note: str | None = None) -> TurnState:
+    """On to the checkpoint before the next step, effect `id`; or the turn's end, when nothing is left to go on with."""
     rules = state.rules
     if rules.steps is not None and state.steps >= rules.steps:
         return _out(state, out_of("turn", "steps", rules.steps, state.steps))
     if state.stalls >= rules.stalls:
         why = f"{state.stalls} model calls in a row led to nothing"
         return _out(state, OutOf("no_progress", why, rules.stalls, state.stalls))
-    out = no_room(state, id, ASKING) or looping(state, id)
-    return None if out is None else _out(state, out)
+    found = repeated(state)
+    out = no_room(state, id, ASKING) or looping(state, id, found)
+    if out is not None:
+        return _out(state, out)
+    return replace(state, awaited=Checkpoint(id, "after_work", note, advice(state, found)))
 
 
 def _admitted(state: TurnState, awaited: Checkpoint, messages: tuple[UserMessage, ...], told: str | None) -> TurnState:

@@ -29,8 +29,8 @@ class Rules:
     repairs: int = 3
     continuations: int = 2
     check: Callable[[str], str | None] | None = None
-    budget: Budget = Budget()  # noqa: RUF009  it is frozen
-    """Of tokens, money and tool calls; steps are above."""
+    budget: Budget | None = None
+    """Of tokens, money and tool calls; steps are above. None where none of them is limited."""
     unpriced: Unpriced = "stop"
     background: int | None = None
     """Calls that may go on in the background."""
@@ -45,6 +45,13 @@ class Rules:
 
 
 # ---- effects ---------------------------------------------------------------------------------------------------------
+
+
+def joined(first: str | None, second: str | None) -> str | None:
+    """What is said to the model, where there are two things to say; None where there is nothing."""
+    if not first or not second:
+        return first or second or None
+    return f"{first}\n\n{second}"
 
 
 class CallModel(msgspec.Struct, frozen=True):
@@ -78,9 +85,7 @@ class Checkpoint(msgspec.Struct, frozen=True):
         """What is said to the model here the first time. Where no input enters a turn that is over, nobody hears it."""
         if self.moment == "before_completion" and not entering:
             return None
-        if self.note is None and self.advice is None:
-            return None
-        return "\n\n".join(said for said in (self.note, self.advice) if said) or None
+        return joined(self.note, self.advice)
 
 
 class Finish(msgspec.Struct, frozen=True):

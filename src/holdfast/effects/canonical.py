@@ -50,11 +50,11 @@ def digest_of_bytes(domain: str, body: bytes) -> str:
 
 def check(value: object) -> None:
     """Raise `InvalidValue` for the first place in `value` that JSON has no word for."""
-    if not _fits(value, 0):
+    if not fits(value):
         _blame(value, "$", 0)
 
 
-def _fits(value: Any, depth: int) -> bool:  # noqa: ANN401, PLR0911  anything may come in
+def fits(value: Any, depth: int = 0) -> bool:  # noqa: ANN401, PLR0911  anything may come in
     """Whether all of `value` has a JSON form: nearly always so, hence without a path to each place."""
     kind: type[object] = type(value)  # pyright: ignore[reportUnknownVariableType]  # of anything
     if kind is str:
@@ -69,12 +69,12 @@ def _fits(value: Any, depth: int) -> bool:  # noqa: ANN401, PLR0911  anything ma
         return False
     if kind is dict:
         for key, item in value.items():
-            if type(key) is not str or not (key.isascii() or _encodes(key)) or not _fits(item, depth + 1):
+            if type(key) is not str or not (key.isascii() or _encodes(key)) or not fits(item, depth + 1):
                 return False
         return True
     if kind is list or kind is tuple:
         for item in value:  # noqa: SIM110  a generator costs more than what it goes through
-            if not _fits(item, depth + 1):
+            if not fits(item, depth + 1):
                 return False
         return True
     return False

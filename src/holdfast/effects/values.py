@@ -18,7 +18,7 @@ from uuid import UUID
 
 import msgspec
 
-from holdfast.effects.canonical import MAX_DEPTH, check, shown_key
+from holdfast.effects.canonical import MAX_DEPTH, check, fits, shown_key
 from holdfast.errors import InvalidArgument, InvalidValue
 
 if TYPE_CHECKING:
@@ -30,9 +30,7 @@ _decode: Final = msgspec.json.Decoder().decode
 
 def encode_value(value: object) -> bytes:
     """The JSON of a result, keys in their own order; `InvalidValue` when it has none."""
-    try:
-        check(value)
-    except InvalidValue:
+    if not fits(value):
         value = plain(value)
         check(value)
     return _encode(value)

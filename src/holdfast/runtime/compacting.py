@@ -8,6 +8,7 @@ for a while.
 from __future__ import annotations
 
 import asyncio
+from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -133,7 +134,7 @@ class Compacting:
 
     async def fitting(self, key: str, thread: Thread) -> Thread:
         """The context, made to fit where it would not."""
-        room = self._room()
+        room = self._room
         if room is None:
             return thread
         gauge = self._gauge or Gauge(self._counter, room.fixed)
@@ -150,9 +151,10 @@ class Compacting:
 
         A reply that only says that it was `refused` is paid for with what making room takes.
         """
-        room = self._room() or self._guessed(thread)
+        room = self._room or self._guessed(thread)
         return await self._compacted(key, thread, room, "overflow", refused)
 
+    @cached_property
     def _room(self) -> Room | None:
         """The room of a request, where the window is known."""
         asked = self._agent.compaction

@@ -531,6 +531,10 @@ class SessionDrive:
         redactor = self._store.redactor
         self._ring.publish(kind, run, self._ledger.head, redactor.value(fields) if redactor.active else fields)
 
+    @property
+    def quiet(self) -> bool:
+        return not (self._news or self._inbox) and self._interruption is None
+
     async def steering(self) -> list[tuple[Admitted, UserMessage]]:
         if self._news:
             await self._look()

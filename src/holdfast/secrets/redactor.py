@@ -47,9 +47,11 @@ class Redactor:
     our own is made of: a value that is a part of one of them is `SecretTooCommon`.
     """
 
-    __slots__ = ("_known", "_lock", "_reserved", "_values", "_warned")
+    __slots__ = ("_known", "_lock", "_reserved", "_values", "_warned", "active")
 
     def __init__(self, reserved: Iterable[str] = ()) -> None:
+        self.active = False
+        """Whether there is anything to hide."""
         self._reserved = frozenset(reserved)
         self._known: Known | None = None
         self._lock = threading.Lock()
@@ -63,11 +65,6 @@ class Redactor:
     def names(self) -> tuple[str, ...]:
         """The secrets of which a value is known."""
         return tuple(self._values)
-
-    @property
-    def active(self) -> bool:
-        """Whether there is anything to hide."""
-        return self._known is not None
 
     def reserve(self, words: Iterable[str]) -> None:
         """More words that data of our own is made of."""
@@ -95,6 +92,7 @@ class Redactor:
                 del own[next(iter(own))]
             self._values = values
             self._known = known_of(values)
+            self.active = True
         if forgotten and name not in self._warned:
             self._warned.add(name)
             _log.warning(

@@ -211,7 +211,8 @@ class TurnRun:
                     key = self._expect(effect.id, "model")
                     response: Response = await asking.respond(effect, key, self._after_room)
                 case RunTools():
-                    response = await self._results(effect)
+                    self._expect(effect.id, "tools")
+                    response = self._worked(effect, await self._calling.perform(effect, self._taint))
                 case Checkpoint():
                     response = _NOTHING if self._nothing_at(effect) else await self._checkpoint(effect)
                 case Finish(ending=ending):
@@ -227,9 +228,8 @@ class TurnRun:
             self._noticed()
         self._entering(turn.said)
 
-    async def _results(self, effect: RunTools) -> Results:
-        self._expect(effect.id, "tools")
-        results = await self._calling.perform(effect, self._taint)
+    def _worked(self, effect: RunTools, results: Results) -> Results:
+        """What came of a batch, if the turn goes on here after it."""
         if effect.id == self._until:
             self.performer.check_complete()
         if self._calling.handed or effect.id == self._until:
@@ -280,9 +280,10 @@ class TurnRun:
     def _spills(self) -> bool:
         """Whether one more call may go on in the background."""
         most = None if self._agent is None else self._agent.limits.background
-        used = 0 if self._state is None else self._state.used.background
-        if most is not None and used + self._carrying.spilled >= most:
-            return False
+        if most is not None:
+            used = 0 if self._state is None else self._state.used.background
+            if used + self._carrying.spilled >= most:
+                return False
         shared = None if self._budgeting is None else self._budgeting.tasks
         return shared is None or self._carrying.spilled < shared
 
@@ -340,7 +341,7 @@ class TurnRun:
         """The key of an effect, after a look at what is recorded in its place. A difference stops the turn."""
         key = keys.effect_key(self.run, number, name)
         if number > self._last:
-            return key
+            return key  # nothing is
         recorded = self._recorded.get(number)
         if recorded is None and number < self._last and name != "checkpoint":
             recorded = "nothing"  # a checkpoint at which nothing entered leaves no record

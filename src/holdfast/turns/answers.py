@@ -13,7 +13,7 @@ from holdfast.turns.programs import TOLD
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-decode: Final[Callable[[bytes], Any]] = msgspec.json.Decoder().decode
+decode: Final[Callable[[bytes | msgspec.Raw], Any]] = msgspec.json.Decoder().decode
 
 SAID_AS_IT_IS: Final = frozenset(("ToolRetry", "InvalidArguments", "ToolUnknown", "ToolTimeout", *TOLD))
 """Errors whose message is written for the model; others are shown with the name of their type."""
@@ -40,7 +40,7 @@ def result_of(call: ToolCall, outcome: Outcome) -> ToolResult:
     match outcome:
         case Done():
             files = tuple(blob.digest for blob in outcome.refs) if outcome.refs else ()
-            return ToolResult(call.id, call.name, decode(bytes(outcome.value)), files=files)
+            return ToolResult(call.id, call.name, decode(outcome.value), files=files)
         case Failed(error=error):
             said = error.message if error.kind in SAID_AS_IT_IS else f"{error.kind}: {error.message}".removesuffix(": ")
             return ToolResult(call.id, call.name, said, "error")

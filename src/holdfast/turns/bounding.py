@@ -25,7 +25,7 @@ def no_room(state: TurnState, id: int, ahead: Used) -> OutOf | None:
         return None
     if rules.steps is not None and state.steps + ahead.steps > rules.steps:
         return out_of("turn", "steps", rules.steps, state.steps)
-    return used_up(rules, state.used, ahead)
+    return None if rules.budget is None and rules.background is None else used_up(rules, state.used, ahead)
 
 
 def used_up(rules: Rules, used: Used, ahead: Used) -> OutOf | None:
@@ -39,22 +39,17 @@ def used_up(rules: Rules, used: Used, ahead: Used) -> OutOf | None:
     return out if rules.background is None else out or over_background(rules.background, used, ahead)
 
 
-def repeated(state: TurnState) -> Repetition | None:
-    """What the turn has been doing again and again."""
-    repeats = state.rules.repeats
-    return None if repeats is None else repetition(state.trace, repeats)
-
-
-def looping(state: TurnState, id: int, found: Repetition | None) -> OutOf | None:
+def looping(state: TurnState, id: int, found: Repetition) -> OutOf | None:
     """The end of a turn that repeats itself, though it was told, before effect `id`, which is new."""
-    if found is None or not found.known or id <= state.recorded:
+    if not found.known or id <= state.recorded:
         return None
     return OutOf("loop", found.ending, found.times, 2 * found.times)
 
 
 def advice(state: TurnState, found: Repetition | None) -> str | None:
     """What the model had better know before its next step."""
-    return joined(None if found is None or found.known else found.advice, last_step(state))
+    last = last_step(state)
+    return last if found is None or found.known else joined(found.advice, last)
 
 
 def last_step(state: TurnState) -> str | None:
@@ -72,5 +67,5 @@ def with_last_step(said: str | None) -> str:
 
 def heard(state: TurnState) -> Trace:
     """The trace after the model heard the advice that was offered to it."""
-    found = repeated(state)
+    found = repetition(state.trace, state.rules.repeats)
     return state.trace if found is None else state.trace.told(found)

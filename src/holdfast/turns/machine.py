@@ -27,10 +27,10 @@ from holdfast.messages import (
 from holdfast.policy.limits import ASKING, NOTHING, OutOf, Used, out_of, running
 from holdfast.turns.answers import said_in
 from holdfast.turns.background import started
-from holdfast.turns.bounding import advice, heard, last_step, looping, no_room, repeated
+from holdfast.turns.bounding import advice, heard, last_step, looping, no_room
 from holdfast.turns.ending import Blame, Ending, Skipped
 from holdfast.turns.programs import answer_message
-from holdfast.turns.repeating import Trace, step_of
+from holdfast.turns.repeating import Trace, repetition, step_of
 from holdfast.turns.state import (
     CallModel,
     Checkpoint,
@@ -117,7 +117,9 @@ def respond(state: TurnState, effect: int, response: Response) -> TurnState:  # 
         return state
     match response:
         case Replied() if type(awaited) is CallModel:
-            return _replied(_made_room(state, response), awaited, response.reply)
+            if response.seen is not None:
+                state = _made_room(state, response, response.seen)
+            return _replied(state, awaited, response.reply)
         case Results() if type(awaited) is RunTools:
             return _worked(state, awaited, response)
         case Inputs() if type(awaited) is Checkpoint:
@@ -146,11 +148,9 @@ def added(cost: float | None, more: float | None) -> float | None:
     return None if cost is None or more is None else cost + more
 
 
-def _made_room(state: TurnState, response: Replied) -> TurnState:
+def _made_room(state: TurnState, response: Replied, seen: Thread) -> TurnState:
     """From here on the turn goes on with what the model has seen."""
-    if response.seen is None:
-        return state
-    return paid(replace(state, thread=response.seen), response.usage, response.cost)
+    return paid(replace(state, thread=seen), response.usage, response.cost)
 
 
 def paid(state: TurnState, usage: Usage, cost: float | None) -> TurnState:
@@ -288,9 +288,8 @@ def _worked(state: TurnState, awaited: RunTools, done: Results) -> TurnState:
 def _used_by(used: Used, done: Results) -> Used:
     """What was used with the calls that are done."""
     results = done.results
-    used = replace(
-        used, tool_calls=used.tool_calls + len(results), background=used.background + sum(map(started, results))
-    )
+    background = used.background + sum(map(started, results))
+    used = replace(used, tool_calls=used.tool_calls + len(results), background=background)
     return used if done.within is NOTHING else used + done.within
 
 
@@ -305,8 +304,10 @@ def _next_step(state: TurnState, id: int, note: str | None = None) -> TurnState:
     if state.stalls >= rules.stalls:
         why = f"{state.stalls} model calls in a row led to nothing"
         return _out(state, OutOf("no_progress", why, rules.stalls, state.stalls))
-    found = repeated(state)
-    out = no_room(state, id, ASKING) or looping(state, id, found)
+    found = repetition(state.trace, rules.repeats)
+    out = no_room(state, id, ASKING)
+    if out is None and found is not None:
+        out = looping(state, id, found)
     if out is not None:
         return _out(state, out)
     return replace(state, awaited=Checkpoint(id, "after_work", note, advice(state, found)))

@@ -63,7 +63,7 @@ class Step(msgspec.Struct, frozen=True, eq=False, dict=True):
         return tuple(sorted({_shown(call.name) for call in self.calls}))
 
 
-class Trace(msgspec.Struct, frozen=True):
+class Trace(msgspec.Struct, frozen=True, gc=False):
     """The last steps of a turn, and the repetitions that the model knows of."""
 
     steps: tuple[Step, ...] = ()
@@ -124,8 +124,10 @@ def step_of(calls: Sequence[ToolCall], results: Sequence[ToolResult], polling: f
     return Step(calls, results, [call.arguments for call in calls])
 
 
-def repetition(trace: Trace, repeats: int) -> Repetition | None:
-    """What the last steps repeat; the shortest circle counts."""
+def repetition(trace: Trace, repeats: int | None) -> Repetition | None:
+    """What the last steps repeat; the shortest circle counts. None repeats: nobody looks for it."""
+    if repeats is None:
+        return None
     steps = trace.steps
     for length in range(1, LONGEST + 1):
         size = length * repeats

@@ -299,13 +299,14 @@ class Agent:
     def rules(self) -> Rules:
         """What bounds a turn."""
         limits = self.limits
+        budget = Budget(tokens=limits.tokens, cost_usd=limits.cost_usd, tool_calls=limits.tool_calls)
         return Rules(
             limits.steps,
             limits.no_progress,
             limits.repairs,
             limits.continuations,
             None if self.output is None else self.output.complaint,
-            budget=Budget(tokens=limits.tokens, cost_usd=limits.cost_usd, tool_calls=limits.tool_calls),
+            budget=None if budget == Budget() else budget,
             unpriced=limits.unpriced,
             background=limits.background,
             tasks=frozenset(name for name, tool in self.tools.items() if tool.background),

@@ -145,6 +145,16 @@ def test_results_that_change_places_are_another_step() -> None:
     assert one != step_of(calls, [result("b"), result("a")], NONE)
 
 
+def test_steps_that_ask_for_other_things_are_told_apart_without_a_look_at_their_results() -> None:
+    one, two = (step_of([call(at=number)], [result(object())], NONE) for number in (1, 2))
+    assert one != two
+
+
+@pytest.mark.parametrize("other", [True, 1.0])
+def test_arguments_that_python_takes_for_equal_are_not_the_same(other: object) -> None:
+    assert step_of([call(at=1)], [result()], NONE) != step_of([call(at=other)], [result()], NONE)
+
+
 def test_a_call_of_a_polling_tool_makes_its_step_no_part_of_a_repetition() -> None:
     assert step_of([call("wait"), call("look")], [result(), result()], frozenset({"wait"})) is None
 

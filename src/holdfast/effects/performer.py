@@ -77,6 +77,11 @@ class Performer:
     def __init__(self, ledger: Ledger, past: Past, run: str, *, strict: bool = False) -> None:
         self.run = run
         self.past = past
+        self.recorded: Callable[[str], Recorded | None] = past.effects.get
+        """What the journal had about a key when this drive began."""
+        self.now = ledger.now
+        """Wall time for records."""
+        self._seconds = asyncio.get_running_loop().time
         self._ledger = ledger
         self.redactor = ledger.redactor
         self.strict = strict
@@ -157,7 +162,8 @@ class Performer:
 
     def decide(self, key: str, ask: Ask, repeat: Repeat) -> Decision:
         """What the journal says; a difference, or an effect that must not be performed here, stops the run."""
-        self.check_running()
+        if self._halted is not None or self._closed is not None:
+            self.check_running()
         if not isinstance(repeat, Repeat):  # pyright: ignore[reportUnnecessaryIsInstance]  # callers may be untyped
             raise InvalidArgument("repeat", repeat, "a Repeat")
         return self._retraced.decide(key, ask, repeat)
@@ -188,10 +194,6 @@ class Performer:
     def drifts(self) -> list[Drift]:
         """Replayed effects whose content differs from their records, and whose kind keeps what was recorded."""
         return self._retraced.drifts
-
-    def recorded(self, key: str) -> Recorded | None:
-        """What the journal had about `key` when this drive began."""
-        return self.past.effects.get(key)
 
     def below(self, key: str, mark: str) -> list[Recorded]:
         """What the journal had right below `key` in places that begin with `mark`. It counts as asked for again."""
@@ -252,7 +254,7 @@ class Performer:
             case Answer(outcome):
                 return outcome
             case SettleUnknown():
-                return Unknown(at=self._ledger.now(), key=key)
+                return Unknown(at=self.now(), key=key)
             case Again():
                 await self._confirm()
                 return await self.attempt(key, None, call)
@@ -277,13 +279,13 @@ class Performer:
 
     def intention(self, key: str, ask: Ask) -> Intended:
         """The record that says an effect is about to be performed."""
-        return Intended(at=self._ledger.now(), key=key, ask=ask)
+        return Intended(at=self.now(), key=key, ask=ask)
 
     async def attempt(self, key: str, ask: Ask | None, call: Call) -> Outcome:
         """Run the effect; its end becomes an outcome that is not recorded yet. Cancellation passes through."""
         crash_point("effect.before_run")
         token = current.set(Place(self, key, inside=True))
-        begun = _seconds()
+        begun = self._seconds()
         try:
             value = call(key)
             if inspect.isawaitable(value):
@@ -302,6 +304,23 @@ class Performer:
             current.reset(token)
         return await self.succeeded(key, ask, body, begun)
 
+    def done_with(  # noqa: PLR0913, PLR0917
+        self,
+        key: str,
+        ask: Ask | None,
+        body: bytes,
+        begun: float,
+        refs: tuple[Blob, ...] = (),
+        kept: tuple[Blob, ...] = (),
+    ) -> Done | None:
+        """The outcome of an effect that gave `body`, with blobs that it speaks of; None where `body` is kept apart."""
+        if self.redactor.active:
+            body = self.redactor.bytes(body, numbers=False)
+        if len(body) > self._ledger.inline_bytes:
+            return None
+        ms = round((self._seconds() - begun) * 1000)
+        return Done(at=self.now(), key=key, ask=ask, value=msgspec.Raw(body), ms=ms, refs=refs, kept=kept)
+
     async def succeeded(  # noqa: PLR0913, PLR0917
         self,
         key: str,
@@ -311,13 +330,13 @@ class Performer:
         refs: tuple[Blob, ...] = (),
         kept: tuple[Blob, ...] = (),
     ) -> Outcome:
-        """The outcome of an effect that gave `body`; a large one is kept apart. `refs` are blobs it speaks of."""
-        ms, now = _since(begun), self._ledger.now()
-        if self.redactor.active:
-            body = self.redactor.bytes(body, numbers=False)
-        if len(body) <= self._ledger.inline_bytes:
-            return Done(at=now, key=key, ask=ask, value=msgspec.Raw(body), ms=ms, refs=refs, kept=kept)
+        """The outcome of an effect that gave `body`, however large that is."""
+        done = self.done_with(key, ask, body, begun, refs, kept)
+        if done is not None:
+            return done
+        now, ms = self.now(), round((self._seconds() - begun) * 1000)
         try:
+            body = self.redactor.bytes(body, numbers=False)
             blob = await self._ledger.put_blob(body)
             return Done(at=now, key=key, ask=ask, blob=blob, ms=ms, refs=refs, kept=kept)
         except StoreError as error:
@@ -339,7 +358,8 @@ class Performer:
         hidden = safe_cause(error, self.redactor)
         self._causes[key] = hidden
         info = error_info(error, self.redactor.text)
-        return Failed(at=self._ledger.now(), key=key, ask=ask, error=info, ms=_since(begun))
+        ms = round((self._seconds() - begun) * 1000)
+        return Failed(at=self.now(), key=key, ask=ask, error=info, ms=ms)
 
     async def _settle(self, outcome: Outcome) -> Outcome:
         """Record an outcome. Once begun, this finishes even if the caller is cancelled."""
@@ -364,7 +384,8 @@ class Performer:
         spend: Any = None,  # noqa: ANN401
     ) -> tuple[int, Awaitable[object]]:
         """Append without waiting: the place in the journal is fixed now, durability comes with the awaitable."""
-        self.check_halted()
+        if self._halted is not None:
+            raise Halted(self._halted)
         if self._sealed:
             raise RunEnded(self.run)
         if self._abandoned:
@@ -477,10 +498,6 @@ class Performer:
             self._halted = reason
         return Halted(self._halted)
 
-    def now(self) -> int:
-        """Wall time for records."""
-        return self._ledger.now()
-
     @property
     def behind(self) -> int:
         """How many records were submitted and are not durable yet."""
@@ -490,11 +507,3 @@ class Performer:
 def idempotency_key(store: str, journal: str, key: str) -> str:
     """What makes the effect `key` of a journal recognisable to the outside world."""
     return digest("idempotency", [store, journal, key])[:40]
-
-
-def _seconds() -> float:
-    return asyncio.get_running_loop().time()
-
-
-def _since(begun: float) -> int:
-    return round((_seconds() - begun) * 1000)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.effects.divergence import Divergence, diverge
 from holdfast.effects.envelope import scope_of, segment
-from holdfast.effects.replay import Answer, Decision, Mismatch, Miss, decide_effect
+from holdfast.effects.replay import Answer, Begin, Decision, Mismatch, Miss, decide_effect
 from holdfast.effects.scopes import branch_segment
 from holdfast.errors import EffectRepeated, ReplayMismatch, ReplayMiss
 
@@ -48,6 +48,8 @@ class Retraced:
             raise self.mismatch(key, {"effect": "a group"}, {"effect": ask.kind})
         decision = decide_effect(self._past.effects.get(key), ask, repeat, strict=self._strict)
         match decision:
+            case Begin():  # as nearly always
+                pass
             case Mismatch(divergence):
                 raise self._halt(ReplayMismatch(key, divergence, self._code()))
             case Miss():

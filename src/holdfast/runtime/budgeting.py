@@ -45,6 +45,9 @@ class Budgeting:
         # Who had the turn before may have had sub-agents.
         self._delegates = agent.delegates or turn.handoffs > 0
         self.shares = shares(agent, turn)
+        shared = (agent.limits.daily, agent.limits.total)
+        self.counts_steps = any(budget is not None and budget.steps is not None for budget in shared)
+        """Whether a budget of the day or of the agent counts steps."""
 
     async def out_of(
         self, state: TurnState, effect: Effect, recorded: int, settle: Callable[[], Awaitable[None]]
@@ -81,12 +84,6 @@ class Budgeting:
         self._around.let_run(ms)
         out = self._family(below, ahead)
         return out or exceeded(limits, turn=turn, session=session, day=day, total=total, ahead=ahead)
-
-    @property
-    def counts_steps(self) -> bool:
-        """Whether there is such a budget."""
-        limits = self._agent.limits
-        return any(budget is not None and budget.steps is not None for budget in (limits.daily, limits.total))
 
     async def is_last_step(self, settle: Callable[[], Awaitable[None]]) -> bool:
         """Whether a budget of the day or of the agent leaves one step, as far as anybody has recorded what it used."""

@@ -215,6 +215,10 @@ class _Nobody:
     def show(self, kind: type[LiveEvent], run: str, fields: dict[str, Any]) -> None:
         """Nobody watches."""
 
+    @property
+    def quiet(self) -> bool:
+        return True
+
     async def steering(self) -> list[tuple[Admitted, UserMessage]]:
         return []
 

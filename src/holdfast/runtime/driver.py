@@ -536,6 +536,10 @@ class SessionDrive:
 
     # ---- what a turn needs ----
 
+    @property
+    def quiet(self) -> bool:
+        return not (self._news or self._inbox) and self._interruption is None
+
     async def steering(self) -> list[tuple[Admitted, UserMessage]]:
         if self._news:
             await self._look()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -53,7 +53,7 @@ from holdfast.turns import (
     respond,
     start,
 )
-from holdfast.turns.bounding import used_up, used_up_by, with_last_step
+from holdfast.turns.bounding import used_up, with_last_step
 from holdfast.turns.conversation import Entered, checkpoint_of
 from holdfast.turns.machine import added, answer_of, go_on, paid
 
@@ -183,7 +183,8 @@ class TurnRun:
 
         Raises `Park` when it has to wait for somebody, `HandedOver` when another agent is to go on with it.
         """
-        turn, asking, budgeting = self._turn, self._asking, self._budgeting
+        turn, asking = self._turn, self._asking
+        budgeting = self._budgeting if self._budgeting is not None and self._budgeting.shares else None
         if not self._strict:  # there no tool runs, and whoever looks goes on in the same context
             around_call.set(self._hooked)
             if self._other_mode and self._agent is not None:
@@ -197,26 +198,26 @@ class TurnRun:
             self._here = state
             if self.stopped:  # a tool may have swallowed the cancellation; the turn goes no further
                 raise asyncio.CancelledError
-            if self._recorder.behind:
-                await self._recorder.settle()
             effect = poll(state)
-            if budgeting is not None and budgeting.shares:
+            if budgeting is not None:
                 out = await budgeting.out_of(state, effect, self._last, self._recorder.settle)
                 if out is not None:
                     state = self._state = respond(state, effect.id, out)
                     continue
             match effect:
+                case CallModel():
+                    if self._recorder.behind:
+                        await self._recorder.settle()
+                    key = self._expect(effect.id, "model")
+                    response: Response = await asking.respond(effect, key, self._after_room)
+                case RunTools():
+                    self._expect(effect.id, "tools")
+                    response = self._worked(effect, await self._calling.perform(effect, self._taint))
+                case Checkpoint():
+                    response = _NOTHING if self._nothing_at(effect) else await self._checkpoint(effect)
                 case Finish(ending=ending):
                     self.performer.check_complete()
                     return msgspec.structs.replace(ending, **self._who())
-                case CallModel():
-                    judge = partial(self._after_room, state, effect)
-                    response: Response = await asking.respond(effect, self._expect(effect.id, "model"), judge)
-                case RunTools():
-                    response = await self._results(effect)
-                case Checkpoint():
-                    inputs = response = await self._checkpoint(effect)
-                    self._entering(inputs.messages)
             state = self._state = respond(state, effect.id, response)
 
     def _take_in(self, turn: OpenTurn) -> None:
@@ -227,9 +228,8 @@ class TurnRun:
             self._noticed()
         self._entering(turn.said)
 
-    async def _results(self, effect: RunTools) -> Results:
-        self._expect(effect.id, "tools")
-        results = await self._calling.perform(effect, self._taint)
+    def _worked(self, effect: RunTools, results: Results) -> Results:
+        """What came of a batch, if the turn goes on here after it."""
         if effect.id == self._until:
             self.performer.check_complete()
         if self._calling.handed or effect.id == self._until:
@@ -259,16 +259,19 @@ class TurnRun:
         if state is None or self._budgeting is None:
             return None
         used = state.used + within
-        out = used_up_by(state.rules, used, ahead)
+        out = used_up(state.rules, used, ahead)
         return out or await self._budgeting.room(used, within, ahead, self._recorder.settle)
 
-    async def _after_room(self, state: TurnState, effect: CallModel, usage: Usage, cost: float | None) -> OutOf | None:
-        """The budget that leaves no room for a model call after what making room for it took."""
+    async def _after_room(self, usage: Usage, cost: float | None) -> OutOf | None:
+        """The budget that leaves no room for the model call that is next, after what making room for it took."""
+        state = self._here
+        if state is None:
+            return None
         state = paid(state, usage, cost)
-        out = used_up(state, ASKING)
+        out = used_up(state.rules, state.used, ASKING)
         if out is not None or self._budgeting is None:
             return out
-        return await self._budgeting.out_of(state, effect, effect.id - 1, self._recorder.settle)
+        return await self._budgeting.out_of(state, state.awaited, state.awaited.id - 1, self._recorder.settle)
 
     async def out_of_time(self) -> OutOf | None:
         """The budget of time that is used up, whatever is under way."""
@@ -277,9 +280,10 @@ class TurnRun:
     def _spills(self) -> bool:
         """Whether one more call may go on in the background."""
         most = None if self._agent is None else self._agent.limits.background
-        used = 0 if self._state is None else self._state.used.background
-        if most is not None and used + self._carrying.spilled >= most:
-            return False
+        if most is not None:
+            used = 0 if self._state is None else self._state.used.background
+            if used + self._carrying.spilled >= most:
+                return False
         shared = None if self._budgeting is None else self._budgeting.tasks
         return shared is None or self._carrying.spilled < shared
 
@@ -336,6 +340,8 @@ class TurnRun:
     def _expect(self, number: int, name: keys.EffectName) -> str:
         """The key of an effect, after a look at what is recorded in its place. A difference stops the turn."""
         key = keys.effect_key(self.run, number, name)
+        if number > self._last:
+            return key  # nothing is
         recorded = self._recorded.get(number)
         if recorded is None and number < self._last and name != "checkpoint":
             recorded = "nothing"  # a checkpoint at which nothing entered leaves no record
@@ -344,7 +350,18 @@ class TurnRun:
             raise self.performer.halt(ReplayMismatch(key, divergence, self._turn.started.code))
         return key
 
+    def _nothing_at(self, effect: Checkpoint) -> bool:
+        """Whether a checkpoint that is new is passed, as most are: nothing has come, and there is nothing to say."""
+        if effect.id <= self._last or effect.note is not None or effect.advice is not None:
+            return False
+        return self._around.quiet and not (self._budgeting is not None and self._budgeting.counts_steps)
+
     async def _checkpoint(self, effect: Checkpoint) -> Inputs:
+        inputs = await self._inputs(effect)
+        self._entering(inputs.messages)
+        return inputs
+
+    async def _inputs(self, effect: Checkpoint) -> Inputs:
         key = self._expect(effect.id, "checkpoint")
         if effect.id in self._recorded:
             decision = self.performer.decide(key, _asked_at(effect), Repeat.FREE)

@@ -77,6 +77,11 @@ class Surroundings(Protocol):
         """Show a live event to whoever watches."""
         ...
 
+    @property
+    def quiet(self) -> bool:
+        """Whether nothing has come for the session that `steering` would have to look at."""
+        ...
+
     async def steering(self) -> list[tuple[Admitted, UserMessage]]:
         """Inputs that want to enter the running turn now."""
         ...

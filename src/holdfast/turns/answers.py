@@ -13,7 +13,7 @@ from holdfast.turns.programs import TOLD
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-decode: Final[Callable[[bytes], Any]] = msgspec.json.Decoder().decode
+decode: Final[Callable[[bytes | msgspec.Raw], Any]] = msgspec.json.Decoder().decode
 
 SAID_AS_IT_IS: Final = frozenset(("ToolRetry", "InvalidArguments", "ToolUnknown", "ToolTimeout", *TOLD))
 """Errors whose message is written for the model; others are shown with the name of their type."""
@@ -40,7 +40,7 @@ def result_of(call: ToolCall, outcome: Outcome) -> ToolResult:
     match outcome:
         case Done():
             files = tuple(blob.digest for blob in outcome.refs) if outcome.refs else ()
-            return ToolResult(call.id, call.name, decode(bytes(outcome.value)), files=files)
+            return ToolResult(call.id, call.name, decode(outcome.value), files=files)
         case Failed(error=error):
             said = error.message if error.kind in SAID_AS_IT_IS else f"{error.kind}: {error.message}".removesuffix(": ")
             return ToolResult(call.id, call.name, said, "error")
@@ -58,11 +58,10 @@ def unknown(call: ToolCall) -> ToolResult:
 def said_in(reply: ModelReply, id: str) -> AssistantMessage:
     """A reply as a message of the conversation: without texts that say nothing, each call under an id of its own."""
     parts = reply.parts
-    texts = [part.text for part in parts if type(part) is Text]
-    if texts:
-        spoken = any(map(str.strip, texts))
-        parts = tuple([part for part in parts if type(part) is not Text or (part.text if spoken else False)])
     ids = [part.id for part in parts if type(part) is ToolCall]
+    if len(ids) < len(parts):  # it is not calls alone
+        spoken = any([part.text.strip() for part in parts if type(part) is Text])  # noqa: C419  cheaper
+        parts = tuple([part for part in parts if type(part) is not Text or (part.text if spoken else False)])
     if "" in ids or len(set(ids)) < len(ids):
         parts = _told_apart(parts)
     return AssistantMessage(id, parts, reply.finish)

@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Final
 
 from holdfast.policy.limits import OutOf, Used, out_of, over, over_background, unknown_price
 from holdfast.turns.repeating import repetition
+from holdfast.turns.state import joined
 
 if TYPE_CHECKING:
-    from holdfast.turns.repeating import Trace
+    from holdfast.turns.repeating import Repetition, Trace
     from holdfast.turns.state import Rules, TurnState
 
 LAST_STEP: Final = (
@@ -24,42 +25,37 @@ def no_room(state: TurnState, id: int, ahead: Used) -> OutOf | None:
         return None
     if rules.steps is not None and state.steps + ahead.steps > rules.steps:
         return out_of("turn", "steps", rules.steps, state.steps)
-    return used_up(state, ahead)
+    return None if rules.budget is None and rules.background is None else used_up(rules, state.used, ahead)
 
 
-def used_up(state: TurnState, ahead: Used) -> OutOf | None:
-    """The budget of the turn that leaves no room for what lies ahead, steps aside."""
-    return used_up_by(state.rules, state.used, ahead)
+def used_up(rules: Rules, used: Used, ahead: Used) -> OutOf | None:
+    """The budget of a turn that leaves no room for what lies ahead, after what was `used`; steps aside."""
+    budget = rules.budget
+    out = None
+    if budget is not None:
+        if budget.cost_usd is not None and used.unpriced and rules.unpriced == "stop":
+            return unknown_price("turn", budget.cost_usd, used.cost_usd)
+        out = over(budget, used, ahead, "turn")
+    return out if rules.background is None else out or over_background(rules.background, used, ahead)
 
 
-def used_up_by(rules: Rules, used: Used, ahead: Used) -> OutOf | None:
-    """The same, after what was `used`."""
-    if rules.budget.cost_usd is not None and used.unpriced and rules.unpriced == "stop":
-        return unknown_price("turn", rules.budget.cost_usd, used.cost_usd)
-    return over(rules.budget, used, ahead, "turn") or over_background(rules.background, used, ahead)
-
-
-def looping(state: TurnState, id: int) -> OutOf | None:
-    """The end of a turn that repeats itself, though it was told."""
-    repeats = state.rules.repeats
-    if repeats is None or id <= state.recorded:
+def looping(state: TurnState, id: int, found: Repetition) -> OutOf | None:
+    """The end of a turn that repeats itself, though it was told, before effect `id`, which is new."""
+    if not found.known or id <= state.recorded:
         return None
-    found = repetition(state.trace, repeats)
-    return OutOf("loop", found.ending, repeats, 2 * repeats) if found is not None and found.known else None
+    return OutOf("loop", found.ending, found.times, 2 * found.times)
 
 
-def advice(state: TurnState) -> str | None:
+def advice(state: TurnState, found: Repetition | None) -> str | None:
     """What the model had better know before its next step."""
-    repeats = state.rules.repeats
-    found = None if repeats is None else repetition(state.trace, repeats)
-    nudge = None if found is None or found.known else found.advice
-    return "\n\n".join(said for said in (nudge, last_step(state)) if said) or None
+    last = last_step(state)
+    return last if found is None or found.known else joined(found.advice, last)
 
 
 def last_step(state: TurnState) -> str | None:
     """What the model is told before the last step of the turn, or of the session."""
-    left = (state.rules.steps, state.rules.session_steps)
-    return LAST_STEP if any(most is not None and state.steps == most - 1 for most in left) else None
+    rules, taken = state.rules, state.steps + 1
+    return LAST_STEP if taken in (rules.steps, rules.session_steps) else None
 
 
 def with_last_step(said: str | None) -> str:
@@ -71,6 +67,5 @@ def with_last_step(said: str | None) -> str:
 
 def heard(state: TurnState) -> Trace:
     """The trace after the model heard the advice that was offered to it."""
-    repeats = state.rules.repeats
-    found = None if repeats is None else repetition(state.trace, repeats)
+    found = repetition(state.trace, state.rules.repeats)
     return state.trace if found is None else state.trace.told(found)

@@ -30,7 +30,7 @@ from holdfast.turns.background import started
 from holdfast.turns.bounding import advice, heard, last_step, looping, no_room
 from holdfast.turns.ending import Blame, Ending, Skipped
 from holdfast.turns.programs import answer_message
-from holdfast.turns.repeating import Trace, step_of
+from holdfast.turns.repeating import Trace, repetition, step_of
 from holdfast.turns.state import (
     CallModel,
     Checkpoint,
@@ -102,7 +102,7 @@ def go_on(state: TurnState, effect: int) -> TurnState:
 
     What was done is not looked at again. The limits of the turn go on counting.
     """
-    return _stopped(state, effect) or replace(state, awaited=Checkpoint(effect, "after_work", advice=advice(state)))
+    return _next_step(state, effect)
 
 
 def poll(state: TurnState) -> Effect:
@@ -117,7 +117,9 @@ def respond(state: TurnState, effect: int, response: Response) -> TurnState:  # 
         return state
     match response:
         case Replied() if type(awaited) is CallModel:
-            return _replied(_made_room(state, response), awaited, response.reply)
+            if response.seen is not None:
+                state = _made_room(state, response, response.seen)
+            return _replied(state, awaited, response.reply)
         case Results() if type(awaited) is RunTools:
             return _worked(state, awaited, response)
         case Inputs() if type(awaited) is Checkpoint:
@@ -146,11 +148,9 @@ def added(cost: float | None, more: float | None) -> float | None:
     return None if cost is None or more is None else cost + more
 
 
-def _made_room(state: TurnState, response: Replied) -> TurnState:
+def _made_room(state: TurnState, response: Replied, seen: Thread) -> TurnState:
     """From here on the turn goes on with what the model has seen."""
-    if response.seen is None:
-        return state
-    return paid(replace(state, thread=response.seen), response.usage, response.cost)
+    return paid(replace(state, thread=seen), response.usage, response.cost)
 
 
 def paid(state: TurnState, usage: Usage, cost: float | None) -> TurnState:
@@ -160,17 +160,17 @@ def paid(state: TurnState, usage: Usage, cost: float | None) -> TurnState:
 
 
 def _replied(state: TurnState, awaited: CallModel, reply: ModelReply) -> TurnState:
+    message = said_in(reply, f"{state.run}.{awaited.id}")
+    usage, cost = reply.usage, reply.cost
     state = replace(
         state,
+        thread=state.thread.add(message) if message.parts else state.thread,
         position=awaited.position + 1,
         steps=state.steps + 1,
-        usage=state.usage + reply.usage,
-        cost=added(state.cost, reply.cost),
-        used=state.used + Used(1, reply.usage.total, reply.cost or 0.0, unpriced=reply.cost is None),
+        usage=state.usage + usage,
+        cost=added(state.cost, cost),
+        used=state.used + Used(1, usage.total, cost or 0.0, unpriced=cost is None),
     )
-    message = said_in(reply, f"{state.run}.{awaited.id}")
-    if message.parts:
-        state = replace(state, thread=state.thread.add(message))
     if reply.finish in _STOPS:
         code, why = _STOPS[reply.finish]
         return _finish(state, "failed", code, refusal_of(reply.parts) or why, "model", message)
@@ -183,7 +183,8 @@ def _replied(state: TurnState, awaited: CallModel, reply: ModelReply) -> TurnSta
 
 def _working(state: TurnState, effect: RunTools, message: AssistantMessage) -> TurnState:
     """The model wants tools. They are not begun where nothing is left to read their results with."""
-    background = sum(call.name in state.rules.tasks for call in effect.calls)
+    tasks = state.rules.tasks
+    background = sum([call.name in tasks for call in effect.calls]) if tasks else 0
     out = no_room(state, effect.id, running(len(effect.calls), background))
     return replace(state, awaited=effect) if out is None else _out(state, out, message)
 
@@ -255,8 +256,7 @@ def answer_of(thread: Thread, id: str) -> str:
 
 def _go_on(state: TurnState, id: int, note: str) -> TurnState:
     """Tell the model something, unless it has been going nowhere for too long."""
-    state = replace(state, stalls=state.stalls + 1)
-    return _stopped(state, id + 1) or replace(state, awaited=Checkpoint(id + 1, "after_work", note, advice(state)))
+    return _next_step(replace(state, stalls=state.stalls + 1), id + 1, note)
 
 
 def _worked(state: TurnState, awaited: RunTools, done: Results) -> TurnState:
@@ -282,32 +282,35 @@ def _worked(state: TurnState, awaited: RunTools, done: Results) -> TurnState:
         return _complete(replace(state, thread=state.thread.add(message)), awaited.id, message)
     if done.out is not None:
         return _out(state, done.out)
-    id = awaited.id + 1
-    return _stopped(state, id) or replace(state, awaited=Checkpoint(id, "after_work", advice=advice(state)))
+    return _next_step(state, awaited.id + 1)
 
 
 def _used_by(used: Used, done: Results) -> Used:
     """What was used with the calls that are done."""
     results = done.results
-    used = replace(
-        used, tool_calls=used.tool_calls + len(results), background=used.background + sum(map(started, results))
-    )
+    background = used.background + sum(map(started, results))
+    used = replace(used, tool_calls=used.tool_calls + len(results), background=background)
     return used if done.within is NOTHING else used + done.within
 
 
 # ---- limits ----------------------------------------------------------------------------------------------------------
 
 
-def _stopped(state: TurnState, id: int) -> TurnState | None:
-    """The turn's end, when there is nothing left with which to go on to effect `id`."""
+def _next_step(state: TurnState, id: int, note: str | None = None) -> TurnState:
+    """On to the checkpoint before the next step, effect `id`; or the turn's end, when nothing is left to go on with."""
     rules = state.rules
     if rules.steps is not None and state.steps >= rules.steps:
         return _out(state, out_of("turn", "steps", rules.steps, state.steps))
     if state.stalls >= rules.stalls:
         why = f"{state.stalls} model calls in a row led to nothing"
         return _out(state, OutOf("no_progress", why, rules.stalls, state.stalls))
-    out = no_room(state, id, ASKING) or looping(state, id)
-    return None if out is None else _out(state, out)
+    found = repetition(state.trace, rules.repeats)
+    out = no_room(state, id, ASKING)
+    if out is None and found is not None:
+        out = looping(state, id, found)
+    if out is not None:
+        return _out(state, out)
+    return replace(state, awaited=Checkpoint(id, "after_work", note, advice(state, found)))
 
 
 def _admitted(state: TurnState, awaited: Checkpoint, messages: tuple[UserMessage, ...], told: str | None) -> TurnState:

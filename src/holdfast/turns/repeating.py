@@ -8,7 +8,8 @@ so often, is a repetition. The model is told once; the same repetition after tha
 from __future__ import annotations
 
 import hashlib
-from typing import TYPE_CHECKING, Final
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -27,15 +28,42 @@ _NAMES: Final = 4
 _NAME: Final = 64
 
 
-class Step(msgspec.Struct, frozen=True):
+class Step(msgspec.Struct, frozen=True, eq=False, dict=True):
     """A batch of calls and what came of it."""
 
-    digest: bytes
-    tools: tuple[str, ...]
-    """Whom it called, each once."""
+    calls: Sequence[ToolCall]
+    results: Sequence[ToolResult]
+    asked: list[dict[str, Any] | None]
+    """The arguments of the calls."""
+
+    @cached_property
+    def digest(self) -> bytes:
+        """The same for the same step."""
+        entries = [
+            canonical_json((call.name, call.arguments, call.malformed, result.state, result.content, result.files))
+            for call, result in zip(self.calls, self.results, strict=True)
+        ]
+        entries.sort()
+        # No JSON has a line break in it.
+        return hashlib.blake2b(b"\n".join(entries), digest_size=16).digest()
+
+    def __eq__(self, other: object) -> bool:
+        # Most steps differ from others in what they ask for, which is seen without a look at what came of it.
+        return isinstance(other, Step) and self.asked[0] in other.asked and self.digest == other.digest
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other  # a struct has one of its own
+
+    def __hash__(self) -> int:
+        return hash(self.digest)
+
+    @property
+    def tools(self) -> tuple[str, ...]:
+        """Whom it called, each once."""
+        return tuple(sorted({_shown(call.name) for call in self.calls}))
 
 
-class Trace(msgspec.Struct, frozen=True):
+class Trace(msgspec.Struct, frozen=True, gc=False):
     """The last steps of a turn, and the repetitions that the model knows of."""
 
     steps: tuple[Step, ...] = ()
@@ -91,31 +119,22 @@ class Repetition(msgspec.Struct, frozen=True):
 
 def step_of(calls: Sequence[ToolCall], results: Sequence[ToolResult], polling: frozenset[str]) -> Step | None:
     """The step that these calls are; None where a tool is among them that is there to be asked again and again."""
-    names = {call.name for call in calls}
-    if names & polling:
+    if polling and not polling.isdisjoint([call.name for call in calls]):
         return None
-    entries = [
-        canonical_json((call.name, call.arguments, call.malformed, result.state, result.content, result.files))
-        for call, result in zip(calls, results, strict=True)
-    ]
-    entries.sort()
-    # No JSON has a line break in it.
-    seen = hashlib.blake2b(b"\n".join(entries), digest_size=16)
-    return Step(seen.digest(), tuple(sorted(map(_shown, names))))
+    return Step(calls, results, [call.arguments for call in calls])
 
 
-def repetition(trace: Trace, repeats: int) -> Repetition | None:
-    """What the last steps repeat; the shortest circle counts."""
+def repetition(trace: Trace, repeats: int | None) -> Repetition | None:
+    """What the last steps repeat; the shortest circle counts. None repeats: nobody looks for it."""
+    if repeats is None:
+        return None
     steps = trace.steps
     for length in range(1, LONGEST + 1):
         size = length * repeats
         if size > len(steps):
             return None
-        if steps[-1].digest != steps[-1 - length].digest:
-            continue
-        last = [step.digest for step in steps[-size:]]
-        if last[length:] == last[:-length]:
-            name = _circle_id(last[:length])
+        if steps[-1] == steps[-1 - length] and steps[length - size :] == steps[-size:-length]:
+            name = _circle_id([step.digest for step in steps[-length:]])
             return Repetition(name, steps[-length:], repeats, name in trace.warned)
     return None
 

@@ -29,8 +29,8 @@ class Rules:
     repairs: int = 3
     continuations: int = 2
     check: Callable[[str], str | None] | None = None
-    budget: Budget = Budget()  # noqa: RUF009  it is frozen
-    """Of tokens, money and tool calls; steps are above."""
+    budget: Budget | None = None
+    """Of tokens, money and tool calls; steps are above. None where none of them is limited."""
     unpriced: Unpriced = "stop"
     background: int | None = None
     """Calls that may go on in the background."""
@@ -47,7 +47,14 @@ class Rules:
 # ---- effects ---------------------------------------------------------------------------------------------------------
 
 
-class CallModel(msgspec.Struct, frozen=True):
+def joined(first: str | None, second: str | None) -> str | None:
+    """What is said to the model, where there are two things to say; None where there is nothing."""
+    if not first or not second:
+        return first or second or None
+    return f"{first}\n\n{second}"
+
+
+class CallModel(msgspec.Struct, frozen=True, gc=False):
     """Ask the model. `position` counts the model calls of the whole conversation before this one."""
 
     id: int
@@ -55,14 +62,14 @@ class CallModel(msgspec.Struct, frozen=True):
     position: int
 
 
-class RunTools(msgspec.Struct, frozen=True):
+class RunTools(msgspec.Struct, frozen=True, gc=False):
     """Perform these calls; their results come back in this order."""
 
     id: int
     calls: tuple[ToolCall, ...]
 
 
-class Checkpoint(msgspec.Struct, frozen=True):
+class Checkpoint(msgspec.Struct, frozen=True, gc=False):
     """A safe point: input that came meanwhile may enter here. `note` is what Holdfast has to say to the model.
 
     `advice` is what it would say besides. It is no part of the effect's identity: a checkpoint that was recorded
@@ -78,12 +85,10 @@ class Checkpoint(msgspec.Struct, frozen=True):
         """What is said to the model here the first time. Where no input enters a turn that is over, nobody hears it."""
         if self.moment == "before_completion" and not entering:
             return None
-        if self.note is None and self.advice is None:
-            return None
-        return "\n\n".join(said for said in (self.note, self.advice) if said) or None
+        return joined(self.note, self.advice)
 
 
-class Finish(msgspec.Struct, frozen=True):
+class Finish(msgspec.Struct, frozen=True, gc=False):
     """The turn has ended."""
 
     id: int
@@ -100,7 +105,7 @@ NOTHING: Final = Usage()
 NOTHING_USED: Final = Used()
 
 
-class Replied(msgspec.Struct, frozen=True):
+class Replied(msgspec.Struct, frozen=True, gc=False):
     """The model answered. `seen` is the conversation as it was shown to it, where it was compacted before."""
 
     reply: ModelReply
@@ -110,7 +115,7 @@ class Replied(msgspec.Struct, frozen=True):
     cost: float | None = 0.0
 
 
-class ModelFailed(msgspec.Struct, frozen=True):
+class ModelFailed(msgspec.Struct, frozen=True, gc=False):
     """The model could not answer. `usage` and `cost` are those of making room for the question, and of an answer that
     was paid for and must not be used.
     """
@@ -121,7 +126,7 @@ class ModelFailed(msgspec.Struct, frozen=True):
     cost: float | None = 0.0
 
 
-class UsedUp(msgspec.Struct, frozen=True):
+class UsedUp(msgspec.Struct, frozen=True, gc=False):
     """Making room for the question used up a budget; the model was not asked. `usage` and `cost` are those of that."""
 
     out: OutOf
@@ -129,7 +134,7 @@ class UsedUp(msgspec.Struct, frozen=True):
     cost: float | None = 0.0
 
 
-class Results(msgspec.Struct, frozen=True):
+class Results(msgspec.Struct, frozen=True, gc=False):
     """What the calls came to, in their order; and what the programs among them did besides."""
 
     results: tuple[ToolResult, ...]
@@ -143,7 +148,7 @@ class Results(msgspec.Struct, frozen=True):
     """The limit that left no room for a call of a program: the end of the turn."""
 
 
-class Inputs(msgspec.Struct, frozen=True):
+class Inputs(msgspec.Struct, frozen=True, gc=False):
     """What entered at a checkpoint. `told` is what Holdfast said there, as it is recorded; None: its note alone."""
 
     messages: tuple[UserMessage, ...] = ()
@@ -157,7 +162,7 @@ Response: TypeAlias = Replied | ModelFailed | UsedUp | Results | Inputs | OutOf
 # ---- where a turn is -------------------------------------------------------------------------------------------------
 
 
-class TurnState(msgspec.Struct, frozen=True):
+class TurnState(msgspec.Struct, frozen=True, gc=False):
     """Where a turn is. `awaited` is the effect whose outcome it needs next."""
 
     run: str

@@ -39,10 +39,11 @@ class Thread:
     def add(self, *messages: Message) -> Thread:
         """This conversation, and what was said next."""
         # The list only ever grows at its end; whoever does not stand at the end any more gets a list of its own.
-        at_end = len(self._shared) == self._count
-        shared = self._shared if at_end else self._shared[: self._count]
-        wire = self._wire if at_end else {key: kept[: self._count] for key, kept in self._wire.items()}
-        shared.extend(messages)
+        shared, wire = self._shared, self._wire
+        if len(shared) != self._count:
+            shared = shared[: self._count]
+            wire = {key: kept[: self._count] for key, kept in wire.items()}
+        shared += messages
         chain = self.chain
         for message in messages:
             chain = hashlib.sha256(chain + encode(message)).digest()

@@ -347,12 +347,6 @@ class Performer:
             lost = RuntimeError(f"it ran to its end and took effect, but what it gave can't be kept: {error}")
             return self.failed(key, ask, lost, begun)
 
-    def small(self, key: str, ask: Ask | None, body: bytes, ms: int) -> Done | None:
-        """The outcome of an effect that gave `body`, if that is neither large nor may hold secrets: as most are."""
-        if self.redactor.active or len(body) > self._ledger.inline_bytes:
-            return None
-        return Done(at=self._ledger.now(), key=key, ask=ask, value=msgspec.Raw(body), ms=ms)
-
     def failed(self, key: str, ask: Ask | None, error: Exception, begun: float) -> Failed:
         """The outcome of an effect that raised."""
         hidden = safe_cause(error, self.redactor)

@@ -281,7 +281,8 @@ class Asking:
             if again and reply.finish == "context_overflow":
                 raise _Overflow(reply)
             crash_point("model.after_reply")
-            outcome = await self._performer.succeeded(key, ask, body, begun)
+            done = self._performer.done_with(key, ask, body, begun)
+            outcome = done or await self._performer.succeeded(key, ask, body, begun)
             if not isinstance(outcome, Failed):
                 self._recorder.submit([outcome], patient=True, spend=spent_on(reply.usage, reply.cost))
                 return Replied(reply)

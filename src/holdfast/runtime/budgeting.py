@@ -44,7 +44,6 @@ class Budgeting:
         """How many calls of the batch under way may go on in the background; None: as many as the turn may."""
         # Who had the turn before may have had sub-agents.
         self._delegates = agent.delegates or turn.handoffs > 0
-        self.shares = shares(agent, turn)
         shared = (agent.limits.daily, agent.limits.total)
         self.counts_steps = any(budget is not None and budget.steps is not None for budget in shared)
         """Whether a budget of the day or of the agent counts steps."""
@@ -53,7 +52,7 @@ class Budgeting:
         self, state: TurnState, effect: Effect, recorded: int, settle: Callable[[], Awaitable[None]]
     ) -> OutOf | None:
         """The budget that leaves no room for an effect after the last `recorded` one. `settle` makes that durable."""
-        if effect.id < recorded or not self.shares:
+        if effect.id < recorded:
             return None
         if isinstance(effect, CallModel):
             ahead = ASKING
@@ -66,8 +65,6 @@ class Budgeting:
 
     async def room(self, used: Used, within: Used, ahead: Used, settle: Callable[[], Awaitable[None]]) -> OutOf | None:
         """The budget that leaves no room for calls in the middle of a batch; `within` is what that has used so far."""
-        if not self.shares:
-            return None
         out = await self._looked(used, ahead, settle)
         if self.tasks is not None:
             self.tasks += within.background  # they are told of the whole batch

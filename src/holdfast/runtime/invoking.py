@@ -351,8 +351,9 @@ class Invoker:
                 return self._timed_out(prepared, tool, begun, left=error.left)
             return self._failed(prepared, raised(error, self._clean), begun)
         key, ask = prepared.key, prepared.asked
-        done = None if refs or kept else self._performer.small(key, ask, body, self._since(begun))
-        return done or await self._performer.succeeded(key, ask, body, begun, tuple(refs), tuple(kept))
+        blobs = tuple(refs), tuple(kept)
+        done = self._performer.done_with(key, ask, body, begun, *blobs)
+        return done or await self._performer.succeeded(key, ask, body, begun, *blobs)
 
     def _since(self, begun: float) -> int:
         """The milliseconds that have passed."""

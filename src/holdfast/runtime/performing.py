@@ -183,8 +183,7 @@ class TurnRun:
 
         Raises `Park` when it has to wait for somebody, `HandedOver` when another agent is to go on with it.
         """
-        turn, asking = self._turn, self._asking
-        budgeting = self._budgeting if self._budgeting is not None and self._budgeting.shares else None
+        turn, asking, budgeting = self._turn, self._asking, self._budgeting
         if not self._strict:  # there no tool runs, and whoever looks goes on in the same context
             around_call.set(self._hooked)
             if self._other_mode and self._agent is not None:
@@ -256,11 +255,13 @@ class TurnRun:
     async def _room(self, within: Used, ahead: Used) -> OutOf | None:
         """The limit that leaves no room for what lies ahead, after what the batch under way has used so far."""
         state = self._here
-        if state is None or self._budgeting is None:
+        if state is None or self._strict:
             return None
         used = state.used + within
         out = used_up(state.rules, used, ahead)
-        return out or await self._budgeting.room(used, within, ahead, self._recorder.settle)
+        if out is not None or self._budgeting is None:
+            return out
+        return await self._budgeting.room(used, within, ahead, self._recorder.settle)
 
     async def _after_room(self, usage: Usage, cost: float | None) -> OutOf | None:
         """The budget that leaves no room for the model call that is next, after what making room for it took."""

@@ -365,16 +365,16 @@ class Embedded:
             self._failed(session, error)
         if self._stopping:
             return
-        if self._queue:
-            # One that is to be driven again is still being driven: its own end brings it here.
-            for following in [name for name in self._queue if name not in self._active]:
-                if self._room() <= 0:
-                    break
-                del self._queue[following]
-                self._begin(following, following)
+        while self._room() > 0 and (following := self._first_in_queue()) is not None:
+            del self._queue[following]
+            self._begin(following, following)
         if self._full or error is not None or session in self._released:
             self._released.discard(session)
             self._wake.set()  # there may be work that found no room, or whose drive had to end first
+
+    def _first_in_queue(self) -> str | None:
+        # One that is to be driven again is still being driven: its own end brings it here.
+        return next((name for name in self._queue if name not in self._active), None)
 
     def _failed(self, session: str, error: BaseException) -> None:
         """The store's trouble passes; a journal that is damaged or does not fit its code stays as it is."""

@@ -47,13 +47,13 @@ class _Slow(Store):
             await self.on_pending(found)
         return found
 
-    def append(self, lease: Lease, added: Sequence[Record], **options: Any) -> asyncio.Future[int]:
+    def append_own(self, lease: Lease, added: Sequence[Record], *options: Any, **named: Any) -> asyncio.Future[int]:
         if self.fails(added):
             self.fails = _nothing
             failed: asyncio.Future[int] = asyncio.get_running_loop().create_future()
             failed.set_exception(StoreFailed("one write failed"))
             return failed
-        answer = super().append(lease, added, **options)
+        answer = super().append_own(lease, added, *options, **named)
         if not self.holds(added):
             return answer
         self.holds = _nothing

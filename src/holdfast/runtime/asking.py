@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import msgspec
@@ -138,7 +139,6 @@ class Asking:
         self._consulting = consulting
         self._run = run
         self._agent = agent
-        self._prefix = agent.prefix.encode()
         self._performer = performer
         self._redactor = performer.redactor
         self._pieces: dict[Any, RedactedStream] = {}
@@ -231,6 +231,11 @@ class Asking:
         """How the turn ends if making room took the rest of a budget."""
         out = await judge(self._compacting.usage, self._compacting.cost)
         return None if out is None else UsedUp(out, *self._compacting.handed_over())
+
+    @cached_property
+    def _prefix(self) -> bytes:
+        """What stands before the conversation, in each question."""
+        return self._agent.prefix.encode()
 
     def _question(self, thread: Thread) -> Ask:
         """What is asked, in one digest."""

@@ -115,6 +115,7 @@ class Services:
 
     async def kept(self, digest: str) -> bytes | None:
         """A result that was kept apart, if it is one of this session or of its tasks; or one that was clipped."""
+        await self.store.mark()  # what was submitted before is there
         place = place_of(digest)
         if place is not None:
             return await self._result_at(place)

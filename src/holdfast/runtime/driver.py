@@ -41,7 +41,6 @@ from holdfast.runtime.performing import HandedOver, Park, TurnRun
 from holdfast.runtime.reading import read_on, read_session
 from holdfast.runtime.services import Services
 from holdfast.runtime.surroundings import Stopping
-from holdfast.runtime.turnstile import STEP
 from holdfast.runtime.watch import TurnEnded
 from holdfast.spawning import spawn, unwound
 from holdfast.turns import Ending, OpenTurn
@@ -117,8 +116,6 @@ class SessionDrive:
         self._interruption: Interruption | None = None
         self._concluded: asyncio.Future[None] | None = None
         """Done when the turn under way has come to its end, or must stop."""
-        self._came = -STEP - 1
-        """The last round of the turnstile in which it came through."""
         self._lease: Lease
         self._ledger: LeasedJournal
         self._ring: Ring
@@ -568,13 +565,9 @@ class SessionDrive:
     async def boundary(self) -> None:
         if self._stopping:
             raise Stopping
-        turnstile = self._around.turnstile
-        if turnstile.round - self._came <= STEP:
-            return
-        waiting = turnstile.place()
+        waiting = self._around.turnstile.place()
         if waiting is not None:
             await waiting
-        self._came = turnstile.round
 
     async def open_wait(
         self, name: str, deadline: int | None, *, kind: str | None = None, body: bytes | None = None

@@ -10,10 +10,8 @@ import asyncio
 from collections import deque
 from typing import Final
 
-ROUND: Final = 8
-"""How many sessions begin a step in one round of the event loop."""
-STEP: Final = 4
-"""For so many rounds a session that came through may go on: what its tools gave leads to the next question at once."""
+ROUND: Final = 16
+"""How many sessions take a step in one round of the event loop."""
 
 
 class Turnstile:
@@ -24,8 +22,6 @@ class Turnstile:
         self._left = width
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._scheduled = False
-        self.round = 0
-        """How many rounds there were in which somebody came."""
 
     async def enter(self) -> None:
         """Pass, in this round or in a later one."""
@@ -46,7 +42,6 @@ class Turnstile:
         return waiter
 
     def _next_round(self) -> None:
-        self.round += 1
         self._left = self._width
         self._scheduled = False
         while self._waiting and self._left > 0:

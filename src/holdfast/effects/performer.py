@@ -29,7 +29,7 @@ from holdfast.effects.replay import (
     Repeat,
     SettleUnknown,
 )
-from holdfast.effects.retracing import Retraced
+from holdfast.effects.retracing import Halting, Retraced
 from holdfast.effects.scopes import Place, current
 from holdfast.effects.values import check_returns, decode_value, encode_value, plain
 from holdfast.errors import (
@@ -86,8 +86,10 @@ class Performer:
         self.redactor = ledger.redactor
         self.strict = strict
         """Nothing is performed: what is not recorded stops the run."""
-        self._retraced = Retraced(past, run, self.halt, strict=strict)
-        self._halted: HoldfastError | None = None
+        self.halt: Callable[[HoldfastError], Halted]
+        """Stop this run for good; the first reason stays."""
+        self.halt = self._halted = Halting()
+        self._retraced = Retraced(past, run, self._halted, strict=strict)
         self._closed: Literal["cancelled", "ended"] | None = None
         self._sealed = False
         self._tasks: dict[asyncio.Future[Any], None] = {}  # ordered: they are stopped in the order of creation
@@ -162,7 +164,7 @@ class Performer:
 
     def decide(self, key: str, ask: Ask, repeat: Repeat) -> Decision:
         """What the journal says; a difference, or an effect that must not be performed here, stops the run."""
-        if self._halted is not None or self._closed is not None:
+        if self._halted.reason is not None or self._closed is not None:
             self.check_running()
         if not isinstance(repeat, Repeat):  # pyright: ignore[reportUnnecessaryIsInstance]  # callers may be untyped
             raise InvalidArgument("repeat", repeat, "a Repeat")
@@ -238,7 +240,7 @@ class Performer:
 
         When the whole drive is cancelled nothing goes on here, and whoever drives next begins it again.
         """
-        if self._halted is None and self._closed != "cancelled" and not self.strict:
+        if self._halted.reason is None and self._closed != "cancelled" and not self.strict:
             self._abandoned.extend(record for record in noted if not self._is_left(getattr(record, "key", "")))
 
     def leave(self, key: str) -> None:
@@ -378,8 +380,8 @@ class Performer:
         spend: Any = None,  # noqa: ANN401
     ) -> tuple[int, Awaitable[object]]:
         """Append without waiting: the place in the journal is fixed now, durability comes with the awaitable."""
-        if self._halted is not None:
-            raise Halted(self._halted)
+        if self._halted.reason is not None:
+            raise Halted(self._halted.reason)
         if self._sealed:
             raise RunEnded(self.run)
         if self._abandoned:
@@ -457,8 +459,8 @@ class Performer:
 
     def check_halted(self) -> None:
         """A halted run is over here, whatever the code makes of it."""
-        if self._halted is not None:
-            raise Halted(self._halted)
+        if self._halted.reason is not None:
+            raise Halted(self._halted.reason)
 
     def check_running(self) -> None:
         """A run that was halted, cancelled or has ended performs nothing any more."""
@@ -485,12 +487,6 @@ class Performer:
     def refuse(self) -> None:
         """No new effects from now on: the drive is being cancelled."""
         self._closed = "cancelled"
-
-    def halt(self, reason: HoldfastError) -> Halted:
-        """Stop this run for good; the first reason stays."""
-        if self._halted is None:
-            self._halted = reason
-        return Halted(self._halted)
 
     @property
     def behind(self) -> int:

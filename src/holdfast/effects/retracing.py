@@ -9,13 +9,13 @@ from holdfast.effects.divergence import Divergence, diverge
 from holdfast.effects.envelope import scope_of, segment
 from holdfast.effects.replay import Answer, Begin, Decision, Mismatch, Miss, decide_effect
 from holdfast.effects.scopes import branch_segment
-from holdfast.errors import EffectRepeated, ReplayMismatch, ReplayMiss
+from holdfast.errors import EffectRepeated, Halted, ReplayMismatch, ReplayMiss
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
 
     from holdfast.effects.replay import Past, Recorded, Repeat
-    from holdfast.errors import Halted, HoldfastError
+    from holdfast.errors import HoldfastError
     from holdfast.records import Ask
 
 
@@ -27,10 +27,24 @@ class Drift:
     divergence: Divergence
 
 
+class Halting:
+    """Whether a run was stopped for good, and why. Called with a reason, it stops it; the first reason stays."""
+
+    __slots__ = ("reason",)
+
+    def __init__(self) -> None:
+        self.reason: HoldfastError | None = None
+
+    def __call__(self, reason: HoldfastError) -> Halted:
+        if self.reason is None:
+            self.reason = reason
+        return Halted(self.reason)
+
+
 class Retraced:
     """What of the past of a run was asked for again. Where the code asks for something else, the run is to `halt`."""
 
-    def __init__(self, past: Past, run: str, halt: Callable[[HoldfastError], Halted], *, strict: bool) -> None:
+    def __init__(self, past: Past, run: str, halt: Halting, *, strict: bool) -> None:
         self.drifts: list[Drift] = []
         self._past = past
         self._run = run

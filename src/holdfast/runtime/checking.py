@@ -148,7 +148,7 @@ class _Check:
         except HandedOver:
             finding = None
         finally:
-            await run.performer.close("ended")
+            await run.close()
         if finding is not None:
             return TurnCheck(turn.run, "divergence", status, (finding,))
         drifts = tuple(Finding(drift.key, drift.divergence) for drift in run.performer.drifts)

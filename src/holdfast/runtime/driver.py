@@ -457,7 +457,7 @@ class SessionDrive:
             else:
                 ending = await self._work_on(run)
         finally:
-            await run.performer.close("ended")
+            await run.close()
             self._turn, self._look_at = None, None
         if turn.parked is None and not self._handed:  # else a request to stop it must still find it
             self._open, self._interruption = None, None

@@ -434,6 +434,15 @@ class TurnRun:
         crash_point("turn.after_end")
         await self._hooked.after_turn(ending)
 
+    async def close(self) -> None:
+        """Nothing more is performed here, and what makes calls is let go: it knows this turn, as this turn knows it.
+
+        What is over must not wait for the collector, which would then have much to do at once.
+        """
+        await self.performer.close("ended")
+        del self._calling, self._carrying
+        self._programs = None
+
     def left_over(self) -> Iterator[Record]:
         """Outcomes for what was under way when the turn was stopped: the words so far, and calls that were begun."""
         now = self.performer.now()

@@ -17,8 +17,8 @@ from holdfast.turns.answers import result_of
 if TYPE_CHECKING:
     from holdfast.effects.performer import Performer
     from holdfast.records import Outcome
+    from holdfast.runtime.call import Call
     from holdfast.runtime.hooking import Hooked
-    from holdfast.runtime.invoking import Call
 
 DENIED: Final = "Denied"
 """The kind of error with which a call ends that must not be made, or whose result is withheld."""

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from holdfast.policy.hooks import ToolDecision
     from holdfast.policy.subject import Taint
     from holdfast.records import Outcome
+    from holdfast.runtime.call import Call
     from holdfast.runtime.hooking import Hooked
-    from holdfast.runtime.invoking import Call
     from holdfast.runtime.recording import Recorder
     from holdfast.runtime.surroundings import Surroundings
 

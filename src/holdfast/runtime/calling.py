@@ -29,10 +29,10 @@ if TYPE_CHECKING:
     from holdfast.messages import ToolCall
     from holdfast.policy.subject import Taint
     from holdfast.records import Record
+    from holdfast.runtime.call import Call
     from holdfast.runtime.carrying import Carrying
     from holdfast.runtime.deferring import Deferring
     from holdfast.runtime.handing import Handing
-    from holdfast.runtime.invoking import Call
     from holdfast.runtime.programs import Programs
     from holdfast.runtime.recording import Recorder
     from holdfast.tools.definition import AnyTool

@@ -16,8 +16,9 @@ from holdfast.effects.canonical import canonical_json, digest_of_bytes
 from holdfast.effects.replay import Again, Answer, Begin, Repeat, SettleUnknown
 from holdfast.errors import Suspended
 from holdfast.records import Ask, Cancelled, Done, Unknown
+from holdfast.runtime.call import Call
 from holdfast.runtime.interrupted import left_by_itself, only_waits
-from holdfast.runtime.invoking import Call, Invoker
+from holdfast.runtime.invoking import Invoker
 from holdfast.spawning import spawn
 from holdfast.tasks.words import continues
 from holdfast.turns import keys
@@ -30,8 +31,8 @@ if TYPE_CHECKING:
     from holdfast.policy.subject import Taint
     from holdfast.records import Outcome, Record
     from holdfast.runtime.authorising import Authorising
+    from holdfast.runtime.call import Work
     from holdfast.runtime.deferring import Deferring
-    from holdfast.runtime.invoking import Work
     from holdfast.runtime.recording import Recorder
     from holdfast.runtime.surroundings import Surroundings
     from holdfast.tools.context import Caller

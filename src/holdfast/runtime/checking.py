@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from holdfast.policy.limits import Used
     from holdfast.policy.subject import Subject
     from holdfast.records import Admitted
-    from holdfast.runtime.invoking import Call, Work
+    from holdfast.runtime.call import Call, Work
     from holdfast.runtime.services import Services
     from holdfast.sandbox import Sandbox
     from holdfast.store import Store

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from holdfast.effects.performer import Performer
     from holdfast.runtime.awaiting import Waits
-    from holdfast.runtime.invoking import Call
+    from holdfast.runtime.call import Call
     from holdfast.runtime.recording import Recorder
     from holdfast.store.contract import Wait
 

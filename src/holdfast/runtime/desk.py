@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from typing import Literal
 
     from holdfast.records import Status
-    from holdfast.runtime.invoking import Call, Work
+    from holdfast.runtime.call import Call, Work
     from holdfast.runtime.surroundings import Surround
     from holdfast.store.contract import Journal, Lease
     from holdfast.tasks.state import TaskState

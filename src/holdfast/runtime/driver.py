@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -24,22 +23,18 @@ from holdfast.errors import (
     HoldfastError,
     JournalMissing,
     LeaseHeld,
-    RuleCorrupt,
     StoreError,
 )
 from holdfast.leasing import Held
 from holdfast.messages import UserMessage
-from holdfast.models.prices import cost
-from holdfast.policy.always import answered
 from holdfast.records import Admitted, Ended, Record, Resumed, Started
-from holdfast.runtime.awaiting import JournalWaits
 from holdfast.runtime.children import agent_under
 from holdfast.runtime.delivering import AT_ONCE, deliver
 from holdfast.runtime.inbox import Interruption, Over, Waiting, interruption, next_due, out_of_time, over
 from holdfast.runtime.live import Ring
 from holdfast.runtime.performing import HandedOver, Park, TurnRun
 from holdfast.runtime.reading import read_on, read_session
-from holdfast.runtime.services import Services
+from holdfast.runtime.supplies import Supplies
 from holdfast.runtime.surroundings import Stopping
 from holdfast.runtime.watch import TurnEnded
 from holdfast.spawning import spawn, unwound
@@ -52,16 +47,10 @@ if TYPE_CHECKING:
 
     from holdfast.agent import Agent
     from holdfast.events import LiveEvent
-    from holdfast.messages import ModelReply
-    from holdfast.policy.limits import Used
     from holdfast.policy.mandates import Mandate
-    from holdfast.policy.subject import Subject
-    from holdfast.runtime.invoking import Call, Work
     from holdfast.runtime.surroundings import Surround
-    from holdfast.sandbox import Sandbox
     from holdfast.store import Notification
-    from holdfast.store.contract import Input, Lease, Wait
-    from holdfast.store.spending.contract import Spend
+    from holdfast.store.contract import Input, Lease
     from holdfast.turns import Conversation
 
 _log: Final = logging.getLogger("holdfast.driver")
@@ -72,23 +61,16 @@ LOOK_AGAIN: Final = 0.25
 """How long to wait with the next look after the store could not be read, in seconds."""
 
 
-class SessionDrive:
+class SessionDrive(Supplies):
     """One drive of one session. Where its agent is not known nothing is run, but what is to be stopped is stopped.
 
     With `stops_only` nothing is run either: there is no room for another turn, but a stop does not wait for room.
     """
 
     def __init__(self, around: Surround, session: str, *, stops_only: bool = False) -> None:
-        self.session = session
-        self.host: Services | None = Services(around, session)
-        self.hooks = around.hooks
-        self.inline_budget = around.inline_budget
-        self._store = around.store
+        super().__init__(around, session)
         self._held = Held(around.store, session, around.lease_ms, self._last_seen)
-        self._waits = JournalWaits(around.store, session)
-        self._around = around
         self._stops_only = stops_only
-        self._agent: Agent | None = None
         self._mandate: Mandate | None = None
         self._stopping = False
         self._finished = False
@@ -107,8 +89,7 @@ class SessionDrive:
         self._alarm: asyncio.TimerHandle | None = None
         self._held_back = False
         """Something could not be delivered because of the turn that was open."""
-        # The turn that is open, and the reason why it must stop.
-        self._open: OpenTurn | None = None
+        # The turn that is under way, and the reason why it must stop.
         self._turn: TurnRun | None = None
         self._work: asyncio.Task[Ending] | None = None
         self._look_at: int | None = None
@@ -117,7 +98,6 @@ class SessionDrive:
         self._concluded: asyncio.Future[None] | None = None
         """Done when the turn under way has come to its end, or must stop."""
         self._lease: Lease
-        self._ledger: LeasedJournal
         self._ring: Ring
         self.show: Callable[[type[LiveEvent], str, dict[str, Any]], None]
 
@@ -569,73 +549,12 @@ class SessionDrive:
         if waiting is not None:
             await waiting
 
-    async def open_wait(
-        self, name: str, deadline: int | None, *, kind: str | None = None, body: bytes | None = None
-    ) -> Wait:
-        return await self._waits.open_wait(name, deadline, kind=kind, body=body)
-
-    async def close_wait(self, name: str) -> None:
-        await self._waits.close_wait(name)
-
-    async def spent(self, agent: str, day: int | None) -> Spend:
-        return await self._store.spent(agent, day)
-
-    def worked(self) -> tuple[int, int]:
-        now, watch = self._ledger.now(), self._ledger.watch
-        return (0, now) if watch is None else (watch.total, watch.last(now))
-
     def let_run(self, ms: int | None) -> None:
         if ms is None and self._look_at is None:
             return
         # Others may use it up sooner.
         self._look_at = None if ms is None else self._ledger.now() + min(ms, LOOK_AT_TIME)
         self._set_alarm()
-
-    async def below(self, run: str | None) -> Used:
-        return (await self._around.children.below(self.session, run)).used
-
-    async def always(self, agent: str, subject: Subject) -> bool:
-        try:
-            stored = await self._store.rules(agent)
-        except RuleCorrupt as error:
-            _log.error("%s; nothing is allowed by stored rules", error)
-            return False
-        return answered([rule.body for rule in stored], subject)
-
-    def token(self, name: str) -> str:
-        return self._waits.token(name)
-
-    def sandbox(self, given: Sandbox | None) -> Sandbox:
-        return self._around.programs.given(given)
-
-    async def spilled(self, key: str) -> str | None:
-        return await self._around.desk.spilled(self.session, key)
-
-    async def start_task(self, call: Call) -> str:
-        return await self._around.desk.start(self.session, self._agent_name, self._run_name, call)
-
-    async def adopt_task(self, work: Work) -> str:
-        return await self._around.desk.adopt(self.session, self._agent_name, self._run_name, work)
-
-    async def stop_task(self, made: asyncio.Future[str]) -> None:
-        with suppress(HoldfastError):  # it was not made
-            await self._around.desk.cancel(await made, "the turn that asked for it was stopped")
-
-    @property
-    def _agent_name(self) -> str:
-        return "" if self._agent is None else self._agent.name
-
-    @property
-    def _run_name(self) -> str:
-        return "" if self._open is None else self._open.run
-
-    def price(self, reply: ModelReply, asked: str) -> float | None:
-        prices = self._around.prices
-        if not reply.raw_usage and not reply.usage.total:
-            return None  # the provider did not say what it counted
-        if asked in prices and reply.model not in prices:
-            return cost(asked, reply.usage, prices)
-        return cost(reply.model, reply.usage, prices)
 
 
 def _conclude(future: asyncio.Future[None]) -> None:

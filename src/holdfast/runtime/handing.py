@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from holdfast.effects.performer import Performer
     from holdfast.messages import ToolResult
     from holdfast.policy.subject import Taint
-    from holdfast.runtime.invoking import Call
+    from holdfast.runtime.call import Call
     from holdfast.turns import OpenTurn
 
 REFUSED: Final = "HandoffRefused"

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from holdfast.effects.performer import Performer
     from holdfast.messages import ModelReply, ToolResult
     from holdfast.policy.hooks import HookRequest, Hooks, ModelDecision, ToolDecision
-    from holdfast.runtime.invoking import Call
+    from holdfast.runtime.call import Call
     from holdfast.turns import Ending
 
     Show = Callable[[type[events.LiveEvent], str, dict[str, Any]], None]

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
     from holdfast.effects.performer import Performer
     from holdfast.policy.subject import Taint
+    from holdfast.runtime.call import Call
     from holdfast.runtime.carrying import Carrying
-    from holdfast.runtime.invoking import Call
     from holdfast.runtime.recording import Recorder
     from holdfast.sandbox import HostCall
     from holdfast.sandbox.steps import Outcome as Given

@@ -60,7 +60,7 @@ if TYPE_CHECKING:
     from holdfast.messages import ToolResult
     from holdfast.policy.limits import OutOf
     from holdfast.records import Outcome, Record
-    from holdfast.runtime.invoking import Call
+    from holdfast.runtime.call import Call
     from holdfast.runtime.programs import Means, Programs
     from holdfast.sandbox import HostCall, Kept, Program, Step
     from holdfast.sandbox.steps import Outcome as Given

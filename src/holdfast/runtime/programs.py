@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from holdfast.policy.limits import OutOf
     from holdfast.policy.subject import Taint
     from holdfast.records import Record
+    from holdfast.runtime.call import Call
     from holdfast.runtime.carrying import Carrying
-    from holdfast.runtime.invoking import Call
     from holdfast.runtime.program_run import ProgramRun
     from holdfast.runtime.recording import Recorder
     from holdfast.runtime.surroundings import Surroundings

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from holdfast.agent import Agent
     from holdfast.effects.performer import Performer
     from holdfast.policy.subject import Decision, Subject
-    from holdfast.runtime.invoking import Call
+    from holdfast.runtime.call import Call
     from holdfast.runtime.recording import Recorder
     from holdfast.runtime.surroundings import Surroundings
 

@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from holdfast.policy.limits import Used
     from holdfast.policy.subject import Subject
     from holdfast.records import Admitted
+    from holdfast.runtime.call import Call, Work
     from holdfast.runtime.children import Children
     from holdfast.runtime.desk import Desk
     from holdfast.runtime.following import Rings
-    from holdfast.runtime.invoking import Call, Work
     from holdfast.runtime.mirroring import Mirroring
     from holdfast.runtime.sandboxes import Sandboxes
     from holdfast.runtime.services import Services

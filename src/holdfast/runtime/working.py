@@ -25,10 +25,11 @@ from holdfast.policy.hooks import HookTurn
 from holdfast.records import Cancelled, Done, Ended, ErrorInfo, Failed, Parked, Progressed, Resumed, Started, Unknown
 from holdfast.runtime.amending import DENIED
 from holdfast.runtime.awaiting import Awaiting, JournalWaits
+from holdfast.runtime.call import Call
 from holdfast.runtime.deferring import Deferring
 from holdfast.runtime.hooking import Hooked, around_call
 from holdfast.runtime.interrupted import left_by_itself, only_waits
-from holdfast.runtime.invoking import Call, Invoker
+from holdfast.runtime.invoking import Invoker
 from holdfast.runtime.recording import Recorder
 from holdfast.runtime.services import Services
 from holdfast.spawning import PATIENCE, let_go, spawn, unwound
@@ -43,7 +44,7 @@ if TYPE_CHECKING:
     from datetime import timedelta
 
     from holdfast.records import EndStatus, Outcome, Record
-    from holdfast.runtime.invoking import Work
+    from holdfast.runtime.call import Work
     from holdfast.runtime.surroundings import Surround
     from holdfast.store import Store
     from holdfast.store.contract import Lease

@@ -1089,6 +1089,16 @@ async def test_a_proxy_of_the_environment_is_used(monkeypatch: pytest.MonkeyPatc
     assert proxy.exchanges[0].line == "POST http://models.invalid/v1/say?alt=sse HTTP/1.1"
 
 
+async def test_a_proxy_that_wants_a_login_gets_it_with_a_request_that_it_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with serving(good) as proxy:
+        monkeypatch.setenv("http_proxy", f"http://me:s%20cret@127.0.0.1:{proxy.port}")
+        monkeypatch.setenv("no_proxy", "")
+        transport = AiohttpTransport()
+        await tiny("http://models.invalid/v1", transport=transport).respond(REQUEST)
+        await transport.aclose()
+    assert proxy.exchanges[0].headers["proxy-authorization"] == "Basic bWU6cyBjcmV0"
+
+
 async def test_an_address_that_the_environment_excepts_is_reached_without_the_proxy(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

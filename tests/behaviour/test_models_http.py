@@ -1046,6 +1046,39 @@ async def test_a_transport_that_was_closed_opens_again_for_the_next_call() -> No
         await transport.aclose()
 
 
+async def test_closing_a_transport_ends_the_answers_that_are_being_read() -> None:
+    transport = AiohttpTransport()
+
+    async def half(exchange: Exchange) -> None:
+        await exchange.begin()
+        await exchange.say({"text": "half"})
+        await asyncio.Event().wait()
+
+    async with serving(half) as server:
+        asking = tiny(server, transport=transport, retry=Retry(attempts=1)).stream(REQUEST)
+        async for event in asking:
+            if isinstance(event, TextChunk):
+                break
+        rest = asyncio.create_task(anext(asking))
+        await asyncio.sleep(0)
+        await transport.aclose()
+        with pytest.raises(StreamCut, match="closed on this side"):
+            await asyncio.wait_for(rest, 10)
+
+
+async def test_calls_that_are_made_before_one_of_them_is_awaited_share_the_connections_of_their_loop() -> None:
+    transport = AiohttpTransport()
+    async with serving(good) as server:
+        calls = [transport.open(f"http://127.0.0.1:{server.port}/", {}, b"{}", Timeouts()) for _ in range(2)]
+        for call in calls:
+            response = await call
+            async for _ in response.chunks():
+                pass
+            response.close()
+        await transport.aclose()
+    assert server.connections == 1
+
+
 async def test_a_proxy_of_the_environment_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     async with serving(good) as proxy:
         monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{proxy.port}")
@@ -1054,6 +1087,16 @@ async def test_a_proxy_of_the_environment_is_used(monkeypatch: pytest.MonkeyPatc
         await tiny("http://models.invalid/v1", transport=transport).respond(REQUEST)
         await transport.aclose()
     assert proxy.exchanges[0].line == "POST http://models.invalid/v1/say?alt=sse HTTP/1.1"
+
+
+async def test_a_proxy_that_wants_a_login_gets_it_with_a_request_that_it_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with serving(good) as proxy:
+        monkeypatch.setenv("http_proxy", f"http://me:s%20cret@127.0.0.1:{proxy.port}")
+        monkeypatch.setenv("no_proxy", "")
+        transport = AiohttpTransport()
+        await tiny("http://models.invalid/v1", transport=transport).respond(REQUEST)
+        await transport.aclose()
+    assert proxy.exchanges[0].headers["proxy-authorization"] == "Basic bWU6cyBjcmV0"
 
 
 async def test_an_address_that_the_environment_excepts_is_reached_without_the_proxy(

@@ -824,6 +824,14 @@ def test_a_whole_body_gives_the_same_reply_as_a_stream() -> None:
     assert made.finish == "tool_calls"
 
 
+@pytest.mark.parametrize("besides", [{}, {"refusal": "no"}], ids=["alone", "with-a-refusal"])
+def test_two_calls_of_a_whole_body_are_two_also_where_they_have_the_same_id(besides: dict[str, str]) -> None:
+    calls = [{"id": "c", "type": "function", "function": {"name": "t", "arguments": f'{{"a":{n}}}'}} for n in (1, 2)]
+    made = whole({"content": None, "tool_calls": calls, **besides}, "tool_calls").calls
+    assert [one.arguments for one in made] == [{"a": 1}, {"a": 2}]
+    assert made[0].id != made[1].id
+
+
 def test_a_whole_body_needs_no_reason() -> None:
     assert whole({"content": "x"}, None).finish == "stop"
 

@@ -48,9 +48,11 @@ class Watch:
         self._open.discard(exchange)
 
     def close(self) -> None:
-        """Look no more: the loop goes, or its session."""
-        self._open.clear()
-        self._arm(_FOREVER)
+        """The session goes: end the answers that are being read. Who waits for one to begin is told by aiohttp."""
+        for exchange in tuple(self._open):
+            exchange.cut()
+        if not self._open:
+            self._arm(_FOREVER)
 
     def _arm(self, due: float) -> None:
         if self._timer is not None:
@@ -152,6 +154,13 @@ class Exchange:
         self._watch.remove(self)
         if self._raw is not None and not self._raw.closed:
             self._raw.close()
+
+    def cut(self) -> None:
+        """The connection goes: whoever reads is told. aiohttp tells nobody where it closes connections itself."""
+        if self._raw is not None:
+            message = f"the connection to {_host(self._url)} was closed on this side"
+            self._content.set_exception(ModelError(message, kind="network", retryable=True))
+            self.close()
 
     # ---- the time ----
 

@@ -22,11 +22,14 @@ if TYPE_CHECKING:
 
 
 class _Proxy(NamedTuple):
-    url: str | None
-    headers: dict[str, str] | None
+    url: str | None = None
+    headers: dict[str, str] | None = None
+    """Its login, where it is asked for a tunnel."""
+    beside: dict[str, str] | None = None
+    """Its login, where it reads the request itself: aiohttp sends the other one with a tunnel alone."""
 
 
-_NO_PROXY: Final = _Proxy(None, None)
+_NO_PROXY: Final = _Proxy()
 
 
 class Lane:
@@ -56,7 +59,7 @@ class Lane:
             raw = await self._session.post(
                 url,
                 data=Body(body, exchange),
-                headers=headers,
+                headers=headers if proxy.beside is None else {**headers, **proxy.beside},
                 allow_redirects=False,
                 proxy=proxy.url,
                 proxy_headers=proxy.headers,
@@ -111,6 +114,7 @@ def _environment_proxy(origin: str) -> _Proxy:
     through = urlsplit(found)
     clean = through._replace(netloc=through.netloc.rpartition("@")[2]).geturl()
     if through.username is None:
-        return _Proxy(clean, None)
-    login = f"{unquote(through.username)}:{unquote(through.password or '')}".encode()
-    return _Proxy(clean, {"Proxy-Authorization": f"Basic {b64encode(login).decode()}"})
+        return _Proxy(clean)
+    words = f"{unquote(through.username)}:{unquote(through.password or '')}".encode()
+    login = {"Proxy-Authorization": f"Basic {b64encode(words).decode()}"}
+    return _Proxy(clean, beside=login) if place.scheme == "http" else _Proxy(clean, login)

@@ -97,7 +97,9 @@ class AiohttpTransport:
 
     async def _opened(self, url: str, headers: Mapping[str, str], body: bytes, timeouts: Timeouts) -> Response:
         """The same, in a loop that has nothing yet."""
-        return await (await self._lane()).post(url, headers, body, timeouts)
+        # Another call may have come first: one that was asked for before this one was awaited.
+        lane = self._lanes.get(asyncio.get_running_loop()) or await self._lane()
+        return await lane.post(url, headers, body, timeouts)
 
     async def aclose(self) -> None:
         """Close what the running loop has. The next call makes it anew."""

@@ -123,6 +123,8 @@ class ChatFold:
         choices = listed(chunk.get("choices"))
         if not choices and not chunk.get("error") and not is_complaint(chunk):
             raise _bad("the body has no choices")
+        for choice in choices:
+            _number_calls(mapping(mapping(choice).get("message")))
         self._chunk(chunk, failed=False)
         if self._finish is None and not self._calls.all:
             self._close("stop", [])
@@ -439,6 +441,12 @@ def _finished(reason: str, *, calls: bool, refused: bool) -> FinishReason:
     if calls:
         return "tool_calls"  # many say "stop" here
     return "refusal" if refused else "stop"
+
+
+def _number_calls(message: dict[str, Any]) -> None:
+    """Each call of a message that came at once is one of its own, also where two have the same id."""
+    for number, call in enumerate(listed(message.get("tool_calls"))):
+        mapping(call)["index"] = number
 
 
 def _usage(usage: dict[str, Any]) -> Usage:

@@ -64,7 +64,6 @@ class Invoker:
         self._caller = caller
         self._performer = performer
         self._clean = performer.redactor.text
-        self._recorder = recorder
         self._deferring = deferring
         self._crowd = crowding.here()
         self._finder = Finder(caller, performer, recorder)
@@ -193,19 +192,20 @@ class Invoker:
                 pause = retry.pause_after(attempt, error)
                 if pause is None:
                     raise
-                self._record_attempt(context.key, error, begun)
-                self._caller.progress(context.key, f"attempt {attempt} failed: {said_by(error, self._clean)}", None)
+                await context.at_rest()  # it may be on its way to the background, where its attempts are recorded then
+                self._record_attempt(context, error, begun)
+                context.progress(f"attempt {attempt} failed: {said_by(error, self._clean)}")
             await asyncio.sleep(pause)
             attempt += 1
 
-    def _record_attempt(self, key: str, error: Exception, begun: float) -> None:
+    def _record_attempt(self, context: Context, error: Exception, begun: float) -> None:
         """An attempt that failed and is followed by another is recorded below the call."""
+        key = context.key
         number = self._tried.get(key) or attempts_of(self._performer.past, key)
         self._tried[key] = number = number + 1
         ask = Ask("sample", "attempt", digest_of_bytes("attempt", f"{key} {number}".encode()))
         name, info, ms = f"{key}/{ATTEMPT}{number}", raised(error, self._clean), self._since(begun)
-        failed = Failed(at=self._performer.now(), key=name, ask=ask, error=info, ms=ms)
-        self._recorder.submit([failed], patient=True)
+        context.note(Failed(at=self._performer.now(), key=name, ask=ask, error=info, ms=ms))
 
     async def _settled(  # noqa: PLR0911  one for each way in which it ends
         self, prepared: Call, tool: AnyTool, begun: float, value_of: Awaitable[object]

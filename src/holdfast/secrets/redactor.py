@@ -50,8 +50,6 @@ class Redactor:
     __slots__ = ("_known", "_lock", "_reserved", "_values", "_warned", "active")
 
     def __init__(self, reserved: Iterable[str] = ()) -> None:
-        self.active = False
-        """Whether there is anything to hide."""
         self._reserved = frozenset(reserved)
         self._known: Known | None = None
         self.active = False

@@ -362,6 +362,53 @@ async def test_a_task_that_fails_tells_its_session_why(error: BaseException, sai
         assert (await the_task(runtime)).status == "failed"
 
 
+def tried_again(go: asyncio.Event) -> hf.Tool[..., Any]:
+    """A tool that is slow to fail, and works when it is tried again."""
+    attempts: list[int] = []
+
+    @hf.tool(read_only=True, inline_budget=BUDGET, retry=hf.ToolRetryPolicy(attempts=2, pause=0.0))
+    async def looks() -> str:
+        attempts.append(1)
+        await go.wait()
+        if len(attempts) == 1:
+            raise OSError("not now")
+        return "found"
+
+    return looks
+
+
+async def test_a_call_that_fails_after_its_turn_is_over_is_tried_again() -> None:
+    go = asyncio.Event()
+    agent = agent_with(tried_again(go))
+    async with hf.open(None, agents=[agent]) as runtime:
+        await asked(runtime, agent)
+        go.set()
+        (notice,) = await told(runtime.store)
+        assert (notice.kind, notice.body) == ("task_succeeded", "found")
+
+
+async def test_attempts_in_the_background_are_recorded_in_the_task() -> None:
+    go, goes_on = asyncio.Event(), asyncio.Event()
+
+    @hf.tool(read_only=True)
+    async def lets_it_fail() -> None:
+        go.set()
+        await goes_on.wait()
+
+    agent = agent_with(tried_again(go), lets_it_fail, script=[call("looks"), call("lets_it_fail")])
+    async with hf.open(None, agents=[agent]) as runtime:
+        turn = await runtime.session(SESSION, agent=agent).send("go")
+        task = await ended_task(runtime)
+        goes_on.set()
+        assert (await turn.outcome()).ok
+        here = [getattr(entry.record, "key", "") for entry in await runtime.store.read(SESSION)]
+        there = [getattr(entry.record, "key", "") for entry in await runtime.store.read(task.id)]
+        assert ([key for key in here if "attempt" in key], [key for key in there if "attempt" in key]) == (
+            [],
+            ["task/looks/%attempt-1"],
+        )
+
+
 async def test_a_task_that_fails_shows_no_traceback_to_the_model() -> None:
     @hf.tool(background=True)
     async def breaks() -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -10,12 +11,14 @@ import pytest
 from tests.behaviour.talk import SOON, pairs_are_whole
 
 import holdfast as hf
+from holdfast.effects.canonical import fits
 from holdfast.messages import Message, ToolCall, ToolMessage, ToolResult
 from holdfast.testing import ScriptedModel, call, check, reply, text
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
+    from types import FrameType
 
     from holdfast.testing.scripted import ScriptItem
 
@@ -419,3 +422,24 @@ async def test_an_interrupted_call_that_had_no_effect_is_done_under_the_same_key
         await runtime.session("s").turn(turn.id).outcome(timeout=SOON)
     (result,) = results_of(model.requests[-1].messages)
     assert (result.content, len(keys), len(set(keys))) == ("paid now", 2, 1)
+
+
+async def test_a_long_list_is_looked_through_once() -> None:
+    long, looks = list(range(2_000)), 0
+
+    @hf.tool(read_only=True, output_limit=1_000)
+    async def lists() -> list[int]:
+        return long
+
+    def count(frame: FrameType, event: str, _: object) -> None:
+        nonlocal looks
+        looks += event == "call" and frame.f_code is fits.__code__ and frame.f_locals["value"] is long
+
+    agent = hf.Agent("a", model=ScriptedModel([call(lists), text("done")]), tools=[lists])
+    async with hf.open(None, agents=[agent]) as runtime:
+        sys.setprofile(count)
+        try:
+            assert (await runtime.run(agent, "go")).ok
+        finally:
+            sys.setprofile(None)
+    assert looks == 1

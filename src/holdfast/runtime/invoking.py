@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from holdfast.tools.context import Caller
     from holdfast.tools.definition import AnyTool, Bound
     from holdfast.tools.retries import ToolRetryPolicy
+    from holdfast.tools.returned import Long
 
 _log: Final = logging.getLogger("holdfast.tools")
 
@@ -64,7 +65,6 @@ class Invoker:
         self._caller = caller
         self._performer = performer
         self._clean = performer.redactor.text
-        self._recorder = recorder
         self._deferring = deferring
         self._crowd = crowding.here()
         self._finder = Finder(caller, performer, recorder)
@@ -193,19 +193,20 @@ class Invoker:
                 pause = retry.pause_after(attempt, error)
                 if pause is None:
                     raise
-                self._record_attempt(context.key, error, begun)
-                self._caller.progress(context.key, f"attempt {attempt} failed: {said_by(error, self._clean)}", None)
+                await context.at_rest()  # it may be on its way to the background, where its attempts are recorded then
+                self._record_attempt(context, error, begun)
+                context.progress(f"attempt {attempt} failed: {said_by(error, self._clean)}")
             await asyncio.sleep(pause)
             attempt += 1
 
-    def _record_attempt(self, key: str, error: Exception, begun: float) -> None:
+    def _record_attempt(self, context: Context, error: Exception, begun: float) -> None:
         """An attempt that failed and is followed by another is recorded below the call."""
+        key = context.key
         number = self._tried.get(key) or attempts_of(self._performer.past, key)
         self._tried[key] = number = number + 1
         ask = Ask("sample", "attempt", digest_of_bytes("attempt", f"{key} {number}".encode()))
         name, info, ms = f"{key}/{ATTEMPT}{number}", raised(error, self._clean), self._since(begun)
-        failed = Failed(at=self._performer.now(), key=name, ask=ask, error=info, ms=ms)
-        self._recorder.submit([failed], patient=True)
+        context.note(Failed(at=self._performer.now(), key=name, ask=ask, error=info, ms=ms))
 
     async def _settled(  # noqa: PLR0911  one for each way in which it ends
         self, prepared: Call, tool: AnyTool, begun: float, value_of: Awaitable[object]
@@ -224,6 +225,8 @@ class Invoker:
                 if _holds_file(value):
                     value = await self._kept(value, refs)
                 body = await self._body(tool, value, kept, limit)
+            elif len(body) > limit:
+                body = await self._shown(tool, body, kept, limit)
         except Told as told:
             error = ErrorInfo(told.error.kind, self._clean(told.error.message))
             detail = msgspec.Raw(told.detail) if told.detail else ABSENT
@@ -282,22 +285,26 @@ class Invoker:
         return await self._performer.succeeded(prepared.key, prepared.asked, body, begun, (), tuple(kept))
 
     def _plain_body(self, value: object, limit: int) -> bytes | None:
-        """The JSON of what a tool gave, where there is nothing to hide, to keep apart or to convert in it."""
+        """The JSON of what a tool gave, where there is nothing to hide or to convert in it, and no long text alone."""
         if self._performer.redactor.active or (type(value) is str and len(value) > limit):
             return None
-        body = json_of(value)
-        return body if body is not None and len(body) <= limit else None
+        return json_of(value)
 
     async def _body(self, tool: AnyTool, value: object, kept: list[Blob], limit: int) -> bytes:
-        """The JSON of what a tool gave. What is too long for the model is kept apart, and told with its ends."""
+        """The JSON of what a tool gave, as the model gets it."""
         value = self._performer.redactor.value(as_text(value))  # before it is cut: half a secret is one, too
         long = long_text(value, limit)
-        body = b""
-        if long is None:
-            body = self._performer.redactor.bytes(tool.as_json(value))
-            long = long_json(body, limit)
-        if long is None:
-            return body
+        if long is not None:
+            return await self._cut(tool, long, kept)
+        return await self._shown(tool, self._performer.redactor.bytes(tool.as_json(value)), kept, limit)
+
+    async def _shown(self, tool: AnyTool, body: bytes, kept: list[Blob], limit: int) -> bytes:
+        """JSON as the model gets it: as it is, unless it is too long."""
+        long = long_json(body, limit)
+        return body if long is None else await self._cut(tool, long, kept)
+
+    async def _cut(self, tool: AnyTool, long: Long, kept: list[Blob]) -> bytes:
+        """What is too long for the model is kept apart, and told with its ends."""
         try:
             blob = await self._performer.keep(await asyncio.to_thread(long.body))
         except PayloadTooLarge:

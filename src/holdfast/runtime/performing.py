@@ -463,6 +463,9 @@ class TurnRun:
     async def defer(self, key: str, timeout: timedelta | float, default: object) -> Deferred[Any]:
         return await self._deferring.defer(key, timeout, default)
 
+    def note(self, record: Record) -> None:
+        self._recorder.submit([record], patient=True)
+
     def progress(self, key: str, note: str | None, fraction: float | None) -> None:
         try:
             asyncio.get_running_loop()

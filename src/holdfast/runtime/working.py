@@ -332,6 +332,9 @@ class _TaskRun:
 
     # ---- what tools may use ----
 
+    def note(self, record: Record) -> None:
+        self.recorder.submit([record], patient=True)
+
     def progress(self, key: str, note: str | None, fraction: float | None) -> None:  # noqa: ARG002  there is one call
         try:
             asyncio.get_running_loop()

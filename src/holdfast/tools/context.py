@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from holdfast.effects.performer import Performer
     from holdfast.messages import Attachment
+    from holdfast.records import Record
     from holdfast.secrets.lending import Lender
     from holdfast.tools.deferral import Deferred
 
@@ -35,6 +36,10 @@ class Caller(Protocol):
 
     def progress(self, key: str, note: str | None, fraction: float | None) -> None:
         """Tell observers how far the call is."""
+        ...
+
+    def note(self, record: Record) -> None:
+        """Record something about the call; nobody waits for it."""
         ...
 
     async def wait(self, key: str, name: str, occurrence: int, timeout: timedelta | float | None) -> Any:  # noqa: ANN401
@@ -96,9 +101,17 @@ class Context(EffectContext):
 
     async def _here(self) -> None:
         """What is recorded of the call is recorded in one place: while it moves, it waits."""
+        await self.at_rest()
+        self.used = True
+
+    async def at_rest(self) -> None:
+        """Wait while the call moves."""
         while self._moving is not None:
             await asyncio.shield(self._moving)
-        self.used = True
+
+    def note(self, record: Record) -> None:
+        """Record something about the call where it is now."""
+        self._caller.note(record)
 
     def hold(self) -> None:
         """The call is about to move: steps and waits are held until it has."""

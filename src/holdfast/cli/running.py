@@ -197,7 +197,8 @@ async def _resume(path: Path, target: Target, agent: Agent, screen: Screen, *, u
         raise JournalConflict(target.id, f"a session of agent {target.line.agent!r}", f"one of {agent.name!r}")
     code = 0
     async with open_store(path) as store:
-        head = (await store.journal(target.id)).head  # before anything is done
+        # Before anything is done: what is left now may have ended before it is looked for again.
+        head, left = (await store.journal(target.id)).head, await _left(store, target.id)
         async with Runtime(store, [agent], only=target.id, own_prices=prices()) as runtime:
             others = Unasked(runtime, target.id, path, head)
             while True:
@@ -207,7 +208,9 @@ async def _resume(path: Path, target: Target, agent: Agent, screen: Screen, *, u
                     # In the order in which work goes on, so that none slips through: what ends in the background begins
                     # a turn, and that may have ended before it was looked for.
                     busy = await _in_background(store, target.id)
-                    followed = await _next(runtime, target.id, screen, path, others) or await others.show(screen)
+                    left = left or await _left(store, target.id)
+                    followed = await _follow(runtime, left, screen, path, others) or await others.show(screen)
+                    left = None
                     if followed is None and not busy:
                         break
                 if followed is None:
@@ -229,21 +232,37 @@ async def _in_background(store: Store, session: str) -> bool:
     return bool(await store.next_notifications(session, 1))
 
 
-async def _next(runtime: Runtime, session: str, screen: Screen, path: Path, others: Unasked) -> Followed | None:
-    """Follow the last turn that is left to do; None when there is none."""
-    store = runtime.store
+@dataclass(frozen=True)
+class _Left:
+    """The last turn of a session that is left to do."""
+
+    session: str
+    turn: str
+    head: int
+    """Where the journal ended."""
+    entered: bool
+    """Whether its beginning is before that."""
+
+
+async def _left(store: Store, session: str) -> _Left | None:
     head = (await store.journal(session)).head
     turn = await last_turn(store, session)
     if turn is None:
         return None
-    others.saw(turn)
-    reason = await reason_of(store, session, turn)
+    queued = {found.input for found in await store.pending(session)}
+    return _Left(session, turn, head, int(turn[1:]) not in queued)
+
+
+async def _follow(runtime: Runtime, left: _Left | None, screen: Screen, path: Path, others: Unasked) -> Followed | None:
+    """Follow a turn to its end; None when there is none."""
+    if left is None:
+        return None
+    others.saw(left.turn)
+    reason = await reason_of(runtime.store, left.session, left.turn)
     if reason is not None:
         screen.remark(reason)
-    queued = {found.input for found in await store.pending(session)}
-    handle = runtime.session(session).turn(turn)
-    entered = int(turn[1:]) not in queued
-    return await Follower(runtime, handle, screen, path).follow(head, turn if entered else None)
+    handle = runtime.session(left.session).turn(left.turn)
+    return await Follower(runtime, handle, screen, path).follow(left.head, left.turn if left.entered else None)
 
 
 async def _answered(store: Store, session: str) -> bool:

@@ -206,7 +206,7 @@ class Invoker:
         self._tried[key] = number = number + 1
         ask = Ask("sample", "attempt", digest_of_bytes("attempt", f"{key} {number}".encode()))
         name, info, ms = f"{key}/{ATTEMPT}{number}", raised(error, self._clean), self._since(begun)
-        context.note(Failed(at=self._performer.now(), key=name, ask=ask, error=info, ms=ms))
+        context.caller.note(Failed(at=self._performer.now(), key=name, ask=ask, error=info, ms=ms))
 
     async def _settled(  # noqa: PLR0911  one for each way in which it ends
         self, prepared: Call, tool: AnyTool, begun: float, value_of: Awaitable[object]

@@ -109,9 +109,10 @@ class Context(EffectContext):
         while self._moving is not None:
             await asyncio.shield(self._moving)
 
-    def note(self, record: Record) -> None:
-        """Record something about the call where it is now."""
-        self._caller.note(record)
+    @property
+    def caller(self) -> Caller:
+        """Who carries out the call now: a turn, or the background task to which it has moved."""
+        return self._caller
 
     def hold(self) -> None:
         """The call is about to move: steps and waits are held until it has."""

@@ -37,7 +37,7 @@ check: $(READY)
 	$(BIN)/python -m pytest -q tests/unit/test_import_directions.py
 
 bench: $(READY)
-	@$(BIN)/python benchmarks/run.py
+	@$(BIN)/python benchmarks/run.py $(ARGS)
 
 torture: $(READY)
 	@scripts/system-packages

@@ -58,16 +58,21 @@ def _interleaved(rounds: int, sides: tuple[Callable[[], float], ...]) -> list[li
     return taken
 
 
-def report(bars: list[Bar], path: Path) -> int:
-    """Print one line per bar, write the results, answer the exit code."""
-    print(file=sys.stderr)
+def report(bars: list[Bar], path: Path | None, failures: list[str]) -> int:
+    """Print one line per bar and per failed part, write the results to `path`, answer the exit code."""
     for bar in bars:
         print(bar.line())
-    results = {
-        "at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        "python": platform.python_version(),
-        "sqlite": apsw.sqlite_lib_version(),
-        "bars": [{**asdict(bar), "ok": bar.ok} for bar in bars],
-    }
-    path.write_text(json.dumps(results, indent=2) + "\n")
-    return 0 if all(bar.ok for bar in bars) else 1
+    for failure in failures:
+        print(f"FAILED {failure}")
+    short = [bar.name for bar in bars if not bar.ok]
+    print(f"{len(bars)} bars, {len(short)} short, {len(failures)} parts failed")
+    if path is not None:
+        results = {
+            "at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+            "python": platform.python_version(),
+            "sqlite": apsw.sqlite_lib_version(),
+            "bars": [{**asdict(bar), "ok": bar.ok} for bar in bars],
+            "failures": failures,
+        }
+        path.write_text(json.dumps(results, indent=2) + "\n")
+    return 1 if short or failures else 0

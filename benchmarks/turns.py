@@ -269,7 +269,8 @@ async def _until_asked(path: Path) -> float:
     """Seconds from opening until the model is asked for the reply that is not recorded."""
     script = Halting(REDRIVEN)
     model = ScriptedModel(script, keep=0)
-    bench = hf.Agent("bench", model=model, tools=[look], limits=hf.Limits(steps=None))
+    # Each step repeats the one before: without `repeats=None` the loop guard would end the turn.
+    bench = hf.Agent("bench", model=model, tools=[look], limits=hf.Limits(steps=None, repeats=None))
     begun = time.perf_counter()
     async with hf.open(path, agents=[bench], durability="process") as runtime:
         await runtime.session("long", agent=bench).send("Go.", key="only")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, cast
 
@@ -241,6 +242,49 @@ def test_an_allow_covers_the_arguments_that_its_conditions_hold_for(
 @pytest.mark.parametrize("args", [{}, {"cents": None}, {"cents": "9000"}, {"cents": [9000]}, {"cents": True}])
 def test_an_argument_that_nobody_can_compare_counts_against_the_call(args: dict[str, Any]) -> None:
     assert verdict(refund(**args), ask("refund", when={"cents": {"above": 5000}}), allow("*")) == "ask"
+
+
+@pytest.mark.parametrize("rule", [ask, deny])
+@pytest.mark.parametrize(
+    ("asked", "value"),
+    [
+        ({"equals": "DE"}, 5),
+        ({"equals": "DE"}, ["DE"]),
+        ({"equals": "DE"}, ["IT"]),
+        ({"equals": "DE"}, {"country": "DE"}),
+        ({"equals": 1}, True),
+        ({"equals": True}, 1),
+        ({"equals": 1}, "1"),
+        ({"equals": 1}, [1]),
+        ({"equals": 1}, math.nan),
+        ({"one_of": ["DE", "IT"]}, ["DE"]),
+        ({"one_of": ["DE", "IT"]}, {"DE": "IT"}),
+        ({"one_of": ["DE", "IT"]}, 1),
+        ({"one_of": [1, 2]}, True),
+        ({"one_of": ["a", 1]}, True),
+        ({"one_of": ["a", 1]}, ["a", 1]),
+        ({"above": 1}, math.nan),
+        ({"below": 1}, math.nan),
+        ({"matches": "*"}, ["a"]),
+    ],
+)
+def test_a_value_of_another_kind_counts_against_the_call(rule: Any, asked: dict[str, Any], value: object) -> None:
+    wanted = "ask" if rule is ask else "deny"
+    assert verdict(refund(x=value), rule("refund", when={"x": asked}), allow("*")) == wanted
+
+
+@pytest.mark.parametrize(
+    ("asked", "value"),
+    [
+        ({"equals": "DE"}, "IT"),
+        ({"equals": 1}, 2.5),
+        ({"equals": True}, False),
+        ({"one_of": ["DE", 1]}, "IT"),
+        ({"one_of": ["DE", 1]}, 2),
+    ],
+)
+def test_a_refusal_leaves_other_values_of_the_same_kind_alone(asked: dict[str, Any], value: object) -> None:
+    assert verdict(refund(x=value), deny("refund", when={"x": asked}), allow("*")) == "allow"
 
 
 def test_a_pattern_with_many_stars_is_matched_in_no_time() -> None:

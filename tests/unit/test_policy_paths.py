@@ -144,6 +144,26 @@ def test_a_condition_can_ask_that_an_argument_is_a_path_in_a_folder(top: Path) -
     assert found == ["allow", "deny", "deny"]
 
 
+@pytest.mark.parametrize("rule", [ask, deny])
+@pytest.mark.parametrize(
+    "path", [["../x", "a.txt"], ["a.txt", "../x"], "loop", "missing/../x", "~/x", ["../x", "loop"], ["../x", 5], []]
+)
+def test_a_refusal_holds_where_any_path_is_inside_or_can_not_be_resolved(top: Path, rule: Any, path: Any) -> None:
+    refusal = rule("read_file", when={"path": {"within": str(top / "proj")}})
+    assert verdict(read(path, top / "proj"), refusal) == ("ask" if rule is ask else "deny")
+
+
+@pytest.mark.parametrize("path", ["../x", ["../x", "/etc/passwd"], "leak.txt"])
+def test_a_refusal_leaves_paths_alone_that_all_lead_elsewhere(top: Path, path: Any) -> None:
+    assert verdict(read(path, top / "proj"), deny("read_file", when={"path": {"within": str(top / "proj")}})) == "allow"
+
+
+@pytest.mark.parametrize("path", [["a.txt", "../x"], ["a.txt", "loop"]])
+def test_a_permission_covers_no_list_with_a_path_elsewhere(top: Path, path: Any) -> None:
+    rule = allow("read_file", when={"path": {"within": str(top / "proj")}})
+    assert Policy((rule,)).decide(read(path, top / "proj")).verdict == "deny"
+
+
 def test_deciding_does_not_look_at_the_disk_where_no_path_is_asked_about() -> None:
     def never(path: str, base: str | None) -> str:
         raise AssertionError(path, base)

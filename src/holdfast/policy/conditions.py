@@ -92,7 +92,7 @@ class Matches:
 
 @dataclass(frozen=True, slots=True)
 class Inside:
-    """It is a path, or a list of them, that really leads into one of these folders."""
+    """It is a path, or a list of paths, that all really lead into one of these folders."""
 
     roots: tuple[str, ...]
 
@@ -117,19 +117,41 @@ class ArgumentTest:
     def _one(self, test: Test, value: object, subject: Subject, real: Real) -> Finding:
         match test:
             case Equals(wanted):
-                return _said(_same(value, wanted))
+                return self._compare(value, (wanted,))
             case OneOf(values):
-                return _said(any(_same(value, wanted) for wanted in values))
+                return self._compare(value, values)
             case Above(limit) | Below(limit):
-                if isinstance(value, bool) or not isinstance(value, int | float):
+                if _kind(value) != "a number":
                     return self._odd("a number")
-                return _said(value > limit if isinstance(test, Above) else value < limit)
+                number = cast("float", value)
+                return _said(number > limit if isinstance(test, Above) else number < limit)
             case Matches(pattern):
                 return _said(fits(value, pattern)) if isinstance(value, str) else self._odd("text")
             case Inside(roots):
-                paths = paths_in(value)
-                inside = all(outside(path, roots, subject.base, real) is None for path in paths)
-                return _said(inside) if paths else self._odd("a path")
+                return self._locate(value, roots, subject.base, real)
+
+    def _compare(self, value: object, wanted: tuple[Scalar, ...]) -> Finding:
+        """Unclear for a value of another kind than those it is compared with, such as a list of them."""
+        kinds = dict.fromkeys(_kind(one) or "" for one in wanted)
+        kind = _kind(value)
+        if kind not in kinds:
+            return self._odd(" or ".join(kinds))
+        return _said(any(kind == _kind(one) and value == one for one in wanted))
+
+    def _locate(self, value: object, roots: tuple[str, ...], base: str | None, real: Real) -> Finding:
+        """Yes if all paths are inside, no if all are outside; unclear if they differ or one can't be resolved."""
+        paths = paths_in(value)
+        if not paths:
+            return self._odd("a path")
+        inside: set[bool] = set()
+        for path in paths:
+            try:
+                inside.add(leads_into(path, roots, base, real))
+            except (OSError, ValueError) as error:
+                return _unclear(f"a path of the argument {self.argument!r} can't be resolved ({_reason(error)})")
+        if len(inside) > 1:
+            return _unclear(f"some paths of the argument {self.argument!r} are within {', '.join(roots)}, others not")
+        return _said(inside.pop())
 
     def _odd(self, wanted: str) -> Finding:
         return _unclear(f"the argument {self.argument!r} is not {wanted}")
@@ -139,9 +161,13 @@ def _said(answer: bool) -> Finding:  # noqa: FBT001  it is what was found
     return YES if answer else NO
 
 
-def _same(value: object, wanted: Scalar) -> bool:
-    # True is no 1 in JSON.
-    return isinstance(value, bool) is isinstance(wanted, bool) and value == wanted
+def _kind(value: object) -> str | None:
+    """The JSON kind of a scalar; None for anything else, and for NaN, which compares with nothing."""
+    if isinstance(value, bool):  # before numbers: True is not 1 in JSON
+        return "true or false"
+    if isinstance(value, str):
+        return "text"
+    return "a number" if isinstance(value, int | float) and value == value else None  # noqa: PLR0124  NaN
 
 
 # ---- paths -----------------------------------------------------------------------------------------------------------
@@ -155,15 +181,18 @@ def paths_in(value: object) -> tuple[str, ...]:
 
 
 def outside(path: str, roots: Iterable[str], base: str | None, real: Real) -> str | None:
-    """Why a path is in none of the roots; None where it is in one. Names are compared whole, links followed."""
+    """Why a path is in none of the roots; None where it is in one."""
     try:
-        parts = PurePosixPath(real(path, base)).parts
-        tops = [PurePosixPath(real(root, None)).parts for root in roots]
+        return None if leads_into(path, roots, base, real) else "it leads elsewhere"
     except (OSError, ValueError) as error:
         return f"nobody can say where it leads ({_reason(error)})"
-    if any(parts[: len(top)] == top for top in tops):
-        return None
-    return "it leads elsewhere"
+
+
+def leads_into(path: str, roots: Iterable[str], base: str | None, real: Real) -> bool:
+    """Whether a path is in one of the roots. Names are compared whole, links followed; raises what `real` raises."""
+    parts = PurePosixPath(real(path, base)).parts
+    tops = [PurePosixPath(real(root, None)).parts for root in roots]
+    return any(parts[: len(top)] == top for top in tops)
 
 
 def _reason(error: OSError | ValueError) -> str:

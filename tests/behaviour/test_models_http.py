@@ -31,7 +31,7 @@ from holdfast.messages import (
     Usage,
     UserMessage,
 )
-from holdfast.models import CallLimits, HttpModel, Retry, Timeouts, register
+from holdfast.models import CallLimits, HttpModel, Retry, Timeouts, register, respond
 from holdfast.models.limits import Gate, gate, pace
 from holdfast.models.sse import MAX_EVENT
 from holdfast.models.transport import AiohttpTransport
@@ -352,8 +352,101 @@ async def test_a_web_page_is_no_answer() -> None:
 
     async with serving(page) as server:
         with pytest.raises(ModelError) as caught:
-            await tiny(server, retry=Retry(attempts=1)).respond(REQUEST)
-    assert caught.value.kind == "bad_frame"
+            await tiny(server).respond(REQUEST)
+        assert len(server.exchanges) == 1
+        assert f"POST {server.url}/say:" in caught.value.message
+    assert caught.value.kind == "web_page"
+    assert "base_url" in caught.value.message
+    assert "alt=sse" not in caught.value.message
+
+
+PAGE = b"<!DOCTYPE html><html><head><title>Sign in\n to Acme</title></head><body><h1>Hi</h1></body></html>"
+DIALECTS = ("anthropic", "responses", "chat", "google")
+
+
+def page_answer(status: int, kind: str, body: bytes = PAGE, **headers: str) -> Callable[[Exchange], Awaitable[None]]:
+    async def answer(exchange: Exchange) -> None:
+        await exchange.begin(status, kind, **headers)
+        await exchange.send(body)
+        await exchange.end()
+
+    return answer
+
+
+async def failure_of(server: Loopback, dialect: str, **more: Any) -> ModelError:
+    more.setdefault("retry", Retry(first=0.001, longest=0.002))
+    model = hf.model("mine:small", base_url=server.url, dialect=dialect, api_key="not-a-real-key", **more)
+    with pytest.raises(ModelError) as caught:
+        await respond(model, REQUEST)
+    return caught.value
+
+
+@pytest.mark.parametrize("kind", ["text/html", "text/event-stream", "application/json"])
+@pytest.mark.parametrize("status", [200, 404])
+@pytest.mark.parametrize("dialect", DIALECTS)
+async def test_a_web_page_is_named_with_its_address_and_not_asked_for_again(
+    dialect: str, status: int, kind: str
+) -> None:
+    async with serving(page_answer(status, kind)) as server:
+        error = await failure_of(server, dialect)
+        assert len(server.exchanges) == 1
+        assert f"POST {server.url}" in error.message
+    assert error.kind == "web_page"
+    assert "'Sign in to Acme'" in error.message
+    assert "base_url" in error.message
+    assert "<" not in error.message
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+async def test_a_web_page_of_a_gateway_that_is_down_is_tried_again_and_not_quoted(dialect: str) -> None:
+    async with serving(page_answer(502, "text/html")) as server:
+        error = await failure_of(server, dialect)
+        assert len(server.exchanges) == 4
+    assert error.kind == "server_error"
+    assert "a web page ('Sign in to Acme')" in error.message
+    assert "<" not in error.message
+    assert all("<" not in line.message for line in error.attempts)
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+async def test_a_web_page_inside_the_words_of_a_refusal_is_not_quoted(dialect: str) -> None:
+    words = json.dumps({"error": {"message": f"upstream said {PAGE.decode()} and gave up"}}).encode()
+    async with serving(page_answer(400, "application/json", words)) as server:
+        error = await failure_of(server, dialect)
+    assert "upstream said a web page ('Sign in to Acme') and gave up" in error.message
+
+
+@pytest.mark.parametrize("status", [301, 302, 307, 308])
+@pytest.mark.parametrize("dialect", DIALECTS)
+async def test_a_redirect_names_both_addresses_and_is_not_tried_again(dialect: str, status: int) -> None:
+    moved = page_answer(status, "text/html", location="https://login.example.org/start?token=secret")
+    async with serving(moved) as server:
+        error = await failure_of(server, dialect)
+        assert len(server.exchanges) == 1
+        assert f"a redirect to https://login.example.org/start (POST {server.url}" in error.message
+    assert error.kind == "redirect"
+    assert "base_url" in error.message
+    assert "secret" not in error.message
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+async def test_nothing_at_an_address_names_the_address_and_is_not_tried_again(dialect: str) -> None:
+    async with serving(page_answer(404, "application/json", b'{"error":{"message":"no such route"}}')) as server:
+        error = await failure_of(server, dialect)
+        assert len(server.exchanges) == 1
+        assert f"POST {server.url}" in error.message
+    assert error.kind == "not_found"
+    assert "no such route" in error.message
+    assert "base_url" in error.message
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+async def test_a_pause_that_is_longer_than_allowed_is_told_with_both_numbers(dialect: str) -> None:
+    busy = page_answer(429, "application/json", b'{"error":{"message":"slow down"}}', retry_after="300")
+    async with serving(busy) as server:
+        error = await failure_of(server, dialect)
+        assert len(server.exchanges) == 1
+    assert "it asks for a pause of 300.0 s, and Retry.longest_asked allows 120.0 s" in error.message
 
 
 async def test_a_provider_that_pauses_gets_back_what_it_said_and_goes_on() -> None:

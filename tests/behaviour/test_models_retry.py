@@ -26,7 +26,7 @@ from holdfast.messages import (
 )
 from holdfast.models import HttpModel, Retry, Timeouts
 from holdfast.models.names import dialect
-from holdfast.models.retry import pause, worth_another
+from holdfast.models.retry import pause, pause_refused, worth_another
 from holdfast.models.waiting import asked_in_headers
 from holdfast.models.wire import Endpoint
 
@@ -112,6 +112,25 @@ def test_a_provider_gets_the_pause_that_it_asks_for_up_to_a_limit(asked: float, 
     assert seconds(1, failure(status=429, retry_after=asked)) == waited
 
 
+@pytest.mark.parametrize(
+    ("asked", "elapsed", "left", "allowed"),
+    [
+        (300.0, 0.0, None, "Retry.longest_asked allows 120.0 s"),
+        (60.0, 580.0, None, "Retry.within leaves 20.0 s"),
+        (60.0, 0.0, 5.0, "Timeouts.total leaves 5.0 s"),
+    ],
+)
+def test_a_pause_that_is_not_made_says_how_long_was_asked_and_allowed(
+    asked: float, elapsed: float, left: float | None, allowed: str
+) -> None:
+    why = pause_refused(Retry(), failure(status=429, retry_after=asked), elapsed=elapsed, left=left)
+    assert why == f"it asks for a pause of {asked:.1f} s, and {allowed}"
+
+
+def test_a_pause_that_is_made_needs_no_words() -> None:
+    assert not pause_refused(Retry(), failure(status=429, retry_after=5.0), elapsed=0.0, left=60.0)
+
+
 @pytest.mark.parametrize("asked", [math.nan, math.inf, -1.0])
 def test_a_pause_that_can_not_be_meant_is_as_good_as_none(asked: float) -> None:
     assert seconds(1, failure(status=429, retry_after=asked)) == 0.5
@@ -153,7 +172,9 @@ _LATER = "Wed, 01 Jan 2020 12:00:30 GMT"
         ({}, None),
         ({"retry-after": "3"}, 3.0),
         ({"retry-after": "0.25"}, 0.25),
-        ({"retry-after-ms": "1500", "retry-after": "9"}, 1.5),
+        ({"retry-after-ms": "1500", "retry-after": "9"}, 9.0),
+        ({"retry-after-ms": "1500", "retry-after": "1"}, 1.5),
+        ({"retry-after-ms": "1500", "x-ms-retry-after-ms": "2500", "retry-after": "1"}, 2.5),
         ({"retry-after-ms": "soon", "retry-after": "9"}, 9.0),
         ({"retry-after": _LATER}, 30.0),
         ({"retry-after": _LATER, "date": "Wed, 01 Jan 2020 12:00:10 GMT"}, 20.0),

@@ -11,7 +11,7 @@ from tests.behaviour.talk import SOON
 
 import holdfast as hf
 from holdfast.messages import ModelReply, Reasoning, Refusal, StreamEnd, Text, ToolCall, ToolMessage, Usage
-from holdfast.testing import ScriptedModel, call, error, reply, text
+from holdfast.testing import FakeProvider, ScriptedModel, call, error, reply, text
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -171,6 +171,17 @@ async def test_blanks_between_the_parts_of_an_answer_are_kept() -> None:
 
 async def test_a_model_that_thinks_until_its_output_is_used_up_has_reached_a_limit() -> None:
     outcome = await _answer(reply(Reasoning("hmm"), finish="output_limit"))
+    assert (outcome.status, outcome.code) == ("limit", "output_limit")
+
+
+@pytest.mark.parametrize("dialect", ["anthropic", "responses", "chat", "google"])
+async def test_a_model_that_shows_nothing_of_the_thoughts_that_used_up_its_output_has_reached_a_limit(
+    dialect: str,
+) -> None:
+    thoughts = reply(finish="output_limit", usage=Usage(input=9, output=50, reasoning=50))
+    async with FakeProvider([thoughts]) as provider:
+        model = hf.model("mine:small", base_url=f"{provider.url}/v1", dialect=dialect)
+        outcome = await hf.run(hf.Agent("a", model=model), "go")
     assert (outcome.status, outcome.code) == ("limit", "output_limit")
 
 

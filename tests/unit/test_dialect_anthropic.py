@@ -1083,7 +1083,8 @@ def test_the_provider_may_forbid_another_try() -> None:
     ("headers", "seconds"),
     [
         ({"Retry-After": "7"}, 7.0),
-        ({"retry-after-ms": "250", "retry-after": "7"}, 0.25),
+        ({"retry-after-ms": "250", "retry-after": "7"}, 7.0),
+        ({"retry-after-ms": "7250", "retry-after": "7"}, 7.25),
         ({"retry-after": "Wed, 21 Oct 2026 07:28:30 GMT", "date": "Wed, 21 Oct 2026 07:28:00 GMT"}, 30.0),
         ({"retry-after": "Wed, 21 Oct 2026 07:28:00 GMT", "date": "Wed, 21 Oct 2026 07:28:30 GMT"}, 0.0),
         ({"retry-after": "Wed, 21 Oct 2026 07:28:30 GMT"}, None),

@@ -832,6 +832,13 @@ def test_an_error_of_any_other_shape_goes_by_its_status(body: bytes) -> None:
     assert DIALECT.error(503, {}, body).kind == "overloaded"
 
 
+@pytest.mark.parametrize(("delay", "said", "seconds"), [("22s", "22.5s", 22.5), ("30s", "22.5s", 30.0)])
+def test_the_longer_of_delay_and_words_is_how_long_to_wait(delay: str, said: str, seconds: float) -> None:
+    details = [{"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": delay}]
+    error = {"code": 429, "message": f"Quota exceeded. Please retry in {said}.", "details": details}
+    assert DIALECT.error(429, {}, json.dumps({"error": error}).encode()).retry_after == seconds
+
+
 NOW = "Sun, 15 Nov 2026 12:00:00 GMT"
 THEN = "Sun, 15 Nov 2026 12:00:30 GMT"
 

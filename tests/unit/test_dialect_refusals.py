@@ -98,10 +98,10 @@ def test_the_longest_delay_of_the_details_counts() -> None:
     assert delay_in([{"retryDelay": "3s"}, {"retryDelay": "22.5s"}, {"retryDelay": 99}, {"retryDelay": "soon"}]) == 22.5
 
 
-def test_the_chat_dialect_reads_the_delay_that_google_tells() -> None:
+def test_the_chat_dialect_takes_the_longer_of_delay_and_words_that_google_tells() -> None:
     info = {"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": "22s"}
     error = {"message": f"{QUOTA} Please retry in 22.5s.", "status": "RESOURCE_EXHAUSTED", "details": [info]}
-    assert http_error(429, {}, json.dumps([{"error": error}]).encode()).retry_after == 22
+    assert http_error(429, {}, json.dumps([{"error": error}]).encode()).retry_after == 22.5
 
 
 @pytest.mark.parametrize(

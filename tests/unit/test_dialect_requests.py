@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.messages import Attachment, ModelRequest, OutputSpec, Settings, Text, UserMessage
+from holdfast.messages import AssistantMessage, Attachment, ModelRequest, OutputSpec, Settings, Text, UserMessage
 from holdfast.models.names import dialect
 from holdfast.models.wire import Endpoint
 
@@ -50,3 +50,27 @@ def test_a_picture_is_one_however_its_type_is_written(media_type: str) -> None:
     request = ModelRequest(messages=(message,), files={"d": b"png"})
     body = json.loads(dialect("responses").encode(at("responses"), "m", request).body)
     assert body["input"][0]["content"][0]["type"] == "input_image"
+
+
+ROLES = {"anthropic": "messages", "responses": "input", "chat": "messages", "google": "contents"}
+
+
+@pytest.mark.parametrize("parts", [(), (Text(""),), (Text(" \n"),)], ids=["no part", "no text", "blanks"])
+@pytest.mark.parametrize("name", ROLES)
+def test_an_empty_message_of_the_user_keeps_its_place(name: str, parts: tuple[Text, ...]) -> None:
+    messages = (UserMessage("u", parts), AssistantMessage("a", (Text("Hello?"),)), UserMessage("v", (Text("Yes."),)))
+    body = json.loads(dialect(name).encode(at(name), "m", ModelRequest(messages=messages)).body)
+    first, second, third = body[ROLES[name]]
+    assert (first["role"], second["role"], third["role"]) == ("user", second["role"], "user")
+    assert second["role"] in {"assistant", "model"}
+    if name == "anthropic":
+        assert [part["text"] for part in first["content"]] == ["(empty message)"]
+    if name == "google":
+        assert first["parts"][0]["text"]
+
+
+@pytest.mark.parametrize("name", ["anthropic", "google"])
+def test_an_empty_file_of_text_is_sent_as_such(name: str) -> None:
+    message = UserMessage("u", (Attachment("d", "text/plain", 0, "notes.txt"),))
+    body = dialect(name).encode(at(name), "m", ModelRequest(messages=(message,), files={"d": b""})).body
+    assert b"(empty file)" in body

@@ -1182,7 +1182,8 @@ def test_keys_in_the_words_of_an_error_are_not_kept() -> None:
     ("headers", "seconds"),
     [
         ({"Retry-After": "7"}, 7.0),
-        ({"retry-after-ms": "250", "retry-after": "1"}, 0.25),
+        ({"retry-after-ms": "250", "retry-after": "1"}, 1.0),
+        ({"retry-after-ms": "1250", "retry-after": "1"}, 1.25),
         ({"Retry-After": "Sun, 15 Nov 2026 10:00:30 GMT", "Date": "Sun, 15 Nov 2026 10:00:00 GMT"}, 30.0),
         ({"Retry-After": "Sun, 15 Nov 2026 10:00:00 GMT", "Date": "Sun, 15 Nov 2026 10:00:30 GMT"}, 0.0),
         ({"Retry-After": "Sun, 15 Nov 2026 10:00:30 GMT"}, None),

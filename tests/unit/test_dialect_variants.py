@@ -598,7 +598,7 @@ def test_a_stream_with_an_error_in_it_is_cut_and_says_why(spoken: str, frame: di
         ({"retry-after": "7"}, 7.0),
         ({"retry-after": "0.25"}, 0.25),
         ({"retry-after": "Sun, 06 Nov 1994 08:49:37 GMT", "date": "Sun, 06 Nov 1994 08:49:07 GMT"}, 30.0),
-        ({"retry-after-ms": "1500", "retry-after": "9"}, 1.5),
+        ({"retry-after-ms": "1500", "retry-after": "9"}, 9.0),
         ({"x-ms-retry-after-ms": "250"}, 0.25),
         ({"retry-after": "soon"}, None),
         ({"retry-after": "-1"}, None),

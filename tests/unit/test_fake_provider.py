@@ -199,6 +199,7 @@ COUNTED: dict[DialectName, dict[str, Any]] = {
     "anthropic": {
         "input_tokens": 5,
         "output_tokens": 7,
+        "output_tokens_details": {"thinking_tokens": 3},
         "cache_read_input_tokens": 20,
         "cache_creation_input_tokens": 100,
     },

@@ -353,6 +353,11 @@ def test_no_word_before_the_output_limit_is_a_context_that_is_full() -> None:
     assert (ending.status, ending.code) == ("failed", "context_overflow")
 
 
+def test_reasoning_that_used_up_the_output_without_a_word_is_an_output_limit() -> None:
+    ending = _ending(_after(_start(), _reply(finish="output_limit", usage=Usage(output=64, reasoning=64))))
+    assert (ending.status, ending.code, ending.blame) == ("limit", "output_limit", "limit")
+
+
 def test_the_whole_of_a_continued_answer_is_checked() -> None:
     checked: list[str] = []
     rules = Rules(check=checked.append)

@@ -37,11 +37,19 @@ from holdfast.messages import (
     encode,
 )
 from holdfast.models.contract import flattened, respond
-from holdfast.models.credentials import Credentials, scrub, scrubbed, without
+from holdfast.models.credentials import Credentials, say, scrub, scrubbed, without
 from holdfast.models.flags import NO_STREAM
 from holdfast.models.limits import CallLimits, Gate, gate
-from holdfast.models.receiving import Reading, refusal_body, reply_in, whole_body
-from holdfast.models.retry import Retry, attempt, blame, pause
+from holdfast.models.receiving import (
+    Reading,
+    is_page,
+    page_title,
+    refusal_body,
+    reply_in,
+    whole_body,
+    without_pages,
+)
+from holdfast.models.retry import Retry, attempt, blame, pause, pause_refused, worth_another
 from holdfast.models.transport import Timeouts, shared
 from holdfast.models.waiting import asked_in_headers, should_retry
 from holdfast.models.wire import bounded
@@ -181,22 +189,34 @@ class HttpModel:
         except (ModelError, asyncio.CancelledError) as error:
             raise error.with_traceback(None) from None  # the frames below hold the headers, and the key in them
         ask.response = response
+        ask.url = url.partition("?")[0]  # a query may hold what nobody should read in a log
         if not 200 <= response.status < 300:
             raise await self._refused(response, ask)
         kind = response.headers.get("content-type", "").lower()
         if "html" in kind:
-            raise ModelError(f"{self.name} answered with a web page", kind="bad_frame", retryable=True)
+            page = page_title(await refusal_body(response, self.timeouts.rest))
+            raise ModelError(f"the answer is {page}", kind="web_page")
         fold = self.dialect.fold(self.endpoint, self.model)
         arrays = self.dialect.arrays
         if "json" in kind and not arrays:
-            ask.whole = ask.reply = reply_in(fold, await whole_body(response))
+            body = await whole_body(response)
+            if body[:1] == b"<" and is_page({}, body):
+                raise ModelError(f"the answer is {page_title(body)}", kind="web_page")
+            ask.whole = ask.reply = reply_in(fold, body)
             ask.paused = fold.paused
         else:
             ask.reading = Reading(fold, response, self.timeouts.rest, arrays=arrays)
 
     async def _refused(self, response: Response, ask: _Try) -> ModelError:
         said = scrubbed(await refusal_body(response, self.timeouts.rest), ask.key)
+        page = is_page(response.headers, said)
+        if page:
+            said = f"the answer is {page_title(said)}".encode()
         error = self.dialect.error(response.status, response.headers, said)
+        if 300 <= response.status < 400:
+            error = _redirected(error, response.headers.get("location", ""))
+        elif page and response.status < 500 and error.kind in {"bad_request", "not_found"}:
+            error.kind, error.retryable = "web_page", False
         if error.status is None:
             error.status = response.status
         if error.retry_after is None:
@@ -207,6 +227,7 @@ class HttpModel:
         """Enter a failure into the ledger; the pause before the next try, or None."""
         now = self._clock()
         scrub(error, ask.key)
+        say(error, _advised(error, ask.url, self.name))
         if error.request_id is None:
             error.request_id = ask.request_id
         line = attempt(
@@ -225,8 +246,12 @@ class HttpModel:
         told = None if ask.response is None else should_retry(ask.response.headers)
         wait = pause(self.retry, error, tried=call.failures, elapsed=elapsed, chance=self._chance(), told=told)
         total = self.timeouts.total
-        if wait is not None and total is not None and now + wait >= call.begun + total:
-            return None
+        left = None if total is None else call.begun + total - now
+        if wait is not None and left is not None and wait >= left:
+            wait = None
+        if wait is None and call.failures < self.retry.attempts and worth_another(error, told):
+            why = pause_refused(self.retry, error, elapsed=elapsed, left=left)
+            say(error, f"{error.message} ({why})" if why else error.message)
         return wait
 
     def _continued(self, request: ModelRequest, call: _Call) -> WireRequest:
@@ -264,6 +289,8 @@ class _Try:
     """One try while it runs."""
 
     key = ""
+    url = ""
+    """Where the question went, without the query."""
     place: Gate | None = None
     response: Response | None = None
     reading: Reading | None = None
@@ -408,6 +435,26 @@ class _Call:
             model=f"{provider}:{reply.model}" if reply.model else name,
             attempts=tuple(self.attempts),
         )
+
+
+def _redirected(error: ModelError, location: str) -> ModelError:
+    """A redirect is not followed: it would carry the key elsewhere."""
+    to = bounded(location.partition("?")[0], 200)
+    made = ModelError(f"a redirect to {to}" if to else "a redirect", kind="redirect", status=error.status)
+    made.request_id = error.request_id
+    return made
+
+
+def _advised(error: ModelError, url: str, model: str) -> str:
+    """What went wrong, with the address that was asked and what to check, where the address is the likely cause."""
+    words = without_pages(error.message)
+    if not url:
+        return words
+    if error.kind in {"redirect", "web_page"}:
+        return f"{words} (POST {url}: this is not the API; is base_url of {model} right?)"
+    if error.status == 404:
+        return f"{words} (POST {url}: is base_url right, and the name of {model}?)"
+    return f"{words} (POST {url}: is base_url right?)" if error.status == 405 else words
 
 
 def _gate(endpoint: Endpoint, limits: CallLimits | Gate) -> Gate:

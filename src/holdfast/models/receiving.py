@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from typing import TYPE_CHECKING, Final
 
 from holdfast.errors import ModelError, StreamCut
@@ -10,8 +11,11 @@ from holdfast.messages import CallStart, ReasoningChunk, TextChunk
 from holdfast.models.arrays import ArraySplitter
 from holdfast.models.credentials import say
 from holdfast.models.sse import SseDecoder
+from holdfast.models.wire import bounded
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from holdfast.messages import ModelReply, StreamEvent
     from holdfast.models.transport import Response
     from holdfast.models.wire import Fold, Frame
@@ -25,6 +29,11 @@ _BOM: Final = b"\xef\xbb\xbf"
 _HEAD: Final = 64
 """So many blanks at the beginning of a body leave no doubt what it is not."""
 _SAID: Final = frozenset((TextChunk, ReasoningChunk, CallStart))
+_PAGE: Final = re.compile(r"<(?:!doctype\s+html|html)\b.*?(?:</html\s*>|\Z)", re.IGNORECASE | re.DOTALL)
+_TITLE: Final = re.compile(r"<title[^>]*>(.*?)</title", re.IGNORECASE | re.DOTALL)
+_PAGE_BEGINS: Final = re.compile(
+    rb"(?:\xef\xbb\xbf)?\s*(?:<\?xml[^>]*>\s*|<!--.*?-->\s*)*<(?:!doctype\s+html|html)\b", re.IGNORECASE | re.DOTALL
+)
 _EVENTS: Final = (b"data:", b"event:", b"id:", b"retry:", b":")
 """What server-sent events may begin with, and JSON never does."""
 
@@ -99,6 +108,8 @@ class Reading:
             self._head = head
             return b""
         self._head = None
+        if first == b"<" and is_page({}, head):
+            raise ModelError(f"the answer is {page_title(head)}", kind="web_page")
         if first in {b"{", b"["}:
             self._decoder = ArraySplitter() if self._arrays else _Whole()
         return head
@@ -216,6 +227,28 @@ async def refusal_body(response: Response, rest: float) -> bytes:
         return said
     decoder = SseDecoder()  # a stream was asked for, and some refuse in the form of one
     return next((frame.data for frame in (*decoder.feed(said), *decoder.close()) if frame.data), said)
+
+
+# ---- web pages in place of answers -----------------------------------------------------------------------------------
+
+
+def is_page(headers: Mapping[str, str], body: bytes) -> bool:
+    """Whether an answer is a web page, by its content type or by how it begins."""
+    return "html" in headers.get("content-type", "").lower() or _PAGE_BEGINS.match(body[:MAX_ERROR]) is not None
+
+
+def page_title(body: bytes) -> str:
+    """A web page in a few words: its title, where it has one."""
+    found = _TITLE.search(body[:MAX_ERROR].decode("utf-8", "replace"))
+    title = "" if found is None else " ".join(re.sub(r"<[^>]*>", " ", found[1]).split())
+    return f"a web page ({bounded(title, 100)!r})" if title else "a web page"
+
+
+def without_pages(text: str) -> str:
+    """A message in which each web page that somebody put into it is named and not quoted."""
+    if "<" not in text:
+        return text
+    return _PAGE.sub(lambda found: page_title(found[0].encode("utf-8", "replace")), text)
 
 
 def _too_long(limit: int) -> ModelError:

@@ -22,7 +22,10 @@ if TYPE_CHECKING:
     from holdfast.messages import Usage
 
 FINAL_KINDS: Final = frozenset(
-    {"authentication", "permission", "not_found", "context_overflow", "content_filter", "billing"}
+    {
+        *("authentication", "permission", "not_found", "context_overflow", "content_filter", "billing"),
+        *("redirect", "web_page", "bad_usage"),
+    }
 )
 FINAL_STATUSES: Final = frozenset({400, 401, 403, 404})
 PASSING_STATUSES: Final = frozenset({408, 409, 425, 429})
@@ -104,6 +107,24 @@ def pause(  # noqa: PLR0913
         # Never earlier than asked; a little later, so that those who were told the same do not all come at once.
         seconds = max(seconds, asked + min(asked, policy.first) * chance / 2)
     return None if elapsed + seconds > policy.within else seconds
+
+
+def pause_refused(policy: Retry, error: ModelError, *, elapsed: float, left: float | None = None) -> str:
+    """Why the pause that a provider asks for is not made, in words; empty where it would be.
+
+    `left` is how many seconds of the whole call are left, where that is bounded.
+    """
+    asked = error.retry_after
+    if asked is None or not math.isfinite(asked) or asked <= 0:
+        return ""
+    if asked > policy.longest_asked:
+        return f"it asks for a pause of {asked:,.1f} s, and Retry.longest_asked allows {policy.longest_asked:,.1f} s"
+    if elapsed + asked > policy.within:
+        spare = max(policy.within - elapsed, 0.0)
+        return f"it asks for a pause of {asked:,.1f} s, and Retry.within leaves {spare:,.1f} s"
+    if left is not None and asked >= left:
+        return f"it asks for a pause of {asked:,.1f} s, and Timeouts.total leaves {max(left, 0.0):,.1f} s"
+    return ""
 
 
 # ---- the ledger ------------------------------------------------------------------------------------------------------

@@ -32,13 +32,21 @@ _SEARCHED: Final = 4_000
 
 
 def asked_in_headers(headers: Mapping[str, str], now: float | None = None) -> float | None:
-    """Seconds, from ``retry-after-ms`` (of Azure also ``x-ms-...``), or ``retry-after`` as a number or a date.
+    """Seconds: the longest of ``retry-after-ms``, Azure's ``x-ms-retry-after-ms``, and ``retry-after``.
 
-    A date is held against the date of the response; where that is not told against `now`, in seconds since 1970.
+    ``retry-after`` is a number or a date. A date is held against the date of the response; where that is missing
+    against `now`, in seconds since 1970.
     """
-    milliseconds = seconds_in(headers.get("retry-after-ms") or headers.get("x-ms-retry-after-ms"))
-    if milliseconds is not None:
-        return milliseconds / 1_000
+    told = [seconds_in(headers.get(name)) for name in ("retry-after-ms", "x-ms-retry-after-ms")]
+    return longest(*[None if ms is None else ms / 1_000 for ms in told], _retry_after(headers, now))
+
+
+def longest(*waits: float | None) -> float | None:
+    """The longest of the pauses that are told; None where none is."""
+    return max((wait for wait in waits if wait is not None), default=None)
+
+
+def _retry_after(headers: Mapping[str, str], now: float | None) -> float | None:
     said = headers.get("retry-after")
     seconds = seconds_in(said)
     if seconds is not None or not said:

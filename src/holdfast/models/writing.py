@@ -18,6 +18,11 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+EMPTY_MESSAGE: Final = "(empty message)"
+"""Sent in place of a user message without words or files, by dialects whose providers refuse an empty one."""
+EMPTY_FILE: Final = "(empty file)"
+"""Sent in place of the text of a file that has none."""
+
 
 class Once(Generic[T]):
     """What is made of values that are the same objects in every request of an agent: made once, then looked up."""

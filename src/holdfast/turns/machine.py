@@ -178,7 +178,7 @@ def _replied(state: TurnState, awaited: CallModel, reply: ModelReply) -> TurnSta
         return _finish(state, "cancelled", "cancelled", "", None, message)
     if calls := message.calls:
         return _working(state, RunTools(awaited.id + 1, calls), message)
-    return _answered(state, awaited.id, message)
+    return _answered(state, awaited.id, message, reasoned=usage.reasoning > 0)
 
 
 def _working(state: TurnState, effect: RunTools, message: AssistantMessage) -> TurnState:
@@ -189,10 +189,10 @@ def _working(state: TurnState, effect: RunTools, message: AssistantMessage) -> T
     return replace(state, awaited=effect) if out is None else _out(state, out, message)
 
 
-def _answered(state: TurnState, id: int, message: AssistantMessage) -> TurnState:
+def _answered(state: TurnState, id: int, message: AssistantMessage, *, reasoned: bool) -> TurnState:
     """The model spoke and wants no tool: is that the answer?"""
     if message.finish == "output_limit":
-        return _cut_off(state, id, message)
+        return _cut_off(state, id, message, reasoned=reasoned)
     if not message.text.strip() and not _after_tools(state, message):
         if state.empties >= MAX_EMPTY:
             return _finish(state, "failed", "empty_response", "the model gave no answer", "model")
@@ -216,9 +216,9 @@ def _repair(state: TurnState, id: int, message: AssistantMessage, complaint: str
     return _go_on(replace(state, repairs=state.repairs + 1), id, complaint)
 
 
-def _cut_off(state: TurnState, id: int, message: AssistantMessage) -> TurnState:
-    """The output limit ended the reply. No word at all means that the context left no room for one."""
-    if not message.parts:
+def _cut_off(state: TurnState, id: int, message: AssistantMessage, *, reasoned: bool) -> TurnState:
+    """The output limit ended the reply. Without a word and without reasoning, the context left no room for one."""
+    if not message.parts and not reasoned:
         code, why = _STOPS["context_overflow"]
         return _finish(state, "failed", code, f"{why}: there was no room left for an answer", "model")
     if not message.text:

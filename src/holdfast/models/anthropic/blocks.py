@@ -13,7 +13,7 @@ from holdfast.errors import ModelError
 from holdfast.messages import Attachment, Reasoning, Text, ToolCall, ToolMessage, UserMessage
 from holdfast.models.reading import mapping
 from holdfast.models.wire import bounded
-from holdfast.models.writing import pieces_of
+from holdfast.models.writing import EMPTY_FILE, EMPTY_MESSAGE, pieces_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -42,7 +42,8 @@ class Writer:
     def message(self, message: Message) -> bytes:
         """All blocks of one message; nothing where it has none that the provider takes."""
         if type(message) is UserMessage:
-            blocks = [self._input(part) for part in message.parts]
+            # Left out, an empty message would let the conversation begin with the model, which the provider refuses.
+            blocks = [block for part in message.parts if (block := self._input(part))] or [text_block(EMPTY_MESSAGE)]
         elif type(message) is ToolMessage:
             blocks = [self._result(result) for result in message.results]
         else:
@@ -160,7 +161,8 @@ def _file(file: Attachment, data: bytes) -> bytes | None:
     if kind == "application/pdf":
         return b'{"type":"document","source":%b%b}' % (_base64(kind, data), title)
     if kind.startswith("text/") or kind in _TEXTS or kind.endswith(("+json", "+xml")):
-        words = _json({"type": "text", "media_type": "text/plain", "data": data.decode("utf-8", "replace")})
+        text = data.decode("utf-8", "replace")
+        words = _json({"type": "text", "media_type": "text/plain", "data": text if text.strip() else EMPTY_FILE})
         return b'{"type":"document","source":%b%b}' % (words, title)
     return None
 

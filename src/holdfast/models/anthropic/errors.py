@@ -12,7 +12,7 @@ from holdfast.models.overflow import too_long
 from holdfast.models.reading import mapping, read, worded
 from holdfast.models.retry import PASSING_KINDS
 from holdfast.models.statuses import kind_of_status
-from holdfast.models.waiting import asked_in_headers, should_retry
+from holdfast.models.waiting import asked_in_headers, asked_in_words, longest, should_retry
 from holdfast.models.wire import bounded
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def refused(status: int, headers: Mapping[str, str], body: bytes) -> ModelError:
     failure = _failure(kind, words or f"HTTP {status}")
     failure.status = status
     failure.request_id = worded(answer.get("request_id")) or given.get("request-id") or given.get("x-request-id")
-    failure.retry_after = _retry_after(given)
+    failure.retry_after = _retry_after(given, words)
     advice = should_retry(given)
     failure.retryable = (status not in _FINAL and failure.kind in PASSING_KINDS) if advice is None else advice
     return failure
@@ -70,6 +70,7 @@ def told(event: dict[str, Any]) -> ModelError:
     kind = kind_of_status(code) if type(code) is int and 400 <= code < 600 else "server_error"
     failure = _failure(_KINDS.get(worded(error.get("type")), kind), words, StreamFailed)
     failure.request_id = worded(event.get("request_id")) or None
+    failure.retry_after = asked_in_words(words)
     return failure
 
 
@@ -83,9 +84,9 @@ def _failure(kind: str, words: str, made: Callable[..., ModelError] = ModelError
     return made(words, kind=kind, retryable=kind in PASSING_KINDS)
 
 
-def _retry_after(headers: Mapping[str, str]) -> float | None:
-    """How long to wait, in seconds, as the response says: at once, or until a limit that is used up is reset."""
-    asked, now = asked_in_headers(headers), _moment(headers.get("date"))
+def _retry_after(headers: Mapping[str, str], words: str) -> float | None:
+    """How long to wait, in seconds, as header and words say, or else until a limit that is used up is reset."""
+    asked, now = longest(asked_in_headers(headers), asked_in_words(words)), _moment(headers.get("date"))
     if asked is not None or now is None:
         return asked
     moments = [

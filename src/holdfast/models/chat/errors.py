@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 from holdfast.errors import ContextOverflow, ModelError, StreamFailed
 from holdfast.models.overflow import too_long
 from holdfast.models.reading import listed, mapping, read, request_id_in, worded, written
-from holdfast.models.waiting import asked_by_limits, asked_in_headers, asked_in_words, delay_in, should_retry
+from holdfast.models.waiting import asked_by_limits, asked_in_headers, asked_in_words, delay_in, longest, should_retry
 from holdfast.models.wire import bounded
 
 if TYPE_CHECKING:
@@ -101,10 +101,10 @@ def http_error(status: int, headers: Mapping[str, str], body: bytes) -> ModelErr
     error = _mapped(complaint, status, f"HTTP {status}: {message}")
     error.status = status
     error.request_id = request_id_in(head)
-    waits = [asked_in_headers(head), complaint.retry_after]
-    if error.kind == "rate_limited":
-        waits += [asked_by_limits(limits, head.get("date", "")) for limits in (complaint.limits, head)]
-    error.retry_after = next((wait for wait in waits if wait is not None), None)
+    error.retry_after = longest(asked_in_headers(head), complaint.retry_after)
+    if error.kind == "rate_limited" and error.retry_after is None:
+        limits = [asked_by_limits(limits, head.get("date", "")) for limits in (complaint.limits, head)]
+        error.retry_after = next((wait for wait in limits if wait is not None), None)
     told = should_retry(head)
     if told is not None:
         error.retryable = told
@@ -189,9 +189,9 @@ def _complaint(said: Any) -> _Complaint:  # noqa: ANN401  whatever came
         words += " flagged_input"
     codes += [error.get("status_code"), *(top.get(name) for name in ("status_code", "status", "code"))]
     status = next((found for code in codes if (found := _status(code)) is not None), None)
-    asked = delay_in(details)
+    asked = longest(delay_in(details), asked_in_words(message))
     limits = {name.lower(): worded(value) for name, value in mapping(metadata.get("headers")).items()}
-    return _Complaint(message, words, status, asked_in_words(message) if asked is None else asked, limits)
+    return _Complaint(message, words, status, asked, limits)
 
 
 def _status(code: Any) -> int | None:  # noqa: ANN401  whatever came

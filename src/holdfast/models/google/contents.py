@@ -11,7 +11,7 @@ from holdfast.errors import ModelError
 from holdfast.messages import AssistantMessage, Attachment, Reasoning, Refusal, Text, ToolCall, ToolMessage
 from holdfast.models.google.calls import NO_ID
 from holdfast.models.reading import mapping
-from holdfast.models.writing import attachment_in, base64_of, labelled
+from holdfast.models.writing import EMPTY_FILE, EMPTY_MESSAGE, attachment_in, base64_of, labelled
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -51,8 +51,9 @@ class Writer:
             return _encode({"role": "model", "parts": parts}) if parts else b""
         if type(message) is ToolMessage:
             return _result_content(message, self._files, older=self._older)
-        parts = _user_parts(cast("UserMessage", message), self._files)
-        return _encode({"role": "user", "parts": parts}) if parts else b""
+        # Left out, an empty message would let the conversation begin with the model, which Google refuses.
+        parts = _user_parts(cast("UserMessage", message), self._files) or [{"text": EMPTY_MESSAGE}]
+        return _encode({"role": "user", "parts": parts})
 
 
 def _foreign(message: AssistantMessage, route: str) -> int:
@@ -173,7 +174,7 @@ def _attached(attachment: Attachment, files: Mapping[str, bytes]) -> list[dict[s
     if words is None:
         return [_inline(attachment, files)]
     name = [{"text": f"{attachment.name}:"}] if attachment.name else []
-    return [*name, {"text": words}]
+    return [*name, {"text": words or EMPTY_FILE}]
 
 
 def _words(attachment: Attachment, files: Mapping[str, bytes]) -> str | None:

@@ -10,7 +10,7 @@ from holdfast.models.overflow import too_long
 from holdfast.models.reading import listed, mapping, read, worded
 from holdfast.models.retry import PASSING_KINDS
 from holdfast.models.statuses import kind_of_status
-from holdfast.models.waiting import asked_in_headers, asked_in_words, delay_in
+from holdfast.models.waiting import asked_in_headers, asked_in_words, delay_in, longest
 from holdfast.models.wire import bounded
 
 if TYPE_CHECKING:
@@ -104,6 +104,5 @@ def _request_id(headers: dict[str, str], details: list[dict[str, Any]]) -> str |
 
 
 def _retry_after(headers: dict[str, str], details: list[dict[str, Any]], words: str) -> float | None:
-    """How long to wait, in seconds: the longest of what the header and the error say, or what its words say."""
-    told = [seconds for seconds in (asked_in_headers(headers), delay_in(details)) if seconds is not None]
-    return max(told) if told else asked_in_words(words)
+    """How long to wait, in seconds: the longest of what header, details and words say. Details leave out fractions."""
+    return longest(asked_in_headers(headers), delay_in(details), asked_in_words(words))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from holdfast.errors import ContextOverflow, ModelError, StreamFailed
 from holdfast.models.overflow import too_long
 from holdfast.models.reading import mapping, read, request_id_in, written
-from holdfast.models.waiting import asked_by_limits, asked_in_headers, asked_in_words, should_retry
+from holdfast.models.waiting import asked_by_limits, asked_in_headers, asked_in_words, longest, should_retry
 from holdfast.models.wire import bounded
 
 if TYPE_CHECKING:
@@ -100,12 +100,9 @@ def failure(found: Any, status: int | None, headers: Mapping[str, str]) -> Model
     )
     error.status = status
     error.request_id = request_id_in(headers)
-    waits = (
-        asked_in_headers(headers),
-        asked_in_words(message),
-        asked_by_limits(headers, headers.get("date", "")) if kind == "rate_limited" else None,
-    )
-    error.retry_after = next((wait for wait in waits if wait is not None), None)
+    error.retry_after = longest(asked_in_headers(headers), asked_in_words(message))
+    if error.retry_after is None and kind == "rate_limited":
+        error.retry_after = asked_by_limits(headers, headers.get("date", ""))
     told = should_retry(headers)
     if told is not None:
         error.retryable = told

@@ -76,6 +76,8 @@ class Writer:
 
 
 def _content(message: UserMessage, files: Mapping[str, bytes]) -> str | list[Item]:
+    if not message.parts:
+        return ""
     if len(message.parts) == 1 and type(part := message.parts[0]) is Text:
         return part.text
     return [_input_text(part.text) if isinstance(part, Text) else _file(part, files) for part in message.parts]

@@ -55,7 +55,7 @@ class Anthropic:
         reply = self._said.reply
         return self._message(content, _ANTHROPIC_ENDS[reply.finish], _anthropic_usage(reply.usage))
 
-    def _message(self, content: list[Any], stop: str | None, usage: dict[str, int]) -> dict[str, Any]:
+    def _message(self, content: list[Any], stop: str | None, usage: dict[str, Any]) -> dict[str, Any]:
         return {
             "id": f"msg_{self._asked.position}",
             "type": "message",
@@ -94,8 +94,10 @@ _ANTHROPIC_ENDS: Final = {
 }
 
 
-def _anthropic_usage(usage: Usage) -> dict[str, int]:
+def _anthropic_usage(usage: Usage) -> dict[str, Any]:
+    thinking = {"output_tokens_details": {"thinking_tokens": usage.reasoning}} if usage.reasoning else {}
     return {
+        **thinking,
         "input_tokens": usage.input,
         "cache_creation_input_tokens": usage.cache_write,
         "cache_read_input_tokens": usage.cache_read,

@@ -1,7 +1,7 @@
 """What a person is asked before a call, and what may be answered. Pure.
 
-What is approved is the call as it will run: tool, definition, arguments with their defaults, confinement, session and
-place. All of it is in one digest; whatever differs by one byte is another question.
+What is approved is the call as it will run: tool, definition, version or code, arguments with their defaults,
+confinement, session and place. All of it is in one digest; whatever differs by one byte is another question.
 """
 
 from __future__ import annotations
@@ -39,6 +39,8 @@ class Question(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     asked: int = 0
     each: bool = False
     """It is asked each time: no stored rule answers it."""
+    implementation: str | None = None
+    """The version of the tool, or the digest of its code; None in questions of releases that did not record it."""
 
     @property
     def digest(self) -> str:
@@ -47,9 +49,8 @@ class Question(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     def digest_with(self, arguments: dict[str, Any]) -> str:
         """The digest of the same call with other arguments: another one, unless they are the same."""
-        return digest(
-            KIND, [self.session, self.effect, self.agent, self.tool, self.definition, arguments, self.sandbox]
-        )
+        parts = [self.session, self.effect, self.agent, self.tool, self.definition, arguments, self.sandbox]
+        return digest(KIND, parts if self.implementation is None else [*parts, self.implementation])
 
     @property
     def id(self) -> str:

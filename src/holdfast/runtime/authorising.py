@@ -7,7 +7,7 @@ denial stands, an approval is good for the call that was approved and no other, 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -28,13 +28,17 @@ if TYPE_CHECKING:
 
     from holdfast.agent import Agent
     from holdfast.effects.performer import Performer
+    from holdfast.policy.approvals import Question
     from holdfast.policy.hooks import ToolDecision
-    from holdfast.policy.subject import Taint
+    from holdfast.policy.subject import Subject, Taint
     from holdfast.records import Outcome
     from holdfast.runtime.call import Call
     from holdfast.runtime.hooking import Hooked
     from holdfast.runtime.recording import Recorder
     from holdfast.runtime.surroundings import Surroundings
+
+
+CHANGED: Final = "the call or its tool has changed since a person was asked about it"
 
 
 class Authorising:
@@ -97,15 +101,25 @@ class Authorising:
         # What a person stored for a sub-agent does not answer what its parent wants to be asked.
         each = why is not None or decision.tainted or decision.rule.startswith("parent: ")
         decision = _with(decision, why)
-        question = self._questions.about(call, subject, decision, each=each)
+        if decision.verdict != "allow" or known.questioned:
+            question = self._questions.about(call, subject, decision, each=each)
+            await self._consult(call, known, question, subject, decision, taint)
+
+    async def _consult(  # noqa: PLR0913, PLR0917
+        self, call: Call, known: Decided, question: Question, subject: Subject, decision: Decision, taint: Taint
+    ) -> None:
+        """Use the answer of a person to the call as it is, or ask for one."""
         if isinstance(known.answer, Approved) and known.answer.digest == question.digest:
             call.approved = True  # the process before this one did not get to the end of it
             return
+        asked = self._questions.was_asked(question)
         # A question that was put to somebody is waited for, also where nobody would ask it any more.
-        if decision.verdict == "allow" and not self._questions.was_asked(question):
+        if decision.verdict == "allow" and not asked:
             return
-        if not each and not known.asked and await self._around.always(self._agent.name, subject):
+        if not question.each and not known.asked and await self._around.always(self._agent.name, subject):
             return
+        if known.questioned and not asked:
+            question = msgspec.structs.replace(question, why=f"{question.why}; {CHANGED}")
         await self._act_on(call, await self._questions.answer(call, question, decision.expires_ms), taint)
 
     async def reconsider(self, call: Call, taint: Taint) -> None:

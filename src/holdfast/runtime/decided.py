@@ -57,6 +57,11 @@ class Decided:
         return call
 
     @property
+    def questioned(self) -> bool:
+        """Whether a person was asked about it, or has answered."""
+        return bool(self.asked) or self.answer is not None
+
+    @property
     def edited(self) -> bool:
         """Whether a person has changed its arguments."""
         return isinstance(self.answer, Approved) and self.answer.arguments is not None

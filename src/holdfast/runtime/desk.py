@@ -137,8 +137,11 @@ class Desk:
     def _described(self, session: str, turn: str, call: Call, *, begun: bool) -> TaskCall:
         sent = call.call
         known = self._idempotency(session, call)
-        definition = call.tool.digest if call.approved and call.tool is not None else None
-        return TaskCall(sent.name, sent.arguments or {}, sent.id, turn, call.key, known, begun, definition)
+        tool = call.tool if call.approved else None
+        definition, implementation = (None, None) if tool is None else (tool.digest, tool.implementation)
+        return TaskCall(
+            sent.name, sent.arguments or {}, sent.id, turn, call.key, known, begun, definition, implementation
+        )
 
     def _idempotency(self, session: str, call: Call) -> str:
         return call.idempotency or idempotency_key(self._store.id, session, call.key)

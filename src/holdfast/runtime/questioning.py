@@ -29,8 +29,11 @@ class Questioning:
         self._recorder = recorder
 
     def about(self, call: Call, subject: Subject, decision: Decision, *, each: bool) -> Question:
-        """The question that the call as it is now would be."""
-        return Question(
+        """The question that the call as it is now would be.
+
+        A question that an earlier release asked, without the version or the code of the tool, stays that question.
+        """
+        question = Question(
             session=self._around.session,
             agent=self._agent.name,
             effect=call.key,
@@ -42,7 +45,10 @@ class Questioning:
             why=decision.why,
             asked=self._performer.now(),
             each=each,
+            implementation=None if call.tool is None else call.tool.implementation,
         )
+        older = msgspec.structs.replace(question, implementation=None)
+        return older if self.was_asked(older) else question
 
     def was_asked(self, question: Question) -> bool:
         """Whether this very question is recorded."""

@@ -264,7 +264,7 @@ class _TaskRun:
         prepared.idempotency = call.idempotency
         agent = self._around.agents.get(self._state.agent or "")
         prepared.bind(() if agent is None else agent.tools)
-        if not begun and tool is not None and call.definition not in {None, tool.digest}:
+        if not begun and tool is not None and _changed(call, tool):
             said = f"{call.tool} is not what it was when a person approved this call; it was not made"
             prepared.refused = ErrorInfo(DENIED, said)
         return prepared
@@ -383,6 +383,13 @@ class _TaskRun:
 
     async def defer(self, key: str, timeout: timedelta | float, default: object) -> Deferred[Any]:
         return await self._deferring.defer(key, timeout, default)
+
+
+def _changed(call: TaskCall, tool: AnyTool) -> bool:
+    """Whether a tool is another one than a person approved, as far as that is recorded."""
+    if call.definition is None:
+        return False
+    return call.definition != tool.digest or call.implementation not in {None, tool.implementation}
 
 
 def _has_outcome(carrying: asyncio.Task[Outcome]) -> bool:

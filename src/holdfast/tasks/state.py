@@ -66,6 +66,8 @@ class TaskCall(msgspec.Struct, frozen=True, omit_defaults=True):
     """It was under way already when it went to the background."""
     definition: str | None = None
     """The digest of the tool that was approved, where a person was asked: another one is not run."""
+    implementation: str | None = None
+    """The version of that tool, or the digest of its code; None in calls of releases that did not record it."""
 
 
 _decode: Final = msgspec.json.Decoder(TaskCall).decode

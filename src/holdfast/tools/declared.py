@@ -10,6 +10,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from holdfast.errors import ToolInvalid, UsageError
+from holdfast.names import check_id
 from holdfast.tools.retries import ToolRetryPolicy, retry_policy
 
 if TYPE_CHECKING:
@@ -54,6 +55,7 @@ class Said:
     untrusted: bool
     polling: bool
     reach: object
+    version: str | None
     description: str | None
 
 
@@ -104,6 +106,16 @@ def checked_name(name: str, label: str) -> str:
         reason = "a name is 1 to 64 letters, digits, '_' or '-', and begins with a letter"
         raise ToolInvalid(label, None, f"it can't be called {str(name)[:80]!r}: {reason}; give another with name=")
     return name
+
+
+def checked_version(version: str | None, label: str) -> str | None:
+    """The version, if it is a text that can be one."""
+    if version is None:
+        return None
+    try:
+        return check_id("version", version)
+    except UsageError as error:
+        raise ToolInvalid(label, None, str(error)) from None
 
 
 def check_reconcile(reconcile: object, parameters: Iterable[str], label: str) -> None:

@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
 from holdfast.effects.canonical import digest
 from holdfast.errors import InvalidValue, ToolInvalid
 from holdfast.messages import ToolSpec
-from holdfast.tools.declared import OnInterrupt, Said, Span, check_reconcile, checked_name, checked_terms
+from holdfast.tools.declared import (
+    OnInterrupt,
+    Said,
+    Span,
+    check_reconcile,
+    checked_name,
+    checked_terms,
+    checked_version,
+)
 from holdfast.tools.definition import AnyTool, Tool
 from holdfast.tools.docstring import read_docstring
 from holdfast.tools.reach import Reach, check_reach
@@ -42,6 +50,7 @@ def tool(
     untrusted: bool = False,
     polling: bool = False,
     reach: Reach | None = None,
+    version: str | None = None,
     description: str | None = None,
 ) -> Tool[P, R]: ...
 
@@ -64,6 +73,7 @@ def tool(
     untrusted: bool = False,
     polling: bool = False,
     reach: Reach | None = None,
+    version: str | None = None,
     description: str | None = None,
 ) -> Callable[[Callable[P, R]], Tool[P, R]]: ...
 
@@ -85,6 +95,7 @@ def tool(  # noqa: PLR0913  one keyword for each thing that can be said about a 
     untrusted: bool = False,
     polling: bool = False,
     reach: Reach | None = None,
+    version: str | None = None,
     description: str | None = None,
 ) -> AnyTool | Callable[[Callable[..., Any]], AnyTool]:
     """Make a tool of a function: ``@tool``, ``@tool(read_only=True)`` or ``@tool("name")``.
@@ -112,6 +123,8 @@ def tool(  # noqa: PLR0913  one keyword for each thing that can be said about a 
         untrusted: What it returns was written by strangers (web pages, mails); the model gets it marked as data.
         polling: Calling it again and again with the same arguments is how it is used; the loop guard looks away.
         reach: What it touches (paths, commands, addresses, private data), for the rules of a policy.
+        version: Names what it does, for approvals: one that was given for another version is not used. Without it, the
+            code of the function counts.
         description: What the model reads, instead of the docstring.
     """
     said = Said(
@@ -130,6 +143,7 @@ def tool(  # noqa: PLR0913  one keyword for each thing that can be said about a 
         untrusted=untrusted,
         polling=polling,
         reach=reach,
+        version=version,
         description=description,
     )
     if name is None or isinstance(name, str):
@@ -162,6 +176,7 @@ def _make(function: Callable[..., Any], said: Said) -> AnyTool:
         digest=spec_digest(spec, annotations, label),
         accepts=accepts,
         reach=reach,
+        version=checked_version(said.version, label),
     )
 
 

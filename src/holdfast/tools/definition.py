@@ -11,6 +11,7 @@ import msgspec
 from holdfast.effects.replay import Repeat
 from holdfast.effects.values import decode_value, encode_value
 from holdfast.errors import InvalidValue, ToolInvalid
+from holdfast.tools.implementation import code_digest
 from holdfast.tools.invoking import invoked
 from holdfast.tools.reach import Reach
 from holdfast.tools.results import said_by
@@ -69,6 +70,8 @@ class Tool(Generic[P, R]):
     accepts: Accepts = field(repr=False)
     reach: Reach = field(default=_NOWHERE)
     """What it touches."""
+    version: str | None = None
+    """Names what it does in the place of its code, for approvals."""
     repeat: Repeat = field(init=False)
     """What may happen to a call that was begun and has no outcome."""
     on_loop: bool = field(init=False)
@@ -94,7 +97,7 @@ class Tool(Generic[P, R]):
         return f"Tool({self.name!r})"
 
     def _identity(self) -> tuple[object, ...]:
-        return self.digest, self.function, self.terms, self.reconcile, self.reach
+        return self.digest, self.function, self.terms, self.reconcile, self.reach, self.version
 
     # ---- what was said about it ----
 
@@ -157,6 +160,13 @@ class Tool(Generic[P, R]):
     def polling(self) -> bool:
         """Whether repeating a call is how it is used."""
         return self.terms.polling
+
+    @property
+    def implementation(self) -> str:
+        """Differs when its version differs; without a version, when its code does. Looked up anew each time."""
+        if self.version is not None:
+            return f"version:{self.version}"
+        return f"code:{code_digest(self.function)}"
 
     def under(self, spec: ToolSpec, digest: str) -> Tool[P, R]:
         """The same function, shown to models in another way."""

@@ -365,6 +365,33 @@ def long_session(folder: Path) -> list[Bar]:
     ]
 
 
+# ---- one message after the other -------------------------------------------------------------------------------------
+
+
+async def _answer_time(path: Path, pause: float) -> float:
+    """Milliseconds from a message to its outcome, the median of forty in one session, `pause` seconds apart."""
+    bench = hf.Agent("bench", model=ScriptedModel(lambda _: text("Done."), keep=0))
+    taken: list[float] = []
+    async with hf.open(fresh(path), agents=[bench]) as runtime:
+        session = runtime.session("talk", agent=bench)
+        for _ in range(40):
+            begun = time.perf_counter()
+            await (await session.send("Go on.")).outcome()
+            taken.append((time.perf_counter() - begun) * 1000)
+            await asyncio.sleep(pause)
+    return statistics.median(taken)
+
+
+def dialogue(folder: Path) -> list[Bar]:
+    at_once, later = median_of(
+        ROUNDS,
+        lambda: asyncio.run(_answer_time(folder / "at-once.db", 0)),
+        lambda: asyncio.run(_answer_time(folder / "later.db", 0.02)),
+    )
+    detail = f"{at_once:.1f} of {later:.1f} ms from the message to its outcome"
+    return [Bar("message right after an outcome, against later", at_once / later, 1.5, "at most", "x", detail)]
+
+
 # ---- parked sessions -------------------------------------------------------------------------------------------------
 
 

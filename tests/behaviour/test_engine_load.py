@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING, Final
 
 import pytest
-from tests.patience import PATIENCE
+from tests.patience import PATIENCE, stopwatch
 
 import holdfast as hf
 from holdfast.errors import InvalidNumber
@@ -237,3 +237,16 @@ async def test_five_hundred_sessions_of_one_turn_each_are_done_in_good_time(tmp_
     assert {outcome.status for outcome in outcomes} == {"completed"}
     assert sorted(noted) == sorted(f"s{number}" for number in range(500))
     assert took < 15
+
+
+async def test_a_message_sent_right_after_an_outcome_does_not_wait_for_the_next_look_at_the_store(
+    tmp_path: Path,
+) -> None:
+    """The notice reaches a drive that is past its last look: the engine looks again when that drive has ended."""
+    agent = hf.Agent("quick", model=ScriptedModel(lambda _: text("done")))
+    turns = 20
+    async with hf.open(tmp_path / "store.db", agents=[agent]) as runtime, stopwatch() as watch:
+        session = runtime.session("s", agent=agent)
+        for _ in range(turns):
+            await (await session.send("go")).outcome(timeout=PATIENCE)
+    assert watch.seconds < turns * 0.04  # each would wait for 0.05 s

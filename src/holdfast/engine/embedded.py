@@ -100,6 +100,8 @@ class Embedded:
         """Background calls that are driven here: they take no room from sessions."""
         self._released: set[str] = set()
         """What had work and no holder while it was driven here: its drive had given it back, and was about to end."""
+        self._poked: set[str] = set()
+        """What was poked while it was driven here: its drive may have been past its last look at the store."""
         self._ticked = 0.0
         self._purged = 0.0
         self._undelivered = False
@@ -127,6 +129,7 @@ class Embedded:
         found = self._active.get(session)
         if found is not None:
             found[0].notify()
+            self._poked.add(session)
             if again:
                 self._queue[session] = None
         else:
@@ -368,8 +371,9 @@ class Embedded:
         while self._room() > 0 and (following := self._first_in_queue()) is not None:
             del self._queue[following]
             self._begin(following, following)
-        if self._full or error is not None or session in self._released:
+        if self._full or error is not None or session in self._released or session in self._poked:
             self._released.discard(session)
+            self._poked.discard(session)
             self._wake.set()  # there may be work that found no room, or whose drive had to end first
 
     def _first_in_queue(self) -> str | None:

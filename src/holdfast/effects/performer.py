@@ -483,6 +483,7 @@ class Performer:
             for task in list(self._tasks):
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._causes.clear()  # an exception keeps the frames that it passed, and these keep the performer
 
     def refuse(self) -> None:
         """No new effects from now on: the drive is being cancelled."""

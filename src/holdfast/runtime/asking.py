@@ -280,8 +280,8 @@ class Asking:
         except BaseException as error:
             if passes(error):
                 raise
-            broken = error if isinstance(error, Exception) else RuntimeError(f"{type(error).__name__}: {error}")
-            failed = self._performer.failed(key, ask, broken, begun)
+            # No local keeps the error: it keeps this frame, and that would be a cycle for the collector.
+            failed = self._performer.failed(key, ask, _as_exception(error), begun)
         else:
             if again and reply.finish == "context_overflow":
                 raise _Overflow(reply)
@@ -448,6 +448,10 @@ class Asking:
 
     def _show(self, kind: type[events.LiveEvent], **fields: Any) -> None:  # noqa: ANN401
         self._around.show(kind, self._run, fields)
+
+
+def _as_exception(error: BaseException) -> Exception:
+    return error if isinstance(error, Exception) else RuntimeError(f"{type(error).__name__}: {error}")
 
 
 def _attachments(message: Message) -> list[str]:

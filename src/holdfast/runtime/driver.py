@@ -462,15 +462,22 @@ class SessionDrive(Supplies):
                 run.performer.check_halted()
                 await self._break_off(run, Interruption(_cancelled_within()))
                 return None
-            ending = _ending(run, work)
-        except Park as park:
-            await self._park(run, park.waits)
-            return None
-        except HandedOver:
-            await run.settle()
-            crash_point("handoff.after")
-            self._handed = True
-            return None
+            # Not raised here: a traceback with this frame, and so with `work`, would be a cycle for the collector.
+            match work.exception():
+                case None:
+                    ending = work.result()
+                case Park(waits=waits):
+                    await self._park(run, waits)
+                    return None
+                case HandedOver():
+                    await run.settle()
+                    crash_point("handoff.after")
+                    self._handed = True
+                    return None
+                case HoldfastError() | Stopping() as error:
+                    raise error
+                case BaseException() as error:
+                    ending = _failed_by(error, run)
         except asyncio.CancelledError:
             # The drive itself is cancelled: nothing is recorded, and whoever drives next goes on.
             run.performer.refuse()
@@ -562,16 +569,13 @@ def _conclude(future: asyncio.Future[None]) -> None:
         future.set_result(None)
 
 
-def _ending(run: TurnRun, work: asyncio.Task[Ending]) -> Ending:
-    """How the turn ended; a bug of ours or of a model fails the turn, and the session goes on."""
-    try:
-        return work.result()
-    except (HoldfastError, Stopping, Park, HandedOver):
-        raise
-    except (Exception, GeneratorExit) as error:  # noqa: BLE001  whatever it was, the turn gets an ending
-        run.performer.check_halted()
-        info = error_info(error, run.performer.redactor.text)
-        return Ending("failed", info.kind, info.message, "code", **run.so_far())
+def _failed_by(error: BaseException, run: TurnRun) -> Ending:
+    """A bug of ours, of a tool or of a model fails the turn, and the session goes on."""
+    if not isinstance(error, Exception | GeneratorExit):
+        raise error
+    run.performer.check_halted()
+    info = error_info(error, run.performer.redactor.text)
+    return Ending("failed", info.kind, info.message, "code", **run.so_far())
 
 
 def _cancelled_within() -> Ending:

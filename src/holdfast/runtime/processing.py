@@ -64,7 +64,6 @@ class ProcessDrive:
         self._registry = registry
         self._state = ProcessState(journal)
         self._run: ProcessRun | None = None
-        self._body: asyncio.Task[Any] | None = None
         self._stop: Admitted | None = None
         """The request to cancel it, if there is one."""
         self._stopped: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -230,7 +229,7 @@ class ProcessDrive:
                 await durable  # nobody else may begin it from here on
         run = self._run = ProcessRun(self._around, self._registry, self._state, self._ledger)
         crash_point("process.begun")
-        body = self._body = contextvars.Context().run(asyncio.ensure_future, self._called(run, made, procedure))
+        body = contextvars.Context().run(asyncio.ensure_future, self._called(run, made, procedure))
         let_go(body)
         lost.add_done_callback(lambda done: self._on_loss(run, body, done))
         idle = spawn(run.waiting.idle())
@@ -252,6 +251,7 @@ class ProcessDrive:
             await run.performer.close("ended")
             if self._looking is not None:
                 self._looking.cancel()
+            self._looking = None  # a cancelled task keeps its frames, and these keep this drive: that would be a cycle
 
     async def _called(self, run: ProcessRun, made: Registration, procedure: AnyProcedure | None) -> Any:  # noqa: ANN401
         current.set(run.performer.root())

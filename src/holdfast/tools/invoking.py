@@ -46,12 +46,17 @@ async def invoked(function: Callable[..., Any], kwargs: dict[str, Any], name: st
             said = f"the function asked to end the process (exit code {error.code!r:.60}); it was not ended"
             raise RuntimeError(said) from error
         except asyncio.CancelledError:
-            task = asyncio.current_task()
-            if task is not None and task.cancelling():  # otherwise it was something that the function awaited
+            if _is_cancelled():  # otherwise it was something that the function awaited
                 spawned.stop()
             raise
         finally:
             running.pop(spawned, None)
+
+
+def _is_cancelled() -> bool:
+    """Whether the current task is being cancelled. No frame of the caller keeps the task: that would be a cycle."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 def _has_more(value: object) -> bool:

@@ -250,8 +250,8 @@ def test_an_unknown_id_says_where_to_look(shop: Shell, answer: list[str]) -> Non
 @pytest.mark.parametrize("arguments", [["approve", "a-1"], ["deny", "a-1"], ["rules"]], ids=" ".join)
 def test_a_store_that_is_not_there_is_said_to_be_missing(shop: Shell, arguments: list[str]) -> None:
     done = shop(*arguments)
-    assert (done.returncode, "there is no store at holdfast.db" in done.stderr) == (2, True)
-    assert not (shop.folder / "holdfast.db").exists()
+    assert (done.returncode, "there is no store at .holdfast/holdfast.db" in done.stderr) == (2, True)
+    assert not (shop.folder / ".holdfast" / "holdfast.db").exists()
 
 
 # ---- other arguments -------------------------------------------------------------------------------------------------

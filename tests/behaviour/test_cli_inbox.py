@@ -39,7 +39,7 @@ async def ships(ctx: hf.ProcessContext) -> str: ...
 
 
 def opened(shell: Shell, *agents: hf.Agent) -> Any:
-    return hf.open(shell.folder / "holdfast.db", agents=agents, processes=[edits, ships])
+    return hf.open(shell.folder / ".holdfast" / "holdfast.db", agents=agents, processes=[edits, ships])
 
 
 async def rests(runtime: Runtime, role: str, count: int = 1) -> None:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @asynccontextmanager
 async def opened(shell: Shell, **limits: Any) -> AsyncGenerator[Store]:
-    async with open_store(shell.folder / "holdfast.db", limits=StoreLimits(**limits)) as store:
+    async with open_store(shell.folder / ".holdfast" / "holdfast.db", limits=StoreLimits(**limits)) as store:
         yield store
 
 
@@ -123,7 +123,7 @@ async def test_what_can_not_be_meant_is_refused(shell: Shell, arguments: list[st
 def test_no_store_is_made(shell: Shell, command: list[str]) -> None:
     done = shell(*command)
     assert (done.returncode, "no store" in done.stderr) == (2, True)
-    assert not (shell.folder / "holdfast.db").exists()
+    assert not (shell.folder / ".holdfast" / "holdfast.db").exists()
 
 
 @pytest.mark.parametrize("state", ["cancelled", "acknowledged"])
@@ -146,14 +146,14 @@ async def test_one_that_is_dead_can_be_tried_again(shell: Shell) -> None:
 
 async def test_the_store_may_be_named_before_the_word_settle(shell: Shell) -> None:
     first, *_ = await prepared(shell)
-    (shell.folder / "holdfast.db").rename(shell.folder / "other.db")
+    (shell.folder / ".holdfast" / "holdfast.db").rename(shell.folder / "other.db")
     before = ("notifications", "--store", "other.db", "settle", first, "cancelled")
     assert shell(*before, HOLDFAST_STORE="third.db").returncode == 0
 
 
 async def test_the_store_may_be_named_by_the_environment_or_behind_the_word_settle(shell: Shell) -> None:
     first, second, _ = await prepared(shell)
-    (shell.folder / "holdfast.db").rename(shell.folder / "other.db")
+    (shell.folder / ".holdfast" / "holdfast.db").rename(shell.folder / "other.db")
     assert shell("notifications", "settle", first, "cancelled", HOLDFAST_STORE="other.db").returncode == 0
     behind = ("notifications", "settle", second, "cancelled", "--store", "other.db")
     assert shell(*behind, HOLDFAST_STORE="third.db").returncode == 0
@@ -245,7 +245,7 @@ async def test_what_waited_for_a_session_in_quarantine_is_in_the_inbox_and_taken
 def test_a_session_that_can_not_be_trusted_hides_no_other(shell: Shell) -> None:
     for name in ("good", "bad"):
         shell("run", "agents.py:asks", "hello", "--as", name)
-    db: Any = apsw.Connection(str(shell.folder / "holdfast.db"))
+    db: Any = apsw.Connection(str(shell.folder / ".holdfast" / "holdfast.db"))
     db.execute("UPDATE records SET body = x'00' WHERE journal = (SELECT no FROM journals WHERE id = 'bad') AND seq > 1")
     db.close()
     for _ in range(2):  # it is found to be damaged, and then known to be

@@ -59,7 +59,7 @@ def test_the_store_of_a_profile_is_used_from_any_folder(shell: Shell) -> None:
     done = elsewhere("--profile", "work", "run", "../agents.py:echo", "hello", "--as", "s")
     assert done.returncode == 0, done.stderr
     assert sessions(shell, "work.db") == ["s"]
-    assert not (elsewhere.folder / "holdfast.db").exists()
+    assert not (elsewhere.folder / ".holdfast" / "holdfast.db").exists()
 
 
 def test_the_environment_goes_before_the_profile(shell: Shell) -> None:
@@ -79,7 +79,7 @@ def test_an_option_goes_before_the_environment_and_the_profile(shell: Shell) -> 
 def test_without_a_profile_everything_is_as_ever(shell: Shell) -> None:
     profile(shell, "work", "store=work.db")
     shell("run", "agents.py:echo", "hello", "--as", "s")
-    assert sessions(shell, "holdfast.db") == ["s"]
+    assert sessions(shell, ".holdfast/holdfast.db") == ["s"]
 
 
 def test_a_profile_gives_the_agent_so_that_the_prompt_alone_is_enough(shell: Shell) -> None:

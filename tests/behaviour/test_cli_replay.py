@@ -83,7 +83,7 @@ def test_without_check_nothing_is_done(ran: Shell) -> None:
 
 async def test_a_session_that_was_not_begun_from_the_shell_needs_the_agent(ran: Shell) -> None:
     echo = hf.Agent("echo", model=ScriptedModel([text("hi")]))
-    async with hf.open(ran.folder / "holdfast.db", agents=[echo]) as runtime:
+    async with hf.open(ran.folder / ".holdfast" / "holdfast.db", agents=[echo]) as runtime:
         await runtime.run(echo, "hello", session="other")
     done = ran("replay", "other", "--check")
     assert done.returncode == 2

@@ -202,7 +202,7 @@ def test_a_detached_run_survives_its_terminal(shell: Shell) -> None:
 def test_the_background_process_leaves_when_there_is_nothing_to_do(shell: Shell) -> None:
     pid = json.loads(shell("run", "agents.py:echo", "hello", "-d", "-o", "json").stdout)["pid"]
     shell.until(lambda: not Path(f"/proc/{pid}").exists())
-    assert "t1 completed" in (shell.folder / "holdfast.db.log").read_text()
+    assert "t1 completed" in (shell.folder / ".holdfast" / "holdfast.db.log").read_text()
 
 
 @pytest.mark.torture
@@ -260,7 +260,7 @@ def test_a_tool_that_can_not_be_stopped_does_not_keep_the_process(shell: Shell) 
 def test_ctrl_c_twice_leaves_at_once_and_says_how_to_go_on(shell: Shell) -> None:
     running = shell.start("run", "agents.py:gated", "hello", "--as", "s")
     shell.until(shell.begun)
-    locker: Any = apsw.Connection(str(shell.folder / "holdfast.db"))
+    locker: Any = apsw.Connection(str(shell.folder / ".holdfast" / "holdfast.db"))
     locker.set_busy_timeout(20_000)
     locker.execute("BEGIN IMMEDIATE")  # so that the first Ctrl-C can't be carried out yet
     running.send_signal(signal.SIGINT)
@@ -318,7 +318,7 @@ def test_an_agent_that_can_not_be_loaded_is_one_line(shell: Shell, reference: st
     assert done.returncode == 2
     assert said in done.stderr
     assert len(done.stderr.splitlines()) == 1
-    assert not (shell.folder / "holdfast.db").exists()
+    assert not (shell.folder / ".holdfast" / "holdfast.db").exists()
 
 
 def test_a_module_is_found_in_the_current_folder(shell: Shell) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
 from typing import TYPE_CHECKING
 
 import pytest
@@ -51,7 +52,7 @@ def test_ps_says_that_nothing_runs(shell: Shell) -> None:
 
 async def test_an_input_that_nobody_has_begun_is_queued(shell: Shell) -> None:
     echo = hf.Agent("echo", model=ScriptedModel([]))
-    async with hf.open(shell.folder / "holdfast.db", agents=[echo], drive=False) as runtime:
+    async with hf.open(shell.folder / ".holdfast" / "holdfast.db", agents=[echo], drive=False) as runtime:
         await runtime.session("s", agent=echo).send("hello")
     assert [(line["id"], line["status"]) for line in shell.json("ps")] == [("s", "queued")]
 
@@ -80,12 +81,13 @@ def test_the_store_may_be_named_by_the_environment(shell: Shell) -> None:
 def test_a_store_that_is_not_there_is_said_to_be_missing_and_is_not_made(shell: Shell, arguments: list[str]) -> None:
     done = shell(*arguments)
     assert done.returncode == 2
-    assert "there is no store at holdfast.db" in done.stderr
-    assert not (shell.folder / "holdfast.db").exists()
+    assert "there is no store at .holdfast/holdfast.db" in done.stderr
+    assert not (shell.folder / ".holdfast" / "holdfast.db").exists()
 
 
 def test_a_file_that_is_no_store_is_refused_in_one_line(shell: Shell) -> None:
-    (shell.folder / "holdfast.db").write_text("hello, I am a text file")
+    (shell.folder / ".holdfast").mkdir(mode=0o700)
+    (shell.folder / ".holdfast" / "holdfast.db").write_text("hello, I am a text file")
     done = shell("ps")
     assert done.returncode == 1
     assert len(done.stderr.splitlines()) == 1
@@ -373,3 +375,30 @@ def _read_until(leader: int, words: str) -> str:
     while words not in seen.decode(errors="replace"):
         seen += os.read(leader, 4096)
     return seen.decode(errors="replace")
+
+
+def test_the_usual_store_lies_in_a_private_folder_that_git_leaves_alone(shell: Shell) -> None:
+    shell("run", "agents.py:echo", "hello", "--as", "s")
+    folder = shell.folder / ".holdfast"
+    assert (folder.stat().st_mode & 0o777, (folder / "holdfast.db").stat().st_mode & 0o777) == (0o700, 0o600)
+    assert (folder / ".gitignore").read_text() == "*\n"
+
+
+@pytest.mark.parametrize(
+    "command", [("ps",), ("doctor",), ("run", "agents.py:echo", "hello")], ids=lambda told: told[0]
+)
+def test_a_store_at_the_former_place_is_reported_with_the_command_that_moves_it(
+    shell: Shell, command: tuple[str, ...]
+) -> None:
+    shell("run", "agents.py:echo", "hello", "--as", "s", "--store", "holdfast.db")
+    done = shell(*command)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "mkdir -m 700 -p .holdfast && mv holdfast.db* .holdfast/" in done.stderr
+    assert not (shell.folder / ".holdfast").exists()
+    assert "s" in shell("ps", "-a", "--store", "holdfast.db").stdout
+
+
+def test_a_store_that_was_moved_as_reported_is_found(shell: Shell) -> None:
+    shell("run", "agents.py:echo", "hello", "--as", "s", "--store", "holdfast.db")
+    subprocess.run("mkdir -m 700 -p .holdfast && mv holdfast.db* .holdfast/", shell=True, cwd=shell.folder, check=True)  # noqa: S602
+    assert [line["id"] for line in shell.ps()] == ["s"]

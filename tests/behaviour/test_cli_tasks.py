@@ -92,7 +92,7 @@ def test_a_store_that_is_not_there_is_not_made(shell: Shell) -> None:
     for arguments in (["tasks"], ["tasks", "x"], ["tasks", "cancel", "x"]):
         done = shell(*arguments)
         assert (done.returncode, "there is no store" in done.stderr) == (2, True)
-    assert not (shell.folder / "holdfast.db").exists()
+    assert not (shell.folder / ".holdfast" / "holdfast.db").exists()
 
 
 def test_a_task_that_another_process_carries_out_is_listed_with_that_process(shell: Shell, working: Process) -> None:
@@ -115,7 +115,7 @@ def test_a_task_whose_process_is_gone_is_driven_by_nobody(shell: Shell, working:
 
 
 async def test_tasks_are_filtered_by_session_and_by_status(shell: Shell) -> None:
-    store = shell.folder / "holdfast.db"
+    store = shell.folder / ".holdfast" / "holdfast.db"
     good = await finished(store)
     bad = await finished_in(store, "other")
     assert [line["id"] for line in shell.json("tasks")] == [bad, good]
@@ -151,14 +151,14 @@ def test_a_status_that_there_is_not_is_refused(shell: Shell) -> None:
 
 
 async def test_a_task_is_shown_with_its_result(shell: Shell) -> None:
-    id = await finished(shell.folder / "holdfast.db", answer="one\ntwo")
+    id = await finished(shell.folder / ".holdfast" / "holdfast.db", answer="one\ntwo")
     shown = shell("tasks", id).stdout
     assert shown.startswith(f"{id}, slow, succeeded")
     assert shown.endswith("\n\none\ntwo\n")
 
 
 async def test_a_task_as_json_has_its_arguments_and_the_value_that_it_gave(shell: Shell) -> None:
-    id = await finished(shell.folder / "holdfast.db", answer={"sum": 3})
+    id = await finished(shell.folder / ".holdfast" / "holdfast.db", answer={"sum": 3})
     found = shell.json("tasks", id)
     assert found["task"]["status"] == "succeeded"
     assert (found["arguments"], found["turn"], found["starts"]) == ({}, "t1", 1)
@@ -166,21 +166,21 @@ async def test_a_task_as_json_has_its_arguments_and_the_value_that_it_gave(shell
 
 
 async def test_a_task_that_failed_is_shown_with_its_arguments_and_its_error(shell: Shell) -> None:
-    id = await finished(shell.folder / "holdfast.db", fails=True)
+    id = await finished(shell.folder / ".holdfast" / "holdfast.db", fails=True)
     shown = shell("tasks", id).stdout
     assert 'arguments {"where":"disk"}' in shown
     assert "error     OSError: no disk" in shown
 
 
 async def test_the_beginning_of_an_id_is_enough_with_and_without_its_first_word(shell: Shell) -> None:
-    id = await finished(shell.folder / "holdfast.db")
+    id = await finished(shell.folder / ".holdfast" / "holdfast.db")
     for given in (id[:10], id.removeprefix("task-"), id.removeprefix("task-")[:6]):
         assert shell.json("tasks", given)["task"]["id"] == id
 
 
 @pytest.mark.parametrize("arguments", [["tasks", "zzz"], ["tasks", "cancel", "zzz"], ["tasks", SESSION]])
 async def test_an_id_that_is_no_task_is_refused_in_one_line(shell: Shell, arguments: list[str]) -> None:
-    await finished(shell.folder / "holdfast.db")
+    await finished(shell.folder / ".holdfast" / "holdfast.db")
     done = shell(*arguments)
     assert done.returncode == 2
     assert "there is no task" in done.stderr
@@ -188,8 +188,8 @@ async def test_an_id_that_is_no_task_is_refused_in_one_line(shell: Shell, argume
 
 
 async def test_an_ambiguous_id_lists_the_candidates(shell: Shell) -> None:
-    one = await finished(shell.folder / "holdfast.db")
-    other = await finished_in(shell.folder / "holdfast.db", "other")
+    one = await finished(shell.folder / ".holdfast" / "holdfast.db")
+    other = await finished_in(shell.folder / ".holdfast" / "holdfast.db", "other")
     done = shell("tasks", "task-")
     assert done.returncode == 2
     assert one in done.stderr
@@ -231,7 +231,7 @@ def test_cancel_ends_a_task_that_nobody_carries_out_and_its_session_is_told_once
 async def test_cancel_ends_a_task_that_was_never_begun(shell: Shell) -> None:
     id = task_id(SESSION, "t1/1.tools/1.pay")
     content = msgspec.to_builtins(TaskCall("pay", {"cents": 5}, "c1", "t1", "t1/1.tools/1.pay", "k"))
-    async with open_store(shell.folder / "holdfast.db") as store:
+    async with open_store(shell.folder / ".holdfast" / "holdfast.db") as store:
         await store.open_journal(SESSION, "session", "a")
         await store.accept_into(id, "process", "a", content, key=CALL, role="task", session=SESSION)
     assert shell.json("tasks", "--status", "created")[0]["id"] == id
@@ -245,7 +245,7 @@ async def test_cancel_of_a_task_that_waits_for_a_person_takes_effect(shell: Shel
         return str(await ctx.wait("approval"))
 
     made = agent_with(asks)
-    async with hf.open(shell.folder / "holdfast.db", agents=[made]) as runtime:
+    async with hf.open(shell.folder / ".holdfast" / "holdfast.db", agents=[made]) as runtime:
         await asked(runtime, made)
         task = await the_task(runtime)
 
@@ -258,7 +258,7 @@ async def test_cancel_of_a_task_that_waits_for_a_person_takes_effect(shell: Shel
 
 
 async def test_cancel_after_the_end_is_too_late(shell: Shell) -> None:
-    id = await finished(shell.folder / "holdfast.db")
+    id = await finished(shell.folder / ".holdfast" / "holdfast.db")
     done = shell("tasks", "cancel", id)
     assert (done.returncode, done.stdout) == (1, f"too late: {id} had ended (succeeded)\n")
 
@@ -266,7 +266,7 @@ async def test_cancel_after_the_end_is_too_late(shell: Shell) -> None:
 async def test_a_runtime_that_does_not_know_the_agent_leaves_a_task_that_nobody_cancelled(shell: Shell) -> None:
     held = Held()
     made = agent_with(held.tool())
-    path = shell.folder / "holdfast.db"
+    path = shell.folder / ".holdfast" / "holdfast.db"
     async with hf.open(path, agents=[made]) as runtime:
         await asked(runtime, made)
         task = await the_task(runtime)
@@ -279,7 +279,7 @@ async def test_a_runtime_that_does_not_know_the_agent_leaves_a_task_that_nobody_
 async def test_a_runtime_that_does_not_know_the_agent_can_cancel_its_task(shell: Shell) -> None:
     held = Held()
     made = agent_with(held.tool())
-    path = shell.folder / "holdfast.db"
+    path = shell.folder / ".holdfast" / "holdfast.db"
     async with hf.open(path, agents=[made]) as runtime:
         await asked(runtime, made)
         task = await the_task(runtime)
@@ -292,7 +292,7 @@ async def test_a_runtime_that_does_not_know_the_agent_can_cancel_its_task(shell:
 async def test_a_task_whose_agent_is_not_known_here_is_left_in_peace(shell: Shell) -> None:
     held = Held()
     made = agent_with(held.tool())
-    path = shell.folder / "holdfast.db"
+    path = shell.folder / ".holdfast" / "holdfast.db"
     async with hf.open(path, agents=[made]) as runtime:
         await asked(runtime, made)
         task = await the_task(runtime)

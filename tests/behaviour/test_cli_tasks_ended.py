@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 async def _ended(shell: Shell, status: EndStatus, error: ErrorInfo | None) -> str:
     id = task_id("s", "t1/1.tools/1.pay")
     sent = TaskCall("pay", {}, "c1", "t1", "t1/1.tools/1.pay", "k")
-    async with open_store(shell.folder / "holdfast.db") as store:
+    async with open_store(shell.folder / ".holdfast" / "holdfast.db") as store:
         await store.open_journal(id, "process", "a", role="task", session="s")
         await store.accept(id, {"call": 1}, key="holdfast/call")
         lease = await store.claim(id)

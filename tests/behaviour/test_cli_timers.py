@@ -17,7 +17,7 @@ HOUR = 3_600_000
 
 async def _listed(shell: Shell, *, settled: Any = None, ahead: int = 2 * HOUR, **said: Any) -> str:
     """The line of the one notification that there is."""
-    async with open_store(shell.folder / "holdfast.db") as store:
+    async with open_store(shell.folder / ".holdfast" / "holdfast.db") as store:
         await store.open_journal("s", kind="session")
         due = store.clock.read().wall + ahead
         given: dict[str, Any] = {

@@ -47,7 +47,7 @@ async def digging(shell: Shell) -> None:
         return "never"
 
     agent = hf.Agent("digger", model=ScriptedModel([call(dig), text("I am digging.")]), tools=[dig])
-    async with hf.open(shell.folder / "holdfast.db", agents=[agent]) as runtime:
+    async with hf.open(shell.folder / ".holdfast" / "holdfast.db", agents=[agent]) as runtime:
         await asked(runtime, agent, session="s")
         await runtime.close(grace=0)
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 async def path(shell: Shell) -> Path:
     """A store with one notification that waits, one that was given up, and three entries in two scopes."""
     await dead(shell)
-    file = shell.folder / "holdfast.db"
+    file = shell.folder / ".holdfast" / "holdfast.db"
     async with open_store(file) as store:
         await store.notify("one", kind="host", title="hello")
         for scope, key in (("home", "a"), ("home", "b"), ("work", "a")):

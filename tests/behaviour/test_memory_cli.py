@@ -29,7 +29,7 @@ def remembering(shell: Shell) -> Shell:
 
 def put(shell: Shell, scope: str, key: str, value: str) -> Remembered:
     async def work() -> Remembered:
-        async with open_store(shell.folder / "holdfast.db") as store:
+        async with open_store(shell.folder / ".holdfast" / "holdfast.db") as store:
             return await Memory(store, scope).put(key, value)
 
     return asyncio.run(work())
@@ -37,7 +37,7 @@ def put(shell: Shell, scope: str, key: str, value: str) -> Remembered:
 
 def values(shell: Shell, scope: str = "notes") -> dict[str, str]:
     async def work() -> dict[str, str]:
-        async with open_store(shell.folder / "holdfast.db") as store:
+        async with open_store(shell.folder / ".holdfast" / "holdfast.db") as store:
             return {entry.key: entry.value async for entry in Memory(store, scope).entries()}
 
     return asyncio.run(work())
@@ -77,7 +77,7 @@ def test_ls_finds_entries_by_the_beginning_of_their_key(remembering: Shell) -> N
 
 def damage(shell: Shell, key: str) -> None:
     """Make one entry of the scope `notes` something that nobody wrote."""
-    with sqlite3.connect(shell.folder / "holdfast.db") as connection:
+    with sqlite3.connect(shell.folder / ".holdfast" / "holdfast.db") as connection:
         connection.execute("UPDATE memories SET crc = crc + 1 WHERE scope = 'notes' AND key = ?", (key,))
     connection.close()
 
@@ -153,7 +153,7 @@ def test_without_a_store_nothing_is_made(shell: Shell) -> None:
     done = shell("memory", "set", "notes", "a", "x")
     assert done.returncode == 2
     assert "there is no store" in done.stderr
-    assert not (shell.folder / "holdfast.db").exists()
+    assert not (shell.folder / ".holdfast" / "holdfast.db").exists()
 
 
 # ---- export and import -----------------------------------------------------------------------------------------------
@@ -271,11 +271,11 @@ def test_an_editor_that_is_not_there_is_a_named_error(remembering: Shell) -> Non
 
 def mirrored(shell: Shell) -> Path:
     async def work() -> None:
-        async with open_store(shell.folder / "holdfast.db") as store:
-            await Mirror(store, memory_folder(shell.folder / "holdfast.db"), settle=0).sync()
+        async with open_store(shell.folder / ".holdfast" / "holdfast.db") as store:
+            await Mirror(store, memory_folder(shell.folder / ".holdfast" / "holdfast.db"), settle=0).sync()
 
     asyncio.run(work())
-    return memory_folder(shell.folder / "holdfast.db") / "notes"
+    return memory_folder(shell.folder / ".holdfast" / "holdfast.db") / "notes"
 
 
 def test_an_edit_of_a_file_is_seen_by_the_next_command(remembering: Shell) -> None:
@@ -298,4 +298,4 @@ def test_a_file_that_is_left_alone_is_named_and_keeps_no_command_from_working(re
 
 def test_where_memory_is_not_mirrored_no_folder_is_made(remembering: Shell) -> None:
     remembering("memory", "set", "notes", "b", "two")
-    assert not memory_folder(remembering.folder / "holdfast.db").exists()
+    assert not memory_folder(remembering.folder / ".holdfast" / "holdfast.db").exists()

@@ -121,7 +121,7 @@ async def test_the_answer_itself_is_kept_in_the_task_however_it_is_delivered(pat
 
 
 async def test_what_can_not_be_delivered_is_in_the_inbox_with_its_reason(shell: Shell) -> None:
-    path = shell.folder / "holdfast.db"
+    path = shell.folder / ".holdfast" / "holdfast.db"
     async with open_store(path) as store:
         id = await _left_task(store, "ghost")
     await _carried_out(path, id)

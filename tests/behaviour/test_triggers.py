@@ -482,12 +482,12 @@ async def test_no_session_is_called_like_a_trigger() -> None:
 
 def test_the_command_line_lists_fires_and_switches_triggers(shell: Shell) -> None:
     async def declare() -> None:
-        async with hf.open(shell.folder / "holdfast.db", agents=[writer()]) as runtime:
+        async with hf.open(shell.folder / ".holdfast" / "holdfast.db", agents=[writer()]) as runtime:
             await runtime.every("digest", hf.cron("0 6 * * *"), _agent_of(runtime), prompt="{payload.n}")
             await _settled(runtime)
 
     async def drive() -> list[str]:
-        async with hf.open(shell.folder / "holdfast.db", agents=[writer()]) as runtime:
+        async with hf.open(shell.folder / ".holdfast" / "holdfast.db", agents=[writer()]) as runtime:
             await runtime.every("digest", hf.cron("0 6 * * *"), _agent_of(runtime), prompt="{payload.n}")
             return await said(runtime, 1)
 
@@ -505,7 +505,7 @@ def test_the_command_line_lists_fires_and_switches_triggers(shell: Shell) -> Non
 
 def test_the_command_line_names_what_is_wrong(shell: Shell) -> None:
     async def declare() -> None:
-        async with hf.open(shell.folder / "holdfast.db", agents=[writer()]) as runtime:
+        async with hf.open(shell.folder / ".holdfast" / "holdfast.db", agents=[writer()]) as runtime:
             await runtime.every("digest", hf.event("paid"), _agent_of(runtime), prompt="x")
 
     asyncio.run(declare())

@@ -140,7 +140,7 @@ async def test_a_webhook_that_is_sent_again_after_pruning_is_a_duplicate(monkeyp
 def test_the_command_line_removes_and_prunes_triggers(shell: Shell) -> None:
     async def declared() -> None:
         agent = writer()
-        async with hf.open(shell.folder / "holdfast.db", agents=[agent]) as runtime:
+        async with hf.open(shell.folder / ".holdfast" / "holdfast.db", agents=[agent]) as runtime:
             await runtime.every("paid", hf.event("paid"), agent, prompt="{payload}")
             await runtime.emit_event("paid", "one")
             await started(runtime, "paid", 1)

@@ -16,7 +16,7 @@ from holdfast.cli.terminal import Terminal
 from holdfast.policy.approvals import Question
 from holdfast.runtime.approving import Approval
 
-PATH = Path("holdfast.db")
+PATH = Path(".holdfast", "holdfast.db")
 QUESTION = Question(
     session="s", agent="shop", effect="t1/2.tools/1.refund", tool="refund", definition="d", arguments={"cents": 9000}
 )

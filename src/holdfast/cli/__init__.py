@@ -114,8 +114,8 @@ def options(
 ) -> None:
     """A runtime for agents that can't lose their place.
 
-    All commands work on one store file: --store PATH, or HOLDFAST_STORE, or that of the profile, or holdfast.db in this
-    folder. They may be used while other processes work on the same file.
+    All commands work on one store file: --store PATH, or HOLDFAST_STORE, or that of the profile, or
+    .holdfast/holdfast.db in this folder. They may be used while other processes work on the same file.
     """
     _version(wanted=version)
     with explained():

@@ -37,6 +37,19 @@ class StoreMissing(UsageError):
         self.path = path
 
 
+class StoreNotMoved(UsageError):
+    """The store of this folder is still where earlier releases kept it, in reach of the tools of agents."""
+
+    def __init__(self, found: Path, wanted: Path) -> None:
+        super().__init__(
+            f"the store {found} is where earlier releases kept it, and stores are kept in {wanted.parent}/ now, which "
+            f"no tool of an agent reaches; when nothing uses it, move it with: mkdir -m 700 -p {wanted.parent} && "
+            f"mv {found}* {wanted.parent}/ (or name it with --store {found})"
+        )
+        self.found = found
+        self.wanted = wanted
+
+
 class AgentNotFound(UsageError):
     """The reference leads to no agent."""
 

@@ -8,8 +8,19 @@ from typing import Annotated, Final, TypeAlias
 
 import typer
 
-DEFAULT_STORE: Final = Path("holdfast.db")
+from holdfast.cli.failures import StoreNotMoved
+from holdfast.store.beside import FOLDER
+
+DEFAULT_STORE: Final = Path(FOLDER, "holdfast.db")
 ENVIRONMENT: Final = "HOLDFAST_STORE"
+_FORMER_STORE: Final = Path("holdfast.db")
+
+
+def check_default(path: Path) -> Path:
+    """The path of the store; `StoreNotMoved` if only a store at the former default place is here."""
+    if path == DEFAULT_STORE and not path.exists() and _FORMER_STORE.is_file():
+        raise StoreNotMoved(_FORMER_STORE, DEFAULT_STORE)
+    return path
 
 
 class Format(StrEnum):
@@ -31,7 +42,8 @@ FormatOption: TypeAlias = Annotated[
 ]
 
 StoreOption: TypeAlias = Annotated[
-    Path, typer.Option("--store", "-s", envvar=ENVIRONMENT, metavar="PATH", help="The store file.")
+    Path,
+    typer.Option("--store", "-s", envvar=ENVIRONMENT, metavar="PATH", help="The store file.", callback=check_default),
 ]
 IdArgument: TypeAlias = Annotated[
     str, typer.Argument(metavar="ID", help="A session; the beginning of its id is enough.", show_default=False)

@@ -24,6 +24,22 @@ class AgentUnknown(UsageError):
         self.known = known
 
 
+class StoreInWorkspace(UsageError):
+    """A tool works in a folder that has a file of the store in it: its calls could approve themselves."""
+
+    def __init__(self, agent: str, tool: str, workspace: str, place: str, remedy: str) -> None:
+        super().__init__(
+            f"the tool {tool!r} of agent {agent!r} works in {workspace} and could reach {place}, which belongs to the "
+            f"store: its calls could approve themselves. {remedy}"
+        )
+        self.agent = agent
+        self.tool = tool
+        self.workspace = workspace
+        self.place = place
+        """The file of the store that the tool can reach."""
+        self.remedy = remedy
+
+
 class ToolInvalid(UsageError):
     """A function that can't be a tool."""
 

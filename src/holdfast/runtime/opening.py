@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.runtime.collecting import rare_collections
 from holdfast.runtime.runtime import CONCURRENCY, Runtime
+from holdfast.runtime.workspaces import check_workspaces
 from holdfast.store import open_store
 from holdfast.store.store import LEASE_MS
 from holdfast.tools.crowding import MAX_CALLS, at_most
@@ -61,6 +62,8 @@ async def open(  # noqa: PLR0913
     and what triggers recorded so long ago; without, all is kept.
     `prices` go before the known ones: ``{"provider:model": hf.Price(input=3, output=15)}``, dollars a million tokens.
     """
+    if isinstance(agents, list | tuple):  # anything else is refused by the runtime
+        check_workspaces(agents, path)  # before there is a file
     with rare_collections(), watching(), at_most(max_calls):
         async with (
             open_store(path, durability=durability, limits=limits, clock=clock) as store,

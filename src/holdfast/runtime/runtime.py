@@ -56,6 +56,7 @@ from holdfast.runtime.turnstile import Turnstile
 from holdfast.runtime.vetting import check_answer
 from holdfast.runtime.watch import Watch
 from holdfast.runtime.working import TaskDrive
+from holdfast.runtime.workspaces import check_workspaces
 from holdfast.secrets.logs import hidden_in_logs
 from holdfast.spawning import spawn
 from holdfast.store.store import LEASE_MS, MIN_LEASE_MS, Store
@@ -268,6 +269,7 @@ class Runtime:
             require_programs()  # what can't be run here is an error now, not in the middle of a turn
         known = self.agents.get(agent.name)
         if known is None:
+            check_workspaces([agent], self.store.path)
             self.agents[agent.name] = agent
             if self._engine is not None:
                 self._engine.wake()  # what was left alone until now can go on

@@ -1,11 +1,35 @@
-"""What lies beside the file of a store."""
+"""The files of a store: the database file, and all that Holdfast keeps beside it."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
+from typing import Final
+
+FOLDER: Final = ".holdfast"
+"""The folder in which stores are out of reach of every toolkit, also where it lies in a workspace."""
+_SUFFIXES: Final = ("", "-wal", "-shm", "-journal", ".key", ".log")
 
 
 def memory_folder(store: Path | str) -> Path:
     """Where the memory of the store in this file is mirrored."""
     path = Path(store)
     return path.with_name(f"{path.name}.memory")
+
+
+def in_store_folder(path: str) -> bool:
+    """Whether a real path is a store folder or leads into one. Names count as the most lenient file system has them."""
+    return any(name.casefold() == FOLDER for name in path.split("/"))
+
+
+def real_places(store: Path | str) -> tuple[str, ...]:
+    """The real paths of all files of a store, whether they exist or not, with those of links that lead to them."""
+    named = os.path.abspath(store)  # noqa: PTH100  links are resolved below
+    found: dict[str, None] = {}
+    for path in (named, os.path.realpath(named)):
+        folder = os.path.realpath(os.path.dirname(path))  # noqa: PTH120
+        for suffix in (*_SUFFIXES, ".memory"):
+            place = os.path.join(folder, os.path.basename(path) + suffix)  # noqa: PTH118, PTH119
+            found[place] = None
+            found[os.path.realpath(place)] = None
+    return tuple(found)

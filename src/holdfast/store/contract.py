@@ -500,6 +500,11 @@ class Backend(Protocol):
     secret: bytes
 
     @property
+    def path(self) -> Path | None:
+        """The file of the store; None where it has none."""
+        ...
+
+    @property
     def folder(self) -> Path | None:
         """Where it keeps its files; None where it has none."""
         ...

@@ -449,6 +449,7 @@ class MemoryBackend:
         self.store_id = self.disk.store_id
         self.secret = self.disk.secret
         self.folder: Path | None = None
+        self.path: Path | None = None
         self._loop = asyncio.get_running_loop()
         self._delay = delay
         self._versions = self.disk.versions

@@ -51,6 +51,7 @@ from holdfast.store.waits.calls import WaitCalls
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+    from pathlib import Path
     from types import TracebackType
     from typing import TypeVar
 
@@ -125,6 +126,11 @@ class Store(
     def id(self) -> str:
         """What tells this store from all others; part of every idempotency key."""
         return self._backend.store_id
+
+    @property
+    def path(self) -> Path | None:
+        """The file of the store; None for one in memory."""
+        return self._backend.path
 
     @property
     def owner(self) -> Owner:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from holdfast.errors import ToolInvalid
 
@@ -33,6 +33,10 @@ class Reach:
     url: str | None = None
     sandbox: str | None = None
     """How it is confined, in one line: part of what is approved."""
+    workspaces: tuple[str, ...] = ()
+    """Real paths of the folders in which calls read or write. A runtime refuses a tool that can reach its store."""
+    hides_store: bool = False
+    """Calls can't reach the folder ``.holdfast`` at the top of a workspace, so the store may lie in there."""
 
 
 def check_reach(reach: object, parameters: Collection[str], label: str) -> Reach:
@@ -43,9 +47,14 @@ def check_reach(reach: object, parameters: Collection[str], label: str) -> Reach
         raise ToolInvalid(label, None, f"reach is a Reach, not a {type(reach).__name__}")
     fields: dict[str, Any] = {name: getattr(reach, name) for name in _TEXTS}
     wrong = [name for name, value in fields.items() if value is not None and type(value) is not str]
-    if wrong or type(reach.paths) is not tuple:
-        raise ToolInvalid(label, None, f"reach.{(wrong or ['paths'])[0]} is of the wrong type")
+    wrong += [name for name in ("paths", "workspaces") if not _names(getattr(reach, name))]
+    if wrong:
+        raise ToolInvalid(label, None, f"reach.{wrong[0]} is of the wrong type")
     for name in (*reach.paths, reach.command, reach.url):
         if name is not None and name not in parameters:
             raise ToolInvalid(label, None, f"reach names {name!r:.60}, which is no parameter of it")
     return reach
+
+
+def _names(value: object) -> bool:
+    return type(value) is tuple and all(type(name) is str for name in cast("tuple[object, ...]", value))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import fcntl
 import os
 import platform
 import stat
@@ -18,6 +19,8 @@ from contextlib import suppress
 from typing import Any, ClassVar, Final, Protocol
 
 from holdfast.hands.files.errors import ConfinementUnavailable
+from holdfast.hands.files.protected import folded
+from holdfast.store.beside import FOLDER, in_store_folder
 
 MAX_LINKS: Final = 40
 
@@ -25,6 +28,7 @@ _NO_MAGIC_LINKS: Final = 0x02
 _NO_SYMLINKS: Final = 0x04
 _BENEATH: Final = 0x08
 _TRIES: Final = 64
+_GET_PATH: Final = getattr(fcntl, "F_GETPATH", 50)
 # Not blocking: a pipe without a writer, or a device without a medium, must not keep the thread for ever.
 _ALWAYS: Final = os.O_CLOEXEC | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0)
 _PASSING: Final = getattr(os, "O_PATH", os.O_RDONLY) | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_NOFOLLOW", 0)
@@ -47,6 +51,50 @@ def choose(root: int) -> Opener:
     if missing:
         raise ConfinementUnavailable(f"there is neither openat2() nor {', '.join(missing)} for directories")
     return open_by_walk
+
+
+# ---- but for the folder of the store ---------------------------------------------------------------------------------
+
+
+class StoreFolder(OSError):
+    """The path leads into a folder in which stores are kept."""
+
+    def __init__(self) -> None:
+        super().__init__(errno.EACCES, os.strerror(errno.EACCES))
+
+
+def outside_store(opener: Opener) -> Opener:
+    """The same opener, but `StoreFolder` for every path that leads into a store folder, also by a link."""
+
+    def open_outside(root: int, path: bytes, flags: int, *, follow: bool, mode: int = 0) -> int:
+        if _leads_to_store(os.fsdecode(path)):
+            raise StoreFolder
+        number = opener(root, path, flags, follow=follow, mode=mode)
+        try:
+            if follow and _leads_to_store(_real_path(number)):
+                raise StoreFolder
+        except OSError:
+            os.close(number)
+            raise
+        return number
+
+    return open_outside
+
+
+def _leads_to_store(path: str) -> bool:
+    if path.isascii() and FOLDER not in path.lower():
+        return False  # nearly all paths: comparing names as every file system might takes a while
+    return in_store_folder("/".join(folded(name) for name in path.split("/")))
+
+
+def _real_path(number: int) -> str:
+    """Where an open file is, links resolved. `StoreFolder` where the system can't tell: nobody knows where it leads."""
+    with suppress(OSError):
+        return os.readlink(f"/proc/self/fd/{number}")  # noqa: PTH115
+    try:
+        return os.fsdecode(fcntl.fcntl(number, _GET_PATH, bytes(1024)).rstrip(b"\0"))
+    except OSError:
+        raise StoreFolder from None
 
 
 # ---- by the kernel ---------------------------------------------------------------------------------------------------

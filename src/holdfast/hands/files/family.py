@@ -117,7 +117,15 @@ def reading_tools(workspace: Workspace, limits: FileLimits, skip: tuple[str, ...
 
 def _reach(workspace: Workspace, *, private: bool) -> Reach:
     """They stay on this machine: nobody outside learns of it."""
-    return Reach(family="files", private=private, external=False, paths=("path",), base=workspace.path)
+    return Reach(
+        family="files",
+        private=private,
+        external=False,
+        paths=("path",),
+        base=workspace.path,
+        workspaces=(workspace.path,),
+        hides_store=True,
+    )
 
 
 def writing_tools(writer: Writer) -> tuple[AnyTool, ...]:

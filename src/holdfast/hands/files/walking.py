@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 from holdfast.errors import HoldfastError
 from holdfast.hands.files.paths import MAX_DEPTH, shown_name
 from holdfast.hands.files.workspace import told
+from holdfast.store.beside import in_store_folder
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
@@ -104,5 +105,7 @@ class Walk:
                     found = item.stat(follow_symlinks=False)
                 except FileNotFoundError:
                     continue  # it was removed meanwhile
+                if in_store_folder(item.name):
+                    continue
                 path = prefix + os.fsencode(item.name)
                 yield Entry(path, shown_name(path), found)

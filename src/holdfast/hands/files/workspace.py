@@ -10,8 +10,9 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from holdfast.errors import InvalidArgument
-from holdfast.hands.files.confined import Opener, choose
+from holdfast.hands.files.confined import Opener, StoreFolder, choose, outside_store
 from holdfast.hands.files.errors import FileFailed, FileMissing, FileTooLarge, PathRefused, WrongKind
+from holdfast.store.beside import FOLDER, in_store_folder
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
@@ -55,9 +56,12 @@ class Workspace:
         except OSError as error:
             wanted = f"a directory that exists and can be read ({error.strerror})"
             raise InvalidArgument("root", str(root), wanted) from error
+        if in_store_folder(self.path):
+            os.close(self.root)
+            raise InvalidArgument("root", str(root), f"a directory outside of {FOLDER}, where stores are kept")
         self._close: Final = weakref.finalize(self, os.close, self.root)
         self._hard_links: Final = hard_links
-        self.opener: Final = choose(self.root) if opener is None else opener
+        self.opener: Final = outside_store(choose(self.root) if opener is None else opener)
 
     def close(self) -> None:
         """Let go of the directory; nothing can be opened through this any more."""
@@ -128,6 +132,8 @@ def told(label: str) -> Generator[None]:
 
 
 def _in_words(error: OSError, label: str) -> HoldfastError:  # noqa: PLR0911  one answer for each kind of refusal
+    if isinstance(error, StoreFolder):
+        return PathRefused(label, f"it leads into {FOLDER}, where stores are kept")
     match error.errno:
         case errno.ENOENT:
             return FileMissing(label)

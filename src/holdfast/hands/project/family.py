@@ -12,6 +12,7 @@ from holdfast.hands.project.gathering import Gathering
 from holdfast.hands.project.limits import ProjectLimits
 from holdfast.hands.project.words import told
 from holdfast.tools import tool
+from holdfast.tools.reach import Reach
 
 if TYPE_CHECKING:
     from holdfast.tools import AnyTool
@@ -36,9 +37,11 @@ def project(
     bounds = ProjectLimits() if limits is None else limits
     if not isinstance(bounds, ProjectLimits):  # pyright: ignore[reportUnnecessaryIsInstance]  # callers may be untyped
         raise InvalidArgument("limits", limits, "ProjectLimits")
-    gathering = Gathering(Workspace(Path(root), hard_links=hard_links), _file_name(name), bounds)
+    workspace = Workspace(Path(root), hard_links=hard_links)
+    gathering = Gathering(workspace, _file_name(name), bounds)
+    reach = Reach(workspaces=(workspace.path,), hides_store=True)
 
-    @tool(read_only=True, untrusted=True, timeout=_SECONDS, output_limit=bounds.total_chars + _AROUND)
+    @tool(read_only=True, untrusted=True, timeout=_SECONDS, output_limit=bounds.total_chars + _AROUND, reach=reach)
     def project_instructions(path: str = ".") -> str:
         """Read how the people of this project like work to be done, before you change something in it.
 

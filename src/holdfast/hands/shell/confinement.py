@@ -86,6 +86,8 @@ class Confinement:
     """Names in the workspace that stay as they are."""
     memory: int
     descriptors: Descriptors
+    hidden: tuple[str, ...] = ()
+    """Folders at the top of the workspace that are shown empty."""
     deeper: tuple[Bind, ...] = ()
     """Places deeper down in the workspace that stay where they are; outer ones first."""
 
@@ -135,8 +137,9 @@ def _made_anew(memory: int) -> Sequence[str]:
 
 
 def _workspace(confinement: Confinement) -> Sequence[str]:
+    hidden = [argument for name in confinement.hidden for argument in _emptied(f"{WORKSPACE}/{name}")]
     if confinement.profile == "read":
-        return ["--ro-bind", confinement.workspace, WORKSPACE]
+        return ["--ro-bind", confinement.workspace, WORKSPACE, *hidden]
     kept = [
         argument
         for name in confinement.protected
@@ -147,4 +150,9 @@ def _workspace(confinement: Confinement) -> Sequence[str]:
         for bind in confinement.deeper
         for argument in (_BY_DESCRIPTOR[bind.writable], str(bind.descriptor), f"{WORKSPACE}/{bind.path}")
     ]
-    return ["--bind", confinement.workspace, WORKSPACE, *kept, *deeper]
+    return ["--bind", confinement.workspace, WORKSPACE, *kept, *deeper, *hidden]
+
+
+def _emptied(folder: str) -> Sequence[str]:
+    """Lay an empty folder over this one. A mount can't be renamed or removed from inside."""
+    return ["--size", "4096", "--perms", "0555", "--tmpfs", folder, "--remount-ro", folder]

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final, Literal
 from holdfast.hands.shell.cgroups import Group
 from holdfast.hands.shell.confinement import Confinement, arguments, beginning
 from holdfast.hands.shell.cutting import Clip, Notes
-from holdfast.hands.shell.errors import SandboxFailed, SandboxUnavailable
+from holdfast.hands.shell.errors import SandboxFailed, SandboxUnavailable, WorkspaceRefused
 from holdfast.hands.shell.nested import Nested
 from holdfast.hands.shell.protecting import PROTECTED, Protection
 from holdfast.hands.shell.sandbox import (
@@ -33,6 +33,7 @@ from holdfast.hands.shell.sandbox import (
     trusted,
 )
 from holdfast.hands.shell.settings import environment
+from holdfast.store.beside import FOLDER
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
@@ -234,6 +235,7 @@ def _confined(settings: Settings, command: str) -> Generator[_Child]:
             protected=protected,
             memory=settings.memory,
             descriptors=files.descriptors,
+            hidden=_store_folders(settings.workspace),
             deeper=deeper,
         )
         passed = (*files.descriptors.all(), *(bind.descriptor for bind in deeper))
@@ -247,6 +249,14 @@ def _confined(settings: Settings, command: str) -> Generator[_Child]:
         sandbox.await_first(group, settings.memory)
         files.begin()
         yield _Child(process, sandbox.end, sandbox.failed, sandbox.crowded)
+
+
+def _store_folders(workspace: str) -> tuple[str, ...]:
+    """The store folder at the top of a workspace, if it is there. A link could lead anywhere in the workspace."""
+    path = os.path.join(workspace, FOLDER)  # noqa: PTH118
+    if os.path.islink(path):  # noqa: PTH114
+        raise WorkspaceRefused(workspace, f"{FOLDER} is a symbolic link; put a folder there")
+    return (FOLDER,) if os.path.isdir(path) else ()  # noqa: PTH112
 
 
 class _Sandbox:

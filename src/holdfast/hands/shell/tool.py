@@ -26,6 +26,7 @@ from holdfast.hands.shell.settings import (
     checked_seconds,
     checked_variables,
 )
+from holdfast.store.beside import FOLDER, in_store_folder
 from holdfast.tools import tool
 from holdfast.tools.context import Context  # noqa: TC001  read from the signature
 from holdfast.tools.reach import Reach
@@ -97,6 +98,8 @@ def _real(workspace: object) -> str:
         raise WorkspaceRefused(real, "it is not a folder")
     if real == "/":
         raise WorkspaceRefused(real, "it is the whole machine; give a folder for the agent to work in")
+    if in_store_folder(real):
+        raise WorkspaceRefused(real, f"it is in a folder {FOLDER}, where stores are kept; give another folder")
     return real
 
 
@@ -138,6 +141,8 @@ def _tool(settings: Settings) -> AnyTool:
         base=settings.workspace,
         command="command",
         sandbox=confined,
+        workspaces=(settings.workspace,),
+        hides_store=settings.sandboxed,
     )
     made = tool(
         read_only=not writes,

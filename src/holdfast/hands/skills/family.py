@@ -12,6 +12,7 @@ from holdfast.hands.skills.shelf import SECONDS, Shelf
 from holdfast.hands.skills.words import offered
 from holdfast.tools import tool
 from holdfast.tools.declared import MOST_OUTPUT
+from holdfast.tools.reach import Reach
 
 if TYPE_CHECKING:
     from holdfast.tools import AnyTool
@@ -49,8 +50,11 @@ def skills(*folders: Path | str, limits: SkillLimits | None = None, hard_links: 
 
 def _tools(shelf: Shelf, offer: str, limits: SkillLimits) -> tuple[AnyTool, ...]:
     whole = limits.skill_bytes + _AROUND * (limits.files + 1)
+    reach = Reach(workspaces=shelf.folders, hides_store=True)
 
-    @tool(read_only=True, timeout=SECONDS + _SLACK, description=offer, output_limit=min(whole, MOST_OUTPUT))
+    @tool(
+        read_only=True, timeout=SECONDS + _SLACK, description=offer, output_limit=min(whole, MOST_OUTPUT), reach=reach
+    )
     def load_skill(name: str) -> str:
         """Load a skill.
 
@@ -59,7 +63,7 @@ def _tools(shelf: Shelf, offer: str, limits: SkillLimits) -> tuple[AnyTool, ...]
         """
         return shelf.load(name)
 
-    @tool(read_only=True, timeout=SECONDS + _SLACK)
+    @tool(read_only=True, timeout=SECONDS + _SLACK, reach=reach)
     def read_skill_file(name: str, path: str, start: int = 1, lines: int = _LINES) -> str:
         """Read a text file that belongs to a skill. Each line begins with its number and a tab.
 

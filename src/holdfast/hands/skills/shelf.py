@@ -62,6 +62,11 @@ class Shelf:
         """What the skills said of themselves when the tools were made, by name."""
         return tuple(skill.front for skill in self.skills.values())
 
+    @property
+    def folders(self) -> tuple[str, ...]:
+        """Real paths of the folders that the skills are in."""
+        return tuple(dict.fromkeys(skill.folder.path for skill in self.skills.values()))
+
     def load(self, name: str) -> str:
         """The instructions of a skill as they are now, and the files it has beside them."""
         skill = self._known(name)

@@ -48,7 +48,7 @@ class SqliteBackend:
     def __init__(
         self, path: Path, *, durability: Durability, clock: Clock, limits: StoreLimits, vfs: str | None
     ) -> None:
-        self.path = path
+        self.path: Path = path
         self.clock = clock
         self.limits = limits
         self.owner: Owner = this_process(clock.read().boot)

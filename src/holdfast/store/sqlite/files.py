@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import secrets
+import stat
 import struct
 import threading
 import time
@@ -25,6 +26,7 @@ from holdfast.errors import (
     StoreTooNew,
     StoreUnsafe,
 )
+from holdfast.store.beside import FOLDER
 from holdfast.store.sqlite.db import connect
 from holdfast.store.sqlite.schema import APPLICATION_ID, VERSION, migrate
 
@@ -207,7 +209,11 @@ def _make_directory(directory: Path) -> None:
     for parent in reversed(missing):
         with suppress(FileExistsError):
             parent.mkdir(mode=0o700)
+            if parent.name == FOLDER:  # it lies in somebody's project: a store and its key are not to be committed
+                (parent / ".gitignore").write_text("*\n", encoding="ascii")
         sync_directory(parent.parent)
+    if directory.name == FOLDER and not directory.stat().st_mode & stat.S_IWUSR:
+        directory.chmod(0o700)  # an empty stand-in, which a running shell command put there
 
 
 def _create(path: Path) -> None:

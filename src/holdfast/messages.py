@@ -7,11 +7,12 @@ what was sent before is sent again byte for byte.
 from __future__ import annotations
 
 from collections.abc import Mapping  # noqa: TC003  msgspec reads the annotations
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias, cast, get_args
 
 import msgspec
 
 from holdfast.bounds import check_int
+from holdfast.errors import InvalidArgument, InvalidNumber
 
 FinishReason = Literal[
     "stop", "tool_calls", "output_limit", "refusal", "content_filter", "context_overflow", "cancelled"
@@ -26,7 +27,8 @@ that must not be repeated. `skipped`: it was never begun.
 """
 
 Origin = Literal["user", "holdfast"]
-Effort = Literal["none", "minimal", "low", "medium", "high"]
+Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
+ToolChoice = Literal["auto", "none", "required"]
 
 
 class Text(msgspec.Struct, frozen=True, gc=False, tag="text"):
@@ -181,7 +183,7 @@ class Settings(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_default
     stop: tuple[str, ...] = ()
     effort: Effort | None = None
     """How much it may think."""
-    tool_choice: Literal["auto", "none", "required"] = "auto"
+    tool_choice: ToolChoice = "auto"
     parallel_tool_calls: bool | None = None
     cache: bool = True
     """Mark the stable beginning of the request for the provider's prompt cache."""
@@ -191,8 +193,47 @@ class Settings(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_default
     """Fields of the provider's own, put into the request as they are."""
 
     def __post_init__(self) -> None:
-        if self.compact_at is not None:
-            check_int("settings.compact_at", self.compact_at, least=1)
+        for name in ("max_output_tokens", "compact_at"):
+            if getattr(self, name) is not None:
+                check_int(f"settings.{name}", getattr(self, name), least=1)
+        if self.seed is not None:
+            check_int("settings.seed", self.seed, least=-(2**63), most=2**63 - 1)
+        _check_share("settings.temperature", self.temperature, most=2)
+        _check_share("settings.top_p", self.top_p, most=1)
+        _check_choice("settings.effort", self.effort, (None, *get_args(Effort)))
+        _check_choice("settings.tool_choice", self.tool_choice, get_args(ToolChoice))
+        _check_choice("settings.parallel_tool_calls", self.parallel_tool_calls, (None, True, False))
+        _check_choice("settings.cache", self.cache, (True, False))
+        msgspec.structs.force_setattr(self, "stop", _checked_stops(self.stop))
+        _check_fields("settings.extra", self.extra)
+
+
+def _check_share(what: str, value: object, *, most: int) -> None:
+    if value is None:
+        return
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= most:
+        raise InvalidNumber(what, value, f"it must be a number from 0 to {most}")
+
+
+def _check_choice(what: str, value: object, choices: tuple[object, ...]) -> None:
+    # Compared by type as well: 1 is not True here.
+    if not any(value is each or (type(value) is str and value == each) for each in choices):
+        raise InvalidArgument(what, value, f"one of {', '.join(map(repr, choices))}")
+
+
+def _check_fields(what: str, value: object) -> None:
+    if value is None:
+        return
+    if not isinstance(value, dict) or not all(isinstance(name, str) for name in cast("dict[object, object]", value)):
+        raise InvalidArgument(what, cast("object", value), "a dictionary of fields by their names")
+
+
+def _checked_stops(stop: object) -> tuple[str, ...]:
+    if isinstance(stop, list | tuple):
+        texts = tuple(text for text in cast("list[object]", stop) if type(text) is str and text)
+        if len(texts) == len(cast("list[object]", stop)):
+            return texts
+    raise InvalidArgument("settings.stop", cast("object", stop), "a tuple of texts that are not empty")
 
 
 class ModelRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -312,9 +353,11 @@ class StreamReset(msgspec.Struct, frozen=True, gc=False):
 
 
 class StreamNote(msgspec.Struct, frozen=True, gc=False):
-    """Something an observer may want to know: replay data that was dropped, another model that takes over."""
+    """Something an observer may want to know: replay data that was dropped, settings that the model does not take,
+    another model that takes over.
+    """
 
-    kind: Literal["replay_dropped", "fallback", "retry"]
+    kind: Literal["replay_dropped", "settings_changed", "fallback", "retry"]
     detail: str
 
 

@@ -40,6 +40,7 @@ from holdfast.models.contract import flattened, respond
 from holdfast.models.credentials import Credentials, say, scrub, scrubbed, without
 from holdfast.models.flags import NO_STREAM
 from holdfast.models.limits import CallLimits, Gate, gate
+from holdfast.models.parameters import Parameters
 from holdfast.models.receiving import (
     Reading,
     is_page,
@@ -53,6 +54,7 @@ from holdfast.models.retry import Retry, attempt, blame, pause, pause_refused, w
 from holdfast.models.transport import Timeouts, shared
 from holdfast.models.waiting import asked_in_headers, should_retry
 from holdfast.models.wire import bounded
+from holdfast.models.writing import Once
 from holdfast.perloop import PerLoop
 
 if TYPE_CHECKING:
@@ -94,6 +96,8 @@ class HttpModel:
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         chance: Callable[[], float] = random.random,
+        unsupported: Iterable[str] | None = None,
+        efforts: Iterable[str] | None = None,
     ) -> None:
         if not endpoint.base_url.startswith(("http://", "https://")):
             raise InvalidArgument("base_url", endpoint.base_url, "an address that begins with http:// or https://")
@@ -105,6 +109,7 @@ class HttpModel:
         self.timeouts = timeouts
         self.transport: Transport = shared() if transport is None else transport
         self._credentials = Credentials(endpoint, api_key)
+        self._adjusted = Once(Parameters(endpoint, model, unsupported, efforts).adjust)
         self._gates = PerLoop(partial(_gate, endpoint, limits))
         self._clock = clock
         self._sleep = sleep
@@ -136,10 +141,12 @@ class HttpModel:
 
     async def batches(self, request: ModelRequest) -> AsyncGenerator[Sequence[StreamEvent], None]:
         """The same, with all that one piece of the answer means at once."""
+        adjusted = self._adjusted(request.settings)
+        if adjusted.notes:
+            request = msgspec.structs.replace(request, settings=adjusted.settings)
         wire = self.dialect.encode(self.endpoint, self.model, request)
-        if wire.dropped:
-            detail = f"{wire.dropped} parts that another model or address made are left out"
-            yield [StreamNote("replay_dropped", detail)]
+        if adjusted.notes or wire.notes or wire.dropped:
+            yield _notes(adjusted.notes + wire.notes, wire.dropped)
         call = _Call(self._clock(), request.ledger)
         while True:
             ask = _Try(self._clock())
@@ -435,6 +442,14 @@ class _Call:
             model=f"{provider}:{reply.model}" if reply.model else name,
             attempts=tuple(self.attempts),
         )
+
+
+def _notes(changed: tuple[str, ...], dropped: int) -> list[StreamEvent]:
+    """What is not sent as it was given."""
+    notes: list[StreamEvent] = [StreamNote("settings_changed", "; ".join(changed))] if changed else []
+    if dropped:
+        notes.append(StreamNote("replay_dropped", f"{dropped} parts that another model or address made are left out"))
+    return notes
 
 
 def _redirected(error: ModelError, location: str) -> ModelError:

@@ -42,6 +42,8 @@ def model(  # noqa: PLR0913  one for each thing that may be another
     timeouts: Timeouts | None = None,
     limits: CallLimits | None = None,
     stream: bool | None = None,
+    unsupported: Iterable[str] | None = None,
+    efforts: Iterable[str] | None = None,
 ) -> Model:
     """The model that ``provider:model`` names; a model stands for itself, and a list for the first that works.
 
@@ -49,9 +51,13 @@ def model(  # noqa: PLR0913  one for each thing that may be another
     unless `dialect` says otherwise (``anthropic``, ``responses``, ``chat`` or ``google``), and `flags` say what it does
     differently. `api_key` is a key or a function that gives one, asked at each call; without it the key is read from
     the environment. `headers` go out with every request. With ``stream=False`` replies are asked for whole: for what
-    does not stream, or where nobody watches. What is not given is as it is known for the name.
+    does not stream, or where nobody watches. `unsupported` names the settings that the model refuses, and `efforts` the
+    efforts that it knows; they replace what Holdfast knows of the model. What is not given is as it is known for the
+    name.
     """
-    options = _Options(base_url, api_key, dialect, flags, headers, retry, timeouts, limits, stream)
+    options = _Options(
+        base_url, api_key, dialect, flags, headers, retry, timeouts, limits, stream, unsupported, efforts
+    )
     if isinstance(name, str):
         return _named(name, options)
     options.refuse(name, "a name")
@@ -82,6 +88,8 @@ class _Options(NamedTuple):
     timeouts: Timeouts | None
     limits: CallLimits | None
     stream: bool | None
+    unsupported: Iterable[str] | None
+    efforts: Iterable[str] | None
 
     def refuse(self, name: object, wanted: str) -> None:
         """Options are for an endpoint. What is none of ours has been set up by whoever made it."""
@@ -125,6 +133,8 @@ def _named(name: str, options: _Options) -> Model:
         retry=_one("retry", options.retry, Retry),
         timeouts=_one("timeouts", options.timeouts, Timeouts),
         limits=_one("limits", options.limits, CallLimits),
+        unsupported=options.unsupported,
+        efforts=options.efforts,
     )
 
 

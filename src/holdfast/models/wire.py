@@ -61,6 +61,8 @@ class WireRequest(msgspec.Struct, frozen=True):
     headers: Mapping[str, str] = {}
     dropped: int = 0
     """Parts of replay data that another route made, left out of messages that were encoded for the first time now."""
+    notes: tuple[str, ...] = ()
+    """Settings that are not sent as they were set, in words."""
 
 
 class Fold(Protocol):

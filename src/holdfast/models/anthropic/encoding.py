@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlencode
 
@@ -15,6 +13,7 @@ from holdfast.models.anthropic.blocks import Writer, text_block
 from holdfast.models.anthropic.schemas import narrow
 from holdfast.models.anthropic.writing import betas_of, editing
 from holdfast.models.flags import NO_STREAM
+from holdfast.models.parameters import claude_version
 from holdfast.models.reading import mapping, worded
 from holdfast.models.wire import WireRequest, encoded
 from holdfast.models.writing import Once
@@ -22,7 +21,7 @@ from holdfast.models.writing import Once
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from holdfast.messages import Message, ModelRequest, OutputSpec, Settings, ToolSpec
+    from holdfast.messages import Effort, Message, ModelRequest, OutputSpec, Settings, ToolSpec
     from holdfast.models.anthropic.writing import Editing
     from holdfast.models.wire import Endpoint
 
@@ -39,20 +38,19 @@ _MARK: Final = b',"cache_control":{"type":"ephemeral"}}'
 _OPEN: Final = (b'{"role":"user","content":[', b'{"role":"assistant","content":[')
 _NEXT: Final = (b"]}," + _OPEN[0], b"]}," + _OPEN[1])
 _OURS: Final = frozenset(("messages", "model", "stream", "system"))
-_BUDGETS: Final = {"minimal": 1_024, "low": 2_048, "medium": 8_192, "high": 16_384}
-_EFFORTS: Final = {"minimal": "low", "low": "low", "medium": "medium", "high": "high"}
+_BUDGETS: Final[dict[Effort, int]] = {
+    "none": 0,
+    "minimal": 1_024,
+    "low": 2_048,
+    "medium": 8_192,
+    "high": 16_384,
+    "xhigh": 32_768,
+    "max": 49_152,
+}
+_LEAST_TOP_P: Final = 0.95
+"""While it thinks, a Claude takes no lower one."""
 _LEAST_BUDGET: Final = 1_024
 _THOUGHTS: Final = (b'{"type":"thinking"', b'{"type":"redacted_thinking"')
-_VERSION: Final = re.compile(r"claude-(?:[a-z]+-)*?(\d+)(?:[-.](\d{1,2})(?!\d))?")
-
-
-@lru_cache(maxsize=256)
-def _version(model: str) -> tuple[int, int]:
-    """Of a Claude. Names without a number follow the newest; other makers follow what came first."""
-    found = _VERSION.search(model)
-    if found is None:
-        return (99, 0) if "claude" in model else (0, 0)
-    return int(found[1]), int(found[2] or 0)
 
 
 def _encode_tools(tools: Sequence[ToolSpec]) -> bytes:
@@ -83,12 +81,15 @@ def encoded_request(endpoint: Endpoint, model: str, request: ModelRequest) -> Wi
     writer = Writer(route, request.files)
     pieces = encoded(request, f"anthropic {route}", writer.message)
     settings = request.settings
-    asked = None if settings.compact_at is None else editing(model, _version(model), settings.compact_at)
+    asked = None if settings.compact_at is None else editing(model, claude_version(model), settings.compact_at)
     marked = MAX_MARKED if settings.cache and "cache_control" not in (settings.extra or ()) else 0
-    head = _json(_fields(endpoint, model, request, pieces, asked))[:-1]
+    left_out: list[str] = []
+    head = _json(_fields(endpoint, model, request, pieces, asked, left_out))[:-1]
     body = b"".join([head, b',"messages":[', *_joined(request.messages, pieces, marked), b"]}"])
     path = f"/v1/messages?{urlencode(endpoint.query)}" if endpoint.query else "/v1/messages"
-    return WireRequest(path, body, _headers(endpoint, settings, betas_of(asked, pieces)), writer.dropped)
+    return WireRequest(
+        path, body, _headers(endpoint, settings, betas_of(asked, pieces)), writer.dropped, tuple(left_out)
+    )
 
 
 def _headers(endpoint: Endpoint, settings: Settings, needed: Sequence[str]) -> dict[str, str]:
@@ -100,10 +101,18 @@ def _headers(endpoint: Endpoint, settings: Settings, needed: Sequence[str]) -> d
     return headers
 
 
-def _fields(
-    endpoint: Endpoint, model: str, request: ModelRequest, pieces: Sequence[bytes], asked: Editing | None
+def _fields(  # noqa: PLR0913, PLR0917
+    endpoint: Endpoint,
+    model: str,
+    request: ModelRequest,
+    pieces: Sequence[bytes],
+    asked: Editing | None,
+    left_out: list[str],
 ) -> dict[str, Any]:
-    """All but the messages: what is small first, then what is long and stays the same from step to step."""
+    """All but the messages: what is small first, then what is long and stays the same from step to step.
+
+    Settings that can't be sent are told in `left_out`.
+    """
     settings = request.settings
     extra = settings.extra or {}
     if taken := _OURS & extra.keys():
@@ -112,10 +121,7 @@ def _fields(
     fields: dict[str, Any] = {"model": model, "stream": NO_STREAM not in endpoint.flags}
     config = _thinking(endpoint, model, request, pieces, fields)
     thinks = mapping(fields.get("thinking")).get("type") not in {None, "disabled"}
-    if settings.temperature is not None and not thinks:
-        fields["temperature"] = settings.temperature  # the provider takes none from a model that thinks
-    if settings.top_p is not None:
-        fields["top_p"] = settings.top_p
+    fields |= _sampling(settings, left_out, thinks=thinks)
     if settings.stop:
         fields["stop_sequences"] = settings.stop
     if container := _container(request.messages, endpoint.route(model)):
@@ -143,6 +149,21 @@ def _fields(
     return fields
 
 
+def _sampling(settings: Settings, left_out: list[str], *, thinks: bool) -> dict[str, float]:
+    fields: dict[str, float] = {}
+    if settings.temperature is not None:
+        if thinks:
+            left_out.append("temperature is left out: the provider takes none while the model thinks")
+        else:
+            fields["temperature"] = settings.temperature
+    if settings.top_p is not None:
+        if thinks and settings.top_p < _LEAST_TOP_P:
+            left_out.append(f"top_p is left out: while the model thinks the provider takes none below {_LEAST_TOP_P}")
+        else:
+            fields["top_p"] = settings.top_p
+    return fields
+
+
 def _thinking(
     endpoint: Endpoint, model: str, request: ModelRequest, pieces: Sequence[bytes], fields: dict[str, Any]
 ) -> dict[str, Any]:
@@ -153,7 +174,7 @@ def _thinking(
     if effort is None:
         return {}
     adaptive = "adaptive_thinking" in endpoint.flags or (
-        "budget_thinking" not in endpoint.flags and _version(model) >= (4, 6)
+        "budget_thinking" not in endpoint.flags and claude_version(model) >= (4, 6)
     )
     if effort == "none":
         if adaptive:  # others don't think unless they are asked to
@@ -165,10 +186,10 @@ def _thinking(
         if not forced:
             fields["max_tokens"] = limit or MAX_OUTPUT_TOKENS + budget
             fields["thinking"] = {"type": "adaptive"}
-        return {"effort": _EFFORTS[effort]}
+        return {"effort": "low" if effort == "minimal" else effort}
     room = limit or MAX_OUTPUT_TOKENS + budget
     budget = min(budget, room - 1)
-    checked = _version(model) > (0, 0) or "budget_thinking" in endpoint.flags
+    checked = claude_version(model) > (0, 0) or "budget_thinking" in endpoint.flags
     if checked and not _thoughtful(request.messages, pieces):
         # With a budget, the turn that the request goes on with must begin with thoughts. There are none when another
         # route began it, or a call was forced; then this turn is ended without, and the next one thinks again.
@@ -214,7 +235,7 @@ def _choice(settings: Settings) -> dict[str, Any]:
 
 
 def _form(endpoint: Endpoint, model: str, output: OutputSpec | None) -> bytes:
-    if output is None or "output_in_words" in endpoint.flags or _version(model) < (4, 1):
+    if output is None or "output_in_words" in endpoint.flags or claude_version(model) < (4, 1):
         return b""
     return _format(output)
 

@@ -26,8 +26,18 @@ _LEVELS: Final[dict[Effort, str]] = {
     "low": "LOW",
     "medium": "MEDIUM",
     "high": "HIGH",
+    "xhigh": "HIGH",
+    "max": "HIGH",
 }
-_BUDGETS: Final[dict[Effort, int]] = {"none": 0, "minimal": 512, "low": 1_024, "medium": 8_192, "high": 24_576}
+_BUDGETS: Final[dict[Effort, int]] = {
+    "none": 0,
+    "minimal": 512,
+    "low": 1_024,
+    "medium": 8_192,
+    "high": 24_576,
+    "xhigh": 24_576,
+    "max": 24_576,
+}
 _CHOICES: Final = {"none": "NONE", "required": "ANY"}
 _SHAPE: Final = "Give your final answer as JSON and nothing else. It must have the shape of this JSON schema:\n"
 

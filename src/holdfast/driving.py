@@ -38,6 +38,7 @@ from holdfast.leasing import Held
 from holdfast.names import check_id
 from holdfast.records import Blob, Ended, Record, Started
 from holdfast.secrets.raising import safe_cause
+from holdfast.store.contract import Head
 from holdfast.store.digests import blob_digest
 from holdfast.store.spending.worked import counted
 from holdfast.store.store import LEASE_MS, MIN_LEASE_MS
@@ -221,9 +222,13 @@ class LeasedJournal:
         """Where the journal ends, with what was submitted and is not durable yet."""
         self.behind = 0
         """How many records were submitted and are not durable yet."""
-        self._pending: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self._pending: asyncio.Future[Head] = asyncio.get_running_loop().create_future()
         """Done when all that was appended is durable."""
-        self._pending.set_result(lease.head)
+        self._pending.set_result(Head(lease.head, lease.wakes))
+        self.wakes = lease.wakes
+        """How often the journal had been woken by the time of the last append that is durable."""
+        self.on_wake: Callable[[int], None] | None = None
+        """Called with `wakes` when an append finds that it has grown, before whoever waits for that append goes on."""
         self.watch: Stopwatch | None = None
         """Counts the time of a session, if that is one: up to what was appended."""
 
@@ -235,7 +240,7 @@ class LeasedJournal:
         notify: Sequence[Notify] = (),
         consume: Sequence[str] = (),
         spend: Spend | None = None,
-    ) -> tuple[int, asyncio.Future[int]]:
+    ) -> tuple[int, asyncio.Future[Head]]:
         if not added:
             return self.head, self._pending
         used = counted(self.watch, added, spend)
@@ -249,9 +254,14 @@ class LeasedJournal:
         self._pending = future
         return self.head, future
 
-    def _appended(self, future: asyncio.Future[int]) -> None:
+    def _appended(self, future: asyncio.Future[Head]) -> None:
         if not future.cancelled() and future.exception() is None:
-            self.behind = self.head - future.result()
+            durable, wakes = future.result()
+            self.behind = self.head - durable
+            if wakes > self.wakes:
+                self.wakes = wakes
+                if self.on_wake is not None:
+                    self.on_wake(wakes)
         if self._on_durable is not None:
             self._on_durable(self.journal)
 

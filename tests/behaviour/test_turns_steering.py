@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -328,3 +329,89 @@ async def test_one_accepted_by_another_runtime_enters_the_turn_that_runs_here(tm
         assert (await steering.outcome(timeout=SOON)).text == "Done."
         await turn.outcome(timeout=SOON)
         assert sorted(said_by_user(await here.session("s").history())) == ["from elsewhere", "go"]
+
+
+TIMES = 30
+
+
+@pytest.fixture(params=["memory", "disk"])
+def store_path(request: pytest.FixtureRequest, tmp_path: Path) -> Path | None:
+    return tmp_path / "store.db" if request.param == "disk" else None
+
+
+async def test_what_was_accepted_while_a_tool_ran_is_in_the_next_request_every_time(store_path: Path | None) -> None:
+    heard = 0
+    async with hf.open(store_path) as runtime:
+        for number in range(TIMES):
+            gate = Gate()
+            agent = hf.Agent(
+                f"agent-{number}", model=ScriptedModel([call("work"), text("Done.")]), tools=gate.tools()[:1]
+            )
+            session = runtime.session(f"s{number}", agent=agent)
+            turn = await session.send("go")
+            await asyncio.wait_for(gate.reached.wait(), SOON)
+            await session.send("faster", steer=True)
+            gate.go_on.set()
+            await turn.outcome(timeout=SOON)
+            heard += said_by_user(asked(agent)[1].messages) == ["go", "faster"]
+    assert heard == TIMES
+
+
+async def test_a_notification_accepted_while_a_tool_ran_is_in_the_next_request_every_time(
+    store_path: Path | None,
+) -> None:
+    heard = 0
+    async with hf.open(store_path) as runtime:
+        for number in range(TIMES):
+            gate = Gate()
+            agent = hf.Agent(
+                f"agent-{number}", model=ScriptedModel([call("work"), text("Done.")]), tools=gate.tools()[:1]
+            )
+            session = runtime.session(f"s{number}", agent=agent)
+            turn = await session.send("go")
+            await asyncio.wait_for(gate.reached.wait(), SOON)
+            await runtime.notify(session.id, "the shop closes")
+            gate.go_on.set()
+            await turn.outcome(timeout=SOON)
+            told = [found for found in asked(agent)[1].messages if isinstance(found, hf.UserMessage)]
+            heard += "the shop closes" in told[-1].text
+    assert heard == TIMES
+
+
+STEERER = """
+import asyncio, sys
+import holdfast as hf
+
+async def main() -> None:
+    async with hf.open(sys.argv[1], drive=False) as runtime:
+        for line in sys.stdin:
+            await runtime.session(line.strip()).send("faster", steer=True)
+            print("accepted", flush=True)
+
+asyncio.run(main())
+"""
+
+
+async def test_what_another_process_accepted_while_a_tool_ran_is_in_the_next_request(tmp_path: Path) -> None:
+    path, heard = tmp_path / "store.db", 0
+    async with hf.open(path) as runtime:
+        other = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-c", STEERER, str(path)), stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
+        )
+        assert other.stdin is not None
+        assert other.stdout is not None
+        for number in range(TIMES):
+            gate = Gate()
+            agent = hf.Agent(
+                f"agent-{number}", model=ScriptedModel([call("work"), text("Done.")]), tools=gate.tools()[:1]
+            )
+            turn = await runtime.session(f"s{number}", agent=agent).send("go")
+            await asyncio.wait_for(gate.reached.wait(), SOON)
+            other.stdin.write(f"s{number}\n".encode())
+            assert await asyncio.wait_for(other.stdout.readline(), SOON) == b"accepted\n"
+            gate.go_on.set()
+            await turn.outcome(timeout=SOON)
+            heard += said_by_user(asked(agent)[1].messages) == ["go", "faster"]
+        other.stdin.close()
+        await asyncio.wait_for(other.wait(), SOON)
+    assert heard == TIMES

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 
     from holdfast.records import Record
-    from holdfast.store.contract import Input, Lease
+    from holdfast.store.contract import Head, Input, Lease
     from holdfast.store.store import Glance
 
 A_MOMENT = 0.2
@@ -47,10 +47,10 @@ class _Slow(Store):
             await self.on_pending(found)
         return found
 
-    def append_own(self, lease: Lease, added: Sequence[Record], *options: Any, **named: Any) -> asyncio.Future[int]:
+    def append_own(self, lease: Lease, added: Sequence[Record], *options: Any, **named: Any) -> asyncio.Future[Head]:
         if self.fails(added):
             self.fails = _nothing
-            failed: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+            failed: asyncio.Future[Head] = asyncio.get_running_loop().create_future()
             failed.set_exception(StoreFailed("one write failed"))
             return failed
         answer = super().append_own(lease, added, *options, **named)
@@ -59,7 +59,7 @@ class _Slow(Store):
         self.holds = _nothing
         return asyncio.ensure_future(self._later(answer))
 
-    async def _later(self, answer: asyncio.Future[int]) -> int:
+    async def _later(self, answer: asyncio.Future[Head]) -> Head:
         head = await answer
         self.held.set()
         await self.let_go.wait()
@@ -154,33 +154,27 @@ async def _at_least(stage: _Stage, tells: int) -> bool:
 # ---- a look at the inbox that is overtaken by its turn ---------------------------------------------------------------
 
 
-class _Overtaken:
-    """The first turn ends while the inbox is being read; the second would begin before the reading is over."""
+class _SlowReading:
+    """The tool of the first turn ends while the inbox is being read; the turn must not go on before that is over."""
 
     def __init__(self, stage: _Stage) -> None:
         self.stage = stage
-        self.second_asked = asyncio.Event()
-        self.second_may_end = asyncio.Event()
-        self.agent = stage.agent([call("reads"), text("first"), self._second])
-        self.first: hf.Turn | None = None
+        self.asked_again = asyncio.Event()
+        self.agent = stage.agent([call("reads"), self._again])
 
-    async def _second(self, request: hf.ModelRequest) -> Any:  # noqa: ARG002
-        self.second_asked.set()
-        await self.second_may_end.wait()
+    async def _again(self, request: hf.ModelRequest) -> Any:  # noqa: ARG002
+        self.asked_again.set()
         return text("second")
 
     async def happens(self) -> None:
         self.stage.store.on_pending = None
         self.stage.go_on.set()
-        first = self.first
-        assert first is not None
-        await until(lambda: is_now(first, "completed"))
-        await _within(A_MOMENT, self.second_asked)
-        self.second_may_end.set()
+        await _within(A_MOMENT, self.asked_again)
+        assert not self.asked_again.is_set()
 
 
-async def test_a_cancel_that_comes_too_late_for_its_turn_does_not_hit_the_next_one(stage: _Stage) -> None:
-    race = _Overtaken(stage)
+async def test_a_cancel_that_is_being_read_as_a_tool_ends_stops_its_turn_and_not_the_next_one(stage: _Stage) -> None:
+    race = _SlowReading(stage)
 
     async def on_pending(found: list[Input]) -> None:
         if _cancels(found):
@@ -188,44 +182,46 @@ async def test_a_cancel_that_comes_too_late_for_its_turn_does_not_hit_the_next_o
 
     async with stage.opened(race.agent) as runtime:
         session = runtime.session("s", agent=race.agent)
-        race.first = await session.send("one")
+        first = await session.send("one")
         await stage.running()
         second = await session.send("two")
         stage.store.on_pending = on_pending
-        await race.first.cancel("too late")
+        await first.cancel("in time")
+        assert (await first.outcome(timeout=SOON)).message == "in time"
         assert (await second.outcome(timeout=SOON)).text == "second"
 
 
-async def test_a_cancel_that_comes_too_late_for_its_turn_does_not_strand_the_session(stage: _Stage) -> None:
-    race = _Overtaken(stage)
+async def test_a_cancel_that_is_being_read_as_a_tool_ends_does_not_strand_the_session(stage: _Stage) -> None:
+    race = _SlowReading(stage)
 
     async def on_pending(found: list[Input]) -> None:
         if _cancels(found):
             await race.happens()
 
     async with stage.opened(race.agent) as runtime:
-        race.first = await runtime.session("s", agent=race.agent).send("one")
+        first = await runtime.session("s", agent=race.agent).send("one")
         await stage.running()
         stage.store.on_pending = on_pending
-        await race.first.cancel("too late")
+        await first.cancel("in time")
         following = await runtime.session("s").send("two")
         assert (await following.outcome(timeout=SOON)).text == "second"
 
 
-async def test_a_deadline_that_passes_as_its_turn_ends_does_not_hit_the_next_one(stage: _Stage) -> None:
-    race = _Overtaken(stage)
+async def test_a_deadline_that_passes_as_the_inbox_is_read_stops_its_turn_and_not_the_next_one(stage: _Stage) -> None:
+    race = _SlowReading(stage)
 
-    async def on_pending(found: list[Input]) -> None:
+    async def on_pending(found: list[Input]) -> None:  # noqa: ARG001
         if stage.store.clock.read().wall >= due:
             await race.happens()
 
     async with stage.opened(race.agent) as runtime:
         session = runtime.session("s", agent=race.agent)
         due = stage.store.clock.read().wall + 300
-        race.first = await session.send("one", deadline=0.3)
+        first = await session.send("one", deadline=0.3)
         await stage.running()
         second = await session.send("two")
         stage.store.on_pending = on_pending
+        assert (await first.outcome(timeout=SOON)).status == "limit"
         assert (await second.outcome(timeout=SOON)).text == "second"
 
 

@@ -169,6 +169,8 @@ class Carrying:
             # An idempotency key stands for one call: it must not be used before that call is known for good.
             await self._recorder.settle()
             crash_point("tool.after_intent")
+            # A request to stop that was accepted before this intent was committed is known by now: then nothing runs.
+            await self._around.attend()
 
     # ---- performing ----
 

@@ -222,6 +222,9 @@ class _Nobody:
     async def steering(self) -> list[tuple[Admitted, UserMessage]]:
         return []
 
+    async def attend(self) -> None:
+        """Nothing comes here."""
+
     def mode_of(self, agent: str) -> str | None:  # noqa: ARG002
         """Nobody hands anything over."""
         return None

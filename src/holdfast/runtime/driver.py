@@ -88,7 +88,7 @@ class SessionDrive(Supplies):
         self._looking: asyncio.Task[None] | None = None
         self._alarm: asyncio.TimerHandle | None = None
         self._held_back = False
-        """Something could not be delivered because of the turn that was open."""
+        """Something could not be delivered because of the turn that was open, or of what waits to enter it."""
         # The turn that is under way, and the reason why it must stop.
         self._turn: TurnRun | None = None
         self._work: asyncio.Task[Ending] | None = None
@@ -145,6 +145,7 @@ class SessionDrive(Supplies):
         self._wakes = max(self._wakes, lease.wakes)
         self._lease = lease
         self._ledger = LeasedJournal(self._store, lease, self._around.watch.touch)
+        self._ledger.on_wake = self.notify
         self._ring = Ring(self._ledger, self._store.clock, self._around.watch)
         self.show = self._ring.publish
         self._around.rings.add(self._ring)
@@ -162,6 +163,7 @@ class SessionDrive(Supplies):
             self._agent = self._agent_of(conversation, pending)
             await self._serve(conversation, pending, ready, seen)
         finally:
+            self._ledger.on_wake = None  # it knows this drive: what is over must not wait for the collector
             if self._alarm is not None:
                 self._alarm.cancel()
             if self._looking is not None:
@@ -362,6 +364,7 @@ class SessionDrive(Supplies):
             self._held_back = True  # it would wait behind a turn that waits
             return False
         if any(found.notifies for found in self._inbox):
+            self._held_back = True  # those before it have not entered yet
             return False
         try:
             return self._around.can_deliver(self.session)
@@ -522,13 +525,23 @@ class SessionDrive(Supplies):
 
     @property
     def quiet(self) -> bool:
-        return not (self._news or self._inbox) and self._interruption is None
+        if self._news or self._inbox or self._reading.locked() or self._store.shared:
+            return False
+        return self._interruption is None
 
-    async def steering(self) -> list[tuple[Admitted, UserMessage]]:
-        if self._news:
-            await self._look()
+    async def attend(self) -> None:
+        while self._news or self._reading.locked():
+            async with self._reading:
+                pass  # what is being read counts as well
+            if self._news:
+                await self._look()
         if self._interruption is not None:
             await asyncio.get_running_loop().create_future()  # the turn is being stopped
+
+    async def steering(self) -> list[tuple[Admitted, UserMessage]]:
+        if self._store.shared:  # another process may have accepted something of which nothing was heard here yet
+            self.notify((await self._store.wakes([self.session])).get(self.session, 0))
+        await self.attend()
         turn = self._open
         if turn is None or not self._inbox:
             return []
@@ -552,6 +565,8 @@ class SessionDrive(Supplies):
     async def boundary(self) -> None:
         if self._stopping:
             raise Stopping
+        if self._news or self._reading.locked():
+            await self.attend()
         waiting = self._around.turnstile.place()
         if waiting is not None:
             await waiting

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from holdfast.records import Ask, Record
     from holdfast.store import Notify, Store
+    from holdfast.store.contract import Head
     from holdfast.store.spending.contract import Spend
 
 
@@ -58,7 +59,7 @@ class ProcessJournal(LeasedJournal):
         notify: Sequence[Notify] = (),
         consume: Sequence[str] = (),
         spend: Spend | None = None,
-    ) -> tuple[int, asyncio.Future[int]]:
+    ) -> tuple[int, asyncio.Future[Head]]:
         self._note(added)
         return super().append(added, patient=patient, notify=notify, consume=consume, spend=spend)
 

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from holdfast.runtime.process_run import Registry
     from holdfast.runtime.surroundings import Surround
     from holdfast.store import Notification
-    from holdfast.store.contract import Input, Lease
+    from holdfast.store.contract import Head, Input, Lease
 
 _log: Final = logging.getLogger("holdfast.processes")
 BODY: Final = 1_800
@@ -154,7 +154,7 @@ class ProcessDrive:
         if found is not None and found.key == CALL:
             self._append([_admitted(found, self._ledger.now())])
 
-    def _append(self, records: list[Record]) -> asyncio.Future[int]:
+    def _append(self, records: list[Record]) -> asyncio.Future[Head]:
         _, durable = self._ledger.append(records, patient=True)
         for record in records:
             self._state.add(record)

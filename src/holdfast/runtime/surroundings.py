@@ -86,6 +86,10 @@ class Surroundings(Protocol):
         """Inputs that want to enter the running turn now."""
         ...
 
+    async def attend(self) -> None:
+        """Look at what has come for the session so far; does not return if the turn is to be stopped because of it."""
+        ...
+
     def mode_of(self, agent: str) -> str | None:
         """The mode of an agent that could have the session here; None for one that could not."""
         ...

@@ -6,7 +6,7 @@ together with all other commands that are waiting, in one transaction. Backends 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
@@ -164,6 +164,16 @@ class Receipt(msgspec.Struct, frozen=True):
     """Where the journal ended when the input was accepted; 0 when that was not now."""
 
 
+class Head(NamedTuple):
+    """Where a journal ends after an append, and how often it had been woken by the time of that commit.
+
+    Whoever drives the journal learns so, without another read, whether something was accepted for it meanwhile.
+    """
+
+    seq: int
+    wakes: int
+
+
 class JournalRow(msgspec.Struct):
     """A journal as the store keeps it. Mutable: it belongs to the transaction that holds it.
 
@@ -258,8 +268,8 @@ class Release(Command[None], frozen=True):
     """Whoever gives a lease back has nothing more to do with it."""
 
 
-class Append(Command[int], frozen=True):
-    """Add records under (epoch, expected head); answers the new head."""
+class Append(Command[Any], frozen=True):
+    """Add records under (epoch, expected head); answers the new head: a number, or a `Head` where it `tells_wakes`."""
 
     journal: str
     epoch: int
@@ -276,6 +286,7 @@ class Append(Command[int], frozen=True):
     """What the records say was spent, by day: counted in the same commit."""
     consume: tuple[str, ...] = ()
     """Waits of the journal that must be resolved and unused; they are used up by the same commit."""
+    tells_wakes: bool = False
 
     def size(self) -> int:
         payload = sum(map(len, self.bodies))
@@ -523,6 +534,11 @@ class Backend(Protocol):
     @property
     def version(self) -> int:
         """Grows with every commit that this process has seen, its own and those of others."""
+        ...
+
+    @property
+    def shared(self) -> bool:
+        """Whether somebody else has this store open, as far as the last commit could tell."""
         ...
 
     async def changed(self, version: int, timeout: float | None) -> int:

@@ -82,6 +82,8 @@ class MemoryDisk(Forgetting):
     def __init__(self) -> None:
         self.versions = Versions()
         """Shared by all openings, so that each notices what the others commit."""
+        self.openings = 0
+        """How many have opened it so far, also those that are gone."""
         self.store_id = secrets.token_hex(16)
         self.secret = secrets.token_bytes(32)
         self._journals: dict[str, JournalRow] = {}
@@ -443,6 +445,7 @@ class MemoryBackend:
         delay: Callable[[], float] | None = None,
     ) -> None:
         self.disk = disk or MemoryDisk()
+        self.disk.openings += 1
         self.clock = clock or SystemClock()
         self.limits = limits or StoreLimits()
         self.owner = this_process(self.clock.read().boot)
@@ -518,6 +521,10 @@ class MemoryBackend:
     @property
     def version(self) -> int:
         return self._versions.current
+
+    @property
+    def shared(self) -> bool:
+        return self.disk.openings > 1
 
     async def changed(self, version: int, timeout: float | None) -> int:
         if self._closed:

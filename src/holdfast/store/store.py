@@ -62,6 +62,7 @@ if TYPE_CHECKING:
         Entry,
         FeedEntry,
         Glimpse,
+        Head,
         Input,
         Reader,
         StoreLimits,
@@ -219,7 +220,8 @@ class Store(
             kept = _as_tuple(added)
             counted = () if spend is None else checked_spend(spend, kept)
             encode = records.encode_checked if checked else records.encode_readable
-            return self.append_own(_lease(lease), kept, head, patient, notify, counted, consume, then, encode)
+            command = self._appending(_lease(lease), kept, head, patient, notify, counted, consume, encode)
+            return self._submit(command, then)
         except HoldfastError as refusal:
             return refused(refusal)
 
@@ -232,28 +234,43 @@ class Store(
         notify: Sequence[Notify],
         counted: tuple[tuple[int, Spend], ...],
         consume: Sequence[str],
-        then: Callable[[asyncio.Future[int]], None] | None,
-        encode: Callable[[Record], bytes] = records.encode_readable,
-    ) -> asyncio.Future[int]:
+        then: Callable[[asyncio.Future[Head]], None] | None,
+    ) -> asyncio.Future[Head]:
         """As `append`, for those who have made all of it themselves; `counted` is what was spent, by day.
 
-        Raises what refuses it, unless it was queued.
+        The future also tells how often the journal was woken so far. Raises what refuses it, unless it was queued.
         """
-        kept = tuple(added)
-        return self._submit(
-            Append(
-                lease.journal,
-                lease.epoch,
-                head,
-                kept,
-                self._bodies(kept, encode),
-                all(map(is_plain, kept)),
-                patient,
-                tuple(checked_notice(each, self._backend.limits) for each in _notices(notify)) if notify else (),
-                counted,
-                _wait_names(consume) if consume else (),
-            ),
-            then,
+        encode = records.encode_readable
+        command = self._appending(
+            lease, tuple(added), head, patient, notify, counted, consume, encode, tells_wakes=True
+        )
+        return self._submit(command, then)
+
+    def _appending(  # noqa: PLR0913, PLR0917
+        self,
+        lease: Lease,
+        kept: tuple[Record, ...],
+        head: int,
+        patient: bool,  # noqa: FBT001
+        notify: Sequence[Notify],
+        counted: tuple[tuple[int, Spend], ...],
+        consume: Sequence[str],
+        encode: Callable[[Record], bytes],
+        *,
+        tells_wakes: bool = False,
+    ) -> Append:
+        return Append(
+            lease.journal,
+            lease.epoch,
+            head,
+            kept,
+            self._bodies(kept, encode),
+            all(map(is_plain, kept)),
+            patient,
+            tuple(checked_notice(each, self._backend.limits) for each in _notices(notify)) if notify else (),
+            counted,
+            _wait_names(consume) if consume else (),
+            tells_wakes,
         )
 
     def _bodies(self, kept: tuple[Record, ...], encode: Callable[[Record], bytes]) -> list[bytes]:
@@ -491,6 +508,11 @@ class Store(
     def version(self) -> int:
         """Grows with every commit that this process has seen, its own and those of others."""
         return self._backend.version
+
+    @property
+    def shared(self) -> bool:
+        """Whether another process has this store open, as far as the last commit could tell."""
+        return self._backend.shared
 
     async def changed(self, version: int, timeout: float | None = None) -> int:
         """Wait until there is a newer version than `version`; answers the present one. No change is ever missed."""

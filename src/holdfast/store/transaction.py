@@ -24,6 +24,7 @@ from holdfast.store.contract import (
     Claim,
     Command,
     Fork,
+    Head,
     Input,
     InputRow,
     Journal,
@@ -177,7 +178,7 @@ class Transaction:
             return True
         return self.notices.is_ready(row)
 
-    def append(self, asked: Append) -> int:
+    def append(self, asked: Append) -> int | Head:
         row = self._row(asked.journal)
         first = row.head + 1
         head = decisions.plan_append(row, asked)
@@ -200,7 +201,7 @@ class Transaction:
             self._rows.spending.add(agent, day, spend)  # who has handed the session over with this has spent it
         for notice in asked.notify:
             self.notices.send(notice)
-        return head
+        return Head(head, row.wakes) if asked.tells_wakes else head
 
     def _is_answered(self, row: JournalRow, record: Record) -> bool:
         """Whether the run parks for something that has come already: nothing else would wake it."""

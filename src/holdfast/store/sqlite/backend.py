@@ -205,6 +205,10 @@ class SqliteBackend:
     def version(self) -> int:
         return self._versions.current
 
+    @property
+    def shared(self) -> bool:
+        return self._writer.others
+
     async def changed(self, version: int, timeout: float | None) -> int:
         self._check_usable()
         wakeup = cast("Wakeup", self._wakeup)

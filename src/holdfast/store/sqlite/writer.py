@@ -88,7 +88,8 @@ class Writer:
         self._db: Db | None = None
         self._rows: SqliteRows | None = None
         self._batch = 0
-        self._others = True
+        self.others = True
+        """Whether other processes have the store open, as far as the last transaction could tell."""
         self._checkpoint_after = min(_CHECKPOINT_FRAMES, limits.wal_bytes // _FRAME // 2)
         self._frames = 0
         self._checkpointed = 0
@@ -187,7 +188,7 @@ class Writer:
         crash_point("store.begun")
         foreign = rows.begin()
         if foreign:
-            self._others = rows.others()
+            self.others = rows.others()
         transaction = Transaction(rows, self._limits, self._clock.read())
         answers: list[Answer] = []
         for job in jobs:
@@ -205,7 +206,7 @@ class Writer:
 
     def _ring(self) -> None:
         """Touch the log, so that other processes look: its last write came before the commit could be seen."""
-        if not self._others:
+        if not self.others:
             return
         with suppress(OSError):
             os.utime(self._log)
@@ -216,7 +217,7 @@ class Writer:
         try:
             foreign = rows.begin()
             if foreign:
-                self._others = rows.others()
+                self.others = rows.others()
         except apsw.Error:
             return True
         return foreign

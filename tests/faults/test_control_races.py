@@ -210,7 +210,7 @@ async def test_a_cancel_that_is_being_read_as_a_tool_ends_does_not_strand_the_se
 async def test_a_deadline_that_passes_as_the_inbox_is_read_stops_its_turn_and_not_the_next_one(stage: _Stage) -> None:
     race = _SlowReading(stage)
 
-    async def on_pending(found: list[Input]) -> None:  # noqa: ARG001
+    async def on_pending(found: list[Input]) -> None:
         if stage.store.clock.read().wall >= due:
             await race.happens()
 

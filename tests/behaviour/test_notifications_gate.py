@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -10,6 +11,7 @@ from tests.behaviour.background import SESSION, agent_with, asked, notices, told
 from tests.behaviour.talk import SOON, until
 
 import holdfast as hf
+from holdfast.errors import InvalidArgument
 from holdfast.testing import text
 
 if TYPE_CHECKING:
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
     from holdfast.runtime.runtime import Runtime
 
 A_MOMENT = 0.1
+EVERY = 0.2
 
 
 class Gate:
@@ -83,9 +86,36 @@ async def test_a_gate_that_opens_without_a_word_is_found_by_the_safety_tick() ->
     async with hf.open(None, agents=[agent], can_deliver=gate) as runtime:
         await _waiting(runtime, agent, gate)
         gate.is_open = True
-        async with asyncio.timeout(40):
+        async with asyncio.timeout(5 + 3):
             while (await runtime.store.notifications(SESSION))[0].state != "acknowledged":  # noqa: ASYNC110
                 await asyncio.sleep(0.2)
+
+
+@pytest.mark.parametrize("drives", ["this runtime", "another runtime"])
+async def test_a_host_chooses_how_often_its_gate_is_asked_again(drives: str, tmp_path: Path) -> None:
+    gate, agent = Gate(), _agent()
+    elsewhere = drives == "another runtime"
+    async with hf.open(tmp_path / "s.db", agents=[agent], can_deliver=gate, gate_interval=EVERY) as runtime:
+        await asked(runtime, agent)
+        async with hf.open(tmp_path / "s.db", drive=False) as other:
+            await (other if elsewhere else runtime).notify(SESSION, "The parcel is here")
+        await until(lambda: SESSION in gate.asked)
+        first = len(gate.asked)
+        await until(lambda: len(gate.asked) > first + 2)
+        gate.is_open = True
+        (notice,) = await told(runtime.store)
+        assert notice.state == "acknowledged"
+
+
+async def test_the_gate_is_asked_again_every_5_seconds_unless_the_host_says_otherwise() -> None:
+    assert inspect.signature(hf.open).parameters["gate_interval"].default == 5
+
+
+@pytest.mark.parametrize("given", [0, -1, "often", None])
+async def test_a_gate_interval_that_is_no_span_of_time_is_refused(given: Any) -> None:
+    with pytest.raises(InvalidArgument):
+        async with hf.open(None, gate_interval=given):
+            pass
 
 
 async def test_a_gate_that_opens_while_it_is_asked_is_not_missed() -> None:

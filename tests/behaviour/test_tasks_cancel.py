@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 KINDS: dict[str, dict[str, Any]] = {"acting": {}, "idempotent": {"idempotent": True}, "reading": {"read_only": True}}
 THREADS = 8
 ROUNDS = 3
+CLEAN_UP = 0.2
+"""How long a tool cleans up, in seconds: less than the grace of half a second."""
 
 
 @pytest.fixture
@@ -133,6 +135,30 @@ async def test_a_task_that_does_not_listen_is_given_up_when_it_is_cancelled(stub
     async with hf.open(None, agents=[agent]) as runtime:
         await runtime.tasks.cancel(await _spilled(runtime, agent))
         assert (await ended_task(runtime)).status == "cancelled"
+
+
+@pytest.mark.parametrize("options", [{}, {"timeout": 60}], ids=["untimed", "timed"])
+async def test_a_cancelled_task_has_time_to_clean_up(options: dict[str, Any], tmp_path: Path) -> None:
+    """Longer than the engine takes to look at the store again, and other news of the task does not cut it off."""
+    cleaned: list[str] = []
+
+    @hf.tool(inline_budget=BUDGET, **options)
+    async def tidy() -> str:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(CLEAN_UP)
+            cleaned.append("done")
+        return "never"
+
+    agent = agent_with(tidy)
+    async with hf.open(tmp_path / "s.db", agents=[agent]) as runtime:
+        id = await _spilled(runtime, agent)
+        await runtime.tasks.cancel(id)
+        await asyncio.sleep(CLEAN_UP / 2)
+        await runtime.tasks.cancel(id)
+        assert (await ended_task(runtime)).status == "cancelled"
+        assert cleaned == ["done"]
 
 
 async def test_a_task_in_a_thread_is_given_up_when_it_is_cancelled() -> None:

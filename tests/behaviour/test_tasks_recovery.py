@@ -22,10 +22,10 @@ from tests.behaviour.background import (
 from tests.behaviour.talk import SOON, until
 
 import holdfast as hf
-from holdfast.records import Resumed, Started
+from holdfast.records import Resumed, Started, Unknown
 from holdfast.tasks import TaskCall, task_id
 from holdfast.tasks.state import CALL
-from holdfast.testing import call, check
+from holdfast.testing import ManualClock, call, check
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -52,6 +52,15 @@ async def _left(path: Path, agent: hf.Agent, held: Held) -> str:
 async def _next(path: Path, tool: hf.Tool[..., Any], **options: Any) -> AsyncGenerator[Runtime]:
     async with hf.open(path, agents=[agent_with(tool)], **options) as runtime:
         yield runtime
+
+
+async def _never_begun(path: Path) -> None:
+    """A task that was taken in, and that nobody has begun."""
+    described = TaskCall("slow", {}, "call_0_0", "t1", "t1/2.tools/1.slow", "key-1")
+    id, content = task_id(SESSION, described.key), msgspec.to_builtins(described)
+    async with hf.open_store(path) as store:
+        await store.open_journal(SESSION, "session", "a")
+        await store.accept_into(id, "process", "a", content, key=CALL, role="task", session=SESSION)
 
 
 # ---- after the process -----------------------------------------------------------------------------------------------
@@ -124,11 +133,7 @@ async def test_a_task_that_was_written_down_and_not_begun_is_begun_by_whoever_co
     """The process ended right after the model was told that the call goes on."""
     held = Held()
     held.go.set()
-    described = TaskCall("slow", {}, "call_0_0", "t1", "t1/2.tools/1.slow", "key-1")
-    id, content = task_id(SESSION, described.key), msgspec.to_builtins(described)
-    async with hf.open_store(tmp_path / "s.db") as store:
-        await store.open_journal(SESSION, "session", "a")
-        await store.accept_into(id, "process", "a", content, key=CALL, role="task", session=SESSION)
+    await _never_begun(tmp_path / "s.db")
     async with _next(tmp_path / "s.db", held.tool(background=True, inline_budget=None)) as runtime:
         (notice,) = await told(runtime.store)
         assert (notice.kind, held.keys) == ("task_succeeded", ["key-1"])
@@ -227,20 +232,63 @@ async def test_a_task_of_which_nobody_can_tell_is_interrupted(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_a_task_whose_tool_is_gone_ends_and_its_session_learns_why(tmp_path: Path, kind: str) -> None:
+async def test_a_task_whose_tool_is_not_here_is_left_to_a_process_that_has_it(tmp_path: Path, kind: str) -> None:
+    first = Held()
+    id = await _left(tmp_path / "s.db", agent_with(first.tool(**KINDS[kind])), first)
+    async with hf.open(tmp_path / "s.db", agents=[agent_with(script=[])]) as runtime:
+        await until(lambda: runtime.tasks.is_left(id))
+        assert [report.action for report in await runtime.recover()] == ["left"]
+        await until(lambda: not runtime.active)
+        assert (await the_task(runtime)).status == "running"
+        assert await runtime.store.notifications(SESSION) == []
+
+
+async def test_a_task_that_was_left_goes_on_in_the_process_that_has_its_tool(tmp_path: Path) -> None:
+    first, second = Held(), Held()
+    id = await _left(tmp_path / "s.db", agent_with(first.tool(idempotent=True)), first)
+    async with hf.open(tmp_path / "s.db", agents=[agent_with(script=[])]) as runtime:
+        await until(lambda: runtime.tasks.is_left(id))
+        second.go.set()
+        async with _next(tmp_path / "s.db", second.tool(idempotent=True)) as other:
+            assert (await ended_task(other)).status == "succeeded"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_a_task_that_is_left_too_long_ends_as_interrupted(tmp_path: Path, kind: str) -> None:
     first = Held()
     await _left(tmp_path / "s.db", agent_with(first.tool(**KINDS[kind])), first)
-    async with hf.open(tmp_path / "s.db", agents=[agent_with(script=[])]) as runtime:
+    async with hf.open(tmp_path / "s.db", agents=[agent_with(script=[])], missing_tool_deadline=0.2) as runtime:
         (notice,) = await told(runtime.store)
-        assert notice.kind in {"task_failed", "task_interrupted"}
+        task = await the_task(runtime)
+        assert (notice.kind, type(task.outcome)) == ("task_interrupted", Unknown)
+        assert task.error is not None
+        assert "has the tool 'slow'" in task.error.message
 
 
-async def test_of_a_task_that_acts_and_whose_tool_is_gone_nobody_says_that_it_was_not_done(tmp_path: Path) -> None:
+async def test_the_deadline_of_a_task_that_is_left_passes_while_nobody_is_there(tmp_path: Path) -> None:
+    first, clock = Held(), ManualClock()
+    id = await _left(tmp_path / "s.db", agent_with(first.tool()), first)
+    async with hf.open(tmp_path / "s.db", agents=[agent_with(script=[])], clock=clock) as runtime:
+        await until(lambda: runtime.tasks.is_left(id))
+    clock.advance(25 * 3_600_000)
+    async with hf.open(tmp_path / "s.db", agents=[agent_with(script=[])], clock=clock) as runtime:
+        assert (await ended_task(runtime)).status == "interrupted"
+
+
+async def test_of_a_task_that_was_never_begun_and_left_too_long_the_session_learns_so(tmp_path: Path) -> None:
+    await _never_begun(tmp_path / "s.db")
+    async with hf.open(tmp_path / "s.db", agents=[agent_with(script=[])], missing_tool_deadline=0.2) as runtime:
+        (notice,) = await told(runtime.store)
+        assert (notice.kind, "never begun" in notice.body) == ("task_failed", True)
+
+
+async def test_a_task_that_is_left_can_be_cancelled(tmp_path: Path) -> None:
     first = Held()
-    await _left(tmp_path / "s.db", agent_with(first.tool()), first)
+    id = await _left(tmp_path / "s.db", agent_with(first.tool()), first)
     async with hf.open(tmp_path / "s.db", agents=[agent_with(script=[])]) as runtime:
-        (notice,) = await told(runtime.store)
-        assert notice.kind == "task_interrupted"
+        await until(lambda: runtime.tasks.is_left(id))
+        await runtime.tasks.cancel(id, "no longer wanted")
+        assert (await ended_task(runtime)).status == "cancelled"
 
 
 async def test_a_task_whose_arguments_do_not_fit_any_more_ends(tmp_path: Path) -> None:

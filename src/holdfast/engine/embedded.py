@@ -77,15 +77,18 @@ class Drive(Protocol):
 class Embedded:
     """Drives the sessions of one store in this process."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913
         self,
         store: Store,
         make: Callable[[Work | str, bool], Drive | None],
         on_stuck: Callable[[str], None],
         concurrency: int,
         is_task: Callable[[str], bool] = lambda _: False,
+        *,
+        tick: float = TICK,
     ) -> None:
         self._is_task = is_task
+        self._tick_every = tick
         self._store = store
         self._make = make
         self._on_stuck = on_stuck
@@ -104,8 +107,6 @@ class Embedded:
         """What was poked while it was driven here: its drive may have been past its last look at the store."""
         self._ticked = 0.0
         self._purged = 0.0
-        self._undelivered = False
-        """Something was ready for a session at the last tick."""
         self._foreign = False
         self._took = 0.0
         """How long the last look took, in seconds."""
@@ -232,13 +233,12 @@ class Embedded:
         waits = [IDLE_CHECK]
         if self._foreign:
             waits.append(HOLDER_CHECK)
-        if self._undelivered:
-            waits.append(TICK)
         if self._due is not None:
             # What is overdue could not be expired just now: that must not keep the engine busy.
             left = (self._due - self._store.clock.read().wall) / 1000
             waits.append(left if left > 0 else HOLDER_CHECK)
         now = asyncio.get_running_loop().time()
+        waits.append(max(0.0, self._ticked + self._tick_every - now))
         waits.extend(at - now for _, at in self._failures.values() if at > now)
         return min(waits)
 
@@ -248,10 +248,10 @@ class Embedded:
         Whether it was looked for.
         """
         now = asyncio.get_running_loop().time()
-        if self._ticked and now - self._ticked < TICK:
+        if self._ticked and now - self._ticked < self._tick_every:
             return False
         self._ticked = now
-        self._undelivered = bool(await self._store.ripen(again=True))
+        await self._store.ripen(again=True)
         if not self._purged or now - self._purged >= PURGE:
             self._purged = now
             await self._store.memory_purge()

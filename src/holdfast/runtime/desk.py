@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, get_args
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Protocol, get_args
 
 import msgspec
 
@@ -20,13 +20,15 @@ from holdfast.tasks.state import CALL, RUN, TaskCall, TaskStatus, first_records,
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from typing import Literal
 
     from holdfast.records import Status
     from holdfast.runtime.call import Call, Work
     from holdfast.runtime.surroundings import Surround
     from holdfast.store.contract import Journal, Lease
     from holdfast.tasks.state import TaskState
+    from holdfast.tools.definition import AnyTool
+
+Action = Literal["rerun", "reconcile", "asked", "interrupted", "left", "damaged"]
 
 ROLE = TASK
 """The role of the journal of a background call."""
@@ -68,7 +70,7 @@ class Recovered(NamedTuple):
     session: str | None
     tool: str
     by: str | None
-    action: Literal["rerun", "reconcile", "asked", "interrupted", "left", "damaged"]
+    action: Action
 
 
 class Desk:
@@ -79,11 +81,30 @@ class Desk:
         self._store = around.store
         self.drives: Drives | None = None
         self._taken_over: list[Recovered] = []
+        self._left: dict[str, tuple[str, str, int]] = {}
+        """Tasks whose tool is not here: agent, tool, and until when it is left to others, in wall milliseconds."""
 
-    def took_over(self, state: TaskState) -> None:
-        """A task whose process is gone goes on here."""
+    def took_over(self, state: TaskState, action: Action | None = None) -> None:
+        """A task whose process is gone was seen to here: `recover` tells of it."""
         if len(self._taken_over) < TOLD:
-            self._taken_over.append(self._recovered(state))
+            found = self._recovered(state)
+            self._taken_over.append(found if action is None else found._replace(action=action))
+
+    def leave(self, state: TaskState, deadline: int) -> None:
+        """The tool of a task is not here: until `deadline` it is left to a process that has it."""
+        if state.call is not None:
+            self._left[state.id] = state.agent or "", state.call.tool, deadline
+            self.took_over(state)
+
+    def is_left(self, id: str) -> bool:
+        """Whether a task is left to another process."""
+        if id not in self._left:
+            return False
+        agent, tool, deadline = self._left[id]
+        if self._tool(agent, tool) is None and self._store.clock.read().wall < deadline:
+            return True
+        del self._left[id]
+        return False
 
     # ---- for turns ----
 
@@ -219,11 +240,12 @@ class Desk:
         Those that went on here since the last call are told, too.
         """
         found, self._taken_over = self._taken_over, []
+        told = {one.task for one in found}
         after = 0
         while page := await self._store.work(after):
             for work in page:
                 gone = work.holder is None or self._store.owner_gone(work.holder)
-                if work.role == ROLE and gone and work.status == "running":
+                if work.role == ROLE and gone and work.status == "running" and work.journal not in told:
                     found.append(await self._looked_at(work.journal))
             after = page[-1].no
         return found
@@ -235,9 +257,9 @@ class Desk:
             return Recovered(id, None, "", None, "damaged")
 
     def _recovered(self, state: TaskState) -> Recovered:
-        agent = self._around.agents.get(state.agent or "")
         name = "" if state.call is None else state.call.tool
-        tool = None if agent is None else agent.tools.get(name)
+        tool = self._tool(state.agent or "", name)
+        action: Action
         if tool is None:
             action = "left"
         elif tool.read_only or tool.idempotent:
@@ -246,3 +268,7 @@ class Desk:
             action = "asked" if tool.on_interrupt == "ask" else "interrupted"
             action = "reconcile" if tool.reconcile is not None else action
         return Recovered(state.id, state.session, name, state.by, action)
+
+    def _tool(self, agent: str, name: str) -> AnyTool | None:
+        known = self._around.agents.get(agent)
+        return None if known is None else known.tools.get(name)

@@ -5,8 +5,10 @@ from __future__ import annotations
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
+from holdfast.engine.embedded import TICK
 from holdfast.runtime.collecting import rare_collections
 from holdfast.runtime.runtime import CONCURRENCY, Runtime
+from holdfast.runtime.surroundings import MISSING_TOOL_MS
 from holdfast.runtime.workspaces import check_workspaces
 from holdfast.store import open_store
 from holdfast.store.store import LEASE_MS
@@ -48,11 +50,16 @@ async def open(  # noqa: PLR0913
     clock: Clock | None = None,
     processes: Sequence[AnyProcedure] = (),
     retention: timedelta | float | None = None,
+    gate_interval: timedelta | float = TICK,
+    missing_tool_deadline: timedelta | float = MISSING_TOOL_MS / 1000,
 ) -> AsyncGenerator[Runtime]:
     """Open the store at `path` (None: in memory) with the agents that may run on it, as an async context manager.
 
     Whatever was interrupted goes on at once. `drive=False` only looks and accepts: another process does the work.
     `can_deliver` is asked before notifications enter a session; call `runtime.gate_changed` when it may say otherwise.
+    Without that call it is asked again every `gate_interval` (5 s) while something waits.
+    A background call whose agent is here without the tool is left to a process that has it, until it has been left for
+    `missing_tool_deadline` (24 hours).
     Memory is mirrored as files beside the store unless `mirror` is False. `hooks` see and decide what happens around
     all agents; they run before those of an agent. `inline_budget` is how long models wait for a call where neither the
     tool nor the agent says; `hf.LIVE` (0.3 s) suits a person who waits for each answer.
@@ -81,6 +88,8 @@ async def open(  # noqa: PLR0913
                 inline_budget=inline_budget,
                 processes=processes,
                 retention=retention,
+                gate_interval=gate_interval,
+                missing_tool_deadline=missing_tool_deadline,
             ) as runtime,
         ):
             yield runtime

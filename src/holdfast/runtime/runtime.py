@@ -13,7 +13,7 @@ import msgspec
 
 from holdfast.agent import Agent, milliseconds
 from holdfast.bounds import MAX_INT, check_int
-from holdfast.engine import Embedded
+from holdfast.engine.embedded import TICK, Embedded
 from holdfast.errors import (
     AgentInvalid,
     AgentUnknown,
@@ -49,7 +49,7 @@ from holdfast.runtime.resolving import Resolve, ResolveTarget
 from holdfast.runtime.retaining import Retaining
 from holdfast.runtime.sandboxes import Sandboxes
 from holdfast.runtime.session import Session
-from holdfast.runtime.surroundings import Surround
+from holdfast.runtime.surroundings import MISSING_TOOL_MS, Surround
 from holdfast.runtime.targets import process_adapter
 from holdfast.runtime.triggers import Triggers
 from holdfast.runtime.turnstile import Turnstile
@@ -133,6 +133,8 @@ class Runtime:
         secrets: SecretsGiven = None,
         processes: Sequence[AnyProcedure] = (),
         retention: timedelta | float | None = None,
+        gate_interval: timedelta | float = TICK,
+        missing_tool_deadline: timedelta | float = MISSING_TOOL_MS / 1000,
     ) -> None:
         self.store = store
         self.redactor = store.redactor
@@ -163,6 +165,7 @@ class Runtime:
             lender_of(store, secrets),
             checked_hooks(hooks),
             None if inline_budget is None else milliseconds(inline_budget) / 1000,
+            milliseconds(missing_tool_deadline),
         )
         self.attachments = Attachments(store)
         """Files: put, get, list, collect."""
@@ -177,7 +180,9 @@ class Runtime:
         """Sub-agents: sessions that work for others."""
         self.processes = Processes(self, self._around, processes)
         """Durable functions: those that run here, and what was started of them."""
-        self._engine = Embedded(store, self._drive_of, self.watch.ended, concurrency, _in_background) if drive else None
+        tick = milliseconds(gate_interval) / 1000
+        if drive:
+            self._engine = Embedded(store, self._drive_of, self.watch.ended, concurrency, _in_background, tick=tick)
         self.tasks.drives = self._engine
         self.processes.engine = self._engine
         self.triggers = self._made_triggers(lease_ms)
@@ -646,6 +651,7 @@ class Runtime:
             # Somebody asked for it, or its tool is here; of others, only a process that knows them can go on.
             known = isinstance(work, str) or work.agent in self.agents
             wanted = self._only is None or (not isinstance(work, str) and work.session == self._only)
+            known = known and (isinstance(work, str) or not self.tasks.is_left(session))
             return TaskDrive(self._around, session) if known and wanted else None
         if self._only is not None and session != self._only and session not in self.children.mine:
             return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping  # noqa: TC003
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from holdfast.errors import Halted, Suspended
 
@@ -34,6 +34,9 @@ if TYPE_CHECKING:
     from holdfast.store.spending.contract import Spend
 
 
+MISSING_TOOL_MS: Final = 24 * 3_600_000
+
+
 @dataclass(slots=True)
 class Surround:
     """What all drives of one runtime share."""
@@ -55,6 +58,8 @@ class Surround:
     """What the host sees and decides, for all agents."""
     inline_budget: float | None = None
     """Seconds that a model waits for a call, where neither tool nor agent says; None: without end."""
+    missing_tool_ms: int = MISSING_TOOL_MS
+    """How long a background call is left to a process that has its tool, in milliseconds."""
     desk: Desk = field(init=False)
     children: Children = field(init=False)
     programs: Sandboxes = field(init=False)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import msgspec
@@ -24,7 +25,7 @@ from holdfast.messages import ToolCall
 from holdfast.policy.hooks import HookTurn
 from holdfast.records import Cancelled, Done, Ended, ErrorInfo, Failed, Parked, Progressed, Resumed, Started, Unknown
 from holdfast.runtime.amending import DENIED
-from holdfast.runtime.awaiting import Awaiting, JournalWaits
+from holdfast.runtime.awaiting import Awaiting, JournalWaits, known_as
 from holdfast.runtime.call import Call
 from holdfast.runtime.deferring import Deferring
 from holdfast.runtime.hooking import Hooked, around_call
@@ -38,6 +39,8 @@ from holdfast.tasks.state import CALL, INTERRUPTED, RUN, TaskState, decode_call,
 from holdfast.tasks.words import body, title
 from holdfast.tools.paging import READER
 from holdfast.tools.results import shorten
+from holdfast.turns.conversation import deadline_wait
+from holdfast.turns.keys import DEFERRAL, RETURNED
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -58,6 +61,9 @@ EVERY: Final = 0.02
 """At most one report of progress is recorded in this time, in seconds; of those between, the newest counts."""
 NOTE: Final = 2_000
 """Longest note of a report that is recorded, in characters."""
+REPEATS_NOT: Final = "it was interrupted or took too long, and it must not be repeated"
+TOOL_MISSING: Final = "tool_missing"
+"""The kind of the error with which a call ends that was never begun because no process had its tool."""
 
 
 async def read_task(store: Store, id: str) -> TaskState:
@@ -131,6 +137,8 @@ class TaskDrive:
             if self._stop is None:
                 self._seen = lease.wakes
                 return
+        if tool is None and await self._is_left(call, waits):
+            return
         ledger = LeasedJournal(self._store, lease, self._around.watch.touch)
         if lease.head == 1:
             self._enter(ledger, call)
@@ -145,6 +153,32 @@ class TaskDrive:
             if self._looking is not None:
                 self._looking.cancel()
             await run.performer.close("ended")
+
+    async def _is_left(self, call: TaskCall, waits: JournalWaits) -> bool:
+        """Whether the call is left to a process that has its tool: until a deadline that the store keeps.
+
+        The deadline counts from the first process that lacked the tool after the last start.
+        """
+        await self._look()
+        if self._stop is not None or await self._ends_with_answer(call):
+            return False
+        name = deadline_wait(f"{RUN}-{self._state.starts}")
+        wait = await waits.open_wait(name, self._store.clock.read().wall + self._around.missing_tool_ms)
+        if wait.state != "open" or wait.deadline is None:
+            return False
+        self._around.desk.leave(self._state, wait.deadline)
+        left = datetime.fromtimestamp(wait.deadline / 1000, UTC).isoformat(timespec="seconds")
+        said = "the agent %r has no tool %r here: the background call %s is left to another process until %s"
+        _log.warning(said, self._state.agent, call.tool, self.session, left)
+        return True
+
+    async def _ends_with_answer(self, call: TaskCall) -> bool:
+        """Whether the answer to a deferral ends the call, without its tool."""
+        returned = f"{task_key(call.tool)}/{RETURNED}"
+        if any(isinstance(record, Done) and record.key == returned for record in self._state.records):
+            return True
+        wait = await self._store.wait(self.session, known_as(f"{task_key(call.tool)}/{DEFERRAL}"))
+        return wait is not None and wait.state == "resolved"
 
     def _enter(self, ledger: LeasedJournal, call: TaskCall) -> None:
         """The call enters the journal; durable with what is recorded next."""
@@ -166,12 +200,17 @@ class TaskDrive:
             said = cast("dict[str, Any]", msgspec.json.decode(found.body))
             if self._stop is None and "cancel" in said:
                 self._stop = str(said["cancel"])
-        if self._stop is not None and self._carrying is not None:
-            if self._run is not None:
-                self._run.stopped = True
-            self._carrying.cancel()
-            if not self._stopped.done():
-                self._stopped.set_result(None)
+        if self._stop is not None:
+            self._cancel_call()
+
+    def _cancel_call(self) -> None:
+        """Cancel the call that is under way, once: a second cancel would cut off its clean-up."""
+        if self._carrying is None or self._stopped.done():
+            return
+        if self._run is not None:
+            self._run.stopped = True
+        self._carrying.cancel()
+        self._stopped.set_result(None)
 
     # ---- carrying it out ----
 
@@ -180,6 +219,10 @@ class TaskDrive:
         prepared = run.prepare(tool, call, begun=begun)
         if self._stop is not None and self._work is None:
             await run.end(_stopped(run, prepared, begun=begun), self._stop)
+            return
+        if tool is None and not await self._ends_with_answer(call):
+            self._around.desk.took_over(self._state, "interrupted" if begun else "left")
+            await run.end_without_tool(prepared, begun=begun)
             return
         if self._work is None:
             if begun and self._state.status == "running":
@@ -191,15 +234,13 @@ class TaskDrive:
             prepared.begun = True
         work, self._work = self._work, None
         carrying = self._carrying = spawn(run.outcome(prepared, work))
-        if self._stop is not None:
-            if work is not None:
-                work.task.cancel()
-            carrying.cancel()
-            self._stopped.set_result(None)
         await self._awaited(run, prepared, carrying)
 
     async def _awaited(self, run: _TaskRun, prepared: Call, carrying: asyncio.Task[Outcome]) -> None:
         try:
+            if self._stop is not None:  # before it went to the background
+                await asyncio.sleep(0)  # a task that is cancelled before its first step never reaches its call
+                self._cancel_call()
             await asyncio.wait({carrying, self._stopped}, return_when=asyncio.FIRST_COMPLETED)
             if not carrying.done():  # it is to be cancelled, and gets a moment to clean up
                 await asyncio.wait({carrying}, timeout=PATIENCE)
@@ -209,7 +250,11 @@ class TaskDrive:
         except asyncio.CancelledError:
             # The runtime is being closed: nothing is recorded, and whoever drives next goes on.
             run.performer.refuse()
-            await unwound(carrying)
+            if self._stopped.done():  # it is cleaning up already
+                await asyncio.wait({carrying}, timeout=PATIENCE)
+                let_go(carrying)
+            else:
+                await unwound(carrying)
             raise
         run.performer.check_halted()
         if self._stop is not None and not _has_outcome(carrying):
@@ -301,12 +346,12 @@ class _TaskRun:
         self.recorder.submit([Parked(at=self.performer.now(), run=RUN, waits=waits)])
         await self.recorder.settle()
 
-    async def end(self, outcome: Outcome, cancelled: str | None = None) -> None:
+    async def end(self, outcome: Outcome, cancelled: str | None = None, interrupted: str = REPEATS_NOT) -> None:
         """Record how the task ended and notify its session, in one commit."""
         self._flush()
         if cancelled is not None:
             await self._around.children.stop_call(self.session, self._call.idempotency, cancelled)
-        status, error = _ending(outcome, cancelled)
+        status, error = _ending(outcome, cancelled, interrupted)
         ended = Ended(at=self.performer.now(), run=RUN, status=status, error=error)
         state = TaskState(self._state.id, call=self._call)
         state.add(ended)
@@ -315,6 +360,15 @@ class _TaskRun:
         before: list[Record] = [outcome]
         await self.performer.seal(ended, before, notify=notices)
         crash_point("task.after_end")
+
+    async def end_without_tool(self, prepared: Call, *, begun: bool) -> None:
+        """End a call whose tool no process had until its deadline: unknown if it was begun, failed if it was not."""
+        now, key = self.performer.now(), prepared.key
+        said = f"no process whose agent has the tool {self._call.tool!r} went on with it until its deadline"
+        if begun:
+            await self.end(Unknown(at=now, key=key), interrupted=said)
+        else:
+            await self.end(Failed(at=now, key=key, error=ErrorInfo(TOOL_MISSING, f"it was never begun: {said}")))
 
     async def _notice(self, outcome: Outcome, status: TaskStatus) -> Notify:
         said = body(outcome, await self._text(outcome))
@@ -410,7 +464,7 @@ def _stopped(run: _TaskRun, prepared: Call, *, begun: bool) -> Outcome:
     return Cancelled(at=now, key=prepared.key)
 
 
-def _ending(outcome: Outcome, cancelled: str | None) -> tuple[EndStatus, ErrorInfo | None]:
+def _ending(outcome: Outcome, cancelled: str | None, interrupted: str) -> tuple[EndStatus, ErrorInfo | None]:
     if cancelled is not None:
         return "cancelled", ErrorInfo("cancelled", cancelled)
     match outcome:
@@ -419,7 +473,6 @@ def _ending(outcome: Outcome, cancelled: str | None) -> tuple[EndStatus, ErrorIn
         case Failed(error=error):
             return "failed", error
         case Unknown():
-            message = "it was interrupted or took too long, and it must not be repeated"
-            return "failed", ErrorInfo(INTERRUPTED, message)
+            return "failed", ErrorInfo(INTERRUPTED, interrupted)
         case Cancelled():
             return "cancelled", None

@@ -14,7 +14,7 @@ from tests.behaviour.talk import asked as requests
 import holdfast as hf
 from holdfast.clock import Instant, SystemClock
 from holdfast.errors import HoldfastError, JournalMissing, KeyConflict
-from holdfast.testing import call, error, text
+from holdfast.testing import ScriptedModel, call, error, text
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -50,6 +50,12 @@ async def _state(runtime: Runtime, state: str) -> None:
         return (await runtime.store.notifications(SESSION))[0].state == state
 
     await until(is_there)
+
+
+async def _is_back(runtime: Runtime) -> bool:
+    """Whether the one notification is queued again after its first turn."""
+    (notice,) = await runtime.store.notifications(SESSION)
+    return notice.state == "queued" and notice.attempts == 1
 
 
 # ---- when ------------------------------------------------------------------------------------------------------------
@@ -341,12 +347,7 @@ async def test_one_whose_turn_fails_waits_for_its_pause() -> None:
     async with hf.open(None, agents=[agent]) as runtime:
         await _session(runtime, agent)
         await runtime.notify(SESSION, "The parcel is here")
-
-        async def is_back() -> bool:
-            (notice,) = await runtime.store.notifications(SESSION)
-            return notice.state == "queued" and notice.attempts == 1
-
-        await until(is_back)
+        await until(lambda: _is_back(runtime))
         (notice,) = await runtime.store.notifications(SESSION)
         assert notice.due - notice.updated == 1_000
 
@@ -412,8 +413,6 @@ async def test_one_that_is_given_up_does_not_hold_up_others() -> None:
     def say(request: Any) -> Any:
         return error("overloaded") if "poison" in "".join(heard(request.messages)[-1:]) else text("fine")
 
-    from holdfast.testing import ScriptedModel  # noqa: PLC0415
-
     agent = hf.Agent("a", model=ScriptedModel(say))
     async with hf.open(None, agents=[agent], limits=hf.StoreLimits(max_attempts=1)) as runtime:
         await _session(runtime, agent)
@@ -424,17 +423,75 @@ async def test_one_that_is_given_up_does_not_hold_up_others() -> None:
         assert [notice.state for notice in found] == ["dead", "acknowledged"]
 
 
+def _breaks_on(word: str) -> hf.Agent:
+    """An agent whose model fails when the newest notification text has this word in it."""
+
+    def say(request: Any) -> Any:
+        return error("overloaded") if word in "".join(heard(request.messages)[-1:]) else text("fine")
+
+    return hf.Agent("a", model=ScriptedModel(say))
+
+
+async def _batch(runtime: Runtime, agent: hf.Agent, gate: list[bool], *titles: str) -> None:
+    """These notifications, all ready at the same moment."""
+    await _session(runtime, agent)
+    for title in titles:
+        await runtime.notify(SESSION, title)
+    gate.append(True)
+    runtime.gate_changed(SESSION)
+
+
+async def test_a_notification_that_makes_turns_fail_does_not_take_its_batch_with_it() -> None:
+    agent, gate = _breaks_on("poison"), list[bool]()
+    limits = hf.StoreLimits(max_attempts=2)
+    async with hf.open(None, agents=[agent], limits=limits, can_deliver=lambda _: bool(gate)) as runtime:
+        await _batch(runtime, agent, gate, "first", "poison", "last")
+        states = {notice.title: notice.state for notice in await told(runtime.store, count=3)}
+        assert states == {"first": "acknowledged", "poison": "dead", "last": "acknowledged"}
+
+
+async def test_after_a_failed_turn_each_notification_has_a_turn_of_its_own() -> None:
+    agent, gate = _breaks_on("poison"), list[bool]()
+    limits = hf.StoreLimits(max_attempts=2)
+    async with hf.open(None, agents=[agent], limits=limits, can_deliver=lambda _: bool(gate)) as runtime:
+        await _batch(runtime, agent, gate, "first", "poison", "last")
+        await told(runtime.store, count=3)
+        texts = [titles(notice) for notice in await notices(runtime)]
+        assert texts == [["first", "poison", "last"], ["first"], ["poison"], ["last"]]
+
+
+async def test_a_notification_of_a_failed_turn_does_not_enter_the_turn_of_a_person() -> None:
+    at_tool, go = asyncio.Event(), asyncio.Event()
+
+    @hf.tool(read_only=True)
+    async def looks() -> str:
+        at_tool.set()
+        await go.wait()
+        return "seen"
+
+    agent = agent_with(looks, script=[text("hello"), error("overloaded"), call("looks"), text("done")])
+    clock = Shifted()
+    async with hf.open(None, agents=[agent], clock=clock) as runtime:
+        session = await _session(runtime, agent)
+        await runtime.notify(SESSION, "The parcel is here")
+        await until(lambda: _is_back(runtime))
+        turn = await session.send("look")
+        await at_tool.wait()
+        clock.skip(2_000)
+        await runtime.notify(SESSION, "Something new")  # the turn is looked at again, and takes this in
+        await _state(runtime, "claimed")
+        go.set()
+        await turn.outcome(timeout=SOON)
+        first, second = await told(runtime.store, count=2)
+        assert (second.run, first.run == second.run) == (turn.id, False)
+
+
 async def test_a_session_goes_on_while_a_notification_waits_for_its_next_attempt() -> None:
     agent = agent_with(script=[text("hello"), error("overloaded")])
     async with hf.open(None, agents=[agent]) as runtime:
         session = await _session(runtime, agent)
         await runtime.notify(SESSION, "The parcel is here")
-
-        async def is_back() -> bool:
-            (notice,) = await runtime.store.notifications(SESSION)
-            return notice.state == "queued" and notice.attempts == 1
-
-        await until(is_back)
+        await until(lambda: _is_back(runtime))
         assert (await session.turn("t2").outcome(timeout=SOON)).status == "failed"
         assert (await asked(runtime, agent, "still there?")).status == "completed"
 

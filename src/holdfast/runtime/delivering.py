@@ -66,17 +66,27 @@ def _always(session: str) -> bool:  # noqa: ARG001  any session
     return True
 
 
+def next_batch(ready: Sequence[Notification], *, idle: bool) -> tuple[Notification, ...]:
+    """The notifications that go into the next input.
+
+    One that a turn carried and did not acknowledge is delivered alone, in a turn of its own, so only while the session
+    is `idle`: if its text is what makes turns fail, it takes no other notification and no turn of a person with it.
+    """
+    fresh = [found for found in ready if not found.attempts]
+    if idle and ready and ready[0].attempts:
+        return (ready[0],)
+    return chosen(fresh)
+
+
 async def deliver(
-    store: Store, lease: Lease, ready: Sequence[Notification], *, reads: bool
+    store: Store, lease: Lease, picked: Sequence[Notification], *, reads: bool
 ) -> tuple[Input, Said] | None:
-    """Put the first of these into the inbox as one input; None when none can be claimed any more.
+    """Put these into the inbox as one input; None when none can be claimed any more.
 
     `reads`: the agent has the tool that reads tasks.
     """
-    picked = chosen(ready)
-    if not picked:
-        return None
-    said = Said(parts=(Text(notice(picked, reads=reads)),), steer=True, origin="holdfast")
+    steer = not any(found.attempts for found in picked)
+    said = Said(parts=(Text(notice(picked, reads=reads)),), steer=steer, origin="holdfast")
     content = msgspec.to_builtins(said)
     try:
         receipt = await store.carry(lease, [found.id for found in picked], content)

@@ -29,7 +29,7 @@ from holdfast.leasing import Held
 from holdfast.messages import UserMessage
 from holdfast.records import Admitted, Ended, Record, Resumed, Started
 from holdfast.runtime.children import agent_under
-from holdfast.runtime.delivering import AT_ONCE, deliver
+from holdfast.runtime.delivering import AT_ONCE, deliver, next_batch
 from holdfast.runtime.inbox import Interruption, Over, Waiting, interruption, next_due, out_of_time, over
 from holdfast.runtime.live import Ring
 from holdfast.runtime.performing import HandedOver, Park, TurnRun
@@ -350,11 +350,20 @@ class SessionDrive(Supplies):
             await durable
             self._around.watch.ended(self.session)
         if ready and self._may_deliver():
-            reads = self._agent is not None and READER in self._agent.tools
-            delivered = await deliver(self._store, self._lease, ready, reads=reads)
-            if delivered is not None:
-                self._inbox.append(Waiting(*delivered))
+            await self._deliver(ready)
         self._seen = seen
+
+    async def _deliver(self, ready: list[Notification]) -> None:
+        idle = self._open is None and not any(isinstance(found.said, Said) for found in self._inbox)
+        picked = next_batch(ready, idle=idle)
+        if len(picked) < len(ready):
+            self._held_back = True  # the rest is looked at after the next turn
+        if not picked:
+            return
+        reads = self._agent is not None and READER in self._agent.tools
+        delivered = await deliver(self._store, self._lease, picked, reads=reads)
+        if delivered is not None:
+            self._inbox.append(Waiting(*delivered))
 
     def _may_deliver(self) -> bool:
         """Whether notifications may enter now: into the turn that runs, or as one of their own; one input at a time."""

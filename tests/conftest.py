@@ -23,6 +23,14 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def state_home(tmp_path_factory: pytest.TempPathFactory) -> Generator[None]:
+    """The command line keeps what a user has confirmed in the user's state folder: not in that of whoever tests."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
+        yield
+
+
 @pytest.fixture(scope="session", params=[Forked, pytest.param(Fresh, marks=pytest.mark.torture)])
 def programs(request: pytest.FixtureRequest) -> Generator[Programs]:
     """Starts programs: quickly for `make test`, and each in a new interpreter for `make torture`."""

@@ -34,6 +34,7 @@ class Shell:
         unset = {"HOLDFAST_STORE", "HOLDFAST_PROFILE", "NO_COLOR"}
         self.env = {key: value for key, value in os.environ.items() if key not in unset}
         self.env["HOLDFAST_PROFILES"] = str(folder / "profiles")
+        self.env["XDG_STATE_HOME"] = str(folder / "state")
 
     def __call__(self, *arguments: object, stdin: str = "", **environment: str) -> Done:
         """What a command did, when it has ended."""

@@ -462,3 +462,9 @@ def test_show_tells_who_approved_with_what(shop: Shell) -> None:
         (f"approval {id} of refund", "asked", ""),
         (f"approval {id} of refund", "approved", "by anna with changed arguments"),
     ]
+
+
+def test_a_rule_is_not_made_with_code_that_the_user_never_loaded(shop: Shell) -> None:
+    done = shop("approve", asked(shop), "--yes", "--always", XDG_STATE_HOME=str(shop.folder / "another user"))
+    assert done.returncode == 2
+    assert "which you have not loaded before" in done.stderr

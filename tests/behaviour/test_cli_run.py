@@ -295,7 +295,7 @@ def test_a_session_with_nothing_to_do_is_not_resumed(shell: Shell) -> None:
 @pytest.mark.parametrize(
     ("reference", "said"),
     [
-        ("missing.py", "there is no file missing.py"),
+        ("missing.py", "/missing.py' names no agent: there is no file"),
         ("missing.module:agent", "there is no module 'missing'"),
         ("agents.py", "choose one of"),
         ("agents.py:nobody", "'nobody' is not there"),

@@ -15,14 +15,21 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 import msgspec
 
+from holdfast.cli.agent_references import chosen, recorded
 from holdfast.cli.editor import Draft
 from holdfast.cli.escaping import as_json, escaped
-from holdfast.cli.failures import FAILED, AgentBroken, AgentNotFound, CallInvalid
+from holdfast.cli.failures import (
+    FAILED,
+    AgentBroken,
+    AgentNotFound,
+    AgentNotRecorded,
+    AgentUnconfirmed,
+    CallInvalid,
+)
 from holdfast.cli.following import hint
 from holdfast.cli.listing import read_line
-from holdfast.cli.loading import load_agent
 from holdfast.cli.question import MOST, answers, call_text, described, difference, is_long, rule_text, title
-from holdfast.cli.sessions import looking, recorded_agent
+from holdfast.cli.sessions import looking
 from holdfast.cli.terminal import stderr, stdout
 from holdfast.effects.canonical import canonical
 from holdfast.errors import ApprovalUnknown, InvalidValue
@@ -34,6 +41,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from holdfast.agent import Agent
+    from holdfast.cli.agent_references import Reference
     from holdfast.runtime.approving import Approval
     from holdfast.runtime.runtime import Runtime
 
@@ -66,7 +74,7 @@ class Seen:
 
     approval: Approval
     now: int
-    reference: str | None
+    reference: Reference | None
     """Where the agent can be loaded from, if the session was begun from the shell."""
 
 
@@ -136,24 +144,22 @@ async def _look(path: Path, id: str) -> Seen:
         for approval in await runtime.approvals():
             if approval.id == id:
                 line = await runtime.store.journal(approval.session)
-                return Seen(approval, runtime.store.clock.read().wall, await recorded_agent(runtime.store, line))
+                return Seen(approval, runtime.store.clock.read().wall, await recorded(path, runtime.store, line))
     raise ApprovalUnknown(id, "it was answered, or its time was up, or there never was one")
 
 
 def _agent(asked: Asked, seen: Seen) -> Agent | None:
     """The agent that wants to make the call; None, and a remark, where it can't be had."""
     approval = seen.approval
-    reference = asked.agent or seen.reference
-    if reference is None:
-        return _missing("its session was not begun from the shell")
     try:
-        agent = load_agent(reference)
-    except (AgentNotFound, AgentBroken) as error:
+        reference = chosen(approval.session, asked.agent, seen.reference)
+        agent = reference.load()
+    except (AgentNotFound, AgentBroken, AgentNotRecorded, AgentUnconfirmed) as error:
         if asked.agent is not None:
             raise
         return _missing(str(error))
     if agent.name != approval.agent or approval.tool not in agent.tools:
-        why = f"{reference!r} is not the agent {approval.agent!r} with the tool {approval.tool!r}"
+        why = f"{str(reference)!r} is not the agent {approval.agent!r} with the tool {approval.tool!r}"
         if asked.agent is not None:
             raise CallInvalid(f"{why}; it is that one which asks")
         return _missing(why)

@@ -8,10 +8,10 @@ import sys
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Final
 
+from holdfast.cli.agent_references import Reference
 from holdfast.cli.following import Follower
-from holdfast.cli.loading import load_agent
 from holdfast.cli.profiled import prices
-from holdfast.cli.running import announce, choose_session, opened, quiet_logs
+from holdfast.cli.running import announce, choose_session, opened, quiet_logs, remember
 from holdfast.cli.screen import TextScreen
 from holdfast.cli.terminal import stderr, stdout
 from holdfast.cli.unasked import Unasked
@@ -37,7 +37,7 @@ _PATIENCE: Final = 1.0
 class Talk:
     """One conversation. The event loop runs only while an answer is on its way, so that lines can be edited."""
 
-    def __init__(self, path: Path, reference: str, agent: Agent) -> None:
+    def __init__(self, path: Path, reference: Reference, agent: Agent) -> None:
         self._path = path
         self._reference = reference
         self._agent = agent
@@ -53,6 +53,7 @@ class Talk:
         store = await self._stack.enter_async_context(opened(self._path, session))
         try:
             self.session = await choose_session(store, session, as_id)
+            await remember(self._path, store, self.session, self._agent, self._reference)
             runtime = Runtime(store, [self._agent], only=self.session, own_prices=prices(), inline_budget=LIVE)
             head = await _head(store, self.session)  # before anything is done
             self._runtime = await self._stack.enter_async_context(runtime)
@@ -67,7 +68,7 @@ class Talk:
             return False
         handle = self._runtime.session(self.session, agent=self._agent)
         head = await _head(self._runtime.store, self.session)
-        turn = await handle.send(text, metadata={"agent": self._reference})
+        turn = await handle.send(text)
         screen = TextScreen(stdout(), stderr())
         followed = await Follower(self._runtime, turn, screen, self._path).follow(head)
         self.code = followed.code
@@ -130,7 +131,8 @@ async def _head(store: Store, session: str) -> int:
 def chat(path: Path, reference: str, session: str | None, as_id: str | None) -> int:
     """Talk to an agent until the end of the input."""
     quiet_logs()
-    talk = Talk(path, reference, load_agent(reference))
+    named = Reference.named(reference)
+    talk = Talk(path, named, named.load())
     with asyncio.Runner() as runner:
         runner.run(talk.begin(session, as_id))
         try:

@@ -20,6 +20,7 @@ from holdfast.cli.options import (
     PlaceArgument,
     SessionOption,
     StoreOption,
+    YesOption,
 )
 
 ApprovalArgument: TypeAlias = Annotated[
@@ -86,6 +87,7 @@ def resume(  # noqa: PLR0913
     id: PlaceArgument,
     *,
     agent: AgentOption = None,
+    yes: YesOption = False,
     output: FormatOption = Format.text,
     detach: Annotated[
         bool, typer.Option("--detach", "-d", help="Return at once; a process of its own does the work.")
@@ -99,7 +101,7 @@ def resume(  # noqa: PLR0913
     """
     from holdfast.cli import running  # noqa: PLC0415
 
-    finish(running.resume(store, id, agent, output, unattended=unattended, detach=detach))
+    finish(running.resume(store, id, agent, output, unattended=unattended, detach=detach, yes=yes))
 
 
 def chat(
@@ -231,11 +233,12 @@ def resolve(  # noqa: PLR0913
     finish(resolving.resolve(store, [id, *(given for given in (wait, value) if given is not None)], error, as_json))
 
 
-def replay(
+def replay(  # noqa: PLR0913
     id: PlaceArgument,
     *,
     check: Annotated[bool, typer.Option("--check", help="Compare what the code would do with the record.")] = False,
     agent: AgentOption = None,
+    yes: YesOption = False,
     as_json: JsonOption = False,
     store: StoreOption = DEFAULT_STORE,
 ) -> None:
@@ -245,7 +248,7 @@ def replay(
     """
     from holdfast.cli import replaying  # noqa: PLC0415
 
-    finish(replaying.replay(store, id, agent, check=check, as_json=as_json))
+    finish(replaying.replay(store, id, agent, check=check, yes=yes, as_json=as_json))
 
 
 def inbox(

@@ -69,6 +69,39 @@ class AgentBroken(UsageError):
         self.error = error
 
 
+class AgentNotRecorded(UsageError):
+    """The command line has not written down which code a session was run with."""
+
+    def __init__(self, session: str) -> None:
+        super().__init__(
+            f"{session} was not begun with 'holdfast run' or 'chat' on this store, so nothing says where its agent is: "
+            "name it with --agent file.py:name"
+        )
+        self.session = session
+
+
+class AgentUnconfirmed(UsageError):
+    """The recorded code was never named by this user, and nobody has agreed to load it. Nothing was loaded."""
+
+    def __init__(self, session: str, reference: str) -> None:
+        super().__init__(
+            f"{session} was run with {reference}, which you have not loaded before: look at that code, then give --yes "
+            "to load it, or name the agent yourself with --agent file.py:name"
+        )
+        self.session = session
+        self.reference = reference
+
+
+class ReferencesUnsafe(UsageError):
+    """A file that names code can have been written by somebody else. It is not read."""
+
+    def __init__(self, path: Path, reason: str, remedy: str) -> None:
+        super().__init__(f"{path} says which code to load, and is not trusted: {reason}; '{remedy}' repairs it")
+        self.path = path
+        self.reason = reason
+        self.remedy = remedy
+
+
 class SessionUnknown(UsageError):
     """No session has an id that begins like this."""
 

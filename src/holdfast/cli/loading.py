@@ -16,11 +16,14 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 
-def load_agent(reference: str) -> Agent:
-    """The agent that `reference` names. Its module is run, like that of any program."""
+def load_agent(reference: str, folder: Path | None = None) -> Agent:
+    """The agent that `reference` names. Its module is run, like that of any program.
+
+    A module is looked for in `folder` first, by default in the current one.
+    """
     place, name = _split(reference)
     try:
-        module = load_file(reference, Path(place)) if place.endswith(".py") else load_module(reference, place)
+        module = load_file(reference, Path(place)) if place.endswith(".py") else load_module(reference, place, folder)
     except AgentNotFound:
         raise
     except (Exception, SystemExit) as error:
@@ -30,8 +33,8 @@ def load_agent(reference: str) -> Agent:
 
 def _split(reference: str) -> tuple[str, str | None]:
     place, colon, name = reference.rpartition(":")
-    if not colon:
-        place, name = reference, ""
+    if not colon or reference.endswith(".py"):  # a folder may have a colon in its name
+        place, colon, name = reference, "", ""
     if not place or (colon and not name.isidentifier()):
         raise AgentNotFound(reference, "write file.py:name or package.module:name")
     return place, name or None
@@ -52,11 +55,11 @@ def load_file(reference: str, path: Path) -> ModuleType:
     return module
 
 
-def load_module(reference: str, name: str) -> ModuleType:
-    """The module of this name, from the folder we stand in or from what is installed."""
+def load_module(reference: str, name: str, folder: Path | None = None) -> ModuleType:
+    """The module of this name, from `folder` (by default the current one) or from what is installed."""
     if not all(part.isidentifier() for part in name.split(".")):
         raise AgentNotFound(reference, "write file.py:name or package.module:name")
-    _importable(Path.cwd())
+    _importable(folder or Path.cwd())
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:

@@ -66,6 +66,10 @@ AgentOption: TypeAlias = Annotated[
     str | None,
     typer.Option("--agent", metavar="AGENT", help="The agent, if not the one that the session was run with."),
 ]
+YesOption: TypeAlias = Annotated[
+    bool,
+    typer.Option("--yes", "-y", help="Load the recorded agent without asking, also if you never loaded it before."),
+]
 SessionOption: TypeAlias = Annotated[
     str | None, typer.Option("--session", "-S", metavar="ID", help="Continue this session; a cut id is fine.")
 ]

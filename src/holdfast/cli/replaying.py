@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from holdfast.cli.agent_references import chosen, recorded
 from holdfast.cli.failures import FAILED, CallInvalid
-from holdfast.cli.loading import load_agent
-from holdfast.cli.sessions import find, looking, recorded_agent
+from holdfast.cli.sessions import find, looking
 from holdfast.cli.terminal import printable, stdout
 from holdfast.errors import TurnUnknown
 from holdfast.runtime.checking import check_turns
@@ -20,18 +20,17 @@ if TYPE_CHECKING:
     from holdfast.runtime.checking import TurnCheck
 
 
-async def replay(path: Path, given: str, agent: str | None, *, check: bool, as_json: bool) -> int:
+async def replay(  # noqa: PLR0913
+    path: Path, given: str, agent: str | None, *, check: bool, as_json: bool, yes: bool = False
+) -> int:
     """Drive the turns of a session again from its records; exit code 1 when one takes another way."""
     if not check:
         message = "replay performs nothing and only checks: say so with --check"
         raise CallInvalid(message)
     async with looking(path) as runtime:
         target = await find(runtime.store, given)
-        reference = agent or await recorded_agent(runtime.store, target.line)
-        if reference is None:
-            message = f"{target.id} was not begun from the shell: name its agent with --agent file.py:name"
-            raise CallInvalid(message)
-        checks = await check_turns(runtime.store, target.id, load_agent(reference))
+        reference = chosen(target.id, agent, await recorded(path, runtime.store, target.line), yes=yes)
+        checks = await check_turns(runtime.store, target.id, reference.load())
     if target.turn is not None:
         checks = [found for found in checks if found.turn == target.turn]
         if not checks:

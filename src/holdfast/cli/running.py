@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from holdfast.agent import team_of
+from holdfast.cli.agent_references import Reference, chosen, note, recorded
 from holdfast.cli.failures import CallInvalid
 from holdfast.cli.following import Follower, hint
-from holdfast.cli.loading import load_agent
 from holdfast.cli.options import Format
 from holdfast.cli.profiled import prices
 from holdfast.cli.screen import QuietScreen, screen_for
@@ -26,7 +26,6 @@ from holdfast.cli.sessions import (
     looking,
     new_id,
     open_waits,
-    recorded_agent,
     require_store,
 )
 from holdfast.cli.terminal import stderr, stdout
@@ -71,10 +70,12 @@ async def run(asked: Asked) -> int:
     if asked.key is not None and asked.session is None and asked.as_id is None:
         message = "--key is good within one session: name it with --session or --as"
         raise CallInvalid(message)
-    agent = load_agent(asked.agent)
+    reference = Reference.named(asked.agent)
+    agent = reference.load()
     prompt = sys.stdin.read() if asked.prompt == "-" else asked.prompt
     async with opened(asked.store, asked.session) as store:
         session = await choose_session(store, asked.session, asked.as_id)
+        await remember(asked.store, store, session, agent, reference)
         if asked.detach:
             return await _detach(store, asked, agent, session, prompt)
         async with Runtime(store, [agent], only=session, own_prices=prices()) as runtime:
@@ -106,6 +107,16 @@ async def choose_session(store: Store, session: str | None, as_id: str | None) -
     return await new_id(store) if as_id is None else check_id("session", as_id)
 
 
+async def remember(path: Path, store: Store, session: str, agent: Agent, reference: Reference) -> None:
+    """Write down with which code a session is run, so that 'resume' finds it; not if the agent can't have it."""
+    try:
+        holder = (await store.journal(session)).agent
+    except JournalMissing:
+        holder = agent.name
+    if holder in team_of(agent):
+        note(path, session, reference)
+
+
 def announce(session: str, turn: str | None = None) -> None:
     """On a terminal, say where the answer can be found again."""
     err = stderr()
@@ -125,7 +136,7 @@ async def _place(store: Store, session: str, key: str | None) -> int:
 
 async def _send(runtime: Runtime, asked: Asked, agent: Agent, session: str, prompt: str) -> Turn:
     return await runtime.session(session, agent=agent).send(
-        prompt, key=asked.key, steer=asked.steer, deadline=asked.deadline, metadata={"agent": asked.agent}
+        prompt, key=asked.key, steer=asked.steer, deadline=asked.deadline
     )
 
 
@@ -135,7 +146,7 @@ async def _send(runtime: Runtime, asked: Asked, agent: Agent, session: str, prom
 async def _detach(store: Store, asked: Asked, agent: Agent, session: str, prompt: str) -> int:
     async with Runtime(store, [agent], drive=False) as runtime:
         turn = await _send(runtime, asked, agent, session, prompt)
-    pid = _start(asked.store, session, asked.agent)
+    pid = _start(asked.store, session)
     if asked.format is Format.text:
         stdout().line(f"{session}/{turn.id}")
     else:
@@ -148,9 +159,9 @@ async def _detach(store: Store, asked: Asked, agent: Agent, session: str, prompt
     return 0
 
 
-def _start(store: Path, session: str, agent: str) -> int:
+def _start(store: Path, session: str) -> int:
     """A process of its own, in a session of its own: it survives the terminal. What it prints goes to a log."""
-    command = [sys.executable, "-m", "holdfast", "resume", "--unattended", "--store", str(store), "--agent", agent]
+    command = [sys.executable, "-m", "holdfast", "resume", "--unattended", "--store", str(store), "--yes"]
     log = os.open(store.with_name(f"{store.name}.log"), os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         started = subprocess.Popen(  # noqa: S603  our own program
@@ -166,7 +177,7 @@ def _start(store: Path, session: str, agent: str) -> int:
 
 
 async def resume(  # noqa: PLR0913
-    path: Path, given: str, agent: str | None, format: Format, *, unattended: bool, detach: bool
+    path: Path, given: str, agent: str | None, format: Format, *, unattended: bool, detach: bool, yes: bool = False
 ) -> int:
     """Go on with a session until it has nothing left to do, or waits for somebody."""
     if unattended:
@@ -175,26 +186,26 @@ async def resume(  # noqa: PLR0913
         quiet_logs()
     async with looking(path) as found:
         target = await find(found.store, given)
-        reference = agent or await recorded_agent(found.store, target.line)
+        known = await recorded(path, found.store, target.line)
         idle = await last_turn(found.store, target.id) is None and not await _in_background(found.store, target.id)
     if idle:
         stderr().line(f"{target.id} has nothing to do")
         return 0
-    if reference is None:
-        message = f"{target.id} was not begun from the shell: name its agent with --agent file.py:name"
-        raise CallInvalid(message)
+    reference = chosen(target.id, agent, known, yes=yes)
+    loaded = reference.load()  # with `detach`, too: what is wrong with it is told here, not in the log
+    if target.line.agent not in team_of(loaded):
+        raise JournalConflict(target.id, f"a session of agent {target.line.agent!r}", f"one of {loaded.name!r}")
+    if agent is not None:
+        note(path, target.id, reference)
     if detach:
-        load_agent(reference)  # what is wrong with it is told here, not in the log
-        pid = _start(path, target.id, reference)
+        pid = _start(path, target.id)
         stderr().line(f"process {pid} goes on with {target.id}")
         return 0
     screen = QuietScreen(stderr()) if unattended else screen_for(format)
-    return await _resume(path, target, load_agent(reference), screen, unattended=unattended)
+    return await _resume(path, target, loaded, screen, unattended=unattended)
 
 
 async def _resume(path: Path, target: Target, agent: Agent, screen: Screen, *, unattended: bool) -> int:
-    if target.line.agent not in team_of(agent):
-        raise JournalConflict(target.id, f"a session of agent {target.line.agent!r}", f"one of {agent.name!r}")
     code = 0
     async with open_store(path) as store:
         # Before anything is done: what is left now may have ended before it is looked for again.

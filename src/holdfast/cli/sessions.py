@@ -11,9 +11,8 @@ from holdfast.cli.failures import CallInvalid, NotASession, SessionAmbiguous, Se
 from holdfast.errors import JournalMissing
 from holdfast.policy.approvals import MARK
 from holdfast.processes.ids import id_of, is_process_journal
-from holdfast.records import Admitted
 from holdfast.runtime import Runtime
-from holdfast.runtime.reading import read_conversation, read_records
+from holdfast.runtime.reading import read_conversation
 from holdfast.store import open_store
 from holdfast.tasks import is_task_id
 from holdfast.triggers.definition import PREFIX, is_trigger_id
@@ -121,25 +120,6 @@ async def new_id(store: Store) -> str:
             await store.journal(id)
         except JournalMissing:
             return id
-
-
-async def recorded_agent(store: Store, line: Journal) -> str | None:
-    """The reference of the agent that the last input from the shell named; in a fork, perhaps before it began."""
-    found: str | None = None
-    async for _, record in read_records(store, line.id):
-        if isinstance(record, Admitted):
-            found = _reference(bytes(record.body)) or found
-    for waiting in await store.pending(line.id):
-        found = _reference(waiting.body) or found
-    if found is None and line.parent is not None:
-        return await recorded_agent(store, await store.journal(line.parent))
-    return found
-
-
-def _reference(body: bytes) -> str | None:
-    said = input_of(body)
-    agent: object = said.metadata.get("agent") if isinstance(said, Said) and said.metadata else None
-    return agent if isinstance(agent, str) else None
 
 
 async def last_turn(store: Store, session: str) -> str | None:

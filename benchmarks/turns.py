@@ -365,6 +365,30 @@ def long_session(folder: Path) -> list[Bar]:
     ]
 
 
+# ---- many runs without a runtime of their host -----------------------------------------------------------------------
+
+
+async def _runs(seen: list[float]) -> float:
+    """Seconds that `CROWD` times `hf.run` at once take."""
+    bench = agent(look, STEPS)
+    begun = time.perf_counter()
+    async with _lags(seen, []):
+        outcomes = await asyncio.gather(*[hf.run(bench, "Go.") for _ in range(CROWD)])
+    assert all(outcome.ok for outcome in outcomes)
+    return time.perf_counter() - begun
+
+
+def runs(_: Path) -> list[Bar]:
+    lags: list[float] = []
+    (taken,) = median_of(CROWD_ROUNDS, lambda: asyncio.run(_runs(lags)))
+    detail = f"{CROWD * STEPS / taken:,.0f} steps/s, a store in memory for each; worst {max(lags):.0f} ms"
+    return [
+        Bar(
+            f"{CROWD} times hf.run at once: lag p99", statistics.quantiles(lags, n=100)[-1], 50, "at most", "ms", detail
+        )
+    ]
+
+
 # ---- one message after the other -------------------------------------------------------------------------------------
 
 

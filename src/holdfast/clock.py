@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import time
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
@@ -55,6 +57,12 @@ def _wall() -> int:
 
 def boot_id() -> str:
     """What names this boot of this machine; empty where the system does not say."""
+    return _boot_id(os.getpid())
+
+
+@cache
+def _boot_id(_pid: int) -> str:
+    """Read once by each process: a child may have been put into another time namespace."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     except OSError:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from typing import TYPE_CHECKING, Final
 
 import pytest
@@ -11,6 +12,7 @@ from tests.patience import PATIENCE, stopwatch
 
 import holdfast as hf
 from holdfast.errors import InvalidNumber
+from holdfast.runtime.turnstile import ROUND
 from holdfast.testing import ScriptedModel, call, check, text
 
 if TYPE_CHECKING:
@@ -250,3 +252,25 @@ async def test_a_message_sent_right_after_an_outcome_does_not_wait_for_the_next_
         for _ in range(turns):
             await (await session.send("go")).outcome(timeout=PATIENCE)
     assert watch.seconds < turns * 0.04  # each would wait for 0.05 s
+
+
+async def test_many_runs_at_once_leave_the_event_loop_to_others() -> None:
+    """Each `hf.run` opens a runtime of its own; together they take no more steps in a round than sessions of one."""
+    rounds, replies = 0, Counter[int]()
+
+    async def count_rounds() -> None:
+        nonlocal rounds
+        while True:
+            rounds += 1
+            await asyncio.sleep(0)
+
+    def reply(_: hf.ModelRequest) -> ScriptReply:
+        replies[rounds] += 1
+        return text("done")
+
+    agent = hf.Agent("quick", model=ScriptedModel(reply))
+    counting = asyncio.create_task(count_rounds())
+    outcomes = await asyncio.gather(*(hf.run(agent, "go") for _ in range(100)))
+    counting.cancel()
+    assert all(outcome.ok for outcome in outcomes)
+    assert max(replies.values()) <= ROUND

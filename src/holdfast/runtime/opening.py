@@ -9,6 +9,7 @@ from holdfast.engine.embedded import TICK
 from holdfast.runtime.collecting import rare_collections
 from holdfast.runtime.runtime import CONCURRENCY, Runtime
 from holdfast.runtime.surroundings import MISSING_TOOL_MS
+from holdfast.runtime.turnstile import turnstiles
 from holdfast.runtime.workspaces import check_workspaces
 from holdfast.store import open_store
 from holdfast.store.store import LEASE_MS
@@ -97,5 +98,6 @@ async def open(  # noqa: PLR0913
 
 async def run(agent: Agent, prompt: str, *, deadline: timedelta | float | None = None) -> TurnOutcome:
     """Ask an agent once, on a store in memory: the same path as everywhere, and nothing stays."""
+    await turnstiles.here().enter()  # many at once must not keep the loop from everything else while they open
     async with open(None, agents=[agent]) as runtime:
         return await runtime.run(agent, prompt, deadline=deadline)

@@ -52,7 +52,7 @@ from holdfast.runtime.session import Session
 from holdfast.runtime.surroundings import MISSING_TOOL_MS, Surround
 from holdfast.runtime.targets import process_adapter
 from holdfast.runtime.triggers import Triggers
-from holdfast.runtime.turnstile import Turnstile
+from holdfast.runtime.turnstile import turnstiles
 from holdfast.runtime.vetting import check_answer
 from holdfast.runtime.watch import Watch
 from holdfast.runtime.working import TaskDrive
@@ -156,7 +156,7 @@ class Runtime:
             self.agents,
             self.watch,
             self.rings,
-            Turnstile(),
+            turnstiles.here(),
             lease_ms,
             own_prices or {},
             checked_gate(can_deliver),

@@ -10,6 +10,8 @@ import asyncio
 from collections import deque
 from typing import Final
 
+from holdfast.perloop import PerLoop
+
 ROUND: Final = 16
 """How many sessions take a step in one round of the event loop."""
 
@@ -52,3 +54,7 @@ class Turnstile:
         if self._waiting:
             self._scheduled = True
             asyncio.get_running_loop().call_soon(self._next_round)
+
+
+turnstiles: Final = PerLoop(Turnstile)
+"""One for each event loop: two hundred runtimes on one loop keep it no busier than two hundred sessions of one."""

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from holdfast.errors import ForkPointMissing as ForkPointMissing
     from holdfast.errors import GateInvalid as GateInvalid
     from holdfast.errors import HoldfastError as HoldfastError
+    from holdfast.errors import HookTimeout as HookTimeout
     from holdfast.errors import KeyConflict as KeyConflict
     from holdfast.errors import LeaseHeld as LeaseHeld
     from holdfast.errors import MediaTypeMismatch as MediaTypeMismatch
@@ -299,6 +300,7 @@ _HOMES = {
     "NotDone": "holdfast.tools",
     "Notification": "holdfast.store",
     "Policy": "holdfast.policy.deciding",
+    "HookTimeout": "holdfast.errors",
     "PolicyInvalid": "holdfast.errors",
     "PolicyMissing": "holdfast.errors",
     "Price": "holdfast.models.prices",

@@ -14,7 +14,7 @@ from tests.behaviour.talk import SOON, until
 
 import holdfast as hf
 from holdfast.errors import InvalidArgument
-from holdfast.testing import call, check, text
+from holdfast.testing import call, check
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -36,16 +36,6 @@ async def test_hooks_see_a_turn_from_its_beginning_to_its_end(shop: Shop) -> Non
     model = ["before_model", "after_model"]
     tool = ["before_tool refund", "after_tool ok"]
     assert seen.log == ["before_turn", *model, *tool, *model, "after_turn completed"]
-
-
-async def test_hooks_of_the_runtime_come_before_those_of_the_agent_each_in_their_order(shop: Shop) -> None:
-    log: list[str] = []
-    agent = shop.agent(text("hello"), policy=OPEN, hooks=[Seen(log, "3 "), Seen(log, "4 ")])
-    async with hf.open(None, agents=[agent], hooks=[Seen(log, "1 "), Seen(log, "2 ")]) as runtime:
-        await sent(runtime, agent)
-        await ended(runtime)
-    begun = [line for line in log if line.endswith("before_turn")]
-    assert begun == ["1 before_turn", "2 before_turn", "3 before_turn", "4 before_turn"]
 
 
 async def test_a_hook_sees_the_call_and_the_turn_around_it(shop: Shop) -> None:

@@ -82,7 +82,7 @@ from holdfast.errors.models import (
     StreamFailed,
 )
 from holdfast.errors.notifications import NotificationsFull, NotificationUnknown
-from holdfast.errors.policy import PolicyInvalid, PolicyMissing, PolicyUnsafe, PolicyUnwritable
+from holdfast.errors.policy import HookTimeout, PolicyInvalid, PolicyMissing, PolicyUnsafe, PolicyUnwritable
 from holdfast.errors.processes import (
     AgentTurnFailed,
     FunctionUnknown,
@@ -198,6 +198,7 @@ __all__ = [
     "HeadConflict",
     "HiddenError",
     "HoldfastError",
+    "HookTimeout",
     "InboxFull",
     "InputTaken",
     "InputTooLarge",

@@ -1,4 +1,4 @@
-"""Policies: what can't be meant, what is missing, what can't be written down or must not be obeyed."""
+"""Policies: what can't be meant, what is missing, what can't be written down or must not be obeyed. And slow hooks."""
 
 from __future__ import annotations
 
@@ -63,3 +63,15 @@ class PolicyUnsafe(UsageError):
         super().__init__(f"the policy {file} is not obeyed: {reason}")
         self.file = file
         self.reason = reason
+
+
+class HookTimeout(UsageError):
+    """A hook took longer than its time limit. Where it decides, that is a denial."""
+
+    def __init__(self, hook: str, where: str, seconds: float) -> None:
+        super().__init__(
+            f"{hook}.{where} did not end within {seconds:g} s; make it quicker, or set `timeout` (seconds) in {hook}"
+        )
+        self.hook = hook
+        self.where = where
+        self.seconds = seconds

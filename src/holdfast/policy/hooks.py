@@ -1,8 +1,8 @@
 """Hooks: what a host wants to see, and to decide, around what an agent does.
 
 Subclass `Hooks` and override what is of interest. A hook decides by what it returns, and can only make things stricter:
-there is no way to allow what a policy denies. One that raises where it decides denies; where it observes, the error is
-told and the turn goes on.
+there is no way to allow what a policy denies. One that raises or takes too long denies where it decides; where it
+observes, the error is shown and the turn goes on.
 """
 
 from __future__ import annotations
@@ -13,13 +13,18 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, cast
 import msgspec
 
 from holdfast.errors import InvalidArgument
+from holdfast.policy.spans import milliseconds
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from datetime import timedelta
 
     from holdfast.errors import HoldfastError
     from holdfast.messages import ModelReply, ModelRequest, ToolResult
     from holdfast.turns.ending import Ending
+
+TIMEOUT: Final = 30.0
+"""How long a hook may take where its class does not say, in seconds."""
 
 # ---- decisions -------------------------------------------------------------------------------------------------------
 
@@ -122,10 +127,19 @@ class HookCall:
 
 
 class Hooks:
-    """Override what is of interest. All are async, and run in the order in which they were given.
+    """Override what is of interest. All are async, and run in the order in which they were given: first those of the
+    agent, then those of the runtime.
 
-    Those that may return something decide; the others observe.
+    Those that may return something decide; the others observe. Each call must end within `timeout`.
     """
+
+    timeout: timedelta | float = TIMEOUT
+    """How long each call of a hook may take, in seconds or as a timedelta. What takes longer is a `HookTimeout`."""
+
+    @property
+    def seconds(self) -> float:
+        """The time limit in seconds."""
+        return milliseconds(self.timeout) / 1000
 
     @property
     def name(self) -> str:
@@ -136,7 +150,7 @@ class Hooks:
         """A turn is about to begin."""
 
     async def after_turn(self, turn: HookTurn, ending: Ending) -> None:
-        """A turn has ended, and that is recorded."""
+        """A turn has ended, and that is recorded. Nothing waits for this: neither the outcome nor the next turn."""
 
     async def before_model(self, asked: HookRequest) -> ModelDecision | None:
         """The model is about to be asked."""
@@ -148,7 +162,10 @@ class Hooks:
         """A tool is about to be called; the policy decides after this."""
 
     async def after_tool(self, call: HookCall, result: ToolResult) -> Answer | None:
-        """A call has ended; what is returned takes the place of its result."""
+        """A call has ended, also one that was denied, was of no tool or had wrong arguments.
+
+        What is returned takes the place of its result; a result that is `unknown` stays so.
+        """
 
     async def before_compaction(self, turn: HookTurn, messages: int, tokens: int) -> Deny | None:
         """So many messages of the conversation are about to be shortened or summarised."""
@@ -173,6 +190,10 @@ def checked_hooks(given: object) -> tuple[Hooks, ...]:
     for hooks in cast("Sequence[object]", given):
         if not isinstance(hooks, Hooks):
             raise InvalidArgument("hooks", hooks, "Hooks: subclass hf.Hooks and override what is of interest")
+        try:
+            _ = hooks.seconds
+        except InvalidArgument as error:
+            raise InvalidArgument(f"{hooks.name}.timeout", hooks.timeout, error.wanted) from error
     return tuple(cast("Sequence[Hooks]", given))
 
 

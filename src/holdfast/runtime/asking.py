@@ -328,7 +328,7 @@ class Asking:
         asked = HookRequest(self._hooked.turn, request)
         given = await self._consulting.before(unfinished.key, asked, unfinished.ask.content)
         if given is not None:
-            return given
+            return await self._consulting.after(asked, given)
         reply = self._priced(await self._stream(unfinished, request))
         if self._consulting.judges:
             unfinished.said.clear()

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from holdfast.effects.values import encode_value
+from holdfast.errors import HoldfastError
 from holdfast.policy.approvals import Approved, Denied, refusal
 from holdfast.policy.hooks import Answer, Ask, Deny, Replace
 from holdfast.policy.subject import CLEAN, Decision
@@ -88,6 +89,8 @@ class Authorising:
 
     async def _authorise(self, call: Call, known: Decided, taint: Taint) -> None:
         why = await self._hooks(call, known)
+        if known.edited and known.hooks is not None:  # the process before may have died before hooks had judged that
+            await self._judge_edit(call)
         if call.refused is not None or call.given is not None:
             return
         if isinstance(known.answer, Denied):
@@ -153,13 +156,13 @@ class Authorising:
             case Denied():
                 call.refused = ErrorInfo(DENIED, refusal(call.call.name, answer))
             case Approved(arguments=dict() as arguments):
-                self._edit(call, arguments, taint)
+                await self._edit(call, arguments, taint)
             case Approved():
                 call.approved = True  # it runs as it was shown
             case None:
                 pass  # it waits
 
-    def _edit(self, call: Call, arguments: dict[str, Any], taint: Taint) -> None:
+    async def _edit(self, call: Call, arguments: dict[str, Any], taint: Taint) -> None:
         """A person wrote other arguments. What no person may allow, this one may not either."""
         call.edited = call.approved = True
         self._bind(call, arguments)
@@ -171,8 +174,27 @@ class Authorising:
         if decision.verdict == "deny":
             said = f"{call.call.name} is not allowed with what a person wrote: {decision.why} ({decision.rule})"
             call.refused = ErrorInfo(DENIED, said)
+            return
+        await self._judge_edit(call)
 
     # ---- hooks ----
+
+    async def _judge_edit(self, call: Call) -> None:
+        """Let hooks judge arguments that a person wrote after they had seen the call. A person was asked already."""
+        if not self._hooked.has("before_tool"):
+            return
+        for decision in await self._hooked.judge_edit(seen(self._hooked.turn, call, self._performer)):
+            match decision:
+                case Deny(reason):
+                    call.refused = ErrorInfo(DENIED, f"{call.call.name} is not made with what a person wrote: {reason}")
+                case Answer(value):
+                    try:
+                        call.given = self._performer.redactor.bytes(encode_value(value))
+                    except (HoldfastError, TypeError, ValueError, RecursionError) as error:
+                        said = f"the answer of a hook can't be recorded: {str(error)[:500]}"
+                        call.refused = ErrorInfo(DENIED, said)
+                case _:
+                    pass
 
     async def _hooks(self, call: Call, known: Decided) -> str | None:
         """Let hooks decide; answers why a person is to be asked, where one wants that."""

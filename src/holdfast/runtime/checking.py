@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from holdfast.policy.subject import Subject
     from holdfast.records import Admitted
     from holdfast.runtime.call import Call, Work
+    from holdfast.runtime.hooking import Hooked
     from holdfast.runtime.services import Services
     from holdfast.sandbox import Sandbox
     from holdfast.store import Store
@@ -214,6 +215,10 @@ class _Nobody:
 
     def show(self, kind: type[LiveEvent], run: str, fields: dict[str, Any]) -> None:
         """Nobody watches."""
+
+    def after_turn(self, hooked: Hooked, ending: Ending) -> None:
+        message = f"a check must not end the turn {hooked.turn.turn!r} as {ending.status}"
+        raise InvariantBroken(message)
 
     @property
     def quiet(self) -> bool:

@@ -278,7 +278,7 @@ class Compacting:
         given = await self._consulting.before(key, asked, question)
         if given is not None:
             summary.count(given, 0.0, "hook")
-            return given
+            return await self._consulting.after(asked, given)
         begun = len(summary.tries)
         try:
             said = encode(await respond(model, request))

@@ -151,7 +151,7 @@ class Completing:
         asked = HookRequest(self._hooked.turn, request, "direct")
         given = await self._consulting.before(key, asked, ask.content)
         if given is not None:
-            return given
+            return await self._consulting.after(asked, given)
         reply = self._priced(await respond(model, request), model.name)
         paid.append(reply)
         return await self._consulting.after(asked, reply)
@@ -205,7 +205,7 @@ async def complete_once(around: Surround, question: Question, key: str | None) -
     others: list[Drift] = []
     """What was asked under this key before, where it was something else."""
     # Asked by a tool, it is a question of the turn around that, and counts for its agent.
-    hooked = around_call.get() or Hooked(around.hooks, HookTurn("", "", ""))
+    hooked = around_call.get() or Hooked((), HookTurn("", "", ""), guards=around.hooks)
     agent = await _asker(around, journal) or hooked.turn.agent or question.model.name
     try:
         await drive(around.store, journal, body, run=RUN, agent=agent, lease_ms=around.lease_ms)

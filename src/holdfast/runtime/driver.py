@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from holdfast.agent import Agent
     from holdfast.events import LiveEvent
     from holdfast.policy.mandates import Mandate
+    from holdfast.runtime.hooking import Hooked
     from holdfast.runtime.surroundings import Surround
     from holdfast.store import Notification
     from holdfast.store.contract import Input, Lease
@@ -531,6 +532,21 @@ class SessionDrive(Supplies):
             self._work.cancel()
 
     # ---- what a turn needs ----
+
+    def after_turn(self, hooked: Hooked, ending: Ending) -> None:
+        self._around.turn_hooks.ended(hooked.showing(self._show_later), ending)
+
+    def _show_later(self, kind: type[LiveEvent], run: str, fields: dict[str, Any]) -> None:
+        """Show an event that may come after this drive: in the ring of the drive under way, or in one of its own."""
+        rings = self._around.rings
+        ring = rings.get(self.session)
+        if ring is not None:
+            ring.publish(kind, run, fields)
+            return
+        ring = Ring(self._ledger, self._store.clock, self._around.watch)
+        rings.add(ring)
+        ring.publish(kind, run, fields)
+        rings.remove(ring)
 
     @property
     def quiet(self) -> bool:

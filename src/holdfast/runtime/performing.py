@@ -125,9 +125,9 @@ class TurnRun:
             self._budgeting = Budgeting(around, agent, turn, self.performer.now)
         self._deferring = Deferring(around, self.performer, self._recorder)
         budget = around.inline_budget if agent is None or agent.inline_budget is None else agent.inline_budget
-        hooks = () if agent is None else (*around.hooks, *agent.hooks)
+        hooks, guards = ((), ()) if agent is None else (agent.hooks, around.hooks)
         name = "" if agent is None else agent.name
-        self._hooked = Hooked(hooks, HookTurn(around.session, name, turn.run), around.show)
+        self._hooked = Hooked(hooks, HookTurn(around.session, name, turn.run), around.show, guards=guards)
         self._taint: Taint = joined(taint_under(turn.mandate), turn.taint)
         self._tainted = agent is not None and agent.wary
         """Whether anybody wants to know what is taken in."""
@@ -432,7 +432,8 @@ class TurnRun:
         ended = Ended(at=now, run=self.run, status=ending.status, value=value)
         await self.performer.seal(ended, before, spend=spent_by(before or ()))
         crash_point("turn.after_end")
-        await self._hooked.after_turn(ending)
+        if self._hooked.has("after_turn"):
+            self._around.after_turn(self._hooked, ending)
 
     async def close(self) -> None:
         """Nothing more is performed here, and what makes calls is let go: it knows this turn, as this turn knows it.

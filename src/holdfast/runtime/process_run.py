@@ -106,7 +106,7 @@ class ProcessRun:
         self._registry = registry
         self._state = state
         self._loop = asyncio.get_running_loop()
-        hooked = Hooked(around.hooks, HookTurn(state.session or "", "", ""))
+        hooked = Hooked((), HookTurn(state.session or "", "", ""), guards=around.hooks)
         self._completing = Completing(self.performer, around.prices, hooked)
         self.waiting = Waiting(self.performer)
         self._asked: set[str] = set()

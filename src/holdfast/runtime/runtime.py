@@ -42,6 +42,7 @@ from holdfast.runtime.driver import SessionDrive
 from holdfast.runtime.following import Cursor, Rings, follow_store, store_cursor
 from holdfast.runtime.gating import Gate
 from holdfast.runtime.hiding import lender_of
+from holdfast.runtime.hooking import TurnHooks
 from holdfast.runtime.invocation import Emitted, Subscription, emit
 from holdfast.runtime.mirroring import Mirroring
 from holdfast.runtime.procedures import Processes
@@ -175,6 +176,7 @@ class Runtime:
         self.tasks = Desk(self._around)
         """Background work: tool calls that go on after the model has had an answer."""
         self._around.desk = self.tasks
+        self._around.turn_hooks = TurnHooks()
         self._around.programs = Sandboxes()
         self.children = self._around.children = Children(self, self._around)
         """Sub-agents: sessions that work for others."""
@@ -222,11 +224,13 @@ class Runtime:
         if self._closed:
             return
         self._closed = True
+        until = asyncio.get_running_loop().time() + grace
         await self.triggers.stop()
         if self._retaining is not None:
             await self._retaining.stop()
         if self._engine is not None:
             await self._engine.stop(grace)
+        await self._around.turn_hooks.close(until - asyncio.get_running_loop().time())
         await self._around.programs.close()
         await self.processes.close()
         await self.children.close()

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from holdfast.runtime.children import Children
     from holdfast.runtime.desk import Desk
     from holdfast.runtime.following import Rings
+    from holdfast.runtime.hooking import Hooked, TurnHooks
     from holdfast.runtime.mirroring import Mirroring
     from holdfast.runtime.sandboxes import Sandboxes
     from holdfast.runtime.services import Services
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from holdfast.store import Store
     from holdfast.store.contract import Wait
     from holdfast.store.spending.contract import Spend
+    from holdfast.turns import Ending
 
 
 MISSING_TOOL_MS: Final = 24 * 3_600_000
@@ -60,6 +62,7 @@ class Surround:
     """Seconds that a model waits for a call, where neither tool nor agent says; None: without end."""
     missing_tool_ms: int = MISSING_TOOL_MS
     """How long a background call is left to a process that has its tool, in milliseconds."""
+    turn_hooks: TurnHooks = field(init=False)
     desk: Desk = field(init=False)
     children: Children = field(init=False)
     programs: Sandboxes = field(init=False)
@@ -80,6 +83,10 @@ class Surroundings(Protocol):
 
     def show(self, kind: type[LiveEvent], run: str, fields: dict[str, Any], /) -> None:
         """Show a live event to whoever watches."""
+        ...
+
+    def after_turn(self, hooked: Hooked, ending: Ending) -> None:
+        """Run the `after_turn` hooks of a turn that has ended; nothing waits for them."""
         ...
 
     @property

@@ -336,8 +336,8 @@ class _TaskRun:
     def _hooked(self) -> Hooked:
         """Who sees what the call asks a model."""
         agent = self._around.agents.get(self._state.agent or "")
-        hooks = self._around.hooks if agent is None else (*self._around.hooks, *agent.hooks)
-        return Hooked(hooks, HookTurn(self.session, self._state.agent or "", self.run))
+        turn = HookTurn(self.session, self._state.agent or "", self.run)
+        return Hooked(() if agent is None else agent.hooks, turn, guards=self._around.hooks)
 
     async def park(self, waits: tuple[str, ...]) -> None:
         """Record that the task waits for somebody outside."""

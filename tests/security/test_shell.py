@@ -19,14 +19,16 @@ import pytest
 from tests.behaviour.talk import until
 from tests.patience import PATIENCE
 
+from holdfast.hands.files.protected import protection
 from holdfast.hands.shell import SandboxUnavailable, WorkspaceRefused, sandbox_problem, shell
-from holdfast.hands.shell.protecting import PROTECTED, Protection
+from holdfast.hands.shell.protecting import StandIns
 from holdfast.hands.shell.syscalls import program
 
 if TYPE_CHECKING:
     from collections.abc import Generator
 
 pytestmark = pytest.mark.skipif(sandbox_problem() is not None, reason=f"no sandbox: {sandbox_problem()}")
+PROTECTED = tuple("/".join(path) for path in protection().literals)
 CANARY = "Canary7Qx83Zk2Lm9Wv4Rt6Yp1"
 
 
@@ -124,7 +126,9 @@ print([path for path in found if "/fd/" not in path])
 
 @pytest.mark.parametrize("profile", ["write", "network"])
 async def test_protected_names_that_are_absent_can_t_be_made(workspace: Path, profile: str) -> None:
-    tries = "; ".join(f"(echo x > {name}) || (rm -rf {name}; mkdir -p {name}/hooks)" for name in PROTECTED)
+    tries = "; ".join(
+        f"(mkdir -p $(dirname {name}); echo x > {name}) || (rm -rf {name}; mkdir -p {name}/hooks)" for name in PROTECTED
+    )
     await ran(workspace, f"{tries}; git init; touch ok", profile=profile)
     assert os.listdir(workspace) == ["ok"]  # noqa: PTH208
 
@@ -200,8 +204,8 @@ def test_stand_ins_outlast_any_number_of_commands_but_the_last(workspace: Path) 
 
     def work() -> None:
         for _ in range(30):
-            held = Protection(str(workspace))
-            missing.extend(name for name in PROTECTED if not (workspace / name).is_dir())
+            held = StandIns(str(workspace), protection().literals)
+            missing.extend(name for name in PROTECTED if not (workspace / name.partition("/")[0]).is_dir())
             held.release()
 
     threads = [threading.Thread(target=work) for _ in range(4)]
@@ -210,7 +214,7 @@ def test_stand_ins_outlast_any_number_of_commands_but_the_last(workspace: Path) 
     for thread in threads:
         thread.join()
     assert missing == []
-    Protection(str(workspace)).release()
+    StandIns(str(workspace), protection().literals).release()
     assert os.listdir(workspace) == []  # noqa: PTH208
 
 
@@ -379,6 +383,7 @@ async def test_folders_in_memory_are_bounded(workspace: Path, folder: str) -> No
 
 REFUSED = """
 import asyncio, sys
+from holdfast.hands.files.protected import protection
 from holdfast.hands.shell import SandboxUnavailable, shell
 try:
     (tool,) = shell(sys.argv[1], profile="write")

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from holdfast.hands.files.confined import choose
+from holdfast.hands.files.protected import protection
 from holdfast.hands.shell import sandbox_problem, shell
-from holdfast.hands.shell.nested import MOST_FOLDERS, MOST_NAMES, NESTED, Nested, chosen, look
+from holdfast.hands.shell.guard import Guard
+from holdfast.hands.shell.nested import MOST_FOLDERS, MOST_NAMES, Look, chosen
 from holdfast.hands.shell.sandbox import binds_open_files, trusted
 
 if TYPE_CHECKING:
@@ -72,7 +74,7 @@ async def test_other_files_beside_such_a_repository_can_be_written(workspace: Pa
     assert not (workspace / "plain" / "deep").exists()
 
 
-@pytest.mark.parametrize("name", sorted(NESTED - {".git"}))
+@pytest.mark.parametrize("name", [".envrc", "AGENTS.md", ".claude", ".npmrc", ".gitmodules", "CLAUDE.local.md", "HEAD"])
 async def test_what_agents_and_editors_obey_deeper_down_stays_as_it_is(workspace: Path, name: str) -> None:
     (workspace / "plain" / "deep" / name).write_text("old", encoding="utf-8")
     await ran(workspace, f"echo new > plain/deep/{name}; rm plain/deep/{name}; mv plain/deep/{name} plain/x")
@@ -121,11 +123,11 @@ async def test_a_workspace_with_too_many_such_names_protects_repositories_first(
     for number in range(MOST_NAMES + 5):
         (workspace / f"a{number}").mkdir()
         (workspace / f"a{number}" / "AGENTS.md").touch()
-    nested = Nested(str(workspace))
+    guard = Guard(str(workspace), protection(), deep=True)
     try:
-        kept = [bind.path for bind in nested.binds if not bind.writable]
+        kept = [bind.path for bind in guard.binds if not bind.writable]
     finally:
-        nested.release()
+        guard.close()
     assert "sub/.git" in kept
     assert "not all protected names" in caplog.text
 
@@ -134,7 +136,7 @@ def test_folders_of_other_peoples_code_are_not_looked_through(workspace: Path) -
     (workspace / "node_modules" / "x" / ".git").mkdir(parents=True)
     root = os.open(workspace, os.O_RDONLY)
     try:
-        assert look(root, choose(root)).names == ("sub/.git",)
+        assert Look(root, choose(root), protection()).run().names == ("sub/.git",)
     finally:
         os.close(root)
 
@@ -144,14 +146,14 @@ def test_so_many_folders_are_looked_into_and_no_more(workspace: Path) -> None:
         (workspace / "plain" / f"f{number}").mkdir()
     root = os.open(workspace, os.O_RDONLY)
     try:
-        seen = look(root, choose(root))
+        seen = Look(root, choose(root), protection()).run()
     finally:
         os.close(root)
     assert (seen.whole, seen.names) == (False, ("sub/.git",))
 
 
 def test_outer_places_are_bound_before_those_within_them() -> None:
-    assert chosen(["a/b/.git", "a/AGENTS.md", "c/CLAUDE.md"]) == [
+    assert chosen(["a/b/.git", "a/AGENTS.md", "c/CLAUDE.md"], {"a/b/.git"}) == [
         ("a", True),
         ("a/b", True),
         ("a/AGENTS.md", False),

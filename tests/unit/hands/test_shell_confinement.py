@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from holdfast.hands.shell.confinement import Confinement, Descriptors, Tree, arguments
+from holdfast.hands.shell.protecting import Cover
 
 if TYPE_CHECKING:
     from holdfast.hands.shell.settings import Profile
@@ -12,13 +13,13 @@ if TYPE_CHECKING:
 PROFILES: tuple[Profile, ...] = ("read", "write", "network")
 
 
-def line(profile: Profile, command: str = "true", protected: tuple[str, ...] = (".git",)) -> list[str]:
+def line(profile: Profile, command: str = "true", covers: tuple[Cover, ...] = (Cover(".git", "kept"),)) -> list[str]:
     confinement = Confinement(
         bwrap="/usr/bin/bwrap",
         tree=Tree(("/usr",), (("/bin", "usr/bin"),)),
         workspace="/srv/agent",
         profile=profile,
-        protected=protected,
+        covers=covers,
         memory=2**30,
         descriptors=Descriptors(filter=3, status=4, hold=5, accounts=6, groups=7),
     )

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from holdfast.errors import InvalidArgument, InvalidNumber, UsageError
+from holdfast.hands.files.protected import protection
 from holdfast.hands.shell import CommandRefused, WorkspaceRefused, shell
 from holdfast.hands.shell.settings import MAX_COMMAND, Settings, checked_command, environment
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 def settings(**changed: Any) -> Settings:
     given: dict[str, Any] = {
         "workspace": "/srv/agent",
+        "protection": protection(),
         "profile": "read",
         "sandboxed": True,
         "seconds": 1.0,

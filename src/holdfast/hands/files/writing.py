@@ -27,6 +27,7 @@ from holdfast.hands.files.errors import (
 from holdfast.hands.files.pages import Page, numbered
 from holdfast.hands.files.paths import Place
 from holdfast.hands.files.reading import decoded
+from holdfast.hands.files.repositories import is_repository
 from holdfast.hands.files.workspace import read_all, told
 
 if TYPE_CHECKING:
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
 
 _PATIENCE: Final = 5.0
 _PAUSE: Final = 0.01
-_REPOSITORY: Final = (b"HEAD", b"objects", b"refs")
 _SPLIT: Final = "split it into several files"
 # An advisory lock is a courtesy between writers; where the file system has none, the check for changes remains.
 _NO_LOCKS: Final = {errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL}
@@ -93,19 +93,16 @@ class Writer:
         rule = self.protection.rule_for(place.parts)
         if rule is not None:
             raise PathProtected(str(place), rule)
-        for depth in range(len(place.parts)):
+        for depth in range(len(place.parts) if self.protection.repositories else 0):
             if self._is_repository(Place(place.parts[:depth])):
                 raise PathProtected(str(place), "a git directory")
 
     def _is_repository(self, place: Place) -> bool:
-        """Whether git would take this directory for a repository, whatever it is called: it has hooks that run."""
         try:
             with self.workspace.directory(place.encoded(), str(place), follow=False) as below:
-                for name in _REPOSITORY:
-                    os.stat(name, dir_fd=below, follow_symlinks=False)
-        except (FileNotFoundError, NotADirectoryError, HoldfastError):
+                return is_repository(below)
+        except HoldfastError:
             return False  # a directory that can't be opened is not written to either
-        return True
 
     def _data(self, place: Place, content: str) -> bytes:
         try:

@@ -15,6 +15,7 @@ from holdfast.hands.shell.settings import HOME, WORKSPACE
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from holdfast.hands.shell.protecting import Cover
     from holdfast.hands.shell.settings import Profile
 
 USER: Final = 1000
@@ -34,6 +35,8 @@ SETTINGS: Final = (
 NAMING: Final = ("/etc/hosts", "/etc/resolv.conf", "/etc/gai.conf")
 """What finds other machines by name; only with the network."""
 
+_STAND_IN_BYTES: Final = 4096
+_BY_NAME: Final = {"kept": "--ro-bind", "pinned": "--bind"}
 _BY_DESCRIPTOR: Final = {True: "--bind-fd", False: "--ro-bind-fd"}
 
 # The command waits until it is told to begin. If we die before, the line never comes and it is not run.
@@ -82,8 +85,8 @@ class Confinement:
     tree: Tree
     workspace: str
     profile: Profile
-    protected: tuple[str, ...]
-    """Names in the workspace that stay as they are."""
+    covers: tuple[Cover, ...]
+    """What is laid over names at the top of the workspace, so that they stay as they are."""
     memory: int
     descriptors: Descriptors
     hidden: tuple[str, ...] = ()
@@ -140,19 +143,23 @@ def _workspace(confinement: Confinement) -> Sequence[str]:
     hidden = [argument for name in confinement.hidden for argument in _emptied(f"{WORKSPACE}/{name}")]
     if confinement.profile == "read":
         return ["--ro-bind", confinement.workspace, WORKSPACE, *hidden]
-    kept = [
-        argument
-        for name in confinement.protected
-        for argument in ("--ro-bind", f"{confinement.workspace}/{name}", f"{WORKSPACE}/{name}")
-    ]
+    covers = [argument for cover in confinement.covers for argument in _cover(confinement.workspace, cover)]
     deeper = [
         argument
         for bind in confinement.deeper
         for argument in (_BY_DESCRIPTOR[bind.writable], str(bind.descriptor), f"{WORKSPACE}/{bind.path}")
     ]
-    return ["--bind", confinement.workspace, WORKSPACE, *kept, *deeper, *hidden]
+    return ["--bind", confinement.workspace, WORKSPACE, *covers, *deeper, *hidden]
 
 
 def _emptied(folder: str) -> Sequence[str]:
     """Lay an empty folder over this one. A mount can't be renamed or removed from inside."""
     return ["--size", "4096", "--perms", "0555", "--tmpfs", folder, "--remount-ro", folder]
+
+
+def _cover(workspace: str, cover: Cover) -> Sequence[str]:
+    place = f"{WORKSPACE}/{cover.path}"
+    if cover.kind == "stand-in":
+        # A file system of its own costs bubblewrap a quarter of a bind. What is put there is gone with the command.
+        return ("--size", str(_STAND_IN_BYTES), "--perms", "0555", "--tmpfs", place)
+    return (_BY_NAME[cover.kind], f"{workspace}/{cover.path}", place)

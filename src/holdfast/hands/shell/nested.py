@@ -5,7 +5,7 @@ so that nobody can put another in their place meanwhile. The folders above a rep
 
 What no sandbox can do is to keep a command that may write from making a folder with a repository in it. Folders that
 stood in for every name in every folder would not help: what they are in could be renamed, and could not be removed any
-more. So what has appeared is told in the log.
+more. `inspection` finds what has appeared.
 """
 
 from __future__ import annotations
@@ -17,23 +17,16 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import TYPE_CHECKING, Final
 
-from holdfast.hands.files.confined import choose
+from holdfast.hands.files.repositories import HEAD, is_repository
 from holdfast.hands.shell.confinement import Bind
-from holdfast.hands.shell.errors import WorkspaceRefused
+from holdfast.hands.shell.inspection import REPOSITORY
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Collection, Iterable, Iterator
 
     from holdfast.hands.files.confined import Opener
+    from holdfast.hands.files.protected import Protection
 
-REPOSITORY: Final = ".git"
-NESTED: Final = frozenset(
-    (
-        *(REPOSITORY, ".envrc", ".mcp.json", "AGENTS.md", "CLAUDE.md", "GEMINI.md"),
-        *(".claude", ".codex", ".cursor", ".gemini", ".holdfast", ".vscode"),
-    )
-)
-"""Names that are obeyed wherever they are, not only at the top."""
 PASSED_OVER: Final = frozenset(("node_modules", ".venv", "venv", "__pycache__", ".tox", ".mypy_cache", "site-packages"))
 """Folders of other people's code: nobody works in them, and they are too many to look through."""
 
@@ -41,7 +34,6 @@ MOST_FOLDERS: Final = 400
 """How many folders are looked into: a command must not begin much later for it."""
 MOST_NAMES: Final = 64
 """How many names deeper down are protected; repositories come first."""
-_TOLD: Final = 10
 
 _FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY
 _log: Final = logging.getLogger("holdfast.shell")
@@ -53,65 +45,95 @@ class Seen:
 
     names: tuple[str, ...]
     """Protected names, as paths from the top, those nearest to it first."""
+    repositories: frozenset[str]
+    """Those of them that are repositories."""
     whole: bool
     """Whether everything was looked at."""
 
 
-def look(root: int, opener: Opener) -> Seen:
-    """Look through a workspace, breadth first. Links are not followed."""
-    names: list[str] = []
-    folders, looked = deque([""]), 0
-    while folders and looked < MOST_FOLDERS:
-        folder = folders.popleft()
-        looked += 1
-        below: list[str] = []
-        for name, is_folder in _entries(root, opener, folder):
-            if name in NESTED:
-                names += [f"{folder}/{name}"] if folder else []  # those at the top are protected by their names
+class Look:
+    """Looks through a workspace, breadth first, without following links. `kept` are protected at the top already."""
+
+    def __init__(self, root: int, opener: Opener, protection: Protection, kept: Collection[str] = ()) -> None:
+        self._root = root
+        self._opener = opener
+        self._protection = protection
+        self._kept = kept
+        self._names: list[str] = []
+        self._repositories: set[str] = set()
+
+    def run(self) -> Seen:
+        """All protected names that are there."""
+        folders: deque[tuple[str, ...]] = deque([()])
+        looked = 0
+        while folders and looked < MOST_FOLDERS:
+            looked += 1
+            folders.extend(sorted(self._look_into(folders.popleft())))
+        return Seen(tuple(self._names), frozenset(self._repositories), not folders)
+
+    def _look_into(self, folder: tuple[str, ...]) -> list[tuple[str, ...]]:
+        """Note the names in a folder; answers the folders in it that are to be looked into."""
+        try:
+            descriptor = self._opener(self._root, os.fsencode("/".join(folder) or "."), _FOLDER, follow=False)
+        except OSError:
+            return []  # it went away, or nobody may look into it
+        try:
+            entries = [*_entries(descriptor)]
+            if folder and self._is_repository(descriptor, entries):
+                self._note("/".join(folder), repository=True)
+                return []
+        finally:
+            os.close(descriptor)
+        below: list[tuple[str, ...]] = []
+        for name, is_folder in entries:
+            path = "/".join((*folder, name))
+            if path in self._kept:
+                continue
+            if self._protection.rule_at(folder, name) is not None:
+                self._note(path, repository=name == REPOSITORY)
             elif is_folder and name not in PASSED_OVER:
-                below.append(f"{folder}/{name}" if folder else name)
-        folders.extend(sorted(below))
-    return Seen(tuple(names), not folders)
+                below.append((*folder, name))
+        return below
+
+    def _is_repository(self, descriptor: int, entries: Iterable[tuple[str, bool]]) -> bool:
+        named = any(name.upper() == HEAD for name, _ in entries)
+        return named and self._protection.repositories and is_repository(descriptor)
+
+    def _note(self, path: str, *, repository: bool) -> None:
+        self._names.append(path)
+        if repository:
+            self._repositories.add(path)
 
 
-def _entries(root: int, opener: Opener, folder: str) -> Iterator[tuple[str, bool]]:
-    """The names in a folder that are no links, and whether each is a folder."""
-    try:
-        descriptor = opener(root, os.fsencode(folder or "."), _FOLDER, follow=False)
-    except OSError:
-        return  # it went away, or nobody may look into it
+def _entries(descriptor: int) -> Iterator[tuple[str, bool]]:
+    """The names in a folder that are no links but for HEAD, and whether each is a folder."""
     try:
         with os.scandir(descriptor) as entries:
             for entry in entries:
-                if not entry.is_symlink():
+                if not entry.is_symlink() or entry.name == HEAD:
                     yield entry.name, entry.is_dir(follow_symlinks=False)
     except OSError:
         return
-    finally:
-        os.close(descriptor)
 
 
 class Nested:
     """The protected names deeper down in one workspace, for as long as one command runs."""
 
-    __slots__ = ("_open", "_opener", "_root", "_seen", "_workspace", "binds")
+    __slots__ = ("_open", "_opener", "_root", "binds")
 
-    def __init__(self, workspace: str) -> None:
-        self.binds: tuple[Bind, ...] = ()
-        self._workspace = workspace
+    def __init__(self, root: int, opener: Opener, seen: Seen, workspace: str, kept: Collection[str] = ()) -> None:
+        self._root = root
+        self._opener = opener
         self._open: list[int] = []
+        self.binds: tuple[Bind, ...] = ()
         try:
-            self._root = os.open(workspace, _FOLDER | os.O_NOFOLLOW | os.O_CLOEXEC)
-        except OSError as error:
-            raise WorkspaceRefused(workspace, f"it can't be opened ({error.strerror})") from error
-        try:
-            self._opener = choose(self._root)
-            self._seen = look(self._root, self._opener)
-            self.binds = tuple(self._bound(chosen(self._seen.names)))
+            paths = chosen(seen.names, seen.repositories)
+            # What is covered at the top is pinned already, and binding it again would hide what lies in it.
+            self.binds = tuple(self._bound((path, writable) for path, writable in paths if path not in kept))
         except BaseException:
-            self._close()
+            self.close()
             raise
-        if not self._seen.whole or len(self._seen.names) > MOST_NAMES:
+        if not seen.whole or len(seen.names) > MOST_NAMES:
             _log.warning(
                 "not all protected names deeper down in %r are protected: it has more than %d folders or %d such names",
                 workspace,
@@ -119,25 +141,10 @@ class Nested:
                 MOST_NAMES,
             )
 
-    def handed_over(self) -> None:
+    def close(self) -> None:
         """The sandbox has what it binds: our own ends are not needed any more."""
         while self._open:
             os.close(self._open.pop())
-
-    def release(self) -> None:
-        """The command has ended; what it made is told."""
-        try:
-            known = {*self._seen.names}
-            new = [name for name in look(self._root, self._opener).names if name not in known]
-        finally:
-            self._close()
-        if new:
-            told = ", ".join(new[:_TOLD])
-            _log.warning("protected names have appeared in %r, look at them: %s", self._workspace, told)
-
-    def _close(self) -> None:
-        self.handed_over()
-        os.close(self._root)
 
     def _bound(self, paths: Iterable[tuple[str, bool]]) -> Iterator[Bind]:
         for path, writable in paths:
@@ -149,14 +156,14 @@ class Nested:
             yield Bind(path, descriptor, writable=writable)
 
 
-def chosen(names: Iterable[str]) -> list[tuple[str, bool]]:
+def chosen(names: Iterable[str], repositories: Collection[str]) -> list[tuple[str, bool]]:
     """What is bound over itself, and whether it can be written: names, and the folders above repositories.
 
     Outer ones come first: what is bound over a folder hides what was bound in it before.
     """
     # Repositories first: what is in their hooks is run.
-    kept = sorted(names, key=lambda path: (_last(path) != REPOSITORY, path.count("/")))[:MOST_NAMES]
-    pinned = above(path for path in kept if _last(path) == REPOSITORY)
+    kept = sorted(names, key=lambda path: (path not in repositories, path.count("/")))[:MOST_NAMES]
+    pinned = above(path for path in kept if path in repositories)
     both = [*((path, True) for path in pinned), *((path, False) for path in kept)]
     return sorted(both, key=lambda bound: bound[0].count("/"))
 
@@ -165,7 +172,3 @@ def above(paths: Iterable[str]) -> list[str]:
     """The folders above these paths, each once."""
     found = (folder for path in paths for folder in accumulate(path.split("/")[:-1], "{}/{}".format))
     return list(dict.fromkeys(found))
-
-
-def _last(path: str) -> str:
-    return path.rpartition("/")[2]

@@ -14,15 +14,15 @@ import subprocess
 import threading
 import time
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, Literal
 
 from holdfast.hands.shell.cgroups import Group
 from holdfast.hands.shell.confinement import Confinement, arguments, beginning
 from holdfast.hands.shell.cutting import Clip, Notes
 from holdfast.hands.shell.errors import SandboxFailed, SandboxUnavailable, WorkspaceRefused
-from holdfast.hands.shell.nested import Nested
-from holdfast.hands.shell.protecting import PROTECTED, Protection
+from holdfast.hands.shell.guard import Guard
+from holdfast.hands.shell.inspection import Findings
 from holdfast.hands.shell.sandbox import (
     MAX_PROCESSES,
     Files,
@@ -60,6 +60,8 @@ class Ended:
     code: int | None
     shown: Shown
     why: Why
+    findings: Findings = field(default_factory=Findings)
+    """What appeared in the workspace meanwhile."""
 
 
 class Stop:
@@ -103,6 +105,8 @@ class _Child:
     """Whether the sandbox broke before it had a command in it."""
     crowded: Callable[[], bool]
     """Whether it has more processes than it may. The kernel's own limit does not hold for root."""
+    inspect: Callable[[], Findings]
+    """Looks for what it left in the workspace, once all of it has ended."""
 
 
 def run(settings: Settings, command: str, seconds: float, tell: Callable[[str], None], stop: Stop) -> Ended:
@@ -113,9 +117,11 @@ def run(settings: Settings, command: str, seconds: float, tell: Callable[[str], 
         start = _confined if settings.sandboxed else _bare
         with start(settings, command) as child:
             try:
-                return _followed(child, settings, seconds, tell, stop)
+                ended = _followed(child, settings, seconds, tell, stop)
             finally:
                 child.end()
+                findings = child.inspect()
+            return replace(ended, findings=findings)
     finally:
         stop.close()
 
@@ -215,15 +221,11 @@ def _confined(settings: Settings, command: str) -> Generator[_Child]:
     if bwrap is None:  # it was there when the shell was made
         raise SandboxUnavailable("bubblewrap (bwrap) is gone", "install it again")
     with ExitStack() as stack:
-        protected: tuple[str, ...] = ()
-        nested: Nested | None = None
+        guard: Guard | None = None
         if settings.profile != "read":
-            stack.callback(Protection(settings.workspace).release)
-            protected = PROTECTED
-            if binds_open_files(bwrap):
-                nested = Nested(settings.workspace)
-                stack.callback(nested.release)
-        deeper = () if nested is None else nested.binds
+            guard = Guard(settings.workspace, settings.protection, deep=binds_open_files(bwrap))
+            stack.callback(guard.close)
+        deeper = () if guard is None else guard.binds
         group = Group(settings.control_groups, settings.memory, MAX_PROCESSES)
         stack.callback(group.remove)
         files = stack.enter_context(Files())
@@ -232,7 +234,7 @@ def _confined(settings: Settings, command: str) -> Generator[_Child]:
             tree=shown_tree(settings.profile),
             workspace=settings.workspace,
             profile=settings.profile,
-            protected=protected,
+            covers=() if guard is None else guard.covers,
             memory=settings.memory,
             descriptors=files.descriptors,
             hidden=_store_folders(settings.workspace),
@@ -242,13 +244,14 @@ def _confined(settings: Settings, command: str) -> Generator[_Child]:
         process = _started(arguments(confinement, shell_program(), command), settings, passed, "/")
         stack.callback(_closed, process)
         files.handed_over()
-        if nested is not None:
-            nested.handed_over()
+        if guard is not None:
+            guard.handed_over()
         sandbox = _Sandbox(process, files.status)
         stack.callback(sandbox.end)
         sandbox.await_first(group, settings.memory)
         files.begin()
-        yield _Child(process, sandbox.end, sandbox.failed, sandbox.crowded)
+        inspect = Findings if guard is None else guard.inspect
+        yield _Child(process, sandbox.end, sandbox.failed, sandbox.crowded, inspect)
 
 
 def _store_folders(workspace: str) -> tuple[str, ...]:
@@ -372,7 +375,7 @@ def _bare(settings: Settings, command: str) -> Generator[_Child]:
         stack.callback(_closed, process)
         stack.callback(end)
         limit(process.pid, settings.memory)
-        yield _Child(process, end, failed=lambda: False, crowded=lambda: False)
+        yield _Child(process, end, failed=lambda: False, crowded=lambda: False, inspect=Findings)
 
 
 def _started(argv: list[str], settings: Settings, passed: tuple[int, ...], folder: str) -> subprocess.Popen[bytes]:

@@ -80,7 +80,7 @@ def _tried(bwrap: str) -> tuple[str, str] | None:
             tree=shown_tree("read"),
             workspace=os.path.realpath(folder),
             profile="read",
-            protected=(),
+            covers=(),
             memory=2**26,
             descriptors=files.descriptors,
         )

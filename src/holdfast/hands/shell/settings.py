@@ -15,6 +15,8 @@ from holdfast.hands.shell.errors import CommandRefused
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from holdfast.hands.files.protected import Protection
+
 Profile = Literal["read", "write", "network"]
 
 WORKSPACE: Final = "/workspace"
@@ -36,6 +38,8 @@ class Settings:
 
     workspace: str
     """The real path of the folder that commands work in."""
+    protection: Protection
+    """The names in it that stay as they are."""
     profile: Profile
     sandboxed: bool
     seconds: float

@@ -6,13 +6,17 @@ import asyncio
 import os
 from contextlib import suppress
 from math import ceil
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, cast
 
 from pydantic import Field
 
 from holdfast.errors import InvalidArgument
+from holdfast.hands.files.protected import protection
 from holdfast.hands.shell import cgroups
 from holdfast.hands.shell.errors import WorkspaceRefused
+from holdfast.hands.shell.guard import inspect_abandoned
+from holdfast.hands.shell.inspection import DISARMED
 from holdfast.hands.shell.running import Ended, Stop, run
 from holdfast.hands.shell.sandbox import MAX_PROCESSES, require_sandbox
 from holdfast.hands.shell.settings import (
@@ -33,12 +37,15 @@ from holdfast.tools.reach import Reach
 from holdfast.tools.threads import in_thread
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
     from datetime import timedelta
 
+    from holdfast.hands.shell.inspection import Findings
     from holdfast.tools import AnyTool
 
 _END_SECONDS: Final = 15.0
+_MOST_TOLD: Final = 20
+"""How many of the names that appeared a result lists."""
 _REACH: Final = {
     "read": f"The workspace is {WORKSPACE} and can only be read; /tmp can be written. There is no network.",
     "write": f"The workspace is {WORKSPACE} and can be written. There is no network.",
@@ -55,12 +62,15 @@ def shell(  # noqa: PLR0913  one keyword for each thing that a host decides
     memory: int = 2 * 2**30,
     output_limit: int = 30_000,
     env: tuple[str, ...] = (),
+    protect: Sequence[str] = (),
+    unprotect: Sequence[str] = (),
     control_groups: tuple[str | os.PathLike[str], ...] = (),
 ) -> tuple[AnyTool, ...]:
     """The tool `shell`, which runs one command in the folder `workspace`, in a sandbox of its own.
 
     With the profile "read" a command can change nothing that outlives it; "write" lets it change the workspace, but for
-    names that others obey (`.git`, start-up files, configuration of agents); "network" lets it reach the network too.
+    names that other programs act on (`holdfast.hands.files.RULES`; `protect` adds to them and `unprotect` takes away);
+    "network" lets it reach the network too. Git repositories that a command makes are disarmed when it has ended.
     A command gets `timeout` seconds, and of the environment the variables that `env` names. Each of its processes gets
     `memory` bytes; below folders of `control_groups` that were handed to us, all of them together do. A result shows
     `output_limit` bytes of output.
@@ -70,8 +80,10 @@ def shell(  # noqa: PLR0913  one keyword for each thing that a host decides
     """
     if type(unsafe) is not bool:
         raise InvalidArgument("unsafe", unsafe, "True or False")
+    real = _real(workspace)
     settings = Settings(
-        workspace=_real(workspace),
+        workspace=real,
+        protection=protection(protect, unprotect, Path(real).parts),
         profile=checked_profile(profile),
         sandboxed=not unsafe,
         seconds=checked_seconds(timeout),
@@ -83,6 +95,8 @@ def shell(  # noqa: PLR0913  one keyword for each thing that a host decides
     if settings.sandboxed:
         require_sandbox()
         cgroups.check(settings.control_groups, settings.memory, MAX_PROCESSES)
+        if settings.writes:
+            inspect_abandoned(settings.workspace, settings.protection)
     return (_tool(settings),)
 
 
@@ -205,5 +219,34 @@ def _told(ended: Ended, seconds: float) -> dict[str, Any]:
         notes.append(f"{ended.shown.left_out:,} of {ended.shown.size:,} bytes of output are left out in the middle")
     if ended.shown.replaced:
         notes.append("the output is not UTF-8; bytes that are not are shown as \ufffd")
-    told = {"exit_code": ended.code, "output": ended.shown.text}
+    notes += _found_notes(ended.findings)
+    told: dict[str, Any] = {"exit_code": ended.code, "output": ended.shown.text}
+    if ended.findings.names:
+        told["appeared"] = ended.findings.names[:_MOST_TOLD]
+    if ended.findings.disarmed:
+        told["disarmed"] = ended.findings.disarmed[:_MOST_TOLD]
     return {**told, "note": "; ".join(notes)} if notes else told
+
+
+def _found_notes(found: Findings) -> list[str]:
+    """What appeared in the workspace, in words for a model and for a person."""
+    notes: list[str] = []
+    if found.names:
+        notes.append(f"protected names appeared, a person should look at them: {_listed(found.names)}")
+    if found.disarmed:
+        notes.append(
+            f"git repositories appeared and were disarmed, so that git on the host does not run what they name: "
+            f"{_listed(found.disarmed)} (HEAD, or a .git file, was renamed to end in {DISARMED})"
+        )
+    if found.armed:
+        notes.append(f"git repositories appeared that could not be disarmed, do not run git in {_listed(found.armed)}")
+    if found.left_out:
+        notes.append(f"{found.left_out:,} more of them are not listed")
+    if found.unread:
+        notes.append(f"{found.unread:,} folders could not be looked into for repositories")
+    return notes
+
+
+def _listed(names: list[str]) -> str:
+    more = len(names) - _MOST_TOLD
+    return ", ".join(names[:_MOST_TOLD]) + (f" and {more:,} more" if more > 0 else "")

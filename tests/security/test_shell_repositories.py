@@ -1,0 +1,181 @@
+"""Git repositories that a command makes: git on the host must not run what their configuration names."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.behaviour.talk import until
+
+from holdfast.hands.files import files
+from holdfast.hands.files.errors import PathProtected
+from holdfast.hands.files.protected import RULES, protection
+from holdfast.hands.shell import WorkspaceRefused, sandbox_problem, shell
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = pytest.mark.skipif(sandbox_problem() is not None, reason=f"no sandbox: {sandbox_problem()}")
+needs_git = pytest.mark.skipif(shutil.which("git", path="/usr/bin:/bin") is None, reason="git is not installed")
+
+CONFIG = r"printf '[core]\nrepositoryformatversion=0\nworktree={tree}\nfsmonitor=touch {mark};true\n' > {at}/config"
+HEADED = "mkdir -p {at}; echo 'ref: refs/heads/main' > {at}/HEAD; "
+BARE = HEADED + "mkdir {at}/objects {at}/refs; " + CONFIG
+SHARED = (
+    f"{HEADED} mkdir -p {{at}}/../common/objects {{at}}/../common/refs; echo ../common > {{at}}/commondir; "
+    + CONFIG.replace("{at}/config", "{at}/../common/config")
+)
+LINKED = BARE.replace("echo 'ref: refs/heads/main' > {at}/HEAD", "ln -s refs/heads/main {at}/HEAD")
+NAMED = BARE.replace("{at}", "{at}/.git")
+POINTED = BARE.replace("{at}", "{at}/hidden") + "; echo 'gitdir: hidden' > {at}/.git"
+
+
+async def ran(workspace: Path, command: str, **given: Any) -> dict[str, Any]:
+    said: dict[str, Any] = {"profile": "write", **given}
+    (tool,) = shell(workspace, **said)
+    return await tool.function(None, command)
+
+
+@pytest.fixture
+def workspace(tmp_path: Path) -> Path:
+    folder = tmp_path / "workspace"
+    folder.mkdir()
+    return folder
+
+
+def git_runs(folder: Path, mark: Path) -> bool:
+    """Whether git on the host, in this folder, runs what a command has put into its configuration."""
+    subprocess.run(["git", "status"], cwd=folder, capture_output=True, check=False)
+    return mark.exists()
+
+
+def made(shape: str, at: str, mark: Path) -> str:
+    return shape.replace("{at}", at).replace("{mark}", str(mark)).replace("{tree}", str(mark.parent))
+
+
+@needs_git
+@pytest.mark.parametrize("at", ["evil", "a/b/evil", "node_modules/evil"])
+@pytest.mark.parametrize("shape", [BARE, SHARED, LINKED, NAMED, POINTED])
+async def test_git_on_the_host_runs_nothing_of_a_repository_that_a_command_made(
+    workspace: Path, tmp_path: Path, shape: str, at: str
+) -> None:
+    mark = tmp_path / "run"
+    await ran(workspace, made(shape, at, mark))
+    assert not git_runs(workspace / at, mark)
+
+
+@needs_git
+@pytest.mark.parametrize("shape", [BARE, LINKED, NAMED, POINTED])
+def test_git_on_the_host_would_run_what_such_a_repository_names(workspace: Path, tmp_path: Path, shape: str) -> None:
+    mark = tmp_path / "run"
+    subprocess.run(["sh", "-c", made(shape, "evil", mark)], cwd=workspace, check=True)
+    assert git_runs(workspace / "evil", mark)
+
+
+@needs_git
+async def test_the_top_of_a_workspace_can_t_be_made_a_repository(workspace: Path, tmp_path: Path) -> None:
+    mark = tmp_path / "run"
+    await ran(workspace, made(BARE, ".", mark))
+    assert not (workspace / "HEAD").exists()
+    assert not git_runs(workspace, mark)
+
+
+async def test_the_result_tells_which_repositories_were_disarmed(workspace: Path) -> None:
+    found = await ran(workspace, made(BARE, "evil", workspace) + "; " + made(NAMED, "sub", workspace))
+    assert sorted(found["disarmed"]) == ["evil", "sub/.git"]
+    assert "git repositories appeared and were disarmed" in found["note"]
+
+
+async def test_a_disarmed_repository_can_be_armed_again_by_a_person(workspace: Path) -> None:
+    await ran(workspace, made(BARE, "evil", workspace))
+    assert (workspace / "evil" / "HEAD.disarmed").read_text(encoding="utf-8") == "ref: refs/heads/main\n"
+
+
+async def test_the_result_tells_which_protected_names_appeared(workspace: Path) -> None:
+    found = await ran(workspace, "mkdir -p sub/.vscode; echo x > sub/AGENTS.md; echo x > sub/plain; mkdir notes.git")
+    assert sorted(found["appeared"]) == ["notes.git", "sub/.vscode", "sub/AGENTS.md"]
+    assert "protected names appeared" in found["note"]
+
+
+async def test_a_command_that_makes_nothing_of_the_kind_is_told_nothing(workspace: Path) -> None:
+    (workspace / "sub").mkdir()
+    (workspace / "sub" / "AGENTS.md").touch()
+    assert await ran(workspace, "touch sub/plain") == {"exit_code": 0, "output": ""}
+
+
+async def test_a_repository_that_is_made_in_two_commands_is_disarmed(workspace: Path) -> None:
+    await ran(workspace, "mkdir evil; echo 'ref: refs/heads/main' > evil/HEAD; echo > evil/config")
+    found = await ran(workspace, "mkdir evil/objects evil/refs")
+    assert found["disarmed"] == ["evil"]
+
+
+async def test_a_command_can_t_keep_a_repository_armed_by_taking_the_new_name(workspace: Path) -> None:
+    found = await ran(workspace, made(BARE, "evil", workspace) + "; mkdir -p evil/HEAD.disarmed/x; chmod 555 evil")
+    assert found["disarmed"] == ["evil"]
+    assert not (workspace / "evil" / "HEAD").exists()
+
+
+async def test_a_repository_that_was_there_without_the_name_stays_as_it_is(workspace: Path) -> None:
+    repository = workspace / "mirror"
+    for name in ("objects", "refs", "hooks"):
+        (repository / name).mkdir(parents=True)
+    (repository / "HEAD").write_text("ref: refs/heads/main\n", encoding="utf-8")
+    found = await ran(workspace, "echo x > mirror/config; touch mirror/hooks/x; mv mirror old; rm -rf mirror")
+    assert sorted(os.listdir(repository)) == ["HEAD", "hooks", "objects", "refs"]  # noqa: PTH208
+    assert "disarmed" not in found
+
+
+async def test_a_workspace_that_is_itself_such_a_repository_is_refused(workspace: Path) -> None:
+    for name in ("objects", "refs"):
+        (workspace / name).mkdir()
+    (workspace / "HEAD").write_text("ref: refs/heads/main\n", encoding="utf-8")
+    with pytest.raises(WorkspaceRefused, match="without a working tree"):
+        await ran(workspace, "true")
+
+
+async def test_a_host_can_let_repositories_be_made(workspace: Path) -> None:
+    found = await ran(workspace, made(NAMED, "sub", workspace), unprotect=("*.git",))
+    assert "disarmed" not in found
+    assert (workspace / "sub" / ".git" / "HEAD").exists()
+
+
+async def test_a_repository_of_a_command_whose_process_was_killed_is_disarmed_when_a_shell_is_made(
+    workspace: Path,
+) -> None:
+    code = (
+        "import asyncio, sys; from holdfast.hands.shell import shell; "
+        "asyncio.run(shell(sys.argv[1], profile='write')[0].function(None, sys.argv[2]))"
+    )
+    command = made(BARE, "evil", workspace) + "; touch made; sleep 60"
+    with subprocess.Popen([sys.executable, "-c", code, workspace, command]) as host:  # noqa: ASYNC220
+        await until((workspace / "made").exists)
+        host.kill()
+    assert (workspace / "evil" / "HEAD").exists()
+    shell(workspace, profile="write")
+    assert not (workspace / "evil" / "HEAD").exists()
+    assert sorted(os.listdir(workspace)) == ["evil", "made"]  # noqa: PTH208
+
+
+def test_the_file_tools_write_into_no_repository_that_shares_its_objects(workspace: Path) -> None:
+    (workspace / "shared").mkdir()
+    (workspace / "shared" / "HEAD").write_text("ref: refs/heads/main\n", encoding="utf-8")
+    (workspace / "shared" / "commondir").write_text("../other\n", encoding="utf-8")
+    write = next(tool for tool in files(workspace) if tool.name == "write_file")
+    with pytest.raises(PathProtected, match="a git directory"):
+        write.function("shared/config", "x")
+
+
+@pytest.mark.parametrize("rule", RULES)
+async def test_the_shell_and_the_file_tools_protect_the_same_names(rule: str) -> None:
+    """Each rule has a name that the shell can put something in the place of."""
+    literals = protection().literals
+    path = tuple(rule.split("/"))
+    if "*" not in rule:
+        assert path in literals
+    else:
+        guard = protection(unprotect=tuple(other for other in RULES if other != rule))
+        assert any(guard.rule_for(other) for other in literals) or rule in {"git~*", "AGENTS.*.md", "holdfast.db-*"}

@@ -13,8 +13,7 @@ from holdfast.cli.question import answers, described, title
 from holdfast.cli.sessions import looking
 from holdfast.cli.terminal import duration, one_line, printable, stderr, stdout
 from holdfast.errors import HoldfastError, JournalMissing, JournalQuarantined
-from holdfast.runtime.finding import ASK
-from holdfast.runtime.interrupted import LOOK
+from holdfast.runtime.interrupted import is_ask
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -95,7 +94,7 @@ async def _readable(store: Store, line: Journal, path: Path) -> list[Item]:
 async def _of_journal(store: Store, line: Journal, path: Path) -> list[Item]:
     items: list[Item] = []
     for wait in await waits_of(store, line):
-        unknown = f"/{LOOK}" in wait.name and wait.label == ASK
+        unknown = is_ask(wait.name)
         items.append(
             Item(
                 kind="unknown" if unknown else "wait",

@@ -41,6 +41,8 @@ from holdfast.errors import (
     HoldfastError,
     InvalidArgument,
     InvariantBroken,
+    PayloadTooLarge,
+    ResultTooLarge,
     RunEnded,
     ScopeBusy,
     StoreError,
@@ -344,8 +346,10 @@ class Performer:
         except StoreError as error:
             # Not the world's failure but ours: it must not become the recorded outcome of the effect.
             raise self.halt(error) from error
-        except UsageError as error:
+        except PayloadTooLarge as error:
             # Whoever reads this must not take it for an effect that did nothing.
+            return self.failed(key, ask, ResultTooLarge("a value", error.size, error.limit), begun)
+        except UsageError as error:
             lost = RuntimeError(f"it ran to its end and took effect, but what it gave can't be kept: {error}")
             return self.failed(key, ask, lost, begun)
 

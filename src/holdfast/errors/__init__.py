@@ -30,6 +30,7 @@ from holdfast.errors.arguments import (
     InvalidNumber,
     InvalidValue,
     PayloadTooLarge,
+    ResultTooLarge,
 )
 from holdfast.errors.attachments import (
     AttachmentsFull,
@@ -155,6 +156,7 @@ from holdfast.errors.waits import (
     AnswerInvalid,
     AnswerLate,
     ApprovalMismatch,
+    AskAnswerInvalid,
     WaitConsumed,
     WaitEnded,
     WaitExpired,
@@ -173,6 +175,7 @@ __all__ = [
     "ApprovalClosed",
     "ApprovalMismatch",
     "ApprovalUnknown",
+    "AskAnswerInvalid",
     "AttachmentUnknown",
     "AttachmentsFull",
     "BlobCorrupt",
@@ -250,6 +253,7 @@ __all__ = [
     "RecordingInvalid",
     "ReplayMismatch",
     "ReplayMiss",
+    "ResultTooLarge",
     "RuleCorrupt",
     "RuleUnknown",
     "RulesFull",

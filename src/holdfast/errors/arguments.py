@@ -53,3 +53,17 @@ class PayloadTooLarge(UsageError):
         self.what = what
         self.size = size
         self.limit = limit
+
+
+class ResultTooLarge(PayloadTooLarge):
+    """What a function returned is larger than what is kept of one result. The function ran to its end."""
+
+    def __init__(self, what: str, size: int, limit: int) -> None:
+        UsageError.__init__(
+            self,
+            f"it ran to its end, but what it gave can't be kept: {what} of {size:,} bytes, the limit is {limit:,}; "
+            "return less, or raise StoreLimits(blob_bytes=)",
+        )
+        self.what = what
+        self.size = size
+        self.limit = limit

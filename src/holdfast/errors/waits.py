@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from holdfast.errors.tree import StoreError, UsageError, WorldError
+
+_SHOWN: Final = 200
 
 
 class WaitUnknown(UsageError):
@@ -48,6 +52,21 @@ class AnswerInvalid(UsageError):
         super().__init__(f"the answer is no result of {tool!r}: {reason}. Nothing was settled; give another answer")
         self.tool = tool
         self.reason = reason
+
+
+class AskAnswerInvalid(UsageError):
+    """An answer does not say what came of an interrupted call. Nothing was settled: give another one."""
+
+    def __init__(self, journal: str, name: str, value: object) -> None:
+        said = repr(value)
+        shown = said if len(said) <= _SHOWN else f"{said[:_SHOWN]}..."
+        super().__init__(
+            f"{shown} does not say what came of the interrupted call; "
+            'answer {"done": RESULT}, "not_done" or "unknown". Nothing was settled'
+        )
+        self.journal = journal
+        self.name = name
+        self.value = value
 
 
 class AnswerLate(WorldError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 import msgspec
@@ -10,9 +11,9 @@ import msgspec
 from holdfast.effects.canonical import digest_of_bytes
 from holdfast.effects.scopes import current
 from holdfast.effects.values import encode_value
-from holdfast.errors import Suspended, WaitEnded
+from holdfast.errors import Suspended, WaitEnded, WaitFailed
 from holdfast.records import Ask, Done, Unknown
-from holdfast.runtime.interrupted import next_look
+from holdfast.runtime.interrupted import ASK, is_finding, next_look
 from holdfast.runtime.surroundings import passes
 from holdfast.tools.context import Context
 from holdfast.tools.definition import NotDone
@@ -27,8 +28,8 @@ if TYPE_CHECKING:
     from holdfast.tools.context import Caller
     from holdfast.tools.definition import AnyTool, Bound
 
-ASK: Final = "ask"
-"""The name of the wait with which a person is asked what came of a call."""
+_log: Final = logging.getLogger("holdfast.tools")
+_NULL: Final = b"null"
 
 
 class Interrupted(Protocol):
@@ -80,6 +81,10 @@ class Finder:
         try:
             async with asyncio.timeout(tool.timeout):
                 body = await tool.find_out(bound, context)
+                if body == _NULL and not returns_none(tool):
+                    said = "reconcile of %r gave None, which the tool does not return: what came of %s is not known"
+                    _log.warning(said, tool.name, call.key)
+                    return Unknown(at=self._performer.now(), key=call.key)
         except NotDone:
             return None
         except BaseException as error:
@@ -92,11 +97,21 @@ class Finder:
         return await self._performer.succeeded(call.key, None, body, begun)
 
     async def _asked(self, call: Interrupted, look: str) -> Outcome | None:
-        """What a person says: ``{"done": RESULT}``, ``"not_done"``, or anything else for somebody who can't tell."""
-        try:
-            answer = await self._caller.wait(look, ASK, 1, None)
-        except WaitEnded:
-            answer = None
+        """What a person says: ``{"done": RESULT}``, ``"not_done"`` or ``"unknown"``.
+
+        An answer that is none of these, or whose result does not fit the tool, is not taken: the person is asked again.
+        """
+        occurrence = 1
+        while True:
+            try:
+                answer = await self._caller.wait(look, ASK, occurrence, None)
+            except (WaitEnded, WaitFailed):
+                return Unknown(at=self._performer.now(), key=call.key)
+            complaint = self._complaint(call, answer)
+            if complaint is None:
+                break
+            _log.warning("the answer about %s is not taken, and asked for again: %s", call.key, complaint)
+            occurrence += 1
         if answer in ("not_done", {"not_done": True}):
             return None
         if isinstance(answer, dict) and "done" in answer:
@@ -104,3 +119,19 @@ class Finder:
             begun = asyncio.get_running_loop().time()
             return await self._performer.succeeded(call.key, None, encode_value(given), begun)
         return Unknown(at=self._performer.now(), key=call.key)
+
+    def _complaint(self, call: Interrupted, answer: Any) -> str | None:  # noqa: ANN401  whatever was answered
+        if not is_finding(answer):
+            return 'it is not {"done": RESULT}, "not_done" or "unknown"'
+        if call.tool is None or not isinstance(answer, dict) or "done" not in answer:
+            return None
+        from holdfast.tools.returning import complaint_about  # noqa: PLC0415  pydantic only when it is needed
+
+        return complaint_about(call.tool.function, encode_value(cast("dict[str, Any]", answer)["done"]))
+
+
+def returns_none(tool: AnyTool) -> bool:
+    """Whether None is a result of the tool, by its annotation. A function without one says nothing of the kind."""
+    from holdfast.tools.returning import complaint_about, is_annotated  # noqa: PLC0415  pydantic only when needed
+
+    return is_annotated(tool.function) and complaint_about(tool.function, _NULL) is None

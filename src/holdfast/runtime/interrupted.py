@@ -5,7 +5,7 @@ What `reconcile` does to find out about a call hangs below that call, too, apart
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
 from holdfast.turns.keys import DEFERRAL
 
@@ -18,12 +18,30 @@ LOOK: Final = "%reconcile-"
 """What the places below a call begin with in which `reconcile` works; no name of a step or a wait can look like it."""
 
 
+ASK: Final = "ask"
+"""The name of the wait with which a person is asked what came of a call."""
+
+
 ATTEMPT: Final = "%attempt-"
 """What the places below a call begin with in which attempts are recorded that failed and were followed by another."""
 
 
 DECIDED: Final = ("/%approval-", "/%hook")
 """What the places below a call look like in which it is recorded that somebody decided about it before it began."""
+
+
+def is_ask(wait: str) -> bool:
+    """Whether a wait asks a person what came of an interrupted call."""
+    above, _, name = wait.rpartition("/")
+    return name.partition("#")[0] == ASK and above.rpartition("/")[2].startswith(LOOK)
+
+
+def is_finding(answer: object) -> bool:
+    """Whether an answer to such a wait says what came of the call, or that nobody can tell."""
+    if isinstance(answer, dict):
+        said = cast("dict[object, object]", answer)
+        return set(said) == {"done"} or said in ({"not_done": True}, {"unknown": True})
+    return answer in ("not_done", "unknown")
 
 
 def attempts_of(past: Past, key: str) -> int:

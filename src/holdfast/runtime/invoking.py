@@ -14,7 +14,14 @@ from holdfast.effects.canonical import digest_of_bytes
 from holdfast.effects.replay import Again, SettleUnknown
 from holdfast.effects.scopes import current
 from holdfast.effects.values import decode_value, json_of
-from holdfast.errors import AttachmentUnknown, InvalidArgument, InvariantBroken, PayloadTooLarge, Suspended
+from holdfast.errors import (
+    AttachmentUnknown,
+    InvalidArgument,
+    InvariantBroken,
+    PayloadTooLarge,
+    ResultTooLarge,
+    Suspended,
+)
 from holdfast.messages import Attachment
 from holdfast.records import ABSENT, Ask, Blob, ErrorInfo, Failed, Unknown
 from holdfast.runtime.call import Work
@@ -24,7 +31,7 @@ from holdfast.runtime.surroundings import passes
 from holdfast.spawning import unwound
 from holdfast.tools import crowding
 from holdfast.tools.context import Context
-from holdfast.tools.cutting import Whole
+from holdfast.tools.cutting import Lost, Whole
 from holdfast.tools.deferral import Deferred
 from holdfast.tools.paging import READER
 from holdfast.tools.processes import Spawned
@@ -307,15 +314,18 @@ class Invoker:
         """What is too long for the model is kept apart, and told with its ends."""
         try:
             blob = await self._performer.keep(await asyncio.to_thread(long.body))
-        except PayloadTooLarge:
-            return tool.as_json(long.told(None).text)
+        except PayloadTooLarge as error:
+            return tool.as_json(long.told(Lost(error.size, error.limit)).text)
         kept.append(blob)
         return tool.as_json(long.told(Whole(blob.digest, READER) if self._reads_on else None).text)
 
     async def _kept(self, value: object, refs: list[Blob], depth: int = 0) -> object:
         """What a tool gave, with files replaced by references to bytes that the store has."""
         if isinstance(value, File):
-            blob = await self._performer.keep(value.data)
+            try:
+                blob = await self._performer.keep(value.data)
+            except PayloadTooLarge as error:
+                raise ResultTooLarge(f"a file ({value.name or value.media_type})", error.size, error.limit) from None
             refs.append(blob)
             return Attachment(blob.digest, value.media_type, blob.size, value.name)
         if isinstance(value, Attachment):

@@ -33,6 +33,14 @@ class Whole:
 
 
 @dataclass(frozen=True, slots=True)
+class Lost:
+    """The whole text is larger than what is kept of one result; sizes in bytes."""
+
+    size: int
+    limit: int
+
+
+@dataclass(frozen=True, slots=True)
 class Cut:
     """A text that was cut, and what is missing from it."""
 
@@ -43,7 +51,7 @@ class Cut:
     """Characters that were left out."""
 
 
-def cut(text: str, limit: int, whole: Whole | None = None, *, total: int | None = None) -> Cut | None:
+def cut(text: str, limit: int, whole: Whole | Lost | None = None, *, total: int | None = None) -> Cut | None:
     """`text` within `limit` characters; None if it fits as it is.
 
     `total` is the number of characters there were where `text` itself is only the beginning of them.
@@ -108,13 +116,16 @@ def _flags_before(text: str, at: int) -> int:
     return count
 
 
-def _note(text: str, begin: int, end: int, missing: int, whole: Whole | None) -> str:
+def _note(text: str, begin: int, end: int, missing: int, whole: Whole | Lost | None) -> str:
     """What is missing, and how to read it."""
     lines = text.count("\n", begin, end)
     of_lines = f" ({lines:,} lines)" if lines else ""
     said = f"[... {missing:,} characters{of_lines} are left out here."
     if whole is None:
         return f"{said} You have no tool that reads them: ask for less.]"
+    if isinstance(whole, Lost):
+        kept = f"the whole result is {whole.size:,} bytes, and at most {whole.limit:,} are kept"
+        return f"{said} They are gone: {kept}. Ask for less.]"
     start = text.count("\n", 0, begin) + 1
     line = text.rfind("\n", 0, begin) + 1
     skip = len(text[line:begin].encode("utf-8", "backslashreplace"))

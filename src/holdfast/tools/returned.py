@@ -12,7 +12,7 @@ from typing import Final, cast
 import msgspec
 
 from holdfast.effects.failures import printable
-from holdfast.tools.cutting import Cut, Whole, cut
+from holdfast.tools.cutting import Cut, Lost, Whole, cut
 
 SHARE: Final = 0.1
 """How much of what is called text may be bytes that no text has."""
@@ -32,8 +32,8 @@ class Long:
         """The bytes to keep. What no encoding knows is written as its escape."""
         return self.text.encode("utf-8", "backslashreplace")
 
-    def told(self, whole: Whole | None) -> Cut:
-        """What the model gets; `whole` is where the rest was kept, if it was."""
+    def told(self, whole: Whole | Lost | None) -> Cut:
+        """What the model gets; `whole` is where the rest was kept, or why it was not; None if nothing reads it."""
         made = cut(self.text, self.limit, whole)
         return made if made is not None else Cut(self.text, len(self.text), 0)
 

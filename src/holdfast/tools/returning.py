@@ -41,6 +41,11 @@ def complaint_about(function: Callable[..., Any], body: bytes) -> str | None:
     return None
 
 
+def is_annotated(function: Callable[..., Any]) -> bool:
+    """Whether the function says what it returns, in a way that can be checked."""
+    return _reader_of(function) is not None
+
+
 @lru_cache(maxsize=1024)
 def _reader_of(function: Callable[..., Any]) -> Callable[[bytes], object] | None:
     """What reads a result from JSON as its type; None where that is not said, or has no JSON form."""

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from holdfast.effects.envelope import Envelope
 from holdfast.effects.groups import Group
 from holdfast.effects.replay import Repeat
+from holdfast.effects.return_types import as_declared, return_type
 from holdfast.errors import InvalidArgument
 from holdfast.names import check_id
 
@@ -81,7 +82,7 @@ class Boundary:
 
         A step that was interrupted runs again, from its beginning, unless `repeat` is `Repeat.NEVER`. The function
         can't see an idempotency key: for what must not happen twice in the world, use `effect`. A plain function runs
-        in a thread.
+        in a thread. The value is of the type `returns`, or else of the one that the function declares to return.
         """
         if not callable(function):
             raise InvalidArgument("function", function, "something to call")
@@ -92,7 +93,9 @@ class Boundary:
             value = await asyncio.to_thread(function, *args)
             return await value if inspect.isawaitable(value) else value
 
-        return await self.effect("step", name, call, body=list(args), repeat=repeat, returns=returns)
+        value = await self.effect("step", name, call, body=list(args), repeat=repeat, returns=returns)
+        wanted = None if returns is not None else return_type(function)
+        return value if wanted is None else as_declared(value, wanted)
 
     async def effect(  # noqa: PLR0913
         self,

@@ -143,7 +143,7 @@ class ProcessContext:
 
         A step that was interrupted runs again with the same `idempotency_key`, unless `repeat` is `Repeat.NEVER`: then
         it ends as `EffectUnknown`. A plain function runs in a thread. The arguments are recorded: secrets are not for
-        them.
+        them. The value is of the type `returns`, or else of the one that the function declares to return.
         """
         return await self._carrier.step(name, function, args, kwargs, repeat, returns)
 
@@ -213,10 +213,10 @@ class ProcessContext:
         *,
         session: str | None = None,
         deadline: timedelta | float | None = None,
-    ) -> Any:  # noqa: ANN401  text, or the value that the agent's output asks for, as plain JSON
+    ) -> Any:  # noqa: ANN401  text, or a value of the agent's output
         """Ask an agent, in a session of its own unless one is named; its answer, however long that takes.
 
-        `AgentTurnFailed` when the turn did not complete.
+        The answer is text, or a value of the agent's `output` type. `AgentTurnFailed` when the turn did not complete.
         """
         return await self._carrier.run_agent(agent, prompt, session, deadline)
 

@@ -17,6 +17,7 @@ from holdfast.effects.canonical import digest
 from holdfast.effects.envelope import segment
 from holdfast.effects.performer import Performer
 from holdfast.effects.replay import Answer, Repeat, fold
+from holdfast.effects.return_types import as_declared, return_type
 from holdfast.effects.scopes import Place, current
 from holdfast.effects.values import check_returns, decode_value, encode_value
 from holdfast.errors import InvalidArgument, WaitEnded, WaitExpired
@@ -78,7 +79,7 @@ class Registry(Protocol):
 
     def procedure(self, given: AnyProcedure | str) -> AnyProcedure: ...
     def known(self, name: str) -> AnyProcedure | None: ...
-    def leave(self, journal: str) -> None: ...
+    def leave(self, journal: str, wakes: int) -> None: ...
     async def end_child(self, id: str, reason: str) -> None: ...
     async def stop_turn(self, session: str, number: int, reason: str) -> None: ...
     async def register(self, id: str, made: Registration, session: str | None) -> str: ...
@@ -154,7 +155,9 @@ class ProcessRun:
             return await value if inspect.isawaitable(value) else value
 
         body: object = {"args": list(args), "kwargs": kwargs} if kwargs else list(args)
-        return await self._effect("step", name, name, body, call, repeat, returns)
+        value = await self._effect("step", name, name, body, call, repeat, returns)
+        wanted = None if returns is not None else return_type(function)
+        return value if wanted is None else as_declared(value, wanted)
 
     async def _effect(  # noqa: PLR0913, PLR0917
         self,
@@ -455,7 +458,18 @@ class ProcessRun:
         told = cast("dict[str, Any]", await self._value(await self.waiting.seek(place, key, ask, sought)))
         if told["status"] != "completed":
             raise AgentTurnFailed(sent.session, told["turn"], told["status"], told["message"])
-        return told["value"] if told["typed"] else told["text"]
+        return self._answer(agent, told) if told["typed"] else told["text"]
+
+    def _answer(self, agent: Agent | str, told: dict[str, Any]) -> Any:  # noqa: ANN401  a value of the agent's output
+        """The answer as the output type of the agent that gave it; plain JSON where that agent is not here."""
+        given_by = told.get("agent") or (agent if isinstance(agent, str) else agent.name)
+        known = self._around.agents.get(given_by)
+        if known is None and not isinstance(agent, str) and agent.name == given_by:
+            known = agent
+        output = None if known is None else known.output
+        if output is None or output.complaint(told["text"]) is not None:
+            return told["value"]
+        return output.load(told["text"])
 
     async def complete(self, model: Model | str, prompt: str, output: Any, instructions: str) -> Any:  # noqa: ANN401
         question = Question(model, prompt, output, instructions)

@@ -206,6 +206,7 @@ class TurnEnd:
             "text": outcome.text,
             "value": outcome.value,
             "typed": ending.typed,
+            "agent": ending.agent,
             "message": outcome.message or outcome.code,
         }
         return Found(encode_value(told))

@@ -14,7 +14,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bars import Bar
+from bars import Bar, best_of
+from baselines import fresh
 
 import holdfast as hf
 from holdfast.processes.ids import ROLE, RUN
@@ -30,6 +31,7 @@ AT_ONCE = 500
 SLEEPS = 10
 DAY_MS = 86_400_000
 LISTINGS = 7
+CROWD, STEPS, ROUNDS = 100, 20, 5
 
 begun: list[float] = []
 
@@ -69,6 +71,42 @@ async def _starts(path: Path) -> tuple[float, float]:
             await process.result()
             taken.append(begun[0] - before)
     return statistics.median(taken), statistics.median(commits)
+
+
+# ---- waiting for results ---------------------------------------------------------------------------------------------
+
+
+@hf.process
+async def walks(ctx: hf.ProcessContext) -> None:
+    for number in range(STEPS):
+        await ctx.step(f"step {number}", _nothing)
+
+
+async def _nothing() -> None:
+    await asyncio.sleep(0)
+
+
+async def _crowd(path: Path, *, awaited: bool) -> float:
+    """Seconds until all processes of a crowd have ended, with or without somebody who waits for each."""
+    async with hf.open(path, processes=[walks]) as runtime:
+        before = time.perf_counter()
+        started = await asyncio.gather(*[runtime.start(walks) for _ in range(CROWD)])
+        if awaited:
+            await asyncio.gather(*[process.result() for process in started])
+        while runtime.active:  # noqa: ASYNC110
+            await asyncio.sleep(0.005)
+        return time.perf_counter() - before
+
+
+def _awaited(folder: Path) -> Bar:
+    alone, waited = best_of(
+        ROUNDS,
+        lambda: asyncio.run(_crowd(fresh(folder / "alone.db"), awaited=False)),
+        lambda: asyncio.run(_crowd(fresh(folder / "awaited.db"), awaited=True)),
+    )
+    steps = CROWD * STEPS
+    detail = f"{steps / waited:,.0f} steps/s with `await process.result()` of each, {steps / alone:,.0f} without"
+    return Bar(f"process: {CROWD} x {STEPS} steps, awaited / not", alone / waited, 0.95, "at least", "x", detail)
 
 
 # ---- many timers -----------------------------------------------------------------------------------------------------
@@ -129,6 +167,7 @@ def processes(folder: Path) -> Iterator[Bar]:
     taken, commit = asyncio.run(_starts(folder / "starts.db"))
     detail = f"{taken * 1000:.2f} ms from start to the first step, one commit {commit * 1000:.2f} ms"
     yield Bar("process: start to first step, over a commit", (taken - commit) * 1000, 10, "at most", "ms", detail)
+    yield _awaited(folder)
     asyncio.run(_fill(folder / "timers.db"))
     listed, stuck = asyncio.run(_listed(folder / "timers.db"))
     yield Bar("process: list the newest 50 of 100,000", listed, 50, "at most", "ms", f"median of {LISTINGS}")

@@ -376,6 +376,26 @@ async def test_a_process_of_an_owner_that_is_gone_is_left_alone_until_somebody_g
     assert begun == [1]
 
 
+async def test_a_process_of_an_owner_that_is_gone_is_given_up_by_a_runtime_that_only_looks(tmp_path: Path) -> None:
+    begun = asyncio.Event()
+
+    @hf.process(recovery="owner")
+    async def owned(ctx: hf.ProcessContext) -> None:
+        begun.set()
+        await ctx.step("hold", asyncio.sleep, 2 * SOON)
+
+    async with hf.open(tmp_path / "s.db", processes=[owned]) as runtime:
+        await runtime.start(owned, id="p")
+        await begun.wait()
+        await runtime.close(grace=0)
+    async with hf.open(tmp_path / "s.db", processes=[owned]) as runtime:
+        await until(lambda: runtime.processes.is_left("p"))
+        async with hf.open(tmp_path / "s.db", drive=False) as other:
+            await other.processes.abandon("p", "the machine burnt")
+        with pytest.raises(hf.ProcessAbandoned):
+            await runtime.processes.handle("p").result(timeout=SOON)
+
+
 async def _true(value: object) -> bool:
     await asyncio.sleep(0)
     return bool(value)
@@ -383,3 +403,50 @@ async def _true(value: object) -> bool:
 
 async def _stuck(runtime: hf.Runtime) -> bool:
     return any("abandon" in one.command for one in await runtime.processes.stuck())
+
+
+# ---- who waits for a process -----------------------------------------------------------------------------------------
+
+MOMENT = 0.03
+"""Longer than the pause between two looks at a store for those who wait, in seconds."""
+
+
+async def test_waiting_for_the_result_does_not_read_the_store_at_every_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    reads: list[str] = []
+
+    @hf.process
+    async def walks(ctx: hf.ProcessContext) -> str:
+        for number in range(10):
+            await ctx.step(f"step {number}", asyncio.sleep, MOMENT)
+        return "there"
+
+    async with hf.open(None, processes=[walks]) as runtime:
+        journal = runtime.store.journal
+
+        async def counted(id: str) -> Any:
+            reads.append(id)
+            return await journal(id)
+
+        monkeypatch.setattr(runtime.store, "journal", counted)
+        process = await runtime.start(walks)
+        assert await process.result(timeout=SOON) == "there"
+    assert len(reads) <= 2, reads
+
+
+async def test_the_result_of_a_process_that_another_runtime_drives_is_seen(tmp_path: Path) -> None:
+    path = tmp_path / "s.db"
+    async with hf.open(path, processes=[asks]) as driver, hf.open(path, drive=False) as other:
+        process = await driver.start(asks, id="p")
+        waiting = asyncio.ensure_future(other.processes.handle("p").result(timeout=SOON))
+        await until(lambda: is_now(process, "waiting"))
+        await process.signal("editor", 1)
+        assert await waiting == 1
+
+
+async def test_many_wait_for_one_process_and_all_get_its_result() -> None:
+    async with hf.open(None, processes=[asks]) as runtime:
+        process = await runtime.start(asks)
+        waiting = [asyncio.ensure_future(process.result(timeout=SOON)) for _ in range(5)]
+        await until(lambda: is_now(process, "waiting"))
+        await process.signal("editor", 1)
+        assert await asyncio.gather(*waiting) == [1] * 5

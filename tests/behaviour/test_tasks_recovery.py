@@ -282,12 +282,14 @@ async def test_of_a_task_that_was_never_begun_and_left_too_long_the_session_lear
         assert (notice.kind, "never begun" in notice.body) == ("task_failed", True)
 
 
-async def test_a_task_that_is_left_can_be_cancelled(tmp_path: Path) -> None:
+@pytest.mark.parametrize("by", ["this runtime", "another runtime"])
+async def test_a_task_that_is_left_can_be_cancelled(tmp_path: Path, by: str) -> None:
     first = Held()
     id = await _left(tmp_path / "s.db", agent_with(first.tool()), first)
     async with hf.open(tmp_path / "s.db", agents=[agent_with(script=[])]) as runtime:
         await until(lambda: runtime.tasks.is_left(id))
-        await runtime.tasks.cancel(id, "no longer wanted")
+        async with hf.open(tmp_path / "s.db", drive=False) as other:
+            await (runtime if by == "this runtime" else other).tasks.cancel(id, "no longer wanted")
         assert (await ended_task(runtime)).status == "cancelled"
 
 

@@ -1,8 +1,8 @@
 """The type that the function of a step declares, and recorded values of that type.
 
 What a step gives back is the value after its way through JSON, the first time and on every replay, as the type that the
-function declares to return. It is plain JSON where the annotation can't be resolved or the value does not fit it, as for
-a function without an annotation.
+function declares to return. It is plain JSON where the annotation can't be resolved, where the value does not fit it,
+and for a function without an annotation.
 """
 
 from __future__ import annotations

@@ -82,7 +82,7 @@ class Desk:
         self.drives: Drives | None = None
         self._taken_over: list[Recovered] = []
         self._left: dict[str, tuple[str, str, int]] = {}
-        """Tasks whose tool is not here: agent, tool, and until when it is left to others, in wall milliseconds."""
+        """Tasks whose tool is not here: agent, tool, and up to which wake this process has looked at them."""
 
     def took_over(self, state: TaskState, action: Action | None = None) -> None:
         """A task whose process is gone was seen to here: `recover` tells of it."""
@@ -90,18 +90,18 @@ class Desk:
             found = self._recovered(state)
             self._taken_over.append(found if action is None else found._replace(action=action))
 
-    def leave(self, state: TaskState, deadline: int) -> None:
-        """The tool of a task is not here: until `deadline` it is left to a process that has it."""
+    def leave(self, state: TaskState, wakes: int) -> None:
+        """The tool of a task is not here: it is left to a process that has it, until something comes for it."""
         if state.call is not None:
-            self._left[state.id] = state.agent or "", state.call.tool, deadline
+            self._left[state.id] = state.agent or "", state.call.tool, wakes
             self.took_over(state)
 
-    def is_left(self, id: str) -> bool:
-        """Whether a task is left to another process."""
+    def is_left(self, id: str, wakes: int = 0) -> bool:
+        """Whether a task is left to another process: nothing came for it (a cancel, its deadline) since it was."""
         if id not in self._left:
             return False
-        agent, tool, deadline = self._left[id]
-        if self._tool(agent, tool) is None and self._store.clock.read().wall < deadline:
+        agent, tool, seen = self._left[id]
+        if self._tool(agent, tool) is None and wakes <= seen:
             return True
         del self._left[id]
         return False

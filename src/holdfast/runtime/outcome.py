@@ -12,6 +12,7 @@ from holdfast.messages import Usage
 from holdfast.output import parse
 from holdfast.records import Admitted, Ended, EndStatus
 from holdfast.runtime.reading import read_page
+from holdfast.runtime.watch import TurnEnded
 from holdfast.turns import Conversation, Ending, keys
 from holdfast.turns.conversation import Stop, input_of
 from holdfast.turns.ending import Blame  # noqa: TC001  msgspec reads the annotations
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
     from holdfast.agent import Agent
     from holdfast.errors import HoldfastError
-    from holdfast.runtime.watch import Expectation, TurnEnded, Watch
+    from holdfast.runtime.watch import Expectation, Watch
     from holdfast.store import Store
 
 
@@ -144,8 +145,8 @@ class TurnReader:
             if self._is_mine(ended):
                 return ended.ending
 
-    def _is_mine(self, ended: TurnEnded | None) -> TypeGuard[TurnEnded]:
-        if ended is None or self._number not in ended.inputs:
+    def _is_mine(self, ended: object) -> TypeGuard[TurnEnded]:
+        if not isinstance(ended, TurnEnded) or self._number not in ended.inputs:
             return False
         self.run, self._text = ended.run, ended.text
         return True

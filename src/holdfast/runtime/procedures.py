@@ -103,8 +103,8 @@ class Processes:
         self._store = around.store
         self._functions: dict[str, AnyProcedure] = {}
         self._lists = ProcessLists(self._store, self._functions)
-        self._left: set[str] = set()
-        """Processes that only somebody else may go on with."""
+        self._left: dict[str, int] = {}
+        """Processes that only somebody else may go on with, and up to which wake this runtime has looked at each."""
         self._turns: dict[tuple[str, str], asyncio.Task[None]] = {}
         if not isinstance(given, list | tuple):
             raise InvalidArgument("processes", given, "a list of functions made with @hf.process")
@@ -185,13 +185,17 @@ class Processes:
             return ProcessDrive(self._around, self, work)
         if only is not None and work.session != only:
             return None
-        if work.journal in self._left or (work.agent or "") not in self._functions:
+        if self.is_left(id_of(work.journal), work.wakes) or (work.agent or "") not in self._functions:
             return None
         return ProcessDrive(self._around, self, work.journal)
 
-    def leave(self, journal: str) -> None:
-        """Only somebody else may go on with it: it is not looked at again until somebody asks."""
-        self._left.add(journal)
+    def leave(self, journal: str, wakes: int) -> None:
+        """Only somebody else may go on with it: it is not looked at again until something comes for it."""
+        self._left[journal] = wakes
+
+    def is_left(self, id: str, wakes: int = 0) -> bool:
+        """Whether only somebody else may go on with a process, and nothing came for it since this was found."""
+        return wakes <= self._left.get(journal_of(id), -1)
 
     # ---- finding -----------------------------------------------------------------------------------------------------
 
@@ -202,10 +206,11 @@ class Processes:
     async def get(self, id: str) -> Process:
         """The process with this id, also one that was pruned; `ProcessUnknown` when there never was one."""
         with suppress(ProcessPruned):
-            await self._line(journal_of(id))
+            await self.find(journal_of(id))
         return self.handle(id)
 
-    async def _line(self, journal: str) -> Journal:
+    async def find(self, journal: str) -> Journal:
+        """The journal of a process; `ProcessUnknown` when there is none, `ProcessPruned` when there was."""
         try:
             return await self._store.journal(journal)
         except JournalPruned as error:
@@ -288,10 +293,10 @@ class Processes:
     async def events(self, id: str, after: int = 0) -> AsyncGenerator[ProcessEvent]:
         """What happens in a process, from its beginning or from a cursor, until it has ended."""
         journal = journal_of(id)
-        await self._line(journal)
+        await self.find(journal)
         while True:
             version = self._store.version
-            over = (await self._line(journal)).status in TERMINAL
+            over = (await self.find(journal)).status in TERMINAL
             async for entry in self._store.read_all(journal, after=after):
                 after = entry.seq
                 yield event_of(journal, entry.seq, entry.record)
@@ -359,14 +364,13 @@ class Processes:
     async def _request(self, id: str, key: str, said: dict[str, Any]) -> str:
         journal = journal_of(id)
         try:
-            if (await self._line(journal)).status in TERMINAL:
+            if (await self.find(journal)).status in TERMINAL:
                 return "too_late"
             receipt = await self._store.accept(journal, said, key=key, urgent=True)
         except (ProcessPruned, JournalPruned):
             return "too_late"
         except KeyConflict:
             return "already_requested"
-        self._left.discard(journal)
         if self.engine is not None:
             self.engine.retry(journal)
         return "requested" if receipt.fresh else "already_requested"

@@ -9,7 +9,7 @@ from holdfast.effects.values import decode_value, encode_value
 from holdfast.errors.journals import JournalPruned
 from holdfast.errors.processes import ProcessPruned
 from holdfast.processes.ids import check_process_id, check_signal_key, journal_of
-from holdfast.processes.state import TERMINAL
+from holdfast.processes.state import TERMINAL, ProcessState
 from holdfast.processes.timeline import event_of
 from holdfast.runtime.process_children import raise_unless_completed
 from holdfast.runtime.seeking import how_it_ended
@@ -17,9 +17,10 @@ from holdfast.runtime.seeking import how_it_ended
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
-    from holdfast.processes.state import ProcessState, ProcessStatus
+    from holdfast.processes.state import ProcessStatus
     from holdfast.processes.timeline import ProcessEvent, ProcessLine
     from holdfast.runtime.runtime import Runtime
+    from holdfast.store import Journal
 
 Requested = Literal["requested", "already_requested", "too_late"]
 Signalled = Literal["signalled", "already_signalled", "too_late"]
@@ -28,6 +29,7 @@ Signalled = Literal["signalled", "already_signalled", "too_late"]
 class Desk(Protocol):
     """The processes of a store, as far as a handle needs them."""
 
+    async def find(self, journal: str) -> Journal: ...
     async def read(self, journal: str) -> ProcessState: ...
     async def line(self, id: str) -> ProcessLine: ...
     def events(self, id: str, after: int = 0) -> AsyncGenerator[ProcessEvent]: ...
@@ -64,20 +66,22 @@ class Process:
         return told["value"] if returns is None else decode_value(encode_value(told["value"]), returns)
 
     async def _end(self) -> ProcessState:
+        """The process as it ended. One that ends in this runtime is told, not read."""
         runtime, journal = self._runtime, journal_of(self.id)
-        state = await self._desk.read(journal)
-        while not state.over:
-            with runtime.watch.expecting(journal, state.head, ends=True) as found:
-                line = await runtime.store.journal(journal)
-                if line.status not in TERMINAL:
+        head = 0
+        while True:
+            with runtime.watch.expecting(journal, head, ends=True) as found:
+                if journal not in runtime.watch.local:  # else whoever drives it here says when it has ended
+                    line = await self._desk.find(journal)
+                    if line.status in TERMINAL:
+                        return await self._desk.read(journal)
                     error = runtime.stuck(journal)
                     if error is not None:
                         raise error
-                    found.head = line.head
-                    await found.news
-            if (await runtime.store.journal(journal)).status in TERMINAL:
-                state = await self._desk.read(journal)
-        return state
+                    head = found.head = line.head
+                end = await found.news
+                if isinstance(end, ProcessState) and end.over:
+                    return end
 
     async def status(self) -> ProcessStatus:
         """How it stands."""

@@ -18,7 +18,15 @@ from holdfast.crashpoints import crash_point
 from holdfast.effects.failures import error_info
 from holdfast.effects.scopes import current, install
 from holdfast.effects.values import encode_value
-from holdfast.errors import Halted, HoldfastError, JournalMissing, LeaseHeld, StoreError
+from holdfast.errors import (
+    Halted,
+    HoldfastError,
+    JournalMissing,
+    LeaseHeld,
+    PayloadTooLarge,
+    ResultTooLarge,
+    StoreError,
+)
 from holdfast.errors.processes import FunctionUnknown
 from holdfast.leasing import Held
 from holdfast.processes.context import ProcessContext
@@ -75,6 +83,8 @@ class ProcessDrive:
         self._ending = False
         """Its end is being recorded: whoever it is given to from here on is told afterwards."""
         self._ledger: ProcessJournal
+        self._wakes = 0
+        """What had come for it when this drive began."""
 
     def notify(self, wakes: int = 0) -> None:  # noqa: ARG002  whatever came, it is looked at
         """Something came for this process: a signal, the end of a child, a request to cancel it."""
@@ -97,6 +107,7 @@ class ProcessDrive:
         except Halted as halted:
             raise halted.reason from halted.reason.__cause__
         finally:
+            self._around.watch.local.discard(self.session)
             self._around.watch.ended(self.session)
 
     def _last_seen(self) -> int | None:
@@ -104,6 +115,8 @@ class ProcessDrive:
 
     async def _drive(self, lease: Lease, lost: asyncio.Future[HoldfastError]) -> None:
         crash_point("process.claimed")
+        self._wakes = lease.wakes
+        self._around.watch.local.add(self.session)  # its records need not be looked for: it tells of its end itself
         told = await self._store.next_notifications(self.session)
         self._state = await read_process(self._store, self.session)
         made = self._state.registration
@@ -143,7 +156,7 @@ class ProcessDrive:
     async def _leave(self) -> bool:
         """Only somebody else may go on with it: it is left alone, or given up if that was asked for."""
         if self._abandoned is None:
-            self._registry.leave(self.session)
+            self._registry.leave(self.session, self._wakes)
             return False
         await self._end_abandoned(self._abandoned)
         return True
@@ -310,10 +323,15 @@ class ProcessDrive:
         except HoldfastError as error:
             await self._failed(run, error)
             return
-        if len(body) > self._ledger.inline_bytes:
-            await self._end("completed", run, ended={"blob": await performer.keep(body)}, said=body)
-        else:
+        if len(body) <= self._ledger.inline_bytes:
             await self._end("completed", run, ended={"value": msgspec.Raw(body)}, said=body)
+            return
+        try:
+            blob = await performer.keep(body)
+        except PayloadTooLarge as error:
+            await self._failed(run, ResultTooLarge("a value", error.size, error.limit))
+            return
+        await self._end("completed", run, ended={"blob": blob}, said=body)
 
     async def _failed(self, run: ProcessRun, error: Exception) -> None:
         """It raised: another attempt follows if the function says so, or this is its end."""
@@ -370,6 +388,7 @@ class ProcessDrive:
             await run.performer.seal(end, records, notify=self._notices(end, said))
         crash_point("process.after_end")
         self._state = await read_process(self._store, self.session)
+        self._around.watch.ended(self.session, self._state)
         await self._after_end()
 
     def _notices(self, end: Ended, said: bytes) -> list[Notify]:

@@ -655,7 +655,7 @@ class Runtime:
             # Somebody asked for it, or its tool is here; of others, only a process that knows them can go on.
             known = isinstance(work, str) or work.agent in self.agents
             wanted = self._only is None or (not isinstance(work, str) and work.session == self._only)
-            known = known and (isinstance(work, str) or not self.tasks.is_left(session))
+            known = known and (isinstance(work, str) or not self.tasks.is_left(session, work.wakes))
             return TaskDrive(self._around, session) if known and wanted else None
         if self._only is not None and session != self._only and session not in self.children.mine:
             return None

@@ -17,6 +17,7 @@ from holdfast.spawning import spawn
 if TYPE_CHECKING:
     from collections.abc import Collection, Generator
 
+    from holdfast.processes.state import ProcessState
     from holdfast.store import Store
     from holdfast.turns import Ending
 
@@ -40,7 +41,8 @@ class Expectation:
     """Somebody who waits for a journal, and how far that one has read it."""
 
     head: int
-    news: asyncio.Future[TurnEnded | None]
+    news: asyncio.Future[TurnEnded | ProcessState | None]
+    """Done when there is something to look at; with the end itself, where this process has recorded it."""
 
 
 class Watch:
@@ -62,16 +64,16 @@ class Watch:
             self._wake((journal, False))
             self._wake((ANY, False))
 
-    def ended(self, journal: str, turn: TurnEnded | None = None) -> None:
-        """A turn of `journal` ended here, or its drive did."""
+    def ended(self, journal: str, end: TurnEnded | ProcessState | None = None) -> None:
+        """A turn of `journal` ended here, or the process that it is, or its drive did."""
         if self._waiting:
             self.touch(journal)
-            self._wake((journal, True), turn)
+            self._wake((journal, True), end)
 
-    def _wake(self, what: tuple[str, bool], turn: TurnEnded | None = None) -> None:
+    def _wake(self, what: tuple[str, bool], end: TurnEnded | ProcessState | None = None) -> None:
         for found in self._waiting.pop(what, ()):
             if not found.news.done():
-                found.news.set_result(turn)
+                found.news.set_result(end)
 
     @contextmanager
     def expecting(self, journal: str, head: int, *, ends: bool = False) -> Generator[Expectation]:

@@ -137,7 +137,7 @@ class TaskDrive:
             if self._stop is None:
                 self._seen = lease.wakes
                 return
-        if tool is None and await self._is_left(call, waits):
+        if tool is None and await self._is_left(call, waits, lease.wakes):
             return
         ledger = LeasedJournal(self._store, lease, self._around.watch.touch)
         if lease.head == 1:
@@ -154,7 +154,7 @@ class TaskDrive:
                 self._looking.cancel()
             await run.performer.close("ended")
 
-    async def _is_left(self, call: TaskCall, waits: JournalWaits) -> bool:
+    async def _is_left(self, call: TaskCall, waits: JournalWaits, wakes: int) -> bool:
         """Whether the call is left to a process that has its tool: until a deadline that the store keeps.
 
         The deadline counts from the first process that lacked the tool after the last start.
@@ -166,7 +166,7 @@ class TaskDrive:
         wait = await waits.open_wait(name, self._store.clock.read().wall + self._around.missing_tool_ms)
         if wait.state != "open" or wait.deadline is None:
             return False
-        self._around.desk.leave(self._state, wait.deadline)
+        self._around.desk.leave(self._state, wakes)
         left = datetime.fromtimestamp(wait.deadline / 1000, UTC).isoformat(timespec="seconds")
         said = "the agent %r has no tool %r here: the background call %s is left to another process until %s"
         _log.warning(said, self._state.agent, call.tool, self.session, left)

@@ -6,7 +6,7 @@ what was sent before is sent again byte for byte.
 
 from __future__ import annotations
 
-from collections.abc import Mapping  # noqa: TC003  msgspec reads the annotations
+from collections.abc import Iterable, Mapping  # noqa: TC003  msgspec reads the annotations
 from typing import Any, Final, Literal, TypeAlias, cast, get_args
 
 import msgspec
@@ -253,6 +253,14 @@ class ModelRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Where each try is noted as soon as it is over, for a call that is cancelled and has no reply to tell them."""
 
 
+class ModelPass(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
+    """One run of a model behind a try, where a provider runs several: a summary of its own, an adviser, a stand-in."""
+
+    usage: Usage
+    model: str = ""
+    """The provider's name of it; empty for the model that was asked."""
+
+
 class Attempt(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """One try to get an answer: whom it was asked of, how it ended, what it took."""
 
@@ -267,6 +275,8 @@ class Attempt(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     message: str = ""
     ignored: int = 0
     """Frames, and parts of them, that the dialect does not know."""
+    passes: tuple[ModelPass, ...] = ()
+    """Each run of a model, where the provider tells of more than one; `usage` is all of them."""
 
 
 class ModelReply(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
@@ -275,6 +285,7 @@ class ModelReply(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     parts: tuple[Part, ...]
     finish: FinishReason = "stop"
     usage: Usage = Usage()
+    """All that it took: every try, failed ones too, and every run of a model behind them."""
     model: str = ""
     raw_usage: dict[str, Any] | None = None
     attempts: tuple[Attempt, ...] = ()
@@ -386,6 +397,19 @@ encode = _encoder.encode
 
 decode_reply = msgspec.json.Decoder(ModelReply).decode
 decode_result = msgspec.json.Decoder(ToolResult).decode
+
+
+def used_by(tries: Iterable[Attempt]) -> Usage:
+    """What tries used together, as far as the provider said so."""
+    return sum((line.usage for line in tries if line.usage is not None), Usage())
+
+
+def context_tokens(reply: ModelReply) -> int:
+    """How many tokens the model read for a reply: of its last run, where `usage` counts several."""
+    used = reply.usage
+    if reply.attempts and (last := reply.attempts[-1]).usage is not None:
+        used = last.passes[-1].usage if last.passes else last.usage
+    return used.input + used.cache_read + used.cache_write
 
 
 def refusal_of(parts: tuple[Any, ...]) -> str:

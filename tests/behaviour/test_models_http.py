@@ -70,6 +70,7 @@ class TinyFold:
     def __init__(self, model: str) -> None:
         self.ignored = 0
         self.paused = False
+        self.passes = ()
         self._model = model
         self._text = ""
         self._usage = Usage()

@@ -886,8 +886,7 @@ def test_an_error_in_a_whole_body_is_raised() -> None:
             },
             Usage(input=1, output=9, reasoning=4),
         ),
-        ({"prompt_tokens": "7", "completion_tokens": -1, "cached_tokens": True}, Usage()),
-        ({"prompt_tokens": 10**30}, Usage(input=2**53 - 1)),
+        ({"prompt_tokens": "7", "completion_tokens": None, "cached_tokens": True}, Usage()),
     ],
 )
 def test_usage_is_counted_in_five_ways(usage: dict[str, Any], counted: Usage) -> None:

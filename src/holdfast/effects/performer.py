@@ -96,6 +96,8 @@ class Performer:
         self._sealed = False
         self._tasks: dict[asyncio.Future[Any], None] = {}  # ordered: they are stopped in the order of creation
         self._abandoned: list[Record] = []
+        self._abandoned_spend: Any = None
+        """What those records say was used."""
         self._left: set[str] = set()
         self._causes: dict[str, Exception] = {}
         self.failure: Exception | None = None
@@ -237,13 +239,17 @@ class Performer:
         """Wait for the cancellation that came when this was performed: by the same timeout, the same sibling."""
         await asyncio.get_running_loop().create_future()
 
-    def abandon(self, noted: list[Record]) -> None:
+    def abandon(self, noted: list[Record], spend: Any = None) -> None:  # noqa: ANN401
         """The code that asked was cancelled, and may go on: what it left goes into the journal before what comes next.
 
-        When the whole drive is cancelled nothing goes on here, and whoever drives next begins it again.
+        When the whole drive is cancelled nothing goes on here, and whoever drives next begins it again. `spend` is what
+        the records say was used.
         """
         if self._halted.reason is None and self._closed != "cancelled" and not self.strict:
-            self._abandoned.extend(record for record in noted if not self._is_left(getattr(record, "key", "")))
+            kept = [record for record in noted if not self._is_left(getattr(record, "key", ""))]
+            self._abandoned.extend(kept)
+            if kept and spend is not None:
+                self._abandoned_spend = spend if self._abandoned_spend is None else self._abandoned_spend + spend
 
     def leave(self, key: str) -> None:
         """The effect `key` is left in order, to be performed again: nothing in it counts as cancelled."""
@@ -391,6 +397,9 @@ class Performer:
         if self._abandoned:
             noted, self._abandoned = self._abandoned, []
             added = [*noted, *added]
+            if self._abandoned_spend is not None:
+                spend = self._abandoned_spend if spend is None else self._abandoned_spend + spend
+                self._abandoned_spend = None
         try:
             return self._ledger.append(added, patient=patient, notify=notify, consume=consume, spend=spend)
         except HoldfastError as error:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from holdfast.errors import InvalidArgument, ModelError, StreamCut
-from holdfast.messages import StreamEnd, StreamNote, StreamReset, StreamStart
+from holdfast.messages import StreamEnd, StreamNote, StreamReset, StreamStart, used_by
 from holdfast.models.contract import Model, batches, flattened, respond
 from holdfast.models.retry import attempt, blame
 from holdfast.models.wire import bounded
@@ -85,7 +85,7 @@ class Fallback:
 
 def _noted(request: ModelRequest, model: Model, failure: ModelError, seconds: float) -> tuple[Attempt, ...]:
     """The one try of a model that keeps no ledger of its own."""
-    line = attempt(model.name, failure, seconds=seconds)
+    line = attempt(model.name, failure, seconds=seconds, usage=failure.usage)
     if request.ledger is not None:
         request.ledger.append(line)
     return (line,)
@@ -98,4 +98,5 @@ def _answered(reply: ModelReply, model: Model, before: list[Attempt], seconds: f
     if not before:
         return reply
     own = reply.attempts or (attempt(model.name, None, seconds=seconds, usage=reply.usage),)
-    return msgspec.structs.replace(reply, model=reply.model or model.name, attempts=(*before, *own))
+    usage = used_by(before) + reply.usage
+    return msgspec.structs.replace(reply, model=reply.model or model.name, usage=usage, attempts=(*before, *own))

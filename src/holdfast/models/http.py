@@ -35,6 +35,7 @@ from holdfast.messages import (
     ToolCall,
     Usage,
     encode,
+    used_by,
 )
 from holdfast.models.contract import flattened, respond
 from holdfast.models.credentials import Credentials, say, scrub, scrubbed, without
@@ -60,7 +61,7 @@ from holdfast.perloop import PerLoop
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 
-    from holdfast.messages import Attempt, ModelRequest, Part, StreamEvent
+    from holdfast.messages import Attempt, ModelPass, ModelRequest, Part, StreamEvent
     from holdfast.models.credentials import ApiKey
     from holdfast.models.transport import Response, Transport
     from holdfast.models.wire import Dialect, Endpoint, WireRequest
@@ -210,7 +211,7 @@ class HttpModel:
             if body[:1] == b"<" and is_page({}, body):
                 raise ModelError(f"the answer is {page_title(body)}", kind="web_page")
             ask.whole = ask.reply = reply_in(fold, body)
-            ask.paused = fold.paused
+            ask.paused, ask.passes = fold.paused, fold.passes
         else:
             ask.reading = Reading(fold, response, self.timeouts.rest, arrays=arrays)
 
@@ -307,6 +308,7 @@ class _Try:
     usage: Usage | None = None
     reply: ModelReply | None = None
     paused = False
+    passes: tuple[ModelPass, ...] = ()
     failure: ModelError | None = None
 
     def __init__(self, begun: float) -> None:
@@ -316,7 +318,7 @@ class _Try:
         """The stream is at its end: there is a reply, or an error says why there is none."""
         if self.reading is not None:
             self.reply = self.reading.reply()
-            self.paused = self.reading.fold.paused
+            self.paused, self.passes = self.reading.fold.paused, self.reading.fold.passes
             if self.reading.at_once:
                 self.whole = self.reply
 
@@ -427,7 +429,9 @@ class _Call:
             outcome="paused" if ask.paused else "completed",
         )
         ignored = 0 if ask.reading is None else ask.reading.fold.ignored
-        self.note(msgspec.structs.replace(line, ignored=ignored) if ignored else line)
+        if ignored or ask.passes:
+            line = msgspec.structs.replace(line, ignored=ignored, passes=ask.passes)
+        self.note(line)
         self.failures = 0
         self.failing_since = None
         if ask.paused:
@@ -438,7 +442,7 @@ class _Call:
         return msgspec.structs.replace(
             reply,
             parts=self.kept + reply.parts if self.kept else reply.parts,
-            usage=self.usage + reply.usage if self.pauses else reply.usage,
+            usage=used_by(self.attempts) if len(self.attempts) > 1 else reply.usage,
             model=f"{provider}:{reply.model}" if reply.model else name,
             attempts=tuple(self.attempts),
         )

@@ -17,15 +17,16 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import msgspec
 
 from holdfast.errors import InvalidArgument, InvalidNumber
+from holdfast.messages import used_by
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
     from datetime import datetime
 
     from genai_prices.data_snapshot import DataSnapshot
     from genai_prices.types import ModelInfo, ModelPrice, TieredPrices
 
-    from holdfast.messages import Usage
+    from holdfast.messages import ModelReply, Usage
 
 PROVIDERS: Final[Mapping[str, str]] = {
     "anthropic": "anthropic",
@@ -90,6 +91,41 @@ def cost(
         rates = _known(model_name, at)
     amount = None if rates is None else _amount(rates, usage)
     return None if amount is None else float(amount)
+
+
+def reply_cost(reply: ModelReply, asked: str, overrides: Mapping[str, Price] | None = None) -> float | None:
+    """What a reply cost with all its tries, each run of a model by its own price; None where one is not known.
+
+    `asked` is the name of the model that was asked; a price that is given for it counts where none is given for the
+    name in the reply.
+    """
+    if not reply.raw_usage and not reply.usage.total:
+        return None  # the provider did not say what it counted
+    given = overrides or {}
+    answered = asked if asked in given and reply.model not in given else reply.model or asked
+    total = 0.0
+    for model_name, usage in _runs(reply, answered):
+        amount = cost(model_name, usage, overrides)
+        if amount is None:
+            return None
+        total += amount
+    return total
+
+
+def _runs(reply: ModelReply, answered: str) -> Iterator[tuple[str, Usage]]:
+    """Each run of a model with its name: those of the tries, where they are all that the reply counts."""
+    tries = [line for line in reply.attempts if line.usage is not None and line.usage.total]
+    if not tries or used_by(tries) != reply.usage:
+        yield answered, reply.usage
+        return
+    last = tries[-1].model
+    provider = answered.partition(":")[0]
+    for line in tries:
+        name = answered if line.model == last else line.model
+        if not line.passes and line.usage is not None:
+            yield name, line.usage
+        for run in line.passes:
+            yield (f"{provider}:{run.model}" if run.model else name), run.usage
 
 
 def window(model_name: str) -> int | None:

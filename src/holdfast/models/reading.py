@@ -22,8 +22,9 @@ if TYPE_CHECKING:
 
 UNREADABLE: Final = (ValueError, RecursionError)
 """What reading or writing JSON that comes from outside can raise."""
-MOST: Final = 2**53 - 1
-"""The largest count: the largest number that every reader of JSON takes for the same."""
+MOST_TOKENS: Final = 1_000_000_000
+"""More than any model reads or writes in one reply."""
+_LATEST: Final = 2**53 - 1
 
 _decode: Final[Callable[[bytes | str], Any]] = msgspec.json.Decoder().decode
 _HALF: Final = re.compile("[\ud800-\udfff]")
@@ -49,12 +50,24 @@ def worded(value: Any) -> str:  # noqa: ANN401  whatever came
 
 
 def counted(value: Any) -> int:  # noqa: ANN401  whatever came
-    """The count that came: a whole number from 0 to `MOST`; 0 for anything that is no number."""
+    """The count of tokens that came; 0 for anything that is no number.
+
+    One that can't be true is a `ModelError`: taken for true, it would use up every budget, or give some back.
+    """
     if type(value) is int:  # as nearly always
-        return min(max(value, 0), MOST)
-    if value is None or isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        if 0 <= value <= MOST_TOKENS:
+            return value
+    elif value is None or isinstance(value, bool) or not isinstance(value, int | float):
         return 0
-    return min(max(int(value), 0), MOST)
+    elif math.isfinite(value) and 0 <= value <= MOST_TOKENS:
+        return int(value)
+    words = bounded(written(value) or value, 40)
+    raise ModelError(f"the provider counted {words} tokens, which can't be true", kind="bad_usage")
+
+
+def moment(value: Any) -> int:  # noqa: ANN401  whatever came
+    """The time that came, in whole seconds; 0 for anything else."""
+    return value if type(value) is int and 0 <= value <= _LATEST else 0
 
 
 def arguments_in(text: str) -> tuple[dict[str, Any] | None, str | None]:

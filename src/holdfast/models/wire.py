@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from holdfast.errors import ModelError
-    from holdfast.messages import Message, ModelReply, ModelRequest, StreamEvent
+    from holdfast.messages import Message, ModelPass, ModelReply, ModelRequest, StreamEvent
 
 
 class Frame(NamedTuple):
@@ -72,6 +72,11 @@ class Fold(Protocol):
     """Frames that nobody here understands."""
     paused: bool
     """The provider wants the same conversation again, with what came so far, to go on."""
+
+    @property
+    def passes(self) -> tuple[ModelPass, ...]:
+        """Each run of a model behind the response, where the provider tells of more than one."""
+        ...
 
     @property
     def complete(self) -> bool:

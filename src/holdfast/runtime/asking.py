@@ -34,6 +34,7 @@ from holdfast.messages import (
     UserMessage,
     decode_reply,
     encode,
+    used_by,
 )
 from holdfast.models.contract import batches
 from holdfast.policy.hooks import HookRequest
@@ -43,7 +44,7 @@ from holdfast.runtime.surroundings import passes
 from holdfast.turns import ModelFailed, Replied, UsedUp
 from holdfast.turns.machine import added
 from holdfast.turns.unused import MARK as PAID
-from holdfast.turns.unused import paid_for
+from holdfast.turns.unused import paid_for, paid_tries
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
@@ -72,9 +73,11 @@ _SILENT: Final = frozenset((StreamStart, CallEnd))
 class Unfinished:
     """A reply that is under way, and its words so far."""
 
-    __slots__ = ("ask", "key", "said", "tried", "used", "whole")
+    __slots__ = ("_settled", "ask", "key", "said", "tried", "used", "whole")
 
-    def __init__(self, key: str, ask: Ask, tried: list[Attempt] | None) -> None:
+    def __init__(self, key: str, ask: Ask, tried: list[Attempt] | None, settled: int = 0) -> None:
+        self._settled = settled
+        """How many tries, the first ones, are paid for already."""
         self.key = key
         self.ask = ask
         self.said: list[str] = []
@@ -98,7 +101,14 @@ class Unfinished:
             return msgspec.structs.replace(reply, parts=(), finish="cancelled", attempts=attempts)
         if not any(self.said):
             return None
-        return ModelReply((Text("".join(self.said)),), "cancelled", self.used or Usage(), model, attempts=tried)
+        # A model that keeps a ledger has the try under way in it by now; of others the last count is all there is.
+        used = max(used_by(tried[self._settled :]), self.used or Usage(), key=_total)
+        return ModelReply((Text("".join(self.said)),), "cancelled", used, model, attempts=tried)
+
+    @property
+    def wasted(self) -> ModelReply | None:
+        """What the tries took, where no word came of them; None where they took nothing."""
+        return None if self.whole is not None or any(self.said) else paid_tries((self.tried or [])[self._settled :])
 
     def outcome(self, model: str, now: int) -> Done | Cancelled:
         """The words so far as the recorded reply, with every try; the tries alone where nothing was said."""
@@ -106,6 +116,10 @@ class Unfinished:
         if reply is None:
             return Cancelled(at=now, key=self.key, ask=self.ask, detail=msgspec.Raw(encode(self.tried or ())))
         return Done(at=now, key=self.key, ask=self.ask, value=msgspec.Raw(encode(reply)))
+
+
+def _total(usage: Usage) -> int:
+    return usage.total
 
 
 class _Overflow(Exception):
@@ -149,6 +163,8 @@ class Asking:
         self._unfinished: Unfinished | None = None
         self._before: tuple[Attempt, ...] = ()
         """The tries that the question took before room was made for it."""
+        self._unpaid: tuple[Attempt, ...] = ()
+        """Those of them that nobody has counted yet."""
         self.rules = agent.rules
         self._faithful = getattr(agent.model, "faithful", False)
         """Whether the replies of the model are known to read back as they are."""
@@ -165,12 +181,22 @@ class Asking:
         yield from self._compacting.left_over(now)
         found = self._unfinished
         if found is not None and (any(found.said) or found.whole or found.tried):
-            yield found.outcome(self._agent.model.name, now)
+            outcome = found.outcome(self._agent.model.name, now)
+            wasted = self.wasted
+            if wasted is not None and isinstance(outcome, Cancelled):
+                yield paid_for(wasted, outcome)
+            yield outcome
+
+    @property
+    def wasted(self) -> ModelReply | None:
+        """What the tries of the question under way took, where no word came of them."""
+        found = None if self._unfinished is None else self._unfinished.wasted
+        return None if found is None else self._priced(found)
 
     async def respond(self, effect: CallModel, key: str, judge: Judge) -> Replied | ModelFailed | UsedUp:
         """What the model says to the conversation. `judge` tells whether what making room took leaves enough for it."""
         compacting, performer = self._compacting, self._performer
-        self._before = ()
+        self._before = self._unpaid = ()
         thread = compacting.recorded(key, effect.thread)
         known = performer.recorded(key)
         if known is None or known.outcome is None:
@@ -192,12 +218,14 @@ class Asking:
             self._begin_anew("context_overflow")
             shorter = await compacting.overflown(key, thread, overflow.reply)
             if shorter is None and overflow.error is not None:
-                response = await self._told(self._failed(key, ask, overflow.error, overflow.begun))
+                failed = self._failed(key, ask, overflow.error, overflow.begun)
+                response = await self._told(failed, self._paid(overflow.error))
             else:
                 if compacting.took and (out := await self._judged(judge)) is not None:
                     return out
                 thread = thread if shorter is None else shorter
                 self._before = overflow.tries
+                self._unpaid = () if overflow.reply is not None else overflow.tries
                 response = await self._asked(effect, thread, key, self._question(thread), again=False)
         self._consulting.forget(key)
         if isinstance(response, Replied):
@@ -223,9 +251,9 @@ class Asking:
         return not await self._consulting.settled(key, self._question(thread).content)
 
     @property
-    def room(self) -> Usage:
-        """What making room took for the call under way, as far as nobody has counted it."""
-        return self._compacting.usage
+    def room(self) -> tuple[Usage, float | None]:
+        """What making room took and cost for the call under way, as far as nobody has counted it."""
+        return self._compacting.usage, self._compacting.cost
 
     async def _judged(self, judge: Judge) -> UsedUp | None:
         """How the turn ends if making room took the rest of a budget."""
@@ -261,13 +289,13 @@ class Asking:
         begun = self._loop.time()
         crash_point("model.before_call")
         try:
-            unfinished = Unfinished(key, ask, request.ledger)
+            unfinished = Unfinished(key, ask, request.ledger, len(self._before) - len(self._unpaid))
             if self._consulting.idle(key):
                 answer = self._priced(await self._stream(unfinished, request))
             else:
                 answer = await self._consulted(unfinished, request)
             if self._before:
-                answer = msgspec.structs.replace(answer, attempts=(*self._before, *answer.attempts))
+                answer = self._with_tries_before(answer)
             said = encode(answer)
             body = self._redactor.bytes(said, numbers=False)
             # A model of somebody's own may have put anything into it.
@@ -276,12 +304,12 @@ class Asking:
             if again and error.kind == "context_overflow":
                 self._unfinished = None
                 raise _Overflow(error=error, begun=begun) from error
-            failed = self._failed(key, ask, error, begun)
+            failed, paid = self._failed(key, ask, error, begun), self._paid(error)
         except BaseException as error:
             if passes(error):
                 raise
             # No local keeps the error: it keeps this frame, and that would be a cycle for the collector.
-            failed = self._performer.failed(key, ask, _as_exception(error), begun)
+            failed, paid = self._performer.failed(key, ask, _as_exception(error), begun), None
         else:
             if again and reply.finish == "context_overflow":
                 raise _Overflow(reply)
@@ -292,7 +320,23 @@ class Asking:
                 self._recorder.submit([outcome], patient=True, spend=spent_on(reply.usage, reply.cost))
                 return Replied(reply)
             return await self._told(outcome, reply)  # it can't be kept
-        return await self._told(failed)
+        return await self._told(failed, paid)
+
+    def _with_tries_before(self, answer: ModelReply) -> ModelReply:
+        """An answer with the tries before room was made for it, and what those took that nobody has counted."""
+        wasted = paid_tries(self._unpaid)
+        attempts = (*self._before, *answer.attempts)
+        if wasted is None:
+            return msgspec.structs.replace(answer, attempts=attempts)
+        usage, cost = answer.usage + wasted.usage, added(answer.cost, self._priced(wasted).cost)
+        return msgspec.structs.replace(answer, attempts=attempts, usage=usage, cost=cost)
+
+    def _paid(self, error: ModelError) -> ModelReply | None:
+        """What was paid for a question that brought an error."""
+        wasted = paid_tries((*self._unpaid, *error.attempts))
+        if wasted is None and error.usage is not None and error.usage.total and not error.attempts:
+            wasted = ModelReply((), "cancelled", error.usage, self._agent.model.name)
+        return None if wasted is None else self._priced(wasted)
 
     def _request(self, effect: CallModel, thread: Thread) -> ModelRequest:
         """What the model is asked, shown to whoever watches."""

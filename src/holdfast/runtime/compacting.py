@@ -19,7 +19,17 @@ from holdfast.crashpoints import crash_point
 from holdfast.effects.canonical import digest_of_bytes
 from holdfast.effects.failures import printable
 from holdfast.errors import ModelError
-from holdfast.messages import ModelReply, ModelRequest, Settings, Text, Usage, UserMessage, decode_reply, encode
+from holdfast.messages import (
+    ModelReply,
+    ModelRequest,
+    Settings,
+    Text,
+    Usage,
+    UserMessage,
+    context_tokens,
+    decode_reply,
+    encode,
+)
 from holdfast.models import model as named
 from holdfast.models import prices, respond
 from holdfast.policy.hooks import HookRequest
@@ -44,6 +54,7 @@ from holdfast.turns.compacting import (
 )
 from holdfast.turns.compactions import MARK, Compaction, decode_compaction
 from holdfast.turns.machine import added
+from holdfast.turns.unused import paid_for, paid_tries
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -132,8 +143,7 @@ class Compacting:
     def reported(self, thread: Thread, reply: ModelReply) -> None:
         """The provider has counted what it was asked."""
         if self._gauge is not None:
-            used = reply.usage
-            self._gauge = self._gauge.read(thread).reported(used.input + used.cache_read + used.cache_write)
+            self._gauge = self._gauge.read(thread).reported(context_tokens(reply))
 
     # ---- making room ----
 
@@ -222,11 +232,20 @@ class Compacting:
 
     def left_over(self, now: int) -> Iterator[Record]:
         """What is recorded of a summary that is under way when the turn is stopped: whom it was asked of so far."""
-        if self._summary is not None and self._summary[1].tries:
-            key, summary = self._summary
+        if self._summary is None:
+            return
+        key, summary = self._summary
+        if summary.tries:
             ask = Ask("direct", "summary", digest_of_bytes("compaction", key.encode()))
             detail = msgspec.Raw(self._performer.redactor.bytes(encode(summary.tries), numbers=False))
-            yield Cancelled(at=now, key=self._next(key), ask=ask, detail=detail)
+            cancelled = Cancelled(at=now, key=self._next(key), ask=ask, detail=detail)
+            wasted = paid_tries(summary.tries)
+            if wasted is not None:
+                cost = self._around.price(wasted, wasted.model)
+                self.usage, self.cost = self.usage + wasted.usage, added(self.cost, cost)
+                # It stands below the model call: what stands below a compaction is read as one.
+                yield paid_for(replace(wasted, cost=cost), replace(cancelled, key=key))
+            yield cancelled
 
     async def _carried_out(self, key: str, thread: Thread, made: Plan) -> Compaction:
         if made.way != "summary":
@@ -284,6 +303,9 @@ class Compacting:
             said = encode(await respond(model, request))
         except ModelError as error:
             summary.tried(begun, error.attempts)
+            wasted = paid_tries(summary.tries[begun:])
+            if wasted is not None:
+                summary.count(wasted, self._around.price(wasted, model.name), model.name)
             raise
         reply = decode_reply(said)  # a model of somebody's own may have put anything into it
         summary.tried(begun, reply.attempts)

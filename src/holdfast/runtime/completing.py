@@ -25,7 +25,7 @@ from holdfast.messages import ModelReply, ModelRequest, Text, UserMessage, decod
 from holdfast.models import Model
 from holdfast.models import model as named
 from holdfast.models.contract import respond
-from holdfast.models.prices import cost
+from holdfast.models.prices import reply_cost
 from holdfast.names import check_id, check_string
 from holdfast.output import Output
 from holdfast.policy.hooks import HookRequest, HookTurn
@@ -34,7 +34,7 @@ from holdfast.records import ABSENT, Cancelled, Done, ErrorInfo, Failed
 from holdfast.runtime.consulting import Consulting
 from holdfast.runtime.hooking import Hooked, around_call
 from holdfast.runtime.spending import spent_on, spent_unused
-from holdfast.turns.unused import paid_for
+from holdfast.turns.unused import paid_for, paid_tries
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -110,7 +110,14 @@ class Completing:
             try:
                 outcome = await self._asked(key, ask, question, tried)
             except asyncio.CancelledError:
-                performer.abandon([Cancelled(at=performer.now(), key=key, ask=ask, detail=_told(tried))])
+                cancelled = Cancelled(at=performer.now(), key=key, ask=ask, detail=_told(tried))
+                wasted = paid_tries(tried)
+                if wasted is None:
+                    performer.abandon([cancelled])
+                else:
+                    wasted = self._priced(wasted, question.model.name)
+                    spend = spent_unused(wasted.usage, wasted.cost)
+                    performer.abandon([paid_for(wasted, cancelled), cancelled], spend)
                 raise
             finally:
                 self._consulting.forget(key)
@@ -129,6 +136,8 @@ class Completing:
             info = ErrorInfo(error.kind[:100], self._performer.redactor.text(error.message))
             ms = round((asyncio.get_running_loop().time() - begun) * 1000)
             detail = _told(error.attempts)
+            if not paid and (wasted := paid_tries(error.attempts)) is not None:
+                paid.append(self._priced(wasted, question.model.name))
             outcome: Outcome = Failed(at=self._performer.now(), key=key, ask=ask, error=info, ms=ms, detail=detail)
         except Exception as error:  # noqa: BLE001  a model of somebody's own may raise anything
             outcome = self._performer.failed(key, ask, error, begun)
@@ -160,8 +169,7 @@ class Completing:
         told = reply if reply.model else msgspec.structs.replace(reply, model=asked)
         if told.cost is not None or (not told.raw_usage and not told.usage.total):
             return told
-        name = asked if asked in self._prices and told.model not in self._prices else told.model
-        return msgspec.structs.replace(told, cost=cost(name, told.usage, self._prices))
+        return msgspec.structs.replace(told, cost=reply_cost(told, asked, self._prices))
 
     async def _value(self, question: Question, outcome: Outcome) -> Any:  # noqa: ANN401
         match outcome:

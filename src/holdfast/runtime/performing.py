@@ -397,15 +397,19 @@ class TurnRun:
     def so_far(self) -> dict[str, Any]:
         """How many steps the turn took, what it used, and the last words of an answer that was broken off."""
         counted = self._state or self._turn
-        room = Usage() if self._agent is None else self._asking.room
+        room, room_cost = (Usage(), 0.0) if self._agent is None else self._asking.room
         unfinished = None if self._agent is None else self._asking.unfinished
         usage = counted.usage + room if self._state is not None else counted.usage
         if unfinished is None:
-            return {"steps": counted.steps, "usage": usage, "cost": counted.cost, **self._who()}
+            wasted = None if self._agent is None else self._asking.wasted
+            cost = counted.cost if self._state is None else added(counted.cost, room_cost)
+            cost = cost if wasted is None else added(cost, wasted.cost)
+            usage = usage if wasted is None else usage + wasted.usage
+            return {"steps": counted.steps, "usage": usage, "cost": cost, **self._who()}
         id, reply = unfinished
         # What a reply cost that was broken off nobody says; of one that was not let pass it is known.
         told = {"answer": id} if reply.parts else {}
-        cost = added(counted.cost, reply.cost)
+        cost = added(added(counted.cost, reply.cost), room_cost if self._state is not None else 0.0)
         return {"steps": counted.steps + 1, "usage": usage + reply.usage, "cost": cost, **told, **self._who()}
 
     def _who(self) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from holdfast.errors import HoldfastError, RuleCorrupt
-from holdfast.models.prices import cost
+from holdfast.models.prices import reply_cost
 from holdfast.policy.always import answered
 from holdfast.runtime.awaiting import JournalWaits
 from holdfast.runtime.services import Services
@@ -75,12 +75,7 @@ class Supplies:
         return (await self._around.children.below(self.session, run)).used
 
     def price(self, reply: ModelReply, asked: str) -> float | None:
-        prices = self._around.prices
-        if not reply.raw_usage and not reply.usage.total:
-            return None  # the provider did not say what it counted
-        if asked in prices and reply.model not in prices:
-            return cost(asked, reply.usage, prices)
-        return cost(reply.model, reply.usage, prices)
+        return reply_cost(reply, asked, self._around.prices)
 
     async def always(self, agent: str, subject: Subject) -> bool:
         try:

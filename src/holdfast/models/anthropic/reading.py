@@ -11,6 +11,7 @@ from holdfast.messages import (
     CallChunk,
     CallEnd,
     CallStart,
+    ModelPass,
     ModelReply,
     Reasoning,
     ReasoningChunk,
@@ -101,6 +102,11 @@ class AnthropicFold:
         """Of the calls."""
         self._seed = ""
         """For ids of calls that have none of their own."""
+
+    @property
+    def passes(self) -> tuple[ModelPass, ...]:
+        """Each run of a model behind the message, where there were several."""
+        return passes_in(self._usage) if "iterations" in self._usage else ()
 
     @property
     def complete(self) -> bool:
@@ -420,11 +426,29 @@ def _declined(details: dict[str, Any]) -> str:
 
 
 def _usage(raw: dict[str, Any]) -> Usage:
-    details = mapping(raw.get("output_tokens_details"))
+    """All runs of models behind a message. The provider's own totals leave out some of them."""
+    told, details = _counters(raw), mapping(raw.get("output_tokens_details"))
+    runs = sum((run.usage for run in passes_in(raw)), Usage())
+    return Usage(
+        input=max(told.input, runs.input),
+        output=max(told.output, runs.output),
+        cache_read=max(told.cache_read, runs.cache_read),
+        cache_write=max(told.cache_write, runs.cache_write),
+        reasoning=counted(details.get("thinking_tokens")),
+    )
+
+
+def passes_in(raw: dict[str, Any]) -> tuple[ModelPass, ...]:
+    """Each run of a model: the field ``iterations``, where there is more than one."""
+    runs = [mapping(item) for item in listed(raw.get("iterations"))]
+    found = [ModelPass(_counters(run), worded(run.get("model"))) for run in runs if run]
+    return tuple(found) if len(found) > 1 else ()
+
+
+def _counters(raw: dict[str, Any]) -> Usage:
     return Usage(
         input=counted(raw.get("input_tokens")),
         output=counted(raw.get("output_tokens")),
         cache_read=counted(raw.get("cache_read_input_tokens")),
         cache_write=counted(raw.get("cache_creation_input_tokens")),
-        reasoning=counted(details.get("thinking_tokens")),
     )

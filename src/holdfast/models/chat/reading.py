@@ -26,12 +26,12 @@ from holdfast.models.chat.details import Details, size_of, summary_of, thought_i
 from holdfast.models.chat.errors import in_stream, is_complaint
 from holdfast.models.chat.frames import usual
 from holdfast.models.chat.plain import plain_reply
-from holdfast.models.reading import Halves, counted, listed, mapping, read, worded
+from holdfast.models.reading import Halves, counted, listed, mapping, moment, read, worded
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from holdfast.messages import FinishReason, Part, StreamEvent
+    from holdfast.messages import FinishReason, ModelPass, Part, StreamEvent
     from holdfast.models.chat.calls import OpenCall
     from holdfast.models.chat.frames import Chunk
     from holdfast.models.wire import Endpoint, Frame
@@ -76,6 +76,11 @@ class ChatFold:
         self._usage = Usage()
         self._raw_usage: dict[str, Any] | None = None
         self._held = 0
+
+    @property
+    def passes(self) -> tuple[ModelPass, ...]:
+        """Nobody who speaks this dialect tells of more than one run of a model."""
+        return ()
 
     @property
     def complete(self) -> bool:
@@ -200,7 +205,7 @@ class ChatFold:
             events.append(StreamStart(self._model))
         if self._id is None:
             self._id = worded(id)[:1_000] or None
-            self._created = counted(created)
+            self._created = moment(created)
 
     def _choice(self, choice: dict[str, Any], events: list[StreamEvent]) -> None:
         if choice.get("index") not in (0, None):

@@ -31,7 +31,7 @@ from holdfast.models.reading import Halves, counted, listed, made_id, mapping, w
 from holdfast.models.wire import bounded
 
 if TYPE_CHECKING:
-    from holdfast.messages import StreamEvent
+    from holdfast.messages import ModelPass, StreamEvent
     from holdfast.models.wire import Endpoint, Frame
 
 MAX_REPLY: Final = 64 * 1024 * 1024
@@ -96,6 +96,11 @@ class GoogleFold:
         self._why = ""
         self._refusal = ""
         """The words about a reply that was filtered, as they were shown."""
+
+    @property
+    def passes(self) -> tuple[ModelPass, ...]:
+        """Nobody who speaks this dialect tells of more than one run of a model."""
+        return ()
 
     @property
     def complete(self) -> bool:
@@ -307,4 +312,4 @@ def _number(value: Any) -> int:  # noqa: ANN401  any JSON value
     """A count. Long numbers may come as text."""
     if value is None:
         return 0
-    return counted(int(value) if isinstance(value, str) and value.isdecimal() and len(value) < 16 else value)
+    return counted(int(value[:30]) if isinstance(value, str) and value.isascii() and value.isdecimal() else value)

@@ -17,7 +17,7 @@ from holdfast.messages import (
     StreamUsage,
     TextChunk,
 )
-from holdfast.models.reading import UNREADABLE, Halves, counted, made_id, mapping, sound, worded
+from holdfast.models.reading import UNREADABLE, Halves, made_id, mapping, moment, sound, worded
 from holdfast.models.responses.errors import failure
 from holdfast.models.responses.items import item_in, items_in
 from holdfast.models.responses.pieces import Piece, Pieces
@@ -36,7 +36,7 @@ from holdfast.models.wire import bounded
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from holdfast.messages import StreamEvent
+    from holdfast.messages import ModelPass, StreamEvent
     from holdfast.models.responses.items import Item
     from holdfast.models.responses.pieces import Key
     from holdfast.models.wire import Endpoint, Frame
@@ -102,6 +102,11 @@ class ResponsesFold:
         self._reply: ModelReply | None = None
 
     @property
+    def passes(self) -> tuple[ModelPass, ...]:
+        """Nobody who speaks this dialect tells of more than one run of a model."""
+        return ()
+
+    @property
     def complete(self) -> bool:
         """Whether the frame that ends the response has come."""
         return self._reply is not None
@@ -164,7 +169,7 @@ class ResponsesFold:
         return [StreamStart(served_by(response, self._model))]
 
     def _note(self, response: Response) -> None:
-        told = (worded(response.id), str(counted(response.created_at) or ""))
+        told = (worded(response.id), str(moment(response.created_at) or ""))
         self._seed = self._seed or (told if any(told) else ())
 
     def _text(self, event: _Event, _size: int) -> list[StreamEvent]:

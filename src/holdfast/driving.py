@@ -229,6 +229,8 @@ class LeasedJournal:
         """How often the journal had been woken by the time of the last append that is durable."""
         self.on_wake: Callable[[int], None] | None = None
         """Called with `wakes` when an append finds that it has grown, before whoever waits for that append goes on."""
+        self.attend: Callable[[], Awaitable[None]] | None = None
+        """Looks at what has come for the journal before an effect is begun; does not return if the run is to stop."""
         self.watch: Stopwatch | None = None
         """Counts the time of a session, if that is one: up to what was appended."""
 
@@ -266,6 +268,11 @@ class LeasedJournal:
             self._on_durable(self.journal)
 
     async def confirm(self) -> None:
+        await self._confirm_lease()
+        if self.attend is not None:
+            await self.attend()
+
+    async def _confirm_lease(self) -> None:
         for _ in range(_CONFIRMATIONS):
             if self._store.surely_holds(self._lease):
                 return

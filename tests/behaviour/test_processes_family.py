@@ -103,7 +103,7 @@ async def test_a_child_is_cancelled_when_its_parentis_now() -> None:
         await until(lambda: is_now(process, "waiting"))
         (line,) = await runtime.processes.list(parent="p")
         await process.cancel("enough")
-        with pytest.raises(hf.ProcessCancelled, match="that started it has ended"):
+        with pytest.raises(hf.ProcessCancelled, match="the process p was cancelled"):
             await runtime.processes.handle(line.id).result(timeout=SOON)
 
 

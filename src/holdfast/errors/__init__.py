@@ -69,6 +69,7 @@ from holdfast.errors.journals import (
     LeaseHeld,
     RecordUnreadable,
     SiblingBegun,
+    StopRequested,
 )
 from holdfast.errors.memory import MemoryConflict, MemoryCorrupt, MemoryFull
 from holdfast.errors.models import (
@@ -271,6 +272,7 @@ __all__ = [
     "SecretUnavailable",
     "SecretUnknown",
     "SiblingBegun",
+    "StopRequested",
     "StoreBusy",
     "StoreClosed",
     "StoreDamaged",

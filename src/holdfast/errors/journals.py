@@ -24,6 +24,19 @@ class JournalMissing(UsageError):
         self.journal = journal
 
 
+class StopRequested(UsageError):
+    """Somebody has asked for this work to be stopped: it begins nothing more.
+
+    `journal` is the session, task or process that is being stopped.
+    """
+
+    def __init__(self, journal: str) -> None:
+        super().__init__(
+            f"{journal!r} is being stopped and begins nothing more; start it again where it is still wanted"
+        )
+        self.journal = journal
+
+
 class JournalPruned(JournalMissing):
     """A journal had this id, was over, and was pruned. Ids are never used again."""
 

@@ -10,6 +10,7 @@ from holdfast.effects.envelope import segment
 from holdfast.errors import InvalidId
 from holdfast.names import check_id, check_name
 from holdfast.records import PROCESS
+from holdfast.store.decisions import STOP
 
 ROLE: Final = "process"
 """The role of the journal of a durable function."""
@@ -17,7 +18,7 @@ RUN: Final = PROCESS
 """The run of the first attempt; the n-th is ``process.n``."""
 CALL: Final = "holdfast/call"
 """The key of the input that a process begins with: its registration."""
-CANCEL: Final = "holdfast/cancel"
+CANCEL: Final = STOP
 """The key of the input that asks for a process to be cancelled."""
 ABANDON: Final = "holdfast/abandon"
 """The key of the input that gives up a process whose owner is gone."""

@@ -16,7 +16,7 @@ from holdfast.policy.approvals import MARK
 from holdfast.records import Cancelled, Done, Unknown
 from holdfast.runtime.carrying import ask_of
 from holdfast.runtime.handing import TAKEN, hands_over
-from holdfast.runtime.interrupted import has_outcome, only_waits
+from holdfast.runtime.interrupted import has_outcome, left_by_itself, only_waits
 from holdfast.runtime.stopped import is_program, left_in_program, made_by, stopped_program, unknown_in
 from holdfast.spawning import watched
 from holdfast.turns import Results, keys
@@ -240,6 +240,8 @@ class Calling:
                 yield Cancelled(at=now, key=key)
             elif intended or (first and not resumed):
                 yield Unknown(at=now, key=key, ask=None if intended else ask_of(call))
+            elif left_by_itself(past, key):  # it waited when a process before this one ended, and did not run again
+                yield Cancelled(at=now, key=key, ask=ask_of(call))
             first = False
 
 

@@ -27,6 +27,7 @@ from holdfast.errors import (
     RecordUnreadable,
     RuntimeStopped,
     SiblingBegun,
+    StopRequested,
 )
 from holdfast.hands.agents import WAIT, Child, SubAgentRefused
 from holdfast.messages import Text, Usage
@@ -37,6 +38,7 @@ from holdfast.policy.subject import Taint
 from holdfast.runtime.outcome import TurnReader
 from holdfast.runtime.reading import read_conversation
 from holdfast.spawning import let_go, spawn
+from holdfast.store.decisions import STOP, stop_key
 from holdfast.tools.crowding import step_aside
 from holdfast.turns import keys
 from holdfast.turns.conversation import Said, input_of
@@ -152,22 +154,30 @@ class Children:
         Within this process they come one after the other; a call in the background may be another one's.
         """
         await self._store.mark()  # the reply that asks for this is in the journal of the parent, or this is not begun
+        under = await self._under(order)
         youngest = await self._store.youngest(ROLE, order.session)
         said = Said((Text(order.prompt),), deadline_ms=self._span(order), mandate=await self._mandate(order))
         crash_point("delegate.reckoned")
         try:
-            await self._accept(order, said, youngest)
+            await self._accept(order, said, youngest, under)
         except SiblingBegun:
             return False
+        except StopRequested:
+            raise SubAgentRefused(order.agent, "what asked for it is being stopped") from None
         return True
 
-    async def _accept(self, order: Order, said: Said, youngest: str) -> None:
+    async def _under(self, order: Order) -> tuple[str, str]:
+        """Who must not have been asked to stop: the turn that waits for it, or the task in which the call goes on."""
+        task = await self._around.desk.spilled(order.session, order.key)
+        return (order.session, stop_key(order.turn)) if task is None else (task, STOP)
+
+    async def _accept(self, order: Order, said: Said, youngest: str, under: tuple[str, str]) -> None:
         try:
-            await self._runtime.accept(order.child, order.agent, said, KEY, youngest=youngest)
+            await self._runtime.accept(order.child, order.agent, said, KEY, youngest=youngest, under=under)
         except RuntimeStopped:  # whoever opens the store next goes on with both
             body = msgspec.to_builtins(said)
             opening: dict[str, Any] = {"key": KEY, "role": ROLE, "session": order.session, "youngest": youngest}
-            await self._store.accept_into(order.child, "session", order.agent, body, **opening)
+            await self._store.accept_into(order.child, "session", order.agent, body, under=under, **opening)
 
     def _span(self, order: Order) -> int | None:
         """How long it may take: until the deadline of its parent, or for its own span, if that is shorter."""

@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Protocol, get_args
 import msgspec
 
 from holdfast.bounds import check_int
+from holdfast.crashpoints import crash_point
 from holdfast.effects.performer import idempotency_key
 from holdfast.errors import JournalMissing, KeyConflict, StoreError, TaskUnknown
 from holdfast.hands.tasks.glance import glance
 from holdfast.names import check_choice, check_text
 from holdfast.records import TASK, Done, Started
 from holdfast.runtime.working import TaskDrive, read_task
+from holdfast.store.decisions import STOP
 from holdfast.store.spending.contract import Spend
 from holdfast.tasks.state import CALL, RUN, TaskCall, TaskStatus, first_records, task_id
 
@@ -218,17 +220,24 @@ class Desk:
         return bytes(outcome.value) if outcome.blob is None else await self._store.blob(outcome.blob.digest)
 
     async def cancel(self, id: str, reason: str = "") -> Literal["requested", "already_requested", "too_late"]:
-        """Ask for a task to be cancelled. The first request counts; one after the end is too late."""
+        """Ask for a task to be cancelled, and its sub-agent. The first request counts; one after the end is too late.
+
+        When this returns the request is durable for all sub-agents below, too.
+        """
         check_text("reason", reason)
-        if (await self.task(id)).over:
+        state = await self.task(id)
+        if state.over:
             return "too_late"
         try:
-            receipt = await self._store.accept(id, {"cancel": reason}, key="holdfast/cancel", urgent=True)
+            fresh = (await self._store.accept(id, {"cancel": reason}, key=STOP, urgent=True)).fresh
         except KeyConflict:
-            return "already_requested"
+            fresh = False
         if self.drives is not None:
             self.drives.retry(id)
-        return "requested" if receipt.fresh else "already_requested"
+        crash_point("cancel.accepted")
+        if state.call is not None and state.session is not None:
+            await self._around.children.stop_call(state.session, state.call.idempotency, reason)
+        return "requested" if fresh else "already_requested"
 
     async def settle(self, id: str) -> None:
         """Carry out what was asked of a task that nobody drives: end it if it is to be cancelled."""

@@ -146,7 +146,7 @@ class SessionDrive(Supplies):
         self._wakes = max(self._wakes, lease.wakes)
         self._lease = lease
         self._ledger = LeasedJournal(self._store, lease, self._around.watch.touch)
-        self._ledger.on_wake = self.notify
+        self._ledger.on_wake, self._ledger.attend = self.notify, self.attend
         self._ring = Ring(self._ledger, self._store.clock, self._around.watch)
         self.show = self._ring.publish
         self._around.rings.add(self._ring)
@@ -164,7 +164,9 @@ class SessionDrive(Supplies):
             self._agent = self._agent_of(conversation, pending)
             await self._serve(conversation, pending, ready, seen)
         finally:
-            self._ledger.on_wake = None  # it knows this drive: what is over must not wait for the collector
+            self._ledger.on_wake = self._ledger.attend = (
+                None  # they know this drive: what is over must not wait for the collector
+            )
             if self._alarm is not None:
                 self._alarm.cancel()
             if self._looking is not None:
@@ -555,6 +557,8 @@ class SessionDrive(Supplies):
         return self._interruption is None
 
     async def attend(self) -> None:
+        if self._store.shared:  # another process may have accepted something of which nothing was heard here yet
+            self.notify((await self._store.wakes([self.session])).get(self.session, 0))
         while self._news or self._reading.locked():
             async with self._reading:
                 pass  # what is being read counts as well
@@ -564,8 +568,6 @@ class SessionDrive(Supplies):
             await asyncio.get_running_loop().create_future()  # the turn is being stopped
 
     async def steering(self) -> list[tuple[Admitted, UserMessage]]:
-        if self._store.shared:  # another process may have accepted something of which nothing was heard here yet
-            self.notify((await self._store.wakes([self.session])).get(self.session, 0))
         await self.attend()
         turn = self._open
         if turn is None or not self._inbox:

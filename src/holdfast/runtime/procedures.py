@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import msgspec
 
 from holdfast.bounds import check_int
+from holdfast.crashpoints import crash_point
 from holdfast.errors import (
     HoldfastError,
     InvalidArgument,
@@ -161,9 +162,11 @@ class Processes:
         size = len(msgspec.json.encode(content))
         if size > MAX_REGISTRATION:
             raise PayloadTooLarge("the arguments of a process", size, MAX_REGISTRATION)
+        ends_with = made.parent if made.on_parent_end == "cancel" else None
+        under = None if ends_with is None else (ends_with, CANCEL)
         try:
             receipt = await self._store.accept_into(
-                journal, "process", made.name, content, key=CALL, role=ROLE, session=session
+                journal, "process", made.name, content, key=CALL, role=ROLE, session=session, under=under
             )
         except JournalPruned as error:
             if error.same:
@@ -347,8 +350,23 @@ class Processes:
         return False
 
     async def request_cancel(self, id: str, reason: str) -> str:
-        """Ask for a process to be cancelled. The first request counts; one after the end is too late."""
-        return await self._request(id, CANCEL, {"cancel": check_text("reason", reason)})
+        """Ask for a process to be cancelled. The first request counts; one after the end is too late.
+
+        When this returns the request is durable for the turns and processes below it, too: none begins anything more.
+        """
+        asked = await self._request(id, CANCEL, {"cancel": check_text("reason", reason)})
+        if asked != "too_late":
+            crash_point("cancel.accepted")
+            with suppress(ProcessPruned):
+                await self.stop_below(await self.read(journal_of(id)), f"the process {id} was cancelled")
+        return asked
+
+    async def stop_below(self, state: ProcessState, reason: str) -> None:
+        """Stop what a cancelled process has begun: turns in sessions of its own, and processes that end with it."""
+        for session, number in state.turns:
+            await self.stop_turn(session, number, reason)
+        for child in state.children:
+            await self.end_child(child, reason)
 
     async def abandon(self, id: str, reason: str = "", *, by: str = "") -> str:
         """Give up a process that only one may run who is gone. It ends as abandoned, with who and why."""
@@ -394,11 +412,19 @@ class Processes:
 
     # ---- turns of agents ---------------------------------------------------------------------------------------------
 
-    async def send(
-        self, agent: Agent | str, session: str, prompt: str, key: str, deadline: timedelta | float | None
+    async def send(  # noqa: PLR0913
+        self,
+        agent: Agent | str,
+        session: str,
+        prompt: str,
+        key: str,
+        deadline: timedelta | float | None,
+        *,
+        under: str,
     ) -> AwaitedTurn:
-        """Ask an agent, once."""
-        turn = await self._runtime.session(session, agent=agent).send(prompt, key=key, deadline=deadline)
+        """Ask an agent, once, on behalf of the process with the journal `under`."""
+        asked = self._runtime.session_under(session, agent, (under, CANCEL))
+        turn = await asked.send(prompt, key=key, deadline=deadline)
         return AwaitedTurn(session, keys.input_of(turn.id) or 0)
 
     async def stop_turn(self, session: str, number: int, reason: str) -> None:

@@ -7,9 +7,10 @@ import contextvars
 import inspect
 import secrets as chance
 import uuid
+from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Protocol, cast
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, cast
 
 import msgspec
 
@@ -20,7 +21,7 @@ from holdfast.effects.replay import Answer, Repeat, fold
 from holdfast.effects.return_types import as_declared, return_type
 from holdfast.effects.scopes import Place, current
 from holdfast.effects.values import check_returns, decode_value, encode_value
-from holdfast.errors import InvalidArgument, WaitEnded, WaitExpired
+from holdfast.errors import HoldfastError, InvalidArgument, StopRequested, WaitEnded, WaitExpired
 from holdfast.errors.processes import (
     AgentTurnFailed,
     ProcessFailed,
@@ -31,6 +32,7 @@ from holdfast.names import check_id, check_string
 from holdfast.policy.hooks import HookTurn
 from holdfast.policy.spans import milliseconds
 from holdfast.processes.ids import (
+    CANCEL,
     OWN_KEYS,
     check_process_id,
     child_id,
@@ -53,6 +55,7 @@ from holdfast.runtime.process_deferrals import NAME as DEFER
 from holdfast.runtime.process_deferrals import name_of as deferral_name
 from holdfast.runtime.process_waits import Waiting
 from holdfast.runtime.seeking import Awaited, AwaitedTurn, ChildEnded, TurnEnd
+from holdfast.spawning import spawn
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -68,6 +71,8 @@ if TYPE_CHECKING:
     from holdfast.records import Ask, EffectKind, Outcome
     from holdfast.runtime.surroundings import Surround
 
+T = TypeVar("T")
+
 MAX_DEPTH: Final = 16
 """How many processes may stand above one another."""
 
@@ -82,13 +87,21 @@ class Registry(Protocol):
     def leave(self, journal: str, wakes: int) -> None: ...
     async def end_child(self, id: str, reason: str) -> None: ...
     async def stop_turn(self, session: str, number: int, reason: str) -> None: ...
+    async def stop_below(self, state: ProcessState, reason: str) -> None: ...
     async def register(self, id: str, made: Registration, session: str | None) -> str: ...
     async def send_signal(self, id: str, name: str, value: object, key: str | None = None) -> object: ...
     async def request_cancel(self, id: str, reason: str) -> object: ...
     async def line(self, id: str) -> ProcessLine: ...
     async def read(self, journal: str) -> ProcessState: ...
-    async def send(
-        self, agent: Agent | str, session: str, prompt: str, key: str, deadline: timedelta | float | None
+    async def send(  # noqa: PLR0913
+        self,
+        agent: Agent | str,
+        session: str,
+        prompt: str,
+        key: str,
+        deadline: timedelta | float | None,
+        *,
+        under: str,
     ) -> AwaitedTurn: ...
     def watch_turn(self, journal: str, wait: str, turn: AwaitedTurn) -> None: ...
 
@@ -390,12 +403,33 @@ class ProcessRun:
             made.name, arguments, made.recovery, made.on_parent_end, self._state.journal, key, depth
         )
 
+        async def stop(_: str) -> None:
+            await self._registry.end_child(child, f"the process {self.id} was cancelled")
+
         async def call(_: str) -> dict[str, str]:
-            return {"id": await self._registry.register(child, registration, self._state.session)}
+            registering = spawn(self._registry.register(child, registration, self._state.session))
+            return {"id": await self._begun(registering, stop)}
 
         body = {"id": child, "name": made.name, "arguments": arguments}
         told = await self._effect("process", made.name, "start", body, call, at=(place, key))
         return Started(self, told["id"])
+
+    async def _begun(self, beginning: asyncio.Task[T], stop: Callable[[T], Awaitable[None]]) -> T:
+        """Begin something elsewhere. If this process is cancelled meanwhile so is that, though no record tells of it."""
+        try:
+            return await asyncio.shield(beginning)
+        except StopRequested:
+            await self.performer.until_cancelled()  # this process is being stopped
+            raise
+        except asyncio.CancelledError:
+            spawn(self._stop_begun(beginning, stop))
+            raise
+
+    async def _stop_begun(self, beginning: asyncio.Task[T], stop: Callable[[T], Awaitable[None]]) -> None:
+        with suppress(HoldfastError):
+            begun = await beginning
+            if await self._store.find_input(self._state.journal, CANCEL) is not None:
+                await stop(begun)
 
     async def ended(self, id: str) -> Any:  # noqa: ANN401  what the child gave
         """What a child gave, when it has ended."""
@@ -445,8 +479,13 @@ class ProcessRun:
         known = self.performer.idempotency_key(key)
         asked = f"{self.id}.{known[:12]}" if session is None else check_id("session", session)
 
+        async def stop(sent: AwaitedTurn) -> None:
+            await self._registry.stop_turn(sent.session, sent.input, f"the process {self.id} was cancelled")
+
         async def call(_: str) -> Any:  # noqa: ANN401
-            return msgspec.to_builtins(await self._registry.send(agent, asked, prompt, f"process/{known}", deadline))
+            journal = self._state.journal
+            sending = self._registry.send(agent, asked, prompt, f"process/{known}", deadline, under=journal)
+            return msgspec.to_builtins(await self._begun(spawn(sending), stop))
 
         body = {"agent": name, "prompt": prompt, "session": session}
         sent = msgspec.convert(

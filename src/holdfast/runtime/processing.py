@@ -128,12 +128,16 @@ class ProcessDrive:
             return
         self._ledger = ProcessJournal(self._store, lease, self._around.watch.touch)
         self._ledger.begin(self._state)
-        if lease.head == 1:
-            await self._enter()
-        await self._look()
-        if await self._carry_on(made, lost, news=bool(told)):
-            await self._acknowledge(told)
-            self._seen = lease.wakes
+        self._ledger.on_wake, self._ledger.attend = self.notify, self._attend
+        try:
+            if lease.head == 1:
+                await self._enter()
+            await self._look()
+            if await self._carry_on(made, lost, news=bool(told)):
+                await self._acknowledge(told)
+                self._seen = lease.wakes
+        finally:
+            self._ledger.on_wake = self._ledger.attend = None  # they know this drive
 
     async def _carry_on(self, made: Registration, lost: asyncio.Future[HoldfastError], *, news: bool) -> bool:
         """Go on with it; whether everything that has come was seen to."""
@@ -182,13 +186,15 @@ class ProcessDrive:
         return self._store.owner.describe()
 
     async def _is_orphan(self, made: Registration) -> bool:
-        """Whether it was never begun, and whoever started it has ended."""
-        if self._state.starts or made.parent is None or made.on_parent_end != "cancel":
+        """Whether whoever started it was cancelled, or has ended before it was begun."""
+        if made.parent is None or made.on_parent_end != "cancel":
             return False
         try:
-            return (await self._store.journal(made.parent)).status in TERMINAL
+            status = (await self._store.journal(made.parent)).status
         except JournalMissing:
-            return True
+            return not self._state.starts
+        # One that was cancelled may not have known of this one: a crash came before it could record it.
+        return status == "cancelled" or (status in TERMINAL and not self._state.starts)
 
     async def _has_come(self) -> bool:
         """Whether something that it waits for has come."""
@@ -215,6 +221,18 @@ class ProcessDrive:
                 self._append([_admitted(found, self._ledger.now())])
         if self._stop is not None and not self._stopped.done():
             self._stopped.set_result(None)
+
+    async def _attend(self) -> None:
+        """Whether it may begin an effect: not once a request to cancel it was accepted, by whichever process."""
+        if self._store.shared:
+            wakes = (await self._store.wakes([self.session])).get(self.session, 0)
+            if wakes > self._ledger.wakes:
+                self._ledger.wakes = wakes
+                self.notify()
+        if self._looking is not None and not self._looking.done():
+            await asyncio.shield(self._looking)
+        if self._stopped.done():
+            await asyncio.get_running_loop().create_future()  # it is being stopped
 
     async def _look_while_working(self) -> None:
         try:
@@ -428,8 +446,7 @@ class ProcessDrive:
     async def _after_end(self) -> None:
         """Ask children to end that are to end with it; whoever drives it next does so again, if this is interrupted."""
         if self._state.status == "cancelled":
-            for session, number in self._state.turns:
-                await self._registry.stop_turn(session, number, f"the process {self._state.id} was cancelled")
+            await self._registry.stop_below(self._state, f"the process {self._state.id} was cancelled")
         for child in self._state.children:
             await self._registry.end_child(child, f"the process {self._state.id} that started it has ended")
         crash_point("process.children_told")

@@ -13,6 +13,7 @@ import msgspec
 
 from holdfast.agent import Agent, milliseconds
 from holdfast.bounds import MAX_INT, check_int
+from holdfast.crashpoints import crash_point
 from holdfast.engine.embedded import TICK, Embedded
 from holdfast.errors import (
     AgentInvalid,
@@ -60,6 +61,7 @@ from holdfast.runtime.working import TaskDrive
 from holdfast.runtime.workspaces import check_workspaces
 from holdfast.secrets.logs import hidden_in_logs
 from holdfast.spawning import spawn
+from holdfast.store.decisions import stop_key
 from holdfast.store.store import LEASE_MS, MIN_LEASE_MS, Store
 from holdfast.tasks import is_task_id
 from holdfast.triggers.definition import is_trigger_id
@@ -310,6 +312,10 @@ class Runtime:
         """The session with this id. Nothing is read or written yet; without `agent`, it must exist when it is used."""
         return Session(self, id, None if agent is None else self._agent_name(agent))
 
+    def session_under(self, id: str, agent: Agent | str, under: tuple[str, str]) -> Session:
+        """A session in which something is said on behalf of a process: see `Store.accept_into`."""
+        return Session(self, id, self._agent_name(agent), under=under)
+
     async def sessions(
         self, *, agent: str | None = None, status: Status | None = None, before: Journal | None = None, limit: int = 50
     ) -> list[Journal]:
@@ -337,16 +343,23 @@ class Runtime:
             turn = await asked.send(prompt, key=key, deadline=deadline)
             return await turn.outcome_told(expected)
 
-    async def accept(
-        self, session: str, agent: str, said: Said, key: str | None, *, youngest: str | None = None
+    async def accept(  # noqa: PLR0913
+        self,
+        session: str,
+        agent: str,
+        said: Said,
+        key: str | None,
+        *,
+        youngest: str | None = None,
+        under: tuple[str, str] | None = None,
     ) -> Receipt:
-        """Take an input in, durably, and see to it that it is driven."""
+        """Take an input in, durably, and see to it that it is driven. `youngest`, `under`: see `accept_into`."""
         if self._closed:
             raise RuntimeStopped
         if key is not None and check_id("key", key).startswith(RESERVED):
             raise InvalidId("key", key, f"keys that begin with {RESERVED!r} are Holdfast's own")
         try:
-            return await self._accept(session, agent, said, key, youngest)
+            return await self._accept(session, agent, said, key, youngest, under)
         except REFUSALS as error:
             await self.gate.refused(session, agent, key, error)
             raise
@@ -361,7 +374,15 @@ class Runtime:
         except JournalMissing:
             return agent
 
-    async def _accept(self, session: str, agent: str, said: Said, key: str | None, youngest: str | None) -> Receipt:
+    async def _accept(  # noqa: PLR0913, PLR0917
+        self,
+        session: str,
+        agent: str,
+        said: Said,
+        key: str | None,
+        youngest: str | None,
+        under: tuple[str, str] | None,
+    ) -> Receipt:
         body = msgspec.to_builtins(said)
         holder = await self.holder(session, agent)
         terms = await self.gate.terms(holder)
@@ -381,6 +402,7 @@ class Runtime:
             session=None if said.mandate is None else said.mandate.session,
             admission=admission_of(terms),
             youngest=youngest,
+            under=under,
         )
         # The drive of a session that rests begins at once: its lease is claimed in the same commit.
         begun = early and self._engine is not None and self._engine.begin_early(session)
@@ -438,15 +460,22 @@ class Runtime:
     # ---- stopping and answering ----
 
     async def request_stop(self, session: str, run: str, reason: str) -> CancelStatus:
-        """Ask for a turn to be cancelled; the first request counts."""
+        """Ask for a turn to be cancelled, with all sub-agents for which it waits; the first request counts.
+
+        When this returns the request is durable for each of them: none begins anything more, and no approval of theirs
+        can be answered.
+        """
         body = msgspec.to_builtins(Stop(run, reason))
         try:
-            receipt = await self.store.accept(session, body, key=f"{RESERVED}cancel/{run}", urgent=True)
+            fresh = (await self.store.accept(session, body, key=stop_key(run), urgent=True)).fresh
         except KeyConflict:
-            return "already_requested"
+            fresh = False
         if self._engine is not None:
             self._engine.retry(session)
-        return "requested" if receipt.fresh else "already_requested"
+        crash_point("cancel.accepted")
+        # From here on it begins no sub-agent. Whoever asked before may have been interrupted at this point.
+        await self.children.stop_turn(session, run, reason)
+        return "requested" if fresh else "already_requested"
 
     async def settle(self, session: str) -> None:
         """Carry out what was asked of a session that nobody drives: stop what is to be stopped."""

@@ -60,7 +60,9 @@ class UsageTotal(msgspec.Struct, frozen=True):
 class Session:
     """A conversation. The handle is cheap and holds nothing: make one wherever it is needed."""
 
-    def __init__(self, runtime: Runtime, id: str, agent: str | None) -> None:
+    def __init__(self, runtime: Runtime, id: str, agent: str | None, *, under: tuple[str, str] | None = None) -> None:
+        self._under = under
+        """On whose behalf something is said, as `Store.accept_into` takes it."""
         self.id = check_id("session", id)
         if is_task_id(id) or is_process_journal(id) or is_trigger_id(id):
             raise InvalidId("session", id, "ids like this are those of tasks, processes and triggers")
@@ -101,11 +103,12 @@ class Session:
             metadata=metadata,
         )
         try:
-            receipt = await self._runtime.accept(self.id, agent, said, key)
+            receipt = await self._runtime.accept(self.id, agent, said, key, under=self._under)
         except JournalConflict:
             if self._agent is not None or (now := await self.agent()) == agent:
                 raise
-            receipt = await self._runtime.accept(self.id, now, said, key)  # it was handed over a moment ago
+            # It was handed over a moment ago.
+            receipt = await self._runtime.accept(self.id, now, said, key, under=self._under)
         after = receipt.head if receipt.fresh and not steer else 0
         return Turn(self._runtime, self.id, receipt.input, after, begins=not steer, fresh=receipt.fresh)
 

@@ -140,6 +140,7 @@ class TaskDrive:
         if tool is None and await self._is_left(call, waits, lease.wakes):
             return
         ledger = LeasedJournal(self._store, lease, self._around.watch.touch)
+        ledger.on_wake, ledger.attend = self.notify, self._attend
         if lease.head == 1:
             self._enter(ledger, call)
         run = self._run = _TaskRun(self._around, self._state, call, ledger)
@@ -150,6 +151,7 @@ class TaskDrive:
             await self._carry_out(run, tool, call)
             self._seen = lease.wakes
         finally:
+            ledger.on_wake = ledger.attend = None  # they know this drive
             if self._looking is not None:
                 self._looking.cancel()
             await run.performer.close("ended")
@@ -193,6 +195,13 @@ class TaskDrive:
     def _tool(self, call: TaskCall) -> AnyTool | None:
         agent = self._around.agents.get(self._state.agent or "")
         return None if agent is None else agent.tools.get(call.tool)
+
+    async def _attend(self) -> None:
+        """Whether it may begin a step of its own: not once a request to cancel it is known here."""
+        if self._looking is not None and not self._looking.done():
+            await asyncio.shield(self._looking)
+        if self._stopped.done():
+            await asyncio.get_running_loop().create_future()  # it is being stopped
 
     async def _look(self) -> None:
         """Whether somebody wants the task to be cancelled. The first request counts."""

@@ -315,6 +315,8 @@ class Accept(Command[Receipt], frozen=True):
     """The journal is made only if this one is still the youngest of its role for its session ("": there is none)."""
     spend: Spend | None = None
     """What making the journal counts, if it is made here."""
+    under: tuple[str, str] | None = None
+    """On whose behalf it comes: a journal, and the key of the request to stop that one. Refused once that was made."""
 
     def size(self) -> int:
         return len(self.body)

@@ -5,7 +5,7 @@ A rule either answers what is to be written or raises the error that the caller 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
@@ -42,6 +42,9 @@ if TYPE_CHECKING:
         StoreLimits,
     )
     from holdfast.store.pruning.contract import Tombstone
+
+STOP: Final = "holdfast/cancel"
+"""The key of the input that asks for a process to be stopped; that of a turn has the name of the turn behind it."""
 
 
 def require_journal(row: JournalRow | None, journal: str) -> JournalRow:
@@ -187,6 +190,18 @@ def decide_open_wait(row: JournalRow, found: Wait | None, asked: OpenWait, now: 
     if found is None or asked.body is not None:
         return opened
     return replace(opened, state=found.state, payload=found.payload)
+
+
+def stop_key(run: str) -> str:
+    """The key of the input that asks for a turn to be stopped. There is one for each turn: the first request counts."""
+    return f"{STOP}/{run}"
+
+
+def stop_before_answer(row: JournalRow, found: Wait | None, asked: SettleWait) -> str | None:
+    """The key of the request to stop that would make an answer come too late; None where none can."""
+    if row.kind != "session" or found is None or found.body is None or asked.state != "resolved":
+        return None
+    return stop_key(found.name.partition("/")[0])
 
 
 def decide_settle(row: JournalRow, found: Wait | None, asked: SettleWait, now: Instant) -> Settlement:

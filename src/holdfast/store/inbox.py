@@ -65,19 +65,22 @@ class InboxCalls(Calls):
         admission: Admission | None = None,
         youngest: str | None = None,
         spend: Spend | None = None,
+        under: tuple[str, str] | None = None,
     ) -> asyncio.Future[Receipt]:
         """Open the journal and take an input in, both or neither. Refused as `open_journal` and `accept` are.
 
         `refs` are blobs that the content speaks of; they stay as long as the journal does. `patient`: another command
         follows at once. `youngest` is what `youngest` said before it was decided what to begin: `SiblingBegun` when
         another journal of this role for this session was made since. `spend` is counted for the agent if this makes the
-        journal, and not again otherwise.
+        journal, and not again otherwise. `under` is on whose behalf this comes: a journal, and the key of the request
+        to stop it. `StopRequested` once that request was accepted, unless the input was accepted before.
         """
         try:
             accept = self._accept(journal, content, key, opening(journal, kind, agent, role, session), admission)
             digests = tuple(blob.digest for blob in refs)
             counted = None if spend is None else checked(spend, MAX_SPEND)
-            return self._submit(replace(accept, refs=digests, patient=patient, youngest=youngest, spend=counted))
+            said = replace(accept, refs=digests, patient=patient, youngest=youngest, spend=counted, under=under)
+            return self._submit(said)
         except HoldfastError as refusal:
             return refused(refusal)
 

@@ -13,7 +13,15 @@ from msgspec.structs import replace
 
 from holdfast import records
 from holdfast.effects.envelope import segment
-from holdfast.errors import BlobMissing, HoldfastError, InputTaken, InvariantBroken, SiblingBegun, StoreBusy
+from holdfast.errors import (
+    BlobMissing,
+    HoldfastError,
+    InputTaken,
+    InvariantBroken,
+    SiblingBegun,
+    StopRequested,
+    StoreBusy,
+)
 from holdfast.records import Admitted, Blob, Ended, Handed, Opened, Parked, blobs_of, next_status, touches_lists
 from holdfast.store import admission, decisions
 from holdfast.store.attachments.changing import Attachments
@@ -252,6 +260,7 @@ class Transaction:
         made = asked.opening if self._rows.journal(asked.journal) is None else None
         if made is not None:
             self.pruning.refuse(asked.journal, made, asked.digest)
+            self._check_under(asked)
             self._check_youngest(asked, made)
             # A journal that is made here has an empty inbox: nothing but this can refuse the input.
             self._require_blobs(asked.refs)
@@ -261,6 +270,7 @@ class Transaction:
             earlier = self._admit(row, asked, asked.admission)
         if earlier is not None:
             return earlier
+        self._check_under(asked)
         if not asked.urgent:
             decisions.check_room(row, self._rows.count_pending(row), self._limits)
         self._require_blobs(asked.refs)
@@ -276,6 +286,14 @@ class Transaction:
                 self._rows.spending.add(row.agent, day_of(self._now.wall), asked.spend)
         self._wake(row)
         return Receipt(row.id, row.inputs, asked.key, self._now.wall, head=row.head)
+
+    def _check_under(self, asked: Accept) -> None:
+        """Whoever is being stopped begins nothing more: what was begun before is known to whoever stops it."""
+        if asked.under is not None:
+            journal, key = asked.under
+            above = self._rows.journal(journal)
+            if above is not None and self._rows.input_by_key(above, key) is not None:
+                raise StopRequested(journal)
 
     def _check_youngest(self, asked: Accept, opening: OpenJournal) -> None:
         """What was decided for a journal that is made here still holds: no other one came in between."""
@@ -317,7 +335,13 @@ class Transaction:
     def settle_wait(self, asked: SettleWait) -> Settlement:
         row = self._row(asked.journal)
         found = self._rows.wait(row, asked.name)
+        stop = decisions.stop_before_answer(row, found, asked)
+        stopped = stop is not None and self._rows.input_by_key(row, stop) is not None
+        if stopped:  # its turn is to be stopped: no answer counts any more
+            asked = replace(asked, state="cancelled", rule=None)
         settlement = decisions.decide_settle(row, found, asked, self._now)
+        if stopped:
+            settlement = replace(settlement, won=False)
         if settlement.won and asked.rule is not None:  # first: it may be refused
             settlement = replace(settlement, rule=self.rules.add(asked.rule)[0])
         if settlement.wait != found:

@@ -415,7 +415,7 @@ class ProcessRun:
         return Started(self, told["id"])
 
     async def _begun(self, beginning: asyncio.Task[T], stop: Callable[[T], Awaitable[None]]) -> T:
-        """Begin something elsewhere. If this process is cancelled meanwhile so is that, though no record tells of it."""
+        """Begin something elsewhere. If this process is cancelled meanwhile so is that, though no record names it."""
         try:
             return await asyncio.shield(beginning)
         except StopRequested:

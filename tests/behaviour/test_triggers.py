@@ -389,6 +389,15 @@ async def _hooked(runtime: Runtime) -> None:
     await runtime.every("push", source, _agent_of(runtime), prompt="Ref {payload.ref}")
 
 
+async def test_a_webhook_whose_secret_holds_no_key_takes_nothing_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOOK_SECRET", "whsec_")
+    async with hf.open(None, agents=[writer()]) as runtime:
+        source = hf.webhook("standard", secret="env:HOOK_SECRET")  # noqa: S106
+        await runtime.every("push", source, _agent_of(runtime), prompt="Ref {payload.ref}")
+        with pytest.raises(TriggerInvalid, match="env:HOOK_SECRET"):
+            await runtime.deliver_webhook("push", {}, b"{}")
+
+
 @pytest.mark.usefixtures("secret")
 async def test_a_signed_request_is_accepted_once() -> None:
     async with hf.open(None, agents=[writer()]) as runtime:

@@ -19,6 +19,14 @@ NOW: Final = 1_800_000_000_000
 AT: Final = str(NOW // 1000)
 
 
+@pytest.mark.parametrize("secret", ["whsec_", "whsec_ ", "", "   "])
+def test_a_secret_without_a_key_refuses_everything(secret: str) -> None:
+    signed = base64.b64encode(hmac.new(b"", f"msg_1.{AT}.{{}}".encode(), hashlib.sha256).digest()).decode()
+    headers = {"webhook-id": "msg_1", "webhook-timestamp": AT, "webhook-signature": f"v1,{signed}"}
+    source = webhook("standard", secret="env:X")  # noqa: S106
+    assert judge(source, secret, headers, b"{}", NOW).refusal == "the webhook has no key to check it with"
+
+
 def _hex(text: bytes, secret: str = SECRET) -> str:
     return hmac.new(secret.encode(), text, hashlib.sha256).hexdigest()
 

@@ -6,7 +6,7 @@ import copy
 from collections.abc import Callable
 from dataclasses import dataclass
 from inspect import iscoroutine
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from holdfast.policy.conditions import (
     NO,
@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from holdfast.policy.selecting import Selector
     from holdfast.policy.subject import Subject, Verdict
 
+MAX_WHY: Final = 10_000
+"""Longest words of a predicate that failed. They are cut for good after secrets were taken out of them."""
 Predicate: TypeAlias = Callable[[Call], bool]
 Example: TypeAlias = "str | tuple[str, ...] | Mapping[str, object]"
 """A command as words or as a shell string, a URL, or arguments: what the rule's one condition looks at."""
@@ -104,7 +106,7 @@ def _asked(predicate: Predicate, subject: Subject) -> Finding:
         call = Call(subject.tool, copy.deepcopy(dict(subject.args)), subject.family)
         answer: object = predicate(call)
     except Exception as error:  # noqa: BLE001  it is code of others, and whatever it raises denies
-        return Finding("failed", f"its predicate raised {type(error).__name__}: {str(error)[:200]}")
+        return Finding("failed", f"its predicate raised {type(error).__name__}: {str(error)[:MAX_WHY]}")
     if iscoroutine(answer):
         answer.close()  # it is never awaited
     if type(answer) is not bool:

@@ -94,7 +94,9 @@ class Amending:
         try:
             body = encode_value(value)
         except (HoldfastError, TypeError, ValueError, RecursionError) as error:
-            return _withheld(call, outcome, f"what a hook returned can't be kept: {str(error)[:500]}")
+            return _withheld(
+                call, outcome, f"what a hook returned can't be kept: {self._performer.redactor.text(str(error))[:500]}"
+            )
         made = await self._performer.succeeded(outcome.key, outcome.ask, body, 0.0, refs, kept)
         return msgspec.structs.replace(made, ms=outcome.ms) if isinstance(made, Done | Failed) else outcome
 

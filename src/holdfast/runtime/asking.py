@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from functools import cached_property
+from operator import is_not
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import msgspec
@@ -30,6 +31,7 @@ from holdfast.messages import (
     Text,
     TextChunk,
     ToolMessage,
+    ToolSpec,
     Usage,
     UserMessage,
     decode_reply,
@@ -156,6 +158,8 @@ class Asking:
         self._performer = performer
         self._redactor = performer.redactor
         self._pieces: dict[Any, RedactedStream] = {}
+        self._tools: tuple[tuple[ToolSpec, ...], object, tuple[ToolSpec, ...]] | None = None
+        """The tools that were looked through for secrets, what was known then, and what was found."""
         self._recorder = recorder
         self._loop = asyncio.get_running_loop()
         self._files: dict[str, bytes] = {}
@@ -345,11 +349,24 @@ class Asking:
         if self._before and request.ledger is not None:
             request.ledger.extend(self._before)
         instructions = self._redactor.text(request.instructions)
-        if instructions is not request.instructions:
-            request = msgspec.structs.replace(request, instructions=instructions)
+        tools = self._cleaned_tools(request.tools) if self._redactor.active else request.tools
+        if instructions is not request.instructions or tools is not request.tools:
+            request = msgspec.structs.replace(request, instructions=instructions, tools=tools)
         show(events.ContextBuilt, self._run, {"messages": len(request.messages)})
         show(events.ModelStarted, self._run, {"model": agent.model.name, "step": effect.position + 1})
         return request
+
+    def _cleaned_tools(self, tools: tuple[ToolSpec, ...]) -> tuple[ToolSpec, ...]:
+        """The tools as the model sees them, without secrets; looked through once for each secret that is learnt."""
+        seen = (tools, self._redactor.known)
+        if self._tools is None or self._tools[0] is not tools or self._tools[1] is not seen[1]:
+            bodies = [(spec, msgspec.json.encode(spec)) for spec in tools]
+            cleaned = [(spec, body, self._redactor.bytes(body, numbers=False)) for spec, body in bodies]
+            clean = tuple(
+                spec if body is kept else msgspec.json.decode(kept, type=ToolSpec) for spec, body, kept in cleaned
+            )
+            self._tools = (*seen, clean if any(map(is_not, clean, tools)) else tools)
+        return self._tools[2]
 
     async def _told(self, failed: Failed, paid: ModelReply | None = None) -> ModelFailed:
         """Record that the model could not answer; also what was paid for an answer that must not be used."""

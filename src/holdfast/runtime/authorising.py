@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     from holdfast.runtime.surroundings import Surroundings
 
 
+MAX_WHY: Final = 2_000
+"""Longest reason of a decision that is kept, in characters."""
 CHANGED: Final = "the call or its tool has changed since a person was asked about it"
 
 
@@ -97,7 +99,7 @@ class Authorising:
             call.refused = ErrorInfo(DENIED, refusal(call.call.name, known.answer))
             return
         subject = self._agent.subject(call.call.name, call.call.arguments or {})
-        decision = self._agent.decide(subject, taint)
+        decision = self._decide(subject, taint)
         if decision.verdict == "deny":
             call.refused = ErrorInfo(DENIED, f"{call.call.name} is not allowed here: {decision.why} ({decision.rule})")
             return
@@ -107,6 +109,15 @@ class Authorising:
         if decision.verdict != "allow" or known.questioned:
             question = self._questions.about(call, subject, decision, each=each)
             await self._consult(call, known, question, subject, decision, taint)
+
+    def _decide(self, subject: Subject, taint: Taint) -> Decision:
+        """What the policy says, in words without secrets that a model or a person may read."""
+        decision = self._agent.decide(subject, taint)
+        redactor = self._performer.redactor
+        if not redactor.active and len(decision.why) <= MAX_WHY:
+            return decision
+        why, rule = redactor.text(decision.why), redactor.text(decision.rule)
+        return msgspec.structs.replace(decision, why=why if len(why) <= MAX_WHY else f"{why[:MAX_WHY]}...", rule=rule)
 
     async def _consult(  # noqa: PLR0913, PLR0917
         self, call: Call, known: Decided, question: Question, subject: Subject, decision: Decision, taint: Taint
@@ -130,7 +141,7 @@ class Authorising:
         if call.question is None:
             return
         question, expires_ms = call.question
-        decision = self._agent.decide(self._agent.subject(call.call.name, call.call.arguments or {}), taint)
+        decision = self._decide(self._agent.subject(call.call.name, call.call.arguments or {}), taint)
         if decision.verdict == "deny":  # what the turn has read since counts, whatever a person says
             await self._around.close_wait(question.wait)
             call.waits = ()
@@ -170,7 +181,7 @@ class Authorising:
             said = f"A person changed the arguments of this call, and they do not fit. {call.refused.message}"
             call.refused = ErrorInfo(DENIED, said)
             return
-        decision = self._agent.decide(self._agent.subject(call.call.name, arguments), taint)
+        decision = self._decide(self._agent.subject(call.call.name, arguments), taint)
         if decision.verdict == "deny":
             said = f"{call.call.name} is not allowed with what a person wrote: {decision.why} ({decision.rule})"
             call.refused = ErrorInfo(DENIED, said)

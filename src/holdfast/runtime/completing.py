@@ -213,7 +213,8 @@ async def complete_once(around: Surround, question: Question, key: str | None) -
     others: list[Drift] = []
     """What was asked under this key before, where it was something else."""
     # Asked by a tool, it is a question of the turn around that, and counts for its agent.
-    hooked = around_call.get() or Hooked((), HookTurn("", "", ""), guards=around.hooks)
+    clean = around.store.redactor.text
+    hooked = around_call.get() or Hooked((), HookTurn("", "", ""), guards=around.hooks, clean=clean)
     agent = await _asker(around, journal) or hooked.turn.agent or question.model.name
     try:
         await drive(around.store, journal, body, run=RUN, agent=agent, lease_ms=around.lease_ms)

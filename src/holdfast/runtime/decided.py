@@ -112,7 +112,8 @@ async def noted(
         outcome = await _recorded(performer, place, ask, body)
         known = _decisions.decode(body)
     except (HoldfastError, msgspec.MsgspecError, TypeError, ValueError, RecursionError) as error:
-        known: list[ToolDecision] = [Deny(f"what a hook decided can't be recorded: {str(error)[:500]}")]
+        said = performer.redactor.text(str(error))[:500]
+        known: list[ToolDecision] = [Deny(f"what a hook decided can't be recorded: {said}")]
         outcome = await _recorded(performer, place, ask, msgspec.json.encode(known))
     return known, outcome
 

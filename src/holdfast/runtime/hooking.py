@@ -49,13 +49,20 @@ class Hooked:
     """The hooks around one turn, or around a question outside of turns: those of the agent, then those of the runtime.
 
     `guards` are the hooks of the runtime. They run last, so that nothing is changed after they have seen it. `show`
-    publishes the event of a hook that failed.
+    publishes the event of a hook that failed. `clean` takes secrets out of what hooks say and raise.
     """
 
     def __init__(
-        self, hooks: Sequence[Hooks], turn: HookTurn, show: Show | None = None, *, guards: Sequence[Hooks] = ()
+        self,
+        hooks: Sequence[Hooks],
+        turn: HookTurn,
+        show: Show | None = None,
+        *,
+        guards: Sequence[Hooks] = (),
+        clean: Callable[[str], str] = str,
     ) -> None:
         self.turn = turn
+        self._clean = clean
         self._hooks = (*hooks, *guards)
         self._guards = frozenset(map(id, guards))
         self._show = show
@@ -66,7 +73,7 @@ class Hooked:
 
     def showing(self, show: Show) -> Hooked:
         """The same hooks, with another way to show those that fail."""
-        copied = Hooked(self._hooks, self.turn, show)
+        copied = Hooked(self._hooks, self.turn, show, clean=self._clean)
         copied._guards = self._guards
         return copied
 
@@ -147,7 +154,8 @@ class Hooked:
                 return Replace(_copied(decision.arguments))
             except (HoldfastError, msgspec.MsgspecError, TypeError, ValueError, RecursionError) as error:
                 self._tell(hooks, "before_tool", error)
-                return Deny(f"the hook {hooks.name}.before_tool gave arguments that are no JSON: {str(error)[:500]}")
+                said = self._clean(str(error))[:500]
+                return Deny(f"the hook {hooks.name}.before_tool gave arguments that are no JSON: {said}")
         return decision
 
     async def after_tool(self, call: HookCall, result: ToolResult) -> Answer | Deny | None:
@@ -203,11 +211,21 @@ class Hooked:
             if passes(error):
                 raise
             self._tell(hooks, where, error)
-            return Deny(f"the hook {hooks.name}.{where} failed: {said_by(error)}")
+            return Deny(f"the hook {hooks.name}.{where} failed: {said_by(error, self._clean)}")
         if decision is None or isinstance(decision, kinds):
-            return decision
+            return self._cleaned(decision)
         self._tell(hooks, where, TypeError(f"it returned a {type(decision).__name__}"))
         return Deny(f"the hook {hooks.name}.{where} returned a {type(decision).__name__}")
+
+    def _cleaned(self, decision: Any) -> Any:  # noqa: ANN401  of the same type
+        """A decision whose words, which the model or a person reads, hold no secret."""
+        match decision:
+            case Deny(reason):
+                return Deny(self._clean(str(reason)))
+            case Ask(why):
+                return Ask(self._clean(str(why)))
+            case _:
+                return decision
 
     async def _observed(self, hooks: Hooks, where: str, *given: object) -> None:
         try:
@@ -244,8 +262,9 @@ class Hooked:
         return returned
 
     def _tell(self, hooks: Hooks, where: str, error: BaseException) -> None:
-        _log.error("the hook %s.%s failed: %s", hooks.name, where, said_by(error))
-        fields = {"hook": hooks.name, "where": where, "error": said_by(error)}
+        said = said_by(error, self._clean)
+        _log.error("the hook %s.%s failed: %s", hooks.name, where, said)
+        fields = {"hook": hooks.name, "where": where, "error": said}
         if self._show is not None:
             self._show(events.HookFailed, self.turn.turn, fields)
 

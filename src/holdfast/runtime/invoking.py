@@ -122,7 +122,8 @@ class Invoker:
                 return found
             prepared.decision = Again()
         if prepared.refused is not None:
-            return self._failed(prepared, prepared.refused, 0)
+            refused = prepared.refused  # a rule, a hook or a person gave the reason
+            return self._failed(prepared, ErrorInfo(refused.kind, self._clean(refused.message)), 0)
         return await self.outcome(prepared, begin, budget, spill)
 
     async def _in_time(self, work: Work, budget: float, spill: Spill) -> Outcome:

@@ -125,9 +125,12 @@ class TurnRun:
             self._budgeting = Budgeting(around, agent, turn, self.performer.now)
         self._deferring = Deferring(around, self.performer, self._recorder)
         budget = around.inline_budget if agent is None or agent.inline_budget is None else agent.inline_budget
+        self._clean = self.performer.redactor.text
         hooks, guards = ((), ()) if agent is None else (agent.hooks, around.hooks)
         name = "" if agent is None else agent.name
-        self._hooked = Hooked(hooks, HookTurn(around.session, name, turn.run), around.show, guards=guards)
+        self._hooked = Hooked(
+            hooks, HookTurn(around.session, name, turn.run), around.show, guards=guards, clean=self._clean
+        )
         self._taint: Taint = joined(taint_under(turn.mandate), turn.taint)
         self._tainted = agent is not None and agent.wary
         """Whether anybody wants to know what is taken in."""
@@ -304,7 +307,7 @@ class TurnRun:
         reason: str | None = None
         # Those of the runtime have seen the turn begin; those of an agent that takes it over have not.
         own = () if self._agent is None else self._agent.hooks
-        hooked = Hooked(own, self._hooked.turn, self._around.show) if turn.goes_on else self._hooked
+        hooked = Hooked(own, self._hooked.turn, self._around.show, clean=self._clean) if turn.goes_on else self._hooked
         if hooked.has("before_turn"):
             decision = await hooked.before_turn()
             reason = None if decision is None else bounded(decision.reason)

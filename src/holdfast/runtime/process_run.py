@@ -120,7 +120,8 @@ class ProcessRun:
         self._registry = registry
         self._state = state
         self._loop = asyncio.get_running_loop()
-        hooked = Hooked((), HookTurn(state.session or "", "", ""), guards=around.hooks)
+        turn, clean = HookTurn(state.session or "", "", ""), self.performer.redactor.text
+        hooked = Hooked((), turn, guards=around.hooks, clean=clean)
         self._completing = Completing(self.performer, around.prices, hooked)
         self.waiting = Waiting(self.performer)
         self._asked: set[str] = set()

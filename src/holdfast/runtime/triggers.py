@@ -406,6 +406,8 @@ class Triggers:
             return Delivery("refused", 503, reason="the trigger is disabled")
         given = signatures.lowered(headers)
         secret = await asyncio.to_thread(self._secret, source)
+        if not signatures.has_key(source, secret):
+            raise TriggerInvalid(name, f"its secret ({source.secret}) holds no key, so anybody could sign; set it")
         verdict = signatures.judge(source, secret, given, body, self._store.clock.read().wall)
         if verdict.refusal:
             return Delivery("refused", 413 if len(body) > signatures.MOST_BYTES else 401, reason=verdict.refusal)

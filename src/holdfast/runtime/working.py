@@ -346,7 +346,8 @@ class _TaskRun:
         """Who sees what the call asks a model."""
         agent = self._around.agents.get(self._state.agent or "")
         turn = HookTurn(self.session, self._state.agent or "", self.run)
-        return Hooked(() if agent is None else agent.hooks, turn, guards=self._around.hooks)
+        hooks, clean = () if agent is None else agent.hooks, self.performer.redactor.text
+        return Hooked(hooks, turn, guards=self._around.hooks, clean=clean)
 
     async def park(self, waits: tuple[str, ...]) -> None:
         """Record that the task waits for somebody outside."""

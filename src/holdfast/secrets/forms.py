@@ -1,8 +1,9 @@
 """The forms in which a secret value may stand in a text. Pure.
 
 A value that a tool was lent may come back as it is, but also in JSON, in an address, in base64, as hex digits, or in
-the `repr` of something. Each form becomes a needle. For each needle there is an anchor: a part that it shares with
-others, so that a text without secrets is looked through with few searches.
+the `repr` of something. Each form becomes a needle; forms that have no fixed letters are found by `views`. For each
+needle there is an anchor: a part that it shares with others, so that a text without secrets is looked through with few
+searches.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import html
 import json
 import re
 from base64 import b64encode
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias, cast
 from urllib.parse import quote, quote_plus
 
 if TYPE_CHECKING:
@@ -35,6 +36,9 @@ _CODED_RUN: Final = re.compile(r"[A-Za-z0-9]+", re.ASCII)
 """Characters that are the same in both alphabets of base64."""
 
 
+Code: TypeAlias = Literal["base64", "hex"]
+
+
 class Needle(NamedTuple):
     """One form of one secret."""
 
@@ -42,6 +46,8 @@ class Needle(NamedTuple):
     name: str
     alone: bool = False
     """It only counts where no letter or digit stands beside it."""
+    code: Code | None = None
+    """It is made of base64 or hex digits, which may be broken into lines."""
 
 
 class Forms(NamedTuple):
@@ -49,19 +55,37 @@ class Forms(NamedTuple):
 
     needles: tuple[Needle, ...]
     anchors: tuple[str, ...]
+    """Of the needles that are no digits."""
+    base64_anchors: tuple[str, ...]
+    hex_anchors: tuple[str, ...]
+    wide: tuple[str, ...] = ()
+    """The value as UTF-16, each byte as one character: for bytes that are no text."""
 
 
 def forms_of(name: str, value: str, *, short: bool = False) -> Forms:
     """All that is to be looked for because of `value`. One that is `short` counts where it stands alone."""
-    alone = short and len(value.strip()) < SHORTEST
-    needles: dict[str, None] = {}
-    anchors: dict[str, None] = {}
-    for texts, run in (*_written(value.strip()), *_coded(value.strip())):
-        _add(needles, anchors, texts, run)
-    for part in _parts(value):
+    bare = value.strip()
+    alone = short and len(bare) < SHORTEST
+    needles: dict[str, Needle] = {}
+    anchors: dict[Code | None, dict[str, None]] = {None: {}, "base64": {}, "hex": {}}
+
+    def add(code: Code | None, texts: Iterable[str], run: re.Pattern[str]) -> None:
+        kept: dict[str, None] = {}
+        _add(kept, anchors[code], texts, run)
+        for text in kept:
+            needles.setdefault(text, Needle(text, name, alone, code))
+
+    for part in (bare, *_parts(value)):
         for texts, run in _written(part):
-            _add(needles, anchors, texts, run)
-    return Forms(tuple(Needle(text, name, alone) for text in needles), tuple(anchors))
+            add(None, texts, run)
+    for data in (bare.encode(), *_wide(bare)):
+        for texts, run in _base64_forms(data):
+            add("base64", texts, run)
+        for texts, run in _hex_forms(data):
+            add("hex", texts, run)
+    wide = tuple(data.decode("latin-1") for data in _wide(bare))
+    written, base64, hexed = (tuple(anchors[code]) for code in (None, "base64", "hex"))
+    return Forms(tuple(needles.values()), written, base64, hexed, wide)
 
 
 def _add(needles: dict[str, None], anchors: dict[str, None], texts: Iterable[str], run: re.Pattern[str]) -> None:
@@ -71,16 +95,18 @@ def _add(needles: dict[str, None], anchors: dict[str, None], texts: Iterable[str
     common = max(run.findall(min(kept, key=len)), key=len, default="") if kept else ""
     if len(common) >= _SHORTEST_ANCHOR and all(common in text for text in kept):
         anchors[common] = None
-    else:
+    else:  # also as they stand in the JSON of a record
         anchors.update(kept)
+        anchors.update(dict.fromkeys(_escaped(text, ascii_only=only) for text in kept for only in (False, True)))
 
 
 def _written(value: str) -> Iterator[tuple[list[str], re.Pattern[str]]]:
     """The value as it is, and as JSON, addresses, HTML and Python write it."""
-    texts = [value, html.escape(value), repr(value)[1:-1]]
-    once = [_escaped(value, ascii_only=only) for only in (False, True)]
-    twice = [_escaped(text, ascii_only=only) for text in once for only in (False, True)]  # JSON in a string of JSON
-    texts += [*once, *twice, *(text.replace("/", "\\/") for text in once)]
+    texts = [value, html.escape(value), repr(value)[1:-1], repr(value.encode())[2:-1]]
+    texts += [value.replace("'", "''"), value.replace('"', '""')]
+    once = [_escaped(text, ascii_only=only) for text in dict.fromkeys(texts) for only in (False, True)]
+    twice = [_escaped(text, ascii_only=only) for text in dict.fromkeys(once) for only in (False, True)]
+    texts += [*once, *twice, *(text.replace("/", "\\/") for text in once)]  # JSON, and JSON in a string of JSON
     addresses = (quote(value), quote(value, safe=""), quote(value, safe=_JS_SAFE), quote_plus(value))
     yield [*texts, *_both_cases(addresses)], _RUN
 
@@ -96,9 +122,14 @@ def _escaped(value: str, *, ascii_only: bool) -> str:
     return json.dumps(value, ensure_ascii=ascii_only)[1:-1]
 
 
-def _coded(value: str) -> Iterator[tuple[list[str], re.Pattern[str]]]:
-    """The value in base64, whatever stands before and after it, and in hex."""
-    data = value.encode()
+def _wide(value: str) -> list[bytes]:
+    """The value as UTF-16. What both orders of bytes have in common is enough where it is ASCII."""
+    little = value.encode("utf-16-le")
+    return [little[:-1]] if value.isascii() else [little, value.encode("utf-16-be")]
+
+
+def _base64_forms(data: bytes) -> Iterator[tuple[list[str], re.Pattern[str]]]:
+    """Bytes in base64, whatever stands before and after them."""
     for shift in range(3):
         inner, *ending = _base64(data, shift)
         if len(inner) >= _SHORTEST_CODED:
@@ -106,6 +137,9 @@ def _coded(value: str) -> Iterator[tuple[list[str], re.Pattern[str]]]:
             texts = [*plain, *(text.replace("+", "-").replace("/", "_") for text in plain)]
             texts += [text.replace("/", "\\/") for text in plain]
             yield [*texts, *_both_cases(quote(text, safe="") for text in plain)], _CODED_RUN
+
+
+def _hex_forms(data: bytes) -> Iterator[tuple[list[str], re.Pattern[str]]]:
     for digits in (data.hex(), data.hex().upper()):
         if len(digits) >= _SHORTEST_CODED:
             yield [digits], _CODED_RUN

@@ -6,6 +6,7 @@ import logging
 import re
 import threading
 from typing import TYPE_CHECKING, Final, TypeVar
+from weakref import WeakSet
 
 from holdfast.errors.secrets import SecretExposed, SecretNameInvalid, SecretTooCommon, SecretTooLong, SecretTooShort
 from holdfast.names import check_string
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
     from holdfast.secrets.forms import Forms
     from holdfast.secrets.known import Known
+    from holdfast.secrets.spans import Span
 
 T = TypeVar("T")
 
@@ -47,7 +49,7 @@ class Redactor:
     our own is made of: a value that is a part of one of them is `SecretTooCommon`.
     """
 
-    __slots__ = ("_known", "_lock", "_reserved", "_values", "_warned", "active")
+    __slots__ = ("__weakref__", "_known", "_lock", "_reserved", "_values", "_warned", "active")
 
     def __init__(self, reserved: Iterable[str] = ()) -> None:
         self._reserved = frozenset(reserved)
@@ -69,6 +71,11 @@ class Redactor:
     def reserve(self, words: Iterable[str]) -> None:
         """More words that data of our own is made of."""
         self._reserved |= frozenset(words)
+
+    @property
+    def known(self) -> Known | None:
+        """All that is looked for; another object after a value was registered."""
+        return self._known
 
     def register(self, name: str, value: str, *, short: bool = False) -> None:
         """From now on `value` is hidden; values that were registered before stay hidden.
@@ -93,6 +100,7 @@ class Redactor:
             self._values = values
             self._known = known_of(values)
             self.active = True
+            _in_use.add(self)
         if forgotten and name not in self._warned:
             self._warned.add(name)
             _log.warning(
@@ -115,6 +123,8 @@ class Redactor:
             return body
         if is_json(body):
             clean = clean_json(body, self.text, numbers=numbers)
+        elif b"\0" in body:  # UTF-16, or no text at all
+            clean = known.masked(body)
         else:
             try:
                 clean = self.text(body.decode()).encode()
@@ -125,6 +135,11 @@ class Redactor:
     def value(self, value: T) -> T:
         """A value of lists, dicts, texts and bytes without secrets."""
         return value if self._known is None else clean_value(value, self.text, self.bytes)
+
+    def spans(self, text: str) -> list[Span]:
+        """Where secrets stand in a text, from the left."""
+        known = self._known
+        return [] if known is None else known.spans(text)
 
     def found(self, text: str) -> str | None:
         """The name of a secret that stands in a text, if one does."""
@@ -160,6 +175,14 @@ class Redactor:
 
     def _now(self) -> Known | None:
         return self._known
+
+
+_in_use: Final[WeakSet[Redactor]] = WeakSet()
+
+
+def redactors_in_use() -> list[Redactor]:
+    """The redactors of this process that know a secret: for files that belong to no runtime."""
+    return list(_in_use)
 
 
 def _checked(name: str, value: object, *, short: bool) -> str:

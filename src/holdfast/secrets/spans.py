@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from holdfast.secrets.forms import Needle
+    from holdfast.secrets.views import View
 
 _OPENING: Final = "[secret "
 
@@ -26,35 +27,36 @@ def marker(name: str) -> str:
     return f"{_OPENING}{name}]"
 
 
-def spans_of(text: str, needles: Sequence[Needle], markers: Iterable[str] = ()) -> list[Span]:
+def places_of(view: View, needles: Iterable[Needle]) -> Iterator[tuple[int, int, Needle]]:
+    """Where needles stand in a text, by one reading of it."""
+    for needle in needles:
+        for start in _places(view.text, needle.text):
+            end = start + len(needle.text)
+            if not needle.alone or _stands_alone(view.text, start, end):
+                yield *view.place(start, end), needle
+
+
+def merged(text: str, found: Iterable[tuple[int, int, Needle]], markers: Iterable[str] = ()) -> list[Span]:
     """What is to be hidden, from the left. A word inside of one of the `markers` is none: it was hidden before.
 
     Where needles overlap all of it is one span, named after the longest of them.
     """
-    found = sorted(
-        (start, start + len(needle.text), needle)
-        for needle in needles
-        for start in _places(text, needle.text)
-        if not needle.alone or _stands_alone(text, start, start + len(needle.text))
-    )
-    if not found:
-        return []
     starts, ends = _marked(text, markers)
-    merged: list[Span] = []
+    joined: list[Span] = []
     longest = 0
-    for start, end, needle in found:
+    for start, end, needle in sorted(found):
         before = bisect_right(starts, start)
         if before and end <= ends[before - 1]:
             continue
-        if merged and start < merged[-1].end:
-            last = merged[-1]
+        if joined and start < joined[-1].end:
+            last = joined[-1]
             name = needle.name if end - start > longest else last.name
-            merged[-1] = Span(last.start, max(last.end, end), name)
+            joined[-1] = Span(last.start, max(last.end, end), name)
             longest = max(longest, end - start)
         else:
-            merged.append(Span(start, end, needle.name))
+            joined.append(Span(start, end, needle.name))
             longest = end - start
-    return merged
+    return joined
 
 
 def replaced(text: str, spans: Sequence[Span]) -> str:

@@ -58,6 +58,8 @@ def judge(source: WebhookSource, secret: str, headers: Mapping[str, str], body: 
     """Whether a request may come in. `headers` have names in small letters; `now` is wall milliseconds."""
     if len(body) > MOST_BYTES:
         return Verdict(f"the body has {len(body):,} bytes, the limit is {MOST_BYTES:,}")
+    if not has_key(source, secret):
+        return Verdict("the webhook has no key to check it with")
     signed = _READERS[source.scheme](source, headers, body)
     if isinstance(signed, str):
         return Verdict(signed)
@@ -87,6 +89,11 @@ def _key(source: WebhookSource, secret: str) -> bytes:
         except (binascii.Error, ValueError):
             return secret.encode()
     return secret.encode()
+
+
+def has_key(source: WebhookSource, secret: str) -> bool:
+    """Whether there is anything to sign with: a prefix alone, or nothing but blanks, is a key that everybody knows."""
+    return secret.strip() not in {"", "whsec_"} and bool(_key(source, secret).strip())
 
 
 def _github(_: WebhookSource, headers: Mapping[str, str], body: bytes) -> _Signed | str:

@@ -15,10 +15,18 @@ import json
 import re
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, cast
-from urllib.parse import parse_qsl, quote, unquote, urlsplit
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from holdfast.secrets.forms import forms_of
+from holdfast.secrets.known import known_of
+from holdfast.secrets.redactor import redactors_in_use
+from holdfast.secrets.spans import marker
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    from holdfast.secrets.forms import Forms
+    from holdfast.secrets.known import Known
 
 REDACTED: Final = "REDACTED"
 
@@ -77,12 +85,15 @@ class Secrets:
     """Takes out of anything that is to be written what must not be read."""
 
     def __init__(self) -> None:
-        self._values: set[str] = set()
+        self._values: dict[str, Forms] = {}
+        self._known: Known | None = None
+        self._odd: set[str] = set()
+        """Credentials that have no bytes, because they hold half a character."""
 
     @property
     def known(self) -> int:
         """How many credentials there are to look for; it grows with what is learnt."""
-        return len(self._values)
+        return len(self._values) + len(self._odd)
 
     def learn(self, url: str, headers: Mapping[str, str], body: bytes = b"") -> None:
         """Remember the credentials of a request, to find them where somebody repeats them."""
@@ -104,35 +115,48 @@ class Secrets:
                 self._remember(part)
 
     def _remember(self, value: str) -> None:
-        if len(value) >= _SHORTEST and value != REDACTED:
-            escaped = json.dumps(value)[1:-1], json.dumps(value, ensure_ascii=False)[1:-1]
-            self._values |= {value, *escaped, quote(value, safe="", errors="replace")}
+        value = value.strip()
+        if len(value) < _SHORTEST or value == REDACTED or value in self._values:
+            return
+        try:
+            self._values[value] = forms_of("credential", value)
+        except UnicodeEncodeError:
+            self._odd |= {value, json.dumps(value)[1:-1], json.dumps(value, ensure_ascii=False)[1:-1]}
+        else:
+            self._known = known_of({"credential": self._values})
 
     def text(self, text: str) -> str:
         """A text without secrets."""
-        for value in sorted(self._values, key=len, reverse=True):
-            text = text.replace(value, REDACTED)
+        text = _put(text, self._credentials(text))
         text = _SHAPES.sub(REDACTED, text)
         text = _BEARER.sub(rf"\1\2{REDACTED}", text)
         text = _USERINFO.sub(rf"\1{REDACTED}@", text)
         return _PARAMETER.sub(_without_secret, text)
 
-    def places(self, text: str) -> list[tuple[int, int]]:
-        """Where credentials and keys stand in a text, in order and apart from each other."""
-        found = [place.span() for value in self._values for place in re.finditer(re.escape(value), text)]
-        found += [place.span() for place in _SHAPES.finditer(text)]
-        apart: list[tuple[int, int]] = []
-        for start, end in sorted(found):
-            if apart and start < apart[-1][1]:
-                apart[-1] = (apart[-1][0], max(end, apart[-1][1]))
-            else:
-                apart.append((start, end))
-        return apart
+    def places(self, text: str) -> list[tuple[int, int, str]]:
+        """Where credentials and keys stand in a text, in order and apart from each other, and what replaces each."""
+        return _apart([*self._credentials(text), *((*place.span(), REDACTED) for place in _SHAPES.finditer(text))])
+
+    def _credentials(self, text: str) -> list[tuple[int, int, str]]:
+        """Where credentials of requests stand, and secrets of the runtimes of this process, in any of their forms.
+
+        A secret of a runtime is replaced as the runtime does it, so that what is played back is what was said.
+        """
+        found = [(*place.span(), REDACTED) for value in self._odd for place in re.finditer(re.escape(value), text)]
+        if self._known is not None:
+            found += [(span.start, span.end, REDACTED) for span in self._known.spans(text)]
+        for redactor in redactors_in_use():
+            found += [(span.start, span.end, marker(span.name)) for span in redactor.spans(text)]
+        return _apart(found)
 
     def bytes(self, data: bytes) -> bytes:
-        """Bytes that are no text, without secrets."""
-        for value in sorted(self._values, key=len, reverse=True):
-            data = data.replace(value.encode("utf-8", "surrogatepass"), REDACTED.encode())
+        """Bytes that are no text, without secrets: each becomes as many stars."""
+        for value in self._odd:
+            found = value.encode("utf-8", "surrogatepass")
+            data = data.replace(found, b"*" * len(found))
+        data = data if self._known is None else self._known.masked(data)
+        for redactor in redactors_in_use():
+            data = redactor.bytes(data)
         return data
 
     def json(self, value: Any) -> Any:  # noqa: ANN401  any JSON value
@@ -189,6 +213,27 @@ class Secrets:
         if text.lstrip().startswith(("{", "[")):  # JSON that is cut
             text = _NAMED_TEXT.sub(_without_named, text)
         return plain(text)
+
+
+def _apart(found: Iterable[tuple[int, int, str]]) -> list[tuple[int, int, str]]:
+    """Places in order; those that overlap are one, with the words of the first."""
+    apart: list[tuple[int, int, str]] = []
+    for start, end, word in sorted(found):
+        if apart and start < apart[-1][1]:
+            apart[-1] = (apart[-1][0], max(end, apart[-1][1]), apart[-1][2])
+        else:
+            apart.append((start, end, word))
+    return apart
+
+
+def _put(text: str, places: Sequence[tuple[int, int, str]]) -> str:
+    """A text with other words in these places."""
+    kept: list[str] = []
+    at = 0
+    for start, end, word in places:
+        kept += (text[at:start], word)
+        at = end
+    return "".join((*kept, text[at:])) if places else text
 
 
 def _parts(value: str) -> set[str]:

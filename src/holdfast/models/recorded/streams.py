@@ -155,7 +155,7 @@ def _clean(place: _Place, pieces: Sequence[_Piece], secrets: Secrets) -> None:
         calls = [(start, end, secrets.arguments(whole[start:end])) for start, end in _values(whole)]
         _replace(pieces, [(start, end, clean) for start, end, clean in calls if clean != whole[start:end]])
     whole = "".join(piece.text for piece in pieces)
-    _replace(pieces, [(start, end, REDACTED) for start, end in secrets.places(whole)])
+    _replace(pieces, secrets.places(whole))
 
 
 def _values(text: str) -> Iterator[tuple[int, int]]:

@@ -26,7 +26,7 @@ class GateCalls(Calls):
         for what, name in (("agent", agent), ("input key", key)):
             if name is not None:
                 check_id(what, name)
-        said = check_string("message", message)[:MAX_MESSAGE]
+        said = self.redactor.text(check_string("message", message))[:MAX_MESSAGE]
         return await self._submit(NoteRefusal(journal, agent, key, check_id("error", error), said))
 
     async def refusals(self, journal: str | None = None, *, limit: int = 50) -> list[Refusal]:

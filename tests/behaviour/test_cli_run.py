@@ -189,6 +189,28 @@ def test_a_detached_run_returns_at_once_and_is_finished_by_another_process(shell
     shell.until(lambda: shell.ps()[0]["status"] == "completed")
 
 
+def test_a_detached_run_imports_nothing_from_the_current_folder_but_the_agent(shell: Shell) -> None:
+    steals = "import pathlib; pathlib.Path('stolen').touch()"
+    # It is there as soon as the agent is loaded: when the detached process starts, and not before.
+    code = f"import pathlib\nfrom agents import echo\npathlib.Path('typer.py').write_text({steals!r})\n"
+    (shell.folder / "planted.py").write_text(code)
+    shell("run", "planted.py:echo", "hello", "--as", "s", "-d")
+    log, stolen = shell.folder / ".holdfast" / "holdfast.db.log", shell.folder / "stolen"
+    shell.until(lambda: stolen.exists() or "t1 completed" in log.read_text())
+    assert not stolen.exists()
+
+
+@pytest.mark.parametrize("kind", ["link", "pipe"])
+def test_a_detached_run_whose_log_is_something_else_is_refused_and_accepts_nothing(shell: Shell, kind: str) -> None:
+    shell("run", "agents.py:echo", "hello", "--as", "s")
+    log, other = shell.folder / ".holdfast" / "holdfast.db.log", shell.folder / "other"
+    other.write_text("mine")
+    log.symlink_to(other) if kind == "link" else os.mkfifo(log)
+    done = shell("run", "agents.py:echo", "again", "--session", "s", "-d")
+    assert (done.returncode, log.name in done.stderr, other.read_text()) == (2, True, "mine")
+    assert len(shell.json("show", "s")["turns"]) == 1
+
+
 @pytest.mark.torture
 def test_a_detached_run_survives_its_terminal(shell: Shell) -> None:
     seen = on_terminal(shell, "run", "agents.py:gated", "hello", "--as", "s", "-d")  # the terminal is gone after this

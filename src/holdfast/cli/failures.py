@@ -50,6 +50,15 @@ class StoreNotMoved(UsageError):
         self.wanted = wanted
 
 
+class LogUnusable(UsageError):
+    """The log of detached runs can't be written to, or something else stands in its place."""
+
+    def __init__(self, path: Path, reason: str) -> None:
+        super().__init__(f"nothing is run in the background: its log {path} can't be used: {reason}; remove it")
+        self.path = path
+        self.reason = reason
+
+
 class AgentNotFound(UsageError):
     """The reference leads to no agent."""
 

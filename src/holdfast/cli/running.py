@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
+import stat
 import subprocess
 import sys
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -14,7 +16,7 @@ import msgspec
 
 from holdfast.agent import team_of
 from holdfast.cli.agent_references import Reference, chosen, note, recorded
-from holdfast.cli.failures import CallInvalid
+from holdfast.cli.failures import CallInvalid, LogUnusable
 from holdfast.cli.following import Follower, hint
 from holdfast.cli.options import Format
 from holdfast.cli.profiled import prices
@@ -37,7 +39,7 @@ from holdfast.runtime.desk import ROLE
 from holdfast.store import open_store
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
+    from collections.abc import AsyncGenerator, Generator
     from pathlib import Path
 
     from holdfast.agent import Agent
@@ -144,9 +146,10 @@ async def _send(runtime: Runtime, asked: Asked, agent: Agent, session: str, prom
 
 
 async def _detach(store: Store, asked: Asked, agent: Agent, session: str, prompt: str) -> int:
-    async with Runtime(store, [agent], drive=False) as runtime:
-        turn = await _send(runtime, asked, agent, session, prompt)
-    pid = _start(asked.store, session)
+    with _log_of(asked.store) as log:  # before anything is accepted that no process would work on
+        async with Runtime(store, [agent], drive=False) as runtime:
+            turn = await _send(runtime, asked, agent, session, prompt)
+        pid = _start(asked.store, session, log)
     if asked.format is Format.text:
         stdout().line(f"{session}/{turn.id}")
     else:
@@ -159,16 +162,32 @@ async def _detach(store: Store, asked: Asked, agent: Agent, session: str, prompt
     return 0
 
 
-def _start(store: Path, session: str) -> int:
-    """A process of its own, in a session of its own: it survives the terminal. What it prints goes to a log."""
-    command = [sys.executable, "-m", "holdfast", "resume", "--unattended", "--store", str(store), "--yes"]
-    log = os.open(store.with_name(f"{store.name}.log"), os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+@contextmanager
+def _log_of(store: Path) -> Generator[int]:
+    """The log beside a store, open for more. A link or anything else that is no plain file is refused."""
+    path = store.with_name(f"{store.name}.log")
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
     try:
-        started = subprocess.Popen(  # noqa: S603  our own program
-            [*command, "--", session], stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
-        )
+        log = os.open(path, flags, 0o600)
+    except OSError as error:
+        raise LogUnusable(path, "it is a link" if error.errno == errno.ELOOP else error.strerror or "") from error
+    try:
+        if not stat.S_ISREG(os.fstat(log).st_mode):
+            raise LogUnusable(path, "it is no plain file")
+        yield log
     finally:
         os.close(log)
+
+
+def _start(store: Path, session: str, log: int) -> int:
+    """A process of its own, in a session of its own: it survives the terminal. What it prints goes to the log.
+
+    With -P: a file in the current folder must not stand in for a module of ours. Where the agent is found is recorded.
+    """
+    command = [sys.executable, "-P", "-m", "holdfast", "resume", "--unattended", "--store", str(store), "--yes"]
+    started = subprocess.Popen(  # noqa: S603  our own program
+        [*command, "--", session], stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+    )
     started.returncode = 0  # nobody here waits for it
     return started.pid
 
@@ -198,7 +217,8 @@ async def resume(  # noqa: PLR0913
     if agent is not None:
         note(path, target.id, reference)
     if detach:
-        pid = _start(path, target.id)
+        with _log_of(path) as log:
+            pid = _start(path, target.id, log)
         stderr().line(f"process {pid} goes on with {target.id}")
         return 0
     screen = QuietScreen(stderr()) if unattended else screen_for(format)

@@ -26,6 +26,7 @@ from holdfast.cli import (
     triggers,
 )
 from holdfast.cli.failures import FAILED, INTERRUPTED, exit_code, explained
+from holdfast.cli.terminal import stderr
 from holdfast.errors import HoldfastError
 
 
@@ -50,7 +51,8 @@ class Commands(TyperGroup):
 
 
 def _tell(message: str) -> None:
-    typer.echo(f"holdfast: {' '.join(message.split())}", err=True)
+    err = stderr()
+    err.line(f"holdfast: {err.clean(' '.join(message.split()))}")
 
 
 app = typer.Typer(

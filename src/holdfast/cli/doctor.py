@@ -11,6 +11,7 @@ import typer
 
 from holdfast.cli.failures import StoreMissing
 from holdfast.cli.options import DEFAULT_STORE, StoreOption
+from holdfast.cli.terminal import printable, stderr, stdout
 from holdfast.clock import SystemClock
 from holdfast.errors import HoldfastError
 
@@ -43,12 +44,13 @@ def doctor(
     except HoldfastError as error:
         progress.clear()
         if as_json:
-            typer.echo(msgspec.json.encode({"path": str(store), "healthy": False, "problems": [str(error)]}).decode())
+            told = {"path": str(store), "healthy": False, "problems": [str(error)]}
+            stdout().line(msgspec.json.encode(told).decode())
         else:
-            typer.echo(f"doctor: {error}", err=True)
+            stderr().line(f"doctor: {printable(str(error))}")
         raise typer.Exit(1) from error
     progress.clear()
-    typer.echo(msgspec.json.encode(health).decode() if as_json else "\n".join(_lines(health)))
+    stdout().line(msgspec.json.encode(health).decode() if as_json else printable("\n".join(_lines(health))))
     raise typer.Exit(0 if health.healthy else 1)
 
 

@@ -126,7 +126,10 @@ async def get(path: Path, scope: str, key: str, *, history: bool, as_json: bool)
         out.line(msgspec.json.encode(entry).decode())
     else:
         # To the byte where a program reads it; on a terminal the prompt begins on a line of its own.
-        out.write(out.clean(entry.value))
+        if out.live:
+            out.write(out.clean(entry.value))
+        else:
+            out.exactly(entry.value)
         if out.live and not entry.value.endswith("\n"):
             out.line()
     return 0

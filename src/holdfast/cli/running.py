@@ -30,7 +30,7 @@ from holdfast.cli.sessions import (
     open_waits,
     require_store,
 )
-from holdfast.cli.terminal import stderr, stdout
+from holdfast.cli.terminal import printable, stderr, stdout
 from holdfast.cli.unasked import Unasked, reason_of
 from holdfast.errors import JournalConflict, JournalMissing
 from holdfast.names import check_id
@@ -200,7 +200,9 @@ async def resume(  # noqa: PLR0913
 ) -> int:
     """Go on with a session until it has nothing left to do, or waits for somebody."""
     if unattended:
-        logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+        handler = logging.StreamHandler()
+        handler.setFormatter(_LogLines("%(asctime)s %(levelname)s %(message)s"))
+        logging.basicConfig(level=logging.INFO, handlers=[handler])
     else:
         quiet_logs()
     async with looking(path) as found:
@@ -307,6 +309,13 @@ async def _answered(store: Store, session: str) -> bool:
         if waits == await open_waits(store, session):
             await store.changed(version, 1.0)
     return True
+
+
+class _LogLines(logging.Formatter):
+    """Lines of the log of detached runs, which somebody reads on a terminal."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return printable(super().format(record))
 
 
 def quiet_logs() -> None:

@@ -1,10 +1,14 @@
-"""Words for people: styles only on a terminal, nothing that could drive the terminal from outside."""
+"""Words for people: styles only on a terminal, and nothing that could drive a terminal from outside.
+
+What is piped may reach a terminal later (`holdfast show s | less`), so control characters are escaped there, too. The
+escapes are those of JSON: JSON that was printed is JSON of the same value.
+"""
 
 from __future__ import annotations
 
 import os
+import re
 import sys
-import unicodedata
 from typing import TYPE_CHECKING, Final, Literal
 
 if TYPE_CHECKING:
@@ -37,6 +41,12 @@ _STATUSES: Final[dict[str, Style]] = {
 }
 
 
+_LATE: Final = re.compile("[\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+"""DEL, the second set of control characters (C1), and those that turn the direction of writing around (bidi)."""
+_CONTROLS: Final = re.compile(rf"[\x00-\x08\x0b\x0c\x0e-\x1f]|\r(?!\n)|{_LATE.pattern}")
+"""These, and the first set (C0) but for tabs and line breaks."""
+
+
 class Terminal:
     """One output stream."""
 
@@ -58,7 +68,11 @@ class Terminal:
         return text if style is None else self.paint(text, style)
 
     def write(self, text: str) -> None:
-        """Now, not when a buffer is full."""
+        """Write at once, not when a buffer is full. What could drive a terminal is escaped, but for our own styles."""
+        self.exactly(_without(text, _LATE if self.live else _CONTROLS))
+
+    def exactly(self, text: str) -> None:
+        """Write data as it is, for a program that reads it."""
         self.stream.write(text)
         self.stream.flush()
 
@@ -67,8 +81,8 @@ class Terminal:
         self.write(f"{text}\n")
 
     def clean(self, text: str) -> str:
-        """Words from outside: on a terminal, without what a terminal would obey."""
-        return printable(text) if self.live else text
+        """Words from outside, without what a terminal would obey."""
+        return printable(text)
 
 
 def stdout() -> Terminal:
@@ -82,10 +96,8 @@ def stderr() -> Terminal:
 
 
 def printable(text: str) -> str:
-    """The text without control characters, except for line breaks and tabs."""
-    if text.isascii() and text.isprintable():
-        return text
-    return "".join(found if found in "\n\t" or not _controls(found) else "\ufffd" for found in text)
+    """The text with escapes for control characters, except for line breaks and tabs."""
+    return _without(text, _CONTROLS)
 
 
 def one_line(text: str, width: int = 100) -> str:
@@ -94,11 +106,11 @@ def one_line(text: str, width: int = 100) -> str:
     return flat if len(flat) <= width else f"{flat[: width - 3]}..."
 
 
-def _controls(character: str) -> bool:
-    # Control characters, and those that turn the direction of writing around.
-    return (
-        unicodedata.category(character) == "Cc" or character in "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
-    )
+def _without(text: str, pattern: re.Pattern[str]) -> str:
+    """The text with each character that matches as its JSON escape."""
+    if text.isascii() and text.isprintable():
+        return text
+    return pattern.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def duration(ms: float) -> str:

@@ -12,7 +12,7 @@ import msgspec
 from holdfast.bounds import check_int
 from holdfast.cli.failures import FAILED, CallInvalid
 from holdfast.cli.remembering import read_input, remembering
-from holdfast.cli.terminal import Terminal, one_line, stderr, stdout
+from holdfast.cli.terminal import Terminal, one_line, printable, stderr, stdout
 from holdfast.errors import MemoryConflict, UsageError
 from holdfast.memory import Memory
 from holdfast.names import check_name, check_string
@@ -101,7 +101,7 @@ async def _lines(store: Store, scope: str | None, damaged: list[str]) -> AsyncGe
     for name in scopes:
         here: list[str] = []
         async for entry in Memory(store, name).entries(damaged=here.append):
-            yield msgspec.json.encode(entry) + b"\n"
+            yield printable(msgspec.json.encode(entry).decode()).encode() + b"\n"
         damaged += [f"the memory {key!r} of {name!r}" for key in here]
 
 

@@ -61,7 +61,7 @@ def script(steps: int) -> list[ScriptItem]:
 @contextmanager
 def served(steps: int, chunks: int = 1, pace: float = 0.0) -> Generator[str]:
     """The address of a provider in a process of its own."""
-    command = [sys.executable, __file__, "serve", str(steps), str(chunks), str(pace)]
+    command = [sys.executable, str(Path(__file__)), "serve", str(steps), str(chunks), str(pace)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdin is not None
         assert process.stdout is not None
@@ -113,13 +113,19 @@ async def by_hand(
 
 
 @asynccontextmanager
-async def durable(url: str, path: Path, *, streamed: bool = False) -> AsyncGenerator[Callable[[str], Awaitable[int]]]:
-    """Ours, ready to run."""
+async def durable(
+    url: str, path: Path, *, streamed: bool = False, watched: bool = False
+) -> AsyncGenerator[Callable[[str], Awaitable[int]]]:
+    """Ours, ready to run; `watched`: somebody reads every event of the turn meanwhile."""
     bench = agent(url, streamed=streamed)
     async with hf.open(fresh(path), agents=[bench]) as runtime:
 
         async def run(name: str) -> int:
-            outcome = await runtime.run(bench, "Go.", session=name)
+            turn = await runtime.session(name, agent=bench).send("Go.")
+            if watched:
+                async for _ in turn.events():
+                    pass
+            outcome = await turn.outcome()
             assert outcome.ok, outcome
             return outcome.steps
 
@@ -133,6 +139,7 @@ class Sides:
     loop: float
     journal: float
     ours: float
+    watched: float
 
     def __str__(self) -> str:
         return f"{self.ours:.2f} ms; by hand {self.loop:.2f}, with a journal {self.journal:.2f}"
@@ -147,19 +154,20 @@ def _sides(folder: Path, url: str, steps: int, *, streamed: bool = False) -> Sid
         async with by_hand(url, lambda: kind(folder / "by-hand.db"), streamed=streamed) as run:
             return await _twice(steps, run)
 
-    async def ours() -> float:
-        async with durable(url, folder / "durable.db", streamed=streamed) as run:
+    async def ours(*, watched: bool) -> float:
+        async with durable(url, folder / "durable.db", streamed=streamed, watched=watched) as run:
             return await _twice(steps, run)
 
     # Of the two ways to keep a journal by hand, the one with less CPU counts.
-    loop, in_loop, in_thread, own = best_of(
+    loop, in_loop, in_thread, own, watched = best_of(
         ROUNDS,
         lambda: asyncio.run(bare()),
         lambda: asyncio.run(journal(InLoop)),
         lambda: asyncio.run(journal(InThread)),
-        lambda: asyncio.run(ours()),
+        lambda: asyncio.run(ours(watched=False)),
+        lambda: asyncio.run(ours(watched=True)),
     )
-    return Sides(loop, min(in_loop, in_thread), own)
+    return Sides(loop, min(in_loop, in_thread), own, watched)
 
 
 def single_runs(folder: Path) -> list[Bar]:
@@ -181,6 +189,14 @@ def single_runs(folder: Path) -> list[Bar]:
             "at most",
             "x",
             str(chunked),
+        ),
+        Bar(
+            f"{CHUNKS} chunks a step and watched, against a bare journal",
+            chunked.watched / chunked.journal,
+            1.3,
+            "at most",
+            "x",
+            f"{chunked.watched:.2f} ms; watching a step of whole replies: {short.watched - short.ours:.2f} ms",
         ),
         Bar(f"{CHUNKS} chunks a step, against a bare loop", chunked.ours / chunked.loop, 4, "at most", "x", ""),
     ]

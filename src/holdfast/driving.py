@@ -7,6 +7,7 @@ recorded outcomes, and goes on where the last one stopped. A run that has ended 
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -206,6 +207,10 @@ async def _body(performer: Performer, ledger: Ledger, body: Callable[[Boundary],
         raise
 
 
+RECENT: Final = 64
+"""Records that a drive keeps in memory for those who watch it."""
+
+
 class LeasedJournal:
     """One journal under one lease: `Ledger` for the boundary."""
 
@@ -222,6 +227,9 @@ class LeasedJournal:
         """Where the journal ends, with what was submitted and is not durable yet."""
         self.behind = 0
         """How many records were submitted and are not durable yet."""
+        self.recent: deque[tuple[int, Record]] = deque(maxlen=RECENT)
+        """The newest records with their numbers, those that are not durable yet among them: readers need not ask the
+        store for what was written here a moment ago."""
         self._pending: asyncio.Future[Head] = asyncio.get_running_loop().create_future()
         """Done when all that was appended is durable."""
         self._pending.set_result(Head(lease.head, lease.wakes))
@@ -251,6 +259,7 @@ class LeasedJournal:
         future = self._store.append_own(self._lease, added, self.head, patient, notify, used, consume, then)
         if future.done() and (refusal := future.exception()) is not None:
             raise refusal  # it was not even queued: nothing may be put behind it
+        self.recent.extend(enumerate(added, self.head + 1))
         self.head += len(added)
         self.behind += len(added)
         self._pending = future

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Generator, Iterator
 
     from holdfast.clock import Clock
+    from holdfast.records import Record
     from holdfast.store import Store
 
 WHOLE: Final = 1 << 30
@@ -200,24 +201,37 @@ async def follow_session(
         seq = after.place if after.seen == WHOLE else after.place - 1
         tag = tag_of(session)
         while True:
-            version = store.version
-            try:
-                entries = await store.read(session, after=seq)
-            except JournalMissing:
-                entries = []
-            for entry in entries:
-                for event in live.upto(seq):
-                    yield event
-                seq = entry.seq
-                record = await fetched(store, entry.record)
-                found = events_of(session, seq, record, f"{seq}", tag)
-                for event in found if seq > after.place else found[after.seen + 1 :]:
-                    yield event
-            if entries:
-                continue
+            ring = rings.get(session)
+            version = None
+            if ring is None or ring.durable > seq:
+                version = store.version
+                entries = None if ring is None else ring.records(seq)
+                if entries is None:
+                    entries = await _stored(store, session, seq)
+                for number, kept in entries:
+                    for event in live.upto(seq):
+                        yield event
+                    seq = number
+                    record = await fetched(store, kept)
+                    found = events_of(session, seq, record, f"{seq}", tag)
+                    for event in found if seq > after.place else found[after.seen + 1 :]:
+                        yield event
+                if entries:
+                    continue
+            shown = False
             for event in live.upto(seq):
+                shown = True
                 yield event
-            await watch.beyond(session, seq, version)
+            if not shown:
+                await watch.beyond(session, seq, version)
+
+
+async def _stored(store: Store, session: str, after: int) -> list[tuple[int, Record]]:
+    """A page of the records above `after`, with their numbers."""
+    try:
+        return [(entry.seq, entry.record) for entry in await store.read(session, after=after)]
+    except JournalMissing:
+        return []
 
 
 async def follow_store(store: Store, watch: Watch, rings: Rings, after: Cursor) -> AsyncGenerator[Event]:

@@ -6,6 +6,7 @@ record, because records are read from the store.
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 from collections import deque
 from functools import cached_property
@@ -20,12 +21,15 @@ from holdfast.events import LiveEvent, ReasoningDelta, TextDelta
 if TYPE_CHECKING:
     from holdfast.clock import Clock
     from holdfast.driving import LeasedJournal
+    from holdfast.records import Record
     from holdfast.runtime.watch import Watch
 
 MAX_EVENTS: Final = 2_048
 """Live events that are kept for one session."""
 MAX_AGE_MS: Final = 120_000
 """How long a live event is kept."""
+BETWEEN: Final = 0.005
+"""Seconds between two times that live events wake a reader: tokens that come faster are read together."""
 MAX_MERGED: Final = 4_096
 """Deltas that nobody has read yet are joined, up to so many characters."""
 
@@ -63,6 +67,10 @@ class Ring:
         self._watch = watch
         self._items: deque[_Item] = deque()
         self._read = 0
+        self._woken = 0.0
+        """When those who watch were last woken for a live event, by the clock of the loop."""
+        self._later: asyncio.TimerHandle | None = None
+        """Wakes them for what has come since."""
 
     @cached_property
     def id(self) -> str:
@@ -79,6 +87,18 @@ class Ring:
         """The number of the oldest event that is still here; one more than the newest when none is."""
         return self.last + 1 - len(self._items)
 
+    @property
+    def durable(self) -> int:
+        """The number of the newest record that can be read from the store."""
+        return self._ledger.head - self._ledger.behind
+
+    def records(self, after: int) -> list[tuple[int, Record]] | None:
+        """The durable records above `after` with their numbers; None if they are not all in memory any more."""
+        recent, durable = self._ledger.recent, self.durable
+        if not recent or recent[0][0] > after + 1:
+            return None
+        return [found for found in recent if after < found[0] <= durable]
+
     def publish(self, kind: type[LiveEvent], turn: str, fields: dict[str, Any]) -> None:
         """Show an event to whoever watches, behind the last record that was submitted before it."""
         if self._redactor.active:
@@ -92,8 +112,20 @@ class Ring:
         self.last += 1
         if len(items) > MAX_EVENTS or items[0].at < now - MAX_AGE_MS:
             self._trim(now)
-        if self._watch.readers:
-            self._watch.touch(self.session)
+        if self._watch.readers and self._later is None:
+            self._wake_readers()
+
+    def _wake_readers(self) -> None:
+        """Wake those who watch: at once, or when `BETWEEN` has passed since the last time."""
+        loop = asyncio.get_running_loop()
+        if loop.time() - self._woken >= BETWEEN:
+            self._wake_now()
+        else:
+            self._later = loop.call_at(self._woken + BETWEEN, self._wake_now)
+
+    def _wake_now(self) -> None:
+        self._woken, self._later = asyncio.get_running_loop().time(), None
+        self._watch.touch(self.session)
 
     def _merged(self, kind: type[LiveEvent], turn: str, seq: int, text: str) -> bool:
         """Join a delta with the one before, if nobody has read that yet."""

@@ -98,13 +98,14 @@ class Watch:
                 if not self._waiting[what]:
                     del self._waiting[what]
 
-    async def beyond(self, journal: str, head: int, version: int) -> None:
+    async def beyond(self, journal: str, head: int, version: int | None) -> None:
         """Wait until `journal` has records above `head` (for `ANY`: the store has positions above it), or is touched.
 
-        `version` is the version of the store when the caller last looked.
+        `version` is the version of the store when the caller last looked; None for a journal that is driven here and of
+        which the caller knows, at this moment, that nothing above `head` is durable: the drive touches it.
         """
         with self.expecting(journal, head) as found:
-            if self._store.version != version:
+            if version is not None and self._store.version != version:
                 await self._compare([(journal, False)])  # what came between the caller's look and now
             await found.news
 

@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+import asyncio
+import os
+import shutil
+import ssl
+import subprocess
+import sys
+import threading
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -11,6 +20,10 @@ from holdfast.errors import InvalidArgument, ModelError
 from holdfast.messages import ModelRequest, Text, UserMessage
 from holdfast.models import HttpModel, register
 from holdfast.testing import FakeProvider, HttpError, ScriptedModel, text
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+    from pathlib import Path
 
 QUESTION = ModelRequest(messages=(UserMessage("m1", (Text("Hello?"),)),), settings=hf.Settings(max_output_tokens=9))
 NOWHERE = "http://127.0.0.1:9/v1"
@@ -161,3 +174,266 @@ def test_whole_replies_do_not_change_what_else_is_known_of_an_endpoint() -> None
 def test_stream_is_a_yes_or_a_no() -> None:
     with pytest.raises(InvalidArgument, match="stream"):
         http(stream="no")
+
+
+# ---- Azure, gateways -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "version", "path"),
+    [
+        ("azure:gpt-4o", None, "/openai/v1/chat/completions"),
+        ("azure:gpt-4o", "preview", "/openai/v1/chat/completions?api-version=preview"),
+        ("azure:gpt-4o", "2024-10-21", "/openai/deployments/gpt-4o/chat/completions?api-version=2024-10-21"),
+        ("azure-deployments:gpt-4o", None, "/openai/deployments/gpt-4o/chat/completions?api-version=2024-10-21"),
+        (
+            "azure-deployments:gpt-4o",
+            "2025-03-01-preview",
+            "/openai/deployments/gpt-4o/chat/completions?api-version=2025-03-01-preview",
+        ),
+        ("azure-responses:gpt-5", "2025-04-01-preview", "/openai/responses?api-version=2025-04-01-preview"),
+    ],
+)
+@pytest.mark.parametrize("given", ["base_url", "variable"])
+async def test_a_version_of_the_api_of_azure_decides_the_address(
+    name: str, version: str | None, path: str, given: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with FakeProvider([text("ok")]) as provider:
+        monkeypatch.setenv("AZURE_OPENAI_ENDPOINT", provider.url)
+        address = provider.url if given == "base_url" else None
+        model = hf.model(name, base_url=address, api_version=version, api_key="not-a-real-key")
+        assert await answer(model) == "ok"
+        assert provider.requests[0].path == path
+
+
+async def test_an_address_of_the_newer_api_of_azure_serves_an_older_version_too() -> None:
+    async with FakeProvider([text("ok")]) as provider:
+        address = f"{provider.url}/openai/v1"
+        await answer(http("azure:gpt-4o", base_url=address, api_version="2024-10-21", api_key="not-a-real-key"))
+        assert provider.requests[0].path.startswith("/openai/deployments/gpt-4o/chat/completions?")
+
+
+@pytest.mark.parametrize(
+    ("name", "version"),
+    [("azure:m", "yesterday"), ("azure:m", 2024), ("azure-deployments:m", "preview"), ("openai:m", "2024-10-21")],
+)
+def test_a_version_that_can_not_be_meant_is_refused(name: str, version: Any) -> None:
+    with pytest.raises(InvalidArgument, match="api_version"):
+        http(name, api_version=version)
+
+
+async def _token() -> str:
+    return "entra-token-1234567890"
+
+
+@pytest.mark.parametrize(
+    "provided", [_token, lambda: "entra-token-1234567890", partial(_token)], ids=["async", "sync", "both"]
+)
+async def test_a_token_provider_gives_a_bearer_token(provided: Any) -> None:
+    async with FakeProvider([text("ok")]) as provider:
+        assert await answer(http("azure:gpt-4o", base_url=provider.url, token_provider=provided)) == "ok"
+        headers = provider.requests[0].headers
+    assert headers["authorization"] == "Bearer entra-token-1234567890"
+    assert "api-key" not in headers
+
+
+async def test_a_token_provider_that_blocks_does_not_hold_up_the_loop() -> None:
+    threads: list[int] = []
+
+    def token() -> str:
+        threads.append(threading.get_ident())
+        return "entra-token-1234567890"
+
+    async with FakeProvider([text("ok")]) as provider:
+        await answer(http("azure:gpt-4o", base_url=provider.url, token_provider=token))
+    assert threads != [threading.get_ident()]
+
+
+async def test_a_token_that_expired_is_asked_for_again_once() -> None:
+    given = iter(["old-token-1234567890", "new-token-1234567890"])
+    async with FakeProvider([text("ok")], faults=[HttpError(401)]) as provider:
+        model = http("azure:gpt-4o", base_url=provider.url, token_provider=lambda: next(given))
+        assert await answer(model) == "ok"
+        sent = [request.headers["authorization"] for request in provider.requests]
+    assert sent == ["Bearer old-token-1234567890", "Bearer new-token-1234567890"]
+
+
+async def test_a_token_that_is_refused_twice_is_refused() -> None:
+    async with FakeProvider([text("ok")], faults=[HttpError(401)] * 4) as provider:
+        with pytest.raises(ModelError) as caught:
+            await answer(http("azure:gpt-4o", base_url=provider.url, token_provider=_token))
+        assert len(provider.requests) == 2
+    assert caught.value.kind == "authentication"
+    assert "entra-token" not in str(caught.value)
+
+
+async def test_a_key_that_is_refused_is_not_asked_for_again() -> None:
+    async with FakeProvider([text("ok")], faults=[HttpError(401)] * 4) as provider:
+        with pytest.raises(ModelError):
+            await answer(http("azure:gpt-4o", base_url=provider.url, api_key="not-a-real-key"))
+        assert len(provider.requests) == 1
+
+
+@pytest.mark.parametrize("wrong", [{"token_provider": "a-token"}, {"token_provider": _token, "api_key": "k"}], ids=str)
+def test_a_token_provider_is_a_function_and_stands_alone(wrong: dict[str, Any]) -> None:
+    with pytest.raises(InvalidArgument, match="token_provider"):
+        http(**wrong)
+
+
+@pytest.mark.parametrize(
+    ("spoken", "path"),
+    [
+        ("anthropic", "/v1/messages?tenant=a+b"),
+        ("responses", "/responses?tenant=a+b"),
+        ("chat", "/chat/completions?tenant=a+b"),
+        ("google", "/v1beta/models/small:streamGenerateContent?alt=sse&tenant=a+b"),
+    ],
+)
+async def test_a_query_is_put_to_every_address(spoken: str, path: str) -> None:
+    async with FakeProvider([text("ok")]) as provider:
+        await answer(http(base_url=provider.url, dialect=spoken, query={"tenant": "a b"}, api_key="not-a-real-key"))
+        assert provider.requests[0].path == path
+
+
+@pytest.mark.parametrize("query", ["a=b", {"a": 1}, {"": "b"}, [("a", "b")]], ids=str)
+def test_a_query_is_a_mapping_of_texts(query: Any) -> None:
+    with pytest.raises(InvalidArgument, match="query"):
+        http(query=query)
+
+
+async def test_a_query_is_in_no_error() -> None:
+    async with FakeProvider([text("ok")], faults=[HttpError(404)]) as provider:
+        with pytest.raises(ModelError) as caught:
+            await answer(http(base_url=f"{provider.url}/v1", query={"sig": "secret-1234567890"}))
+    assert "secret" not in str(caught.value)
+
+
+async def test_headers_of_a_function_are_made_for_each_try() -> None:
+    made = iter(range(1, 9))
+
+    async def signed() -> dict[str, str]:
+        return {"X-Signature": f"signed-{next(made)}"}
+
+    for headers in (signed, lambda: {"x-signature": f"signed-{next(made)}"}):
+        async with FakeProvider([text("ok")], faults=[HttpError(503, retry_after=0.001)]) as provider:
+            model = http(base_url=f"{provider.url}/v1", headers=headers, retry=hf.Retry(first=0.001))
+            assert await answer(model) == "ok"
+            first, second = [request.headers["x-signature"] for request in provider.requests]
+        assert first != second
+
+
+@pytest.mark.parametrize("given", [{"authorization": "Bearer x"}, {"x": "a\nb"}, None, "x"], ids=str)
+async def test_headers_that_a_function_must_not_give_are_refused(given: Any) -> None:
+    async with FakeProvider([text("ok")]) as provider:
+        with pytest.raises(ModelError, match="the function that gives the headers for mine failed") as caught:
+            await answer(http(base_url=f"{provider.url}/v1", headers=lambda: given))
+        assert not provider.requests
+    assert caught.value.kind == "headers"
+
+
+async def test_what_a_function_for_headers_raises_is_not_repeated() -> None:
+    def broken() -> dict[str, str]:
+        raise ValueError("secret-1234567890")
+
+    with pytest.raises(ModelError, match="failed with ValueError") as caught:
+        await answer(http(headers=broken))
+    assert "secret" not in str(caught.value)
+
+
+async def test_a_header_of_a_function_is_taken_out_of_an_error_that_repeats_it() -> None:
+    faults = [HttpError(400, message="bad signature signed-by-me-1234567890")]
+    async with FakeProvider([text("ok")], faults=faults) as provider:
+        with pytest.raises(ModelError) as caught:
+            await answer(
+                http(base_url=f"{provider.url}/v1", headers=lambda: {"x-signature": "signed-by-me-1234567890"})
+            )
+    assert "bad signature [key]" in caught.value.message
+
+
+# ---- a certificate and a proxy of one's own --------------------------------------------------------------------------
+
+CHILD = """
+import asyncio, sys
+import holdfast as hf
+
+async def main():
+    model = hf.model("mine:m", base_url=sys.argv[1], retry=hf.Retry(attempts=1))
+    try:
+        print((await hf.run(hf.Agent("a", model=model), "hi")).text)
+    except Exception as error:
+        print(error)
+
+asyncio.run(main())
+"""
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A certificate for localhost that nobody but us knows, with its key."""
+    if shutil.which("openssl") is None:
+        pytest.skip("openssl is not here")
+    path = tmp_path_factory.mktemp("authority") / "ca.pem"
+    command = ["openssl", "req", "-x509", "-nodes", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1"]
+    command += ["-days", "2", "-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost"]
+    subprocess.run([*command, "-keyout", path.with_suffix(".key"), "-out", path], check=True, capture_output=True)
+    return path
+
+
+async def run_child(url: str, **environ: str) -> str:
+    kept = {name: value for name, value in os.environ.items() if "proxy" not in name.lower()}
+    child = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", CHILD, url), env={**kept, **environ}, stdout=asyncio.subprocess.PIPE
+    )
+    said, _ = await child.communicate()
+    return said.decode().strip()
+
+
+@asynccontextmanager
+async def secured(authority: Path) -> AsyncGenerator[tuple[int, list[str]], None]:
+    """A server behind TLS, and a proxy that opens tunnels to it; what was asked of the proxy."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(authority, authority.with_suffix(".key"))
+    body = b'{"choices":[{"message":{"content":"safe"},"finish_reason":"stop"}]}'
+    tunnels: list[str] = []
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        head = f"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
+        writer.write(head.encode() + body)
+        await writer.drain()
+        writer.close()
+
+    async def copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(65_536):
+            writer.write(data)
+        writer.close()
+
+    async def tunnel(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        tunnels.append((await reader.readuntil(b"\r\n\r\n")).split(b"\r\n")[0].decode())
+        inner_reader, inner_writer = await asyncio.open_connection("localhost", port)
+        writer.write(b"HTTP/1.1 200 OK\r\n\r\n")
+        await asyncio.gather(copy(reader, inner_writer), copy(inner_reader, writer), return_exceptions=True)
+
+    server = await asyncio.start_server(answer, "localhost", 0, ssl=context)
+    port = server.sockets[0].getsockname()[1]
+    proxy = await asyncio.start_server(tunnel, "127.0.0.1", 0)
+    tunnels.append(f"http://127.0.0.1:{proxy.sockets[0].getsockname()[1]}")
+    async with server, proxy:
+        yield port, tunnels
+
+
+async def test_a_certificate_authority_of_ones_own_is_named_by_the_environment(authority: Path) -> None:
+    async with secured(authority) as (port, _):
+        assert await run_child(f"https://localhost:{port}/v1", SSL_CERT_FILE=str(authority)) == "safe"
+
+
+async def test_a_certificate_of_an_unknown_authority_is_refused(authority: Path) -> None:
+    async with secured(authority) as (port, _):
+        assert "safe" not in await run_child(f"https://localhost:{port}/v1")
+
+
+async def test_a_proxy_carries_a_connection_with_a_certificate_of_ones_own(authority: Path) -> None:
+    async with secured(authority) as (port, tunnels):
+        url = f"https://localhost:{port}/v1"
+        assert await run_child(url, SSL_CERT_FILE=str(authority), HTTPS_PROXY=tunnels[0]) == "safe"
+    assert tunnels[1:] == [f"CONNECT localhost:{port} HTTP/1.1"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import os
 from functools import partial
@@ -10,11 +11,13 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from holdfast.errors import InvalidArgument, ModelError
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Mapping
 
     from holdfast.models.wire import Endpoint
 
 ApiKey: TypeAlias = "str | Callable[[], str | Awaitable[str]]"
+TokenProvider: TypeAlias = "Callable[[], str | Awaitable[str]]"
+Headers: TypeAlias = "Mapping[str, str] | Callable[[], Mapping[str, str] | Awaitable[Mapping[str, str]]]"
 
 AUTH: Final = ("bearer", "x-api-key", "x-goog-api-key", "api-key", "none")
 """The ways to present a key."""
@@ -26,14 +29,19 @@ _SHORTEST_SECRET: Final = 8
 class Credentials:
     """The key of one endpoint, asked for anew at each call. Only a function is kept, so that no repr shows it."""
 
-    __slots__ = ("_endpoint", "_source", "asked")
+    __slots__ = ("_auth", "_endpoint", "_source", "asked")
 
-    def __init__(self, endpoint: Endpoint, given: object = None) -> None:
+    def __init__(self, endpoint: Endpoint, given: object = None, token: object = None) -> None:
         if endpoint.auth not in AUTH:
             raise InvalidArgument("auth", endpoint.auth, f"one of {', '.join(AUTH)}")
+        if token is not None and given is not None:
+            raise InvalidArgument("token_provider", token, "left out where api_key is given")
+        if token is not None and not callable(token):
+            raise InvalidArgument("token_provider", type(token), "a function that gives a token")
         self._endpoint = endpoint
-        self._source = _source(endpoint, given)
-        self.asked = callable(given)
+        self._auth = "bearer" if token is not None else endpoint.auth
+        self._source = _source(endpoint, given) if token is None else partial(_in_thread, token)
+        self.asked = callable(given) or token is not None
         """Whether somebody's function gives it, which may take its time."""
 
     async def key(self) -> str:
@@ -72,9 +80,15 @@ class Credentials:
         """The header that presents `key`."""
         if not key:
             return {}
-        if self._endpoint.auth in {"bearer", "none"}:
+        if self._auth in {"bearer", "none"}:
             return {"authorization": f"Bearer {key}"}
-        return {self._endpoint.auth: key}
+        return {self._auth: key}
+
+
+async def _in_thread(token: Callable[[], object]) -> object:
+    """What a token provider gives. One that is not async asks a server and blocks meanwhile: it runs in a thread."""
+    given = token() if inspect.iscoroutinefunction(token) else await asyncio.to_thread(token)
+    return await given if inspect.isawaitable(given) else given
 
 
 def _in_environment(names: tuple[str, ...]) -> str | None:
@@ -97,16 +111,20 @@ def _source(endpoint: Endpoint, given: object) -> Callable[[], object]:
 # ---- what is said about a call ---------------------------------------------------------------------------------------
 
 
-def scrubbed(body: bytes, key: str) -> bytes:
+def scrubbed(body: bytes, *secrets: str) -> bytes:
     """What a provider sent, without the key. Before anybody shortens it: half a key could not be found any more."""
-    return body.replace(key.encode(), _NO_KEY.encode()) if len(key) >= _SHORTEST_SECRET else body
+    for secret in secrets:
+        if len(secret) >= _SHORTEST_SECRET:
+            body = body.replace(secret.encode(), _NO_KEY.encode())
+    return body
 
 
-def scrub(error: ModelError, key: str) -> None:
-    """Take out the key, where a provider or a library repeats it."""
-    say(error, without(error.message, key))
-    if error.request_id is not None:
-        error.request_id = without(error.request_id, key)
+def scrub(error: ModelError, *secrets: str) -> None:
+    """Take out the key, and values of headers that are as good as one, where a provider or a library repeats them."""
+    for secret in secrets:
+        say(error, without(error.message, secret))
+        if error.request_id is not None:
+            error.request_id = without(error.request_id, secret)
 
 
 def without(text: str, key: str) -> str:

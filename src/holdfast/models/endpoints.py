@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import os
 import re
-from typing import TYPE_CHECKING, Final
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final, cast
 from urllib.parse import urlsplit
 
 import msgspec
@@ -18,7 +19,7 @@ from holdfast.models.credentials import AUTH
 from holdfast.models.wire import Endpoint
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable
 
 DIALECTS: Final = ("anthropic", "responses", "chat", "google")
 
@@ -31,6 +32,7 @@ _FRAMING: Final = frozenset(
 )
 
 # What may stand in an address that is made of variables: nothing that could lead it to another host.
+_VERSION: Final = re.compile(r"20\d\d-\d\d-\d\d(?:-preview)?|preview|latest|v1")
 _PROJECT: Final = re.compile(r"[a-z0-9][a-z0-9.:-]*")
 _LOCATION: Final = re.compile(r"[a-z0-9-]+")
 
@@ -57,13 +59,15 @@ def endpoint(  # noqa: PLR0913  one for each field that may differ
     headers: Mapping[str, str] | None = None,
     flags: Iterable[str] | None = None,
     query: Mapping[str, str] | None = None,
+    api_version: str | None = None,
     environ: Mapping[str, str] | None = None,
 ) -> Endpoint:
     """The endpoint that `name` stands for, with what is given here instead of what is known.
 
     A name that is not known stands for an endpoint of one's own when it comes with a `base_url`; it speaks the chat
     dialect unless `dialect` says otherwise. The address counts in this order: `base_url`, the endpoint's variables,
-    what is known. Flags belong to a dialect: with another `dialect` the known ones do not count.
+    what is known. Flags belong to a dialect: with another `dialect` the known ones do not count. `api_version` is for
+    Azure: with a date the request goes to the older API of that version, which names the deployment in the path.
     """
     surroundings = os.environ if environ is None else environ
     spoken = None if dialect is None else _one_of("dialect", dialect, DIALECTS)
@@ -73,6 +77,8 @@ def endpoint(  # noqa: PLR0913  one for each field that may differ
             raise ModelUnknown(name, names())
         own = spoken or "chat"
         known = Known(Endpoint(provider=name, dialect=own, base_url="", auth=_OWN_AUTH.get(own, "none")))
+    if api_version is not None:
+        known = _of_version(name, known, api_version)
     found = known.endpoint
     if spoken is not None and spoken != found.dialect:
         found = msgspec.structs.replace(found, dialect=spoken, flags=frozenset())
@@ -82,9 +88,9 @@ def endpoint(  # noqa: PLR0913  one for each field that may differ
         base_url=_address(name, known, base_url, surroundings),
         keys=found.keys if keys is None else tuple(keys),
         auth=found.auth if auth is None else _one_of("auth", auth, AUTH),
-        headers=found.headers if headers is None else {**found.headers, **_checked_headers(headers)},
+        headers=found.headers if headers is None else {**found.headers, **checked_headers(headers)},
         flags=found.flags if flags is None else frozenset(flags),
-        query=found.query if query is None else {**found.query, **query},
+        query=found.query if query is None else {**found.query, **_checked_query(query)},
     )
 
 
@@ -95,7 +101,12 @@ def names() -> tuple[str, ...]:
 
 def _address(name: str, known: Known, given: str | None, environ: Mapping[str, str]) -> str:
     if given is not None:
-        return _checked(given)
+        address = _checked(given)
+        if name not in _AZURE_NAMES:
+            return address
+        # An address as the portal shows it has no path, and one of the newer API that of no dated version.
+        bare = address.removesuffix(_AZURE_PATH) if known.below != _AZURE_PATH else address
+        return bare if urlsplit(bare).path else bare + known.below
     if known.made is not None:
         return known.made(environ)
     for variable in known.variables:
@@ -124,7 +135,38 @@ def _checked(address: str) -> str:
     return address.rstrip("/")
 
 
-def _checked_headers(headers: Mapping[str, str]) -> dict[str, str]:
+def _of_version(name: str, known: Known, version: object) -> Known:
+    """An endpoint of Azure in one version of its API."""
+    if name not in _AZURE_NAMES:
+        wanted = f"left out: it is for {', '.join(_AZURE_NAMES)}; query takes any parameter"
+        raise InvalidArgument("api_version", version, wanted)
+    if not isinstance(version, str) or not _VERSION.fullmatch(version):
+        raise InvalidArgument(
+            "api_version", version, "a date such as '2024-10-21', perhaps with '-preview', or 'preview'"
+        )
+    found = known.endpoint
+    dated = version[0].isdigit()
+    if not dated and "deployment_path" in found.flags:
+        raise InvalidArgument("api_version", version, "a date: the deployments have no other versions")
+    flags = found.flags | {"deployment_path"} if dated and found.dialect == "chat" else found.flags
+    made = msgspec.structs.replace(found, flags=flags, query={"api-version": version})
+    return msgspec.structs.replace(known, endpoint=made, below="/openai" if dated else _AZURE_PATH)
+
+
+def _checked_query(query: object) -> dict[str, str]:
+    """Parameters of an address. What they say may be nobody's business, so an error does not repeat it."""
+    wanted = "a mapping of names to texts"
+    if not isinstance(query, Mapping):
+        raise InvalidArgument("query", type(query), wanted)
+    checked: dict[str, str] = {}
+    for name, value in cast("Mapping[object, object]", query).items():
+        if not isinstance(name, str) or not name or not isinstance(value, str):
+            raise InvalidArgument("the query", name, wanted)
+        checked[name] = value
+    return checked
+
+
+def checked_headers(headers: Mapping[str, str]) -> dict[str, str]:
     """Headers by their names in lower case. What they say may be nobody's business, so an error does not repeat it."""
     checked: dict[str, str] = {}
     try:
@@ -211,6 +253,8 @@ def _part(environ: Mapping[str, str], variable: str, allowed: re.Pattern[str]) -
 _OPENAI: Final = "https://api.openai.com/v1"
 _OPENAI_FLAGS: Final = ("strict_tools", "refusal_field", "call_ids_40")
 _AZURE: Final = ("AZURE_OPENAI_ENDPOINT",)
+_AZURE_NAMES: Final = ("azure", "azure-responses", "azure-deployments")
+_AZURE_PATH: Final = "/openai/v1"
 _AZURE_KEY: Final = "AZURE_OPENAI_API_KEY"
 _GOOGLE: Final = "https://generativelanguage.googleapis.com"
 _GOOGLE_KEYS: Final = ("GEMINI_API_KEY", "GOOGLE_API_KEY")
@@ -248,10 +292,10 @@ ENDPOINTS: Final[Mapping[str, Known]] = {
             made=_vertex,
         ),
         _other("xai", "responses", "https://api.x.ai/v1", "XAI_API_KEY", auth="bearer"),
-        _other("azure-responses", "responses", "", _AZURE_KEY, auth="api-key", variables=_AZURE, below="/openai/v1"),
+        _other("azure-responses", "responses", "", _AZURE_KEY, auth="api-key", variables=_AZURE, below=_AZURE_PATH),
         # those who speak the chat dialect
         _chat("openai-chat", _OPENAI, "OPENAI_API_KEY", flags=_OPENAI_FLAGS, variables=("OPENAI_BASE_URL",)),
-        _chat("azure", "", _AZURE_KEY, flags=_OPENAI_FLAGS, variables=_AZURE, below="/openai/v1", auth="api-key"),
+        _chat("azure", "", _AZURE_KEY, flags=_OPENAI_FLAGS, variables=_AZURE, below=_AZURE_PATH, auth="api-key"),
         _chat(
             *("azure-deployments", "", _AZURE_KEY),
             flags=(*_OPENAI_FLAGS, "deployment_path"),

@@ -7,10 +7,12 @@ looked up for each try and goes into a header, nowhere else.
 from __future__ import annotations
 
 import asyncio
+import inspect
 import random
 import time
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -39,6 +41,7 @@ from holdfast.messages import (
 )
 from holdfast.models.contract import flattened, respond
 from holdfast.models.credentials import Credentials, say, scrub, scrubbed, without
+from holdfast.models.endpoints import checked_headers
 from holdfast.models.flags import NO_STREAM
 from holdfast.models.limits import CallLimits, Gate, gate
 from holdfast.models.parameters import Parameters
@@ -59,10 +62,10 @@ from holdfast.models.writing import Once
 from holdfast.perloop import PerLoop
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
 
     from holdfast.messages import Attempt, ModelPass, ModelRequest, Part, StreamEvent
-    from holdfast.models.credentials import ApiKey
+    from holdfast.models.credentials import ApiKey, TokenProvider
     from holdfast.models.transport import Response, Transport
     from holdfast.models.wire import Dialect, Endpoint, WireRequest
 
@@ -99,6 +102,8 @@ class HttpModel:
         chance: Callable[[], float] = random.random,
         unsupported: Iterable[str] | None = None,
         efforts: Iterable[str] | None = None,
+        token_provider: TokenProvider | None = None,
+        headers: Callable[[], object] | None = None,
     ) -> None:
         if not endpoint.base_url.startswith(("http://", "https://")):
             raise InvalidArgument("base_url", endpoint.base_url, "an address that begins with http:// or https://")
@@ -109,7 +114,8 @@ class HttpModel:
         self.retry = retry
         self.timeouts = timeouts
         self.transport: Transport = shared() if transport is None else transport
-        self._credentials = Credentials(endpoint, api_key)
+        self._credentials = Credentials(endpoint, api_key, token_provider)
+        self._headers_now = headers
         self._adjusted = Once(Parameters(endpoint, model, unsupported, efforts).adjust)
         self._gates = PerLoop(partial(_gate, endpoint, limits))
         self._clock = clock
@@ -185,6 +191,8 @@ class HttpModel:
         """Send the request; then `ask` has the answer, or the stream in which it comes."""
         timeouts = self.timeouts if self.timeouts.total is None else self._timeouts_left(call, self.timeouts.total)
         ask.key = self._credentials.unasked() if not self._credentials.asked else await self._keyed(timeouts)
+        if self._headers_now is not None:
+            ask.headers = await self._dynamic_headers(self._headers_now, timeouts)
         place = self._gates.here()
         if not place.enter_now():
             await _entered(place, timeouts.total)
@@ -216,7 +224,7 @@ class HttpModel:
             ask.reading = Reading(fold, response, self.timeouts.rest, arrays=arrays)
 
     async def _refused(self, response: Response, ask: _Try) -> ModelError:
-        said = scrubbed(await refusal_body(response, self.timeouts.rest), ask.key)
+        said = scrubbed(await refusal_body(response, self.timeouts.rest), ask.key, *ask.headers.values())
         page = is_page(response.headers, said)
         if page:
             said = f"the answer is {page_title(said)}".encode()
@@ -234,7 +242,7 @@ class HttpModel:
     def _failed(self, call: _Call, ask: _Try, error: ModelError) -> float | None:
         """Enter a failure into the ledger; the pause before the next try, or None."""
         now = self._clock()
-        scrub(error, ask.key)
+        scrub(error, ask.key, *ask.headers.values())
         say(error, _advised(error, ask.url, self.name))
         if error.request_id is None:
             error.request_id = ask.request_id
@@ -257,10 +265,18 @@ class HttpModel:
         left = None if total is None else call.begun + total - now
         if wait is not None and left is not None and wait >= left:
             wait = None
+        if wait is None and self._renews(call, error):
+            call.renewed = True
+            return 0.0
         if wait is None and call.failures < self.retry.attempts and worth_another(error, told):
             why = pause_refused(self.retry, error, elapsed=elapsed, left=left)
             say(error, f"{error.message} ({why})" if why else error.message)
         return wait
+
+    def _renews(self, call: _Call, error: ModelError) -> bool:
+        """Whether to ask once more with another key: one that a function gave may have expired or been revoked."""
+        spare = call.failures < self.retry.attempts and not call.renewed
+        return spare and error.status == 401 and self._credentials.asked
 
     def _continued(self, request: ModelRequest, call: _Call) -> WireRequest:
         """The provider paused in the middle of its turn: it gets back what it said, and goes on."""
@@ -281,7 +297,7 @@ class HttpModel:
 
     async def _keyed(self, timeouts: Timeouts) -> str:
         """The key; a function that gives none in time is as good as one that fails."""
-        most = timeouts.connect if timeouts.total is None else min(timeouts.connect, timeouts.total)
+        most = _patience(timeouts)
         try:
             async with asyncio.timeout(most):
                 return await self._credentials.key()
@@ -289,8 +305,24 @@ class HttpModel:
             message = f"the function that gives the key for {self.endpoint.provider} took longer than {most:g} s"
             raise ModelError(message, kind="authentication") from None
 
+    async def _dynamic_headers(self, source: Callable[[], object], timeouts: Timeouts) -> dict[str, str]:
+        """The headers that somebody's function gives for this try."""
+        most = _patience(timeouts)
+        try:
+            async with asyncio.timeout(most):
+                given: Any = source()
+                return checked_headers(await given if inspect.isawaitable(given) else given)
+        except TimeoutError:
+            failed = f"took longer than {most:g} s"
+        except InvalidArgument as error:
+            failed = f"failed: {error}"
+        except Exception as error:  # noqa: BLE001  somebody else's function
+            failed = f"failed with {type(error).__name__}"
+        # Raised out here, because what that function raised may tell more than anybody should read.
+        raise ModelError(f"the function that gives the headers for {self.endpoint.provider} {failed}", kind="headers")
+
     def _authorised(self, wire: WireRequest, ask: _Try) -> dict[str, str]:
-        return {**self._headers, **wire.headers, **self._credentials.header(ask.key)}
+        return {**self._headers, **ask.headers, **wire.headers, **self._credentials.header(ask.key)}
 
 
 class _Try:
@@ -299,6 +331,8 @@ class _Try:
     key = ""
     url = ""
     """Where the question went, without the query."""
+    headers: Mapping[str, str] = MappingProxyType({})
+    """Those that a function gave for this try."""
     place: Gate | None = None
     response: Response | None = None
     reading: Reading | None = None
@@ -350,6 +384,8 @@ class _Call:
     failures = 0
     """In a row."""
     failing_since: float | None = None
+    renewed = False
+    """Whether another key was asked for after a refusal."""
     pauses = 0
     kept: tuple[Part, ...] = ()
     """What the provider said before it paused."""
@@ -474,6 +510,11 @@ def _advised(error: ModelError, url: str, model: str) -> str:
     if error.status == 404:
         return f"{words} (POST {url}: is base_url right, and the name of {model}?)"
     return f"{words} (POST {url}: is base_url right?)" if error.status == 405 else words
+
+
+def _patience(timeouts: Timeouts) -> float:
+    """How long somebody's function may take."""
+    return timeouts.connect if timeouts.total is None else min(timeouts.connect, timeouts.total)
 
 
 def _gate(endpoint: Endpoint, limits: CallLimits | Gate) -> Gate:

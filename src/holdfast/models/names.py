@@ -14,7 +14,7 @@ from holdfast.models.contract import Model
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from holdfast.models.credentials import ApiKey
+    from holdfast.models.credentials import ApiKey, Headers, TokenProvider
     from holdfast.models.limits import CallLimits
     from holdfast.models.retry import Retry
     from holdfast.models.transport import Timeouts
@@ -37,7 +37,10 @@ def model(  # noqa: PLR0913  one for each thing that may be another
     api_key: ApiKey | None = None,
     dialect: str | None = None,
     flags: Iterable[str] | None = None,
-    headers: Mapping[str, str] | None = None,
+    headers: Headers | None = None,
+    query: Mapping[str, str] | None = None,
+    api_version: str | None = None,
+    token_provider: TokenProvider | None = None,
     retry: Retry | None = None,
     timeouts: Timeouts | None = None,
     limits: CallLimits | None = None,
@@ -50,13 +53,28 @@ def model(  # noqa: PLR0913  one for each thing that may be another
     With a `base_url` the provider may be one that nobody knows: an endpoint of your own. It speaks the chat dialect
     unless `dialect` says otherwise (``anthropic``, ``responses``, ``chat`` or ``google``), and `flags` say what it does
     differently. `api_key` is a key or a function that gives one, asked at each call; without it the key is read from
-    the environment. `headers` go out with every request. With ``stream=False`` replies are asked for whole: for what
-    does not stream, or where nobody watches. `unsupported` names the settings that the model refuses, and `efforts` the
-    efforts that it knows; they replace what Holdfast knows of the model. What is not given is as it is known for the
-    name.
+    the environment. `token_provider` is a function, sync or async, that gives a bearer token, such as those of Azure's
+    identity library; it is asked before each try, and once more after a 401. `headers` go out with every request: a
+    mapping, or a function, sync or async, that gives one for each try. `query` is put to every address. `api_version`
+    is Azure's. With ``stream=False`` replies are asked for whole: for what does not stream, or where nobody watches.
+    `unsupported` names the settings that the model refuses, and `efforts` the efforts that it knows; they replace what
+    Holdfast knows of the model. What is not given is as it is known for the name.
     """
     options = _Options(
-        base_url, api_key, dialect, flags, headers, retry, timeouts, limits, stream, unsupported, efforts
+        base_url=base_url,
+        api_key=api_key,
+        dialect=dialect,
+        flags=flags,
+        headers=headers,
+        query=query,
+        api_version=api_version,
+        token_provider=token_provider,
+        retry=retry,
+        timeouts=timeouts,
+        limits=limits,
+        stream=stream,
+        unsupported=unsupported,
+        efforts=efforts,
     )
     if isinstance(name, str):
         return _named(name, options)
@@ -83,7 +101,10 @@ class _Options(NamedTuple):
     api_key: ApiKey | None
     dialect: str | None
     flags: Iterable[str] | None
-    headers: Mapping[str, str] | None
+    headers: Headers | None
+    query: Mapping[str, str] | None
+    api_version: str | None
+    token_provider: TokenProvider | None
     retry: Retry | None
     timeouts: Timeouts | None
     limits: CallLimits | None
@@ -118,7 +139,9 @@ def _named(name: str, options: _Options) -> Model:
         provider,
         base_url=options.base_url,
         dialect=options.dialect,
-        headers=options.headers,
+        headers=None if callable(options.headers) else options.headers,
+        query=options.query,
+        api_version=options.api_version,
         flags=_words("flags", options.flags),
     )
     if options.flags is not None:
@@ -130,6 +153,8 @@ def _named(name: str, options: _Options) -> Model:
         rest,
         dialect(place.dialect),
         api_key=options.api_key,
+        token_provider=options.token_provider,
+        headers=options.headers if callable(options.headers) else None,
         retry=_one("retry", options.retry, Retry),
         timeouts=_one("timeouts", options.timeouts, Timeouts),
         limits=_one("limits", options.limits, CallLimits),

@@ -362,6 +362,36 @@ async def test_nothing_survives_when_we_are_killed(workspace: Path, profile: str
     await until(lambda: processes(mark) == [])
 
 
+KILLED_AT_START = """
+import os, signal, sys, threading, time
+from holdfast.hands.files.protected import protection
+from holdfast.hands.shell import running
+from holdfast.hands.shell.sandbox import require_sandbox
+from holdfast.hands.shell.settings import Settings
+
+require_sandbox()
+settings = Settings(
+    workspace=sys.argv[1], protection=protection(), profile="read", sandboxed=True, seconds=60.0, memory=2**28,
+    output=1000, variables=(), workspace_bytes=2**30, workspace_files=1000, control_groups=(),
+)
+for number in range(40):
+    host = os.fork()
+    if host == 0:
+        def kill(delay=number / 2000):
+            time.sleep(delay)
+            os.kill(os.getpid(), signal.SIGKILL)
+        threading.Thread(target=kill, daemon=True).start()
+        running.run(settings, "sleep 1000", 60.0, print, running.Stop())
+    os.waitpid(host, 0)
+"""
+
+
+async def test_nothing_survives_when_we_are_killed_while_a_sandbox_starts(workspace: Path) -> None:
+    done = await asyncio.create_subprocess_exec(sys.executable, "-c", KILLED_AT_START, workspace)
+    assert await done.wait() == 0
+    await until(lambda: processes(str(workspace)) == [])
+
+
 async def test_a_flood_of_processes_is_ended(workspace: Path) -> None:
     found = await ran(workspace, "for i in $(seq 600); do sleep 60 & done; wait", timeout=PATIENCE)
     # Where the kernel itself refuses more of them, the command gets an error instead.
@@ -408,9 +438,10 @@ def test_without_bubblewrap_there_is_no_shell(workspace: Path) -> None:
     assert "not installed" in refused(workspace, "--ro-bind", "/dev/null", "/usr/bin/bwrap")
 
 
-def test_without_user_namespaces_there_is_no_shell(workspace: Path) -> None:
+@pytest.mark.parametrize("segment", [None, 0])
+def test_without_user_namespaces_there_is_no_shell(workspace: Path, segment: int | None) -> None:
     with tempfile.TemporaryFile() as file:
-        file.write(program(platform.machine()))
+        file.write(program(platform.machine(), segment))
         file.seek(0)
         number = file.fileno()
         assert "bubblewrap" in refused(workspace, "--seccomp", str(number), passed=(number,))

@@ -10,6 +10,7 @@ from holdfast.hands.shell import ControlGroupRefused, sandbox_problem, shell
 from holdfast.hands.shell.cgroups import check, limits
 
 PIDS = Path("/sys/fs/cgroup/pids")
+MEMORY = Path("/sys/fs/cgroup/memory")
 needs_sandbox = pytest.mark.skipif(sandbox_problem() is not None, reason=f"no sandbox: {sandbox_problem()}")
 
 
@@ -69,5 +70,23 @@ async def test_a_command_runs_in_a_bounded_group_below_the_one_that_was_handed_o
         (tmp_path / "go").touch()
         assert (await command)["exit_code"] == 0
         assert list(mine.glob("*/")) == []
+    finally:
+        mine.rmdir()
+
+
+@needs_sandbox
+@pytest.mark.skipif(
+    not os.access(MEMORY / "cgroup.procs", os.W_OK), reason="no control groups of version 1 to write to"
+)
+async def test_files_in_memory_can_be_had_where_a_group_counts_them(tmp_path: Path) -> None:
+    mine = MEMORY / f"holdfast-test-{os.getpid()}"
+    mine.mkdir()
+    try:
+        (tool,) = shell(tmp_path, control_groups=(mine,), memory=2**27)
+        code = "import os; file = os.memfd_create('x'); print('made'); os.write(file, bytes(2**24)); print('written'); "
+        code += "[os.write(file, bytes(2**24)) for _ in range(16)]; print('too much')"
+        found = await tool.function(None, f'python3 -uc "{code}"')
+        assert found["output"].startswith("made\nwritten\n")
+        assert "too much" not in found["output"]
     finally:
         mine.rmdir()

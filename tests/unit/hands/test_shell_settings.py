@@ -24,6 +24,8 @@ def settings(**changed: Any) -> Settings:
         "memory": 2**30,
         "output": 1000,
         "variables": (),
+        "workspace_bytes": 2**30,
+        "workspace_files": 1000,
         "control_groups": (),
     }
     return Settings(**{**given, **changed})

@@ -22,11 +22,13 @@ MACHINES = sorted(ARCHITECTURES)
 HEADERS = Path("/usr/include/x86_64-linux-gnu/asm/unistd_64.h")
 
 
-def verdict(machine: str, number: int, *arguments: int, architecture: int | None = None) -> int:
+def verdict(
+    machine: str, number: int, *arguments: int, architecture: int | None = None, segment: int | None = 0
+) -> int:
     """What the program of `machine` says to a call."""
     wide = [*arguments, *([0] * (6 - len(arguments)))]
     data = struct.pack("=IIQ6Q", number, architecture or ARCHITECTURES[machine], 0, *wide)
-    code = program(machine)
+    code = program(machine, segment)
     steps = [struct.unpack_from("=HBBI", code, place) for place in range(0, len(code), 8)]
     here, held = 0, 0
     while True:
@@ -39,7 +41,7 @@ def verdict(machine: str, number: int, *arguments: int, architecture: int | None
         elif kind == 0x06:
             return value
         else:
-            test = {0x15: held == value, 0x35: held >= value, 0x45: bool(held & value)}[kind]
+            test = {0x15: held == value, 0x25: held > value, 0x35: held >= value, 0x45: bool(held & value)}[kind]
             here += yes if test else no
 
 
@@ -142,3 +144,31 @@ def test_the_numbers_are_those_of_the_kernel() -> None:
         if name in known and number != int(known[name])  # a new call is not in old headers
     }
     assert wrong == {}
+
+
+CHMOD = {"x86_64": 91, "aarch64": 52}
+OPENAT = {"x86_64": 257, "aarch64": 56}
+SHMGET = {"x86_64": 29, "aarch64": 194}
+MEMFD = {"x86_64": 319, "aarch64": 279}
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_a_mode_that_runs_a_file_as_its_owner_or_group_is_refused(machine: str) -> None:
+    for mode in (0o4755, 0o2755, 0o6000):
+        assert verdict(machine, CHMOD[machine], 3, mode) == ERROR | errno.EPERM
+        assert verdict(machine, OPENAT[machine], 3, 0, 0o100 | 1, mode) == ERROR | errno.EPERM
+    assert verdict(machine, CHMOD[machine], 3, 0o1777) == ALLOW
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_the_mode_of_an_open_that_makes_no_file_means_nothing(machine: str) -> None:
+    assert verdict(machine, OPENAT[machine], 3, 0, 0o2000000, 0o6777) == ALLOW
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_shared_memory_is_bounded_where_no_group_counts_it(machine: str) -> None:
+    asked = {size: verdict(machine, SHMGET[machine], 0, size, segment=4096) for size in (1, 4096, 4097, 2**32, 2**40)}
+    assert [size for size, said in asked.items() if said == ALLOW] == [1, 4096]
+    assert verdict(machine, SHMGET[machine], 0, 2**40, segment=None) == ALLOW
+    assert verdict(machine, MEMFD[machine], 0, 0, segment=4096) == ERROR | errno.ENOSYS
+    assert verdict(machine, MEMFD[machine], 0, 0, segment=None) == ALLOW

@@ -32,10 +32,12 @@ def limits(files: Iterable[str], memory: int, processes: int) -> dict[str, int]:
 class Group:
     """The groups of one command: made, joined by its first process, and taken away when it has ended."""
 
-    __slots__ = ("_folders",)
+    __slots__ = ("_folders", "bounds_memory")
 
     def __init__(self, within: tuple[str, ...], memory: int, processes: int) -> None:
         name = f"holdfast-{os.getpid()}-{next(_numbers)}"
+        self.bounds_memory = False
+        """Whether all memory of the command is bounded together, what it shares and files in memory included."""
         self._folders: list[Path] = []
         for folder in within:
             try:
@@ -65,6 +67,7 @@ class Group:
             raise ControlGroupRefused(str(folder.parent), "it hands down neither memory nor pids")
         for name, value in bounds.items():
             (folder / name).write_text(str(value))
+            self.bounds_memory = self.bounds_memory or name.startswith("memory.")
 
 
 def check(within: tuple[str, ...], memory: int, processes: int) -> None:

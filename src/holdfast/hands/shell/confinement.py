@@ -35,10 +35,14 @@ SETTINGS: Final = (
 NAMING: Final = ("/etc/hosts", "/etc/resolv.conf", "/etc/gai.conf")
 """What finds other machines by name; only with the network."""
 
+IN_MEMORY: Final = (HOME, "/dev/shm")  # noqa: S108  inside the sandbox
+"""Folders that are made anew for each command and lie in memory; together they hold as much as one process may."""
 _STAND_IN_BYTES: Final = 4096
 _BY_NAME: Final = {"kept": "--ro-bind", "pinned": "--bind"}
 _BY_DESCRIPTOR: Final = {True: "--bind-fd", False: "--ro-bind-fd"}
 
+# bubblewrap is started when its process group is watched. If we die before, the line never comes.
+_LAUNCH: Final = 'read -r go <"$0" && exec "$@"'
 # The command waits until it is told to begin. If we die before, the line never comes and it is not run.
 _BEGIN: Final = 'read -r go && exec </dev/null && exec "$0" -c "$1"'
 
@@ -99,6 +103,7 @@ def arguments(confinement: Confinement, shell: str, command: str) -> list[str]:
     """The whole command line."""
     fds = confinement.descriptors
     return [
+        *("/bin/sh", "-c", _LAUNCH, f"/proc/self/fd/{fds.hold}"),
         confinement.bwrap,
         *_apart(confinement.profile),
         *_system(confinement.tree),
@@ -134,9 +139,9 @@ def _system(tree: Tree) -> Sequence[str]:
 
 
 def _made_anew(memory: int) -> Sequence[str]:
-    size = str(memory)
-    shared = ("--size", size, "--perms", "1777", "--tmpfs", "/dev/shm")  # noqa: S108  inside the sandbox
-    return ["--proc", "/proc", "--dev", "/dev", *shared, "--size", size, "--perms", "1777", "--tmpfs", HOME]
+    size = str(memory // len(IN_MEMORY))
+    shown = [argument for folder in IN_MEMORY for argument in ("--size", size, "--perms", "1777", "--tmpfs", folder)]
+    return ["--proc", "/proc", "--dev", "/dev", *shown]
 
 
 def _workspace(confinement: Confinement) -> Sequence[str]:

@@ -15,16 +15,20 @@ import threading
 import time
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
+from holdfast.hands.shell import watchdog
 from holdfast.hands.shell.cgroups import Group
-from holdfast.hands.shell.confinement import Confinement, arguments, beginning
+from holdfast.hands.shell.confinement import IN_MEMORY, Confinement, arguments, beginning
 from holdfast.hands.shell.cutting import Clip, Notes
 from holdfast.hands.shell.errors import SandboxFailed, SandboxUnavailable, WorkspaceRefused
 from holdfast.hands.shell.guard import Guard
 from holdfast.hands.shell.inspection import Findings
 from holdfast.hands.shell.sandbox import (
+    MAX_FILE,
     MAX_PROCESSES,
+    MAX_SEGMENTS,
     Files,
     binds_open_files,
     limit,
@@ -32,7 +36,8 @@ from holdfast.hands.shell.sandbox import (
     shown_tree,
     trusted,
 )
-from holdfast.hands.shell.settings import environment
+from holdfast.hands.shell.settings import WORKSPACE, environment
+from holdfast.hands.shell.usage import Bounds, Usage
 from holdfast.store.beside import FOLDER
 
 if TYPE_CHECKING:
@@ -45,12 +50,13 @@ _CHUNK: Final = 1 << 16
 _NOTE: Final = 1_000
 _BETWEEN_NOTES: Final = 0.1
 _BETWEEN_LOOKS: Final = 0.1
+_BETWEEN_STATES: Final = 0.001
 _START_SECONDS: Final = 20.0
 _END_SECONDS: Final = 10.0
 _STATUS: Final = 4_096
 
-Why = Literal["ended", "timeout", "stopped", "crowded"]
-"""What ended a command: itself, its time, whoever asked for it, or too many processes."""
+Why = Literal["ended", "timeout", "stopped", "crowded", "over"]
+"""What ended a command: itself, its time, whoever asked for it, too many processes, or another limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +66,8 @@ class Ended:
     code: int | None
     shown: Shown
     why: Why
+    limit: str = ""
+    """Which limit it went over."""
     findings: Findings = field(default_factory=Findings)
     """What appeared in the workspace meanwhile."""
 
@@ -105,6 +113,8 @@ class _Child:
     """Whether the sandbox broke before it had a command in it."""
     crowded: Callable[[], bool]
     """Whether it has more processes than it may. The kernel's own limit does not hold for root."""
+    exceeded: Callable[[], str | None]
+    """What else it took too much of."""
     inspect: Callable[[], Findings]
     """Looks for what it left in the workspace, once all of it has ended."""
 
@@ -129,10 +139,10 @@ def run(settings: Settings, command: str, seconds: float, tell: Callable[[str], 
 def _followed(child: _Child, settings: Settings, seconds: float, tell: Callable[[str], None], stop: Stop) -> Ended:
     clip = Clip(settings.output)
     _say_begin(child.process)
-    why = _read(child, time.monotonic() + seconds, clip, _Telling(tell), stop)
+    why, limit = _read(child, time.monotonic() + seconds, clip, _Telling(tell), stop)
     child.end()
     if why != "ended":
-        return Ended(None, clip.shown(), why)
+        return Ended(None, clip.shown(), why, limit)
     code = child.process.wait()
     if child.failed():
         raise SandboxFailed(" ".join(clip.shown().text.split())[:300] or f"bubblewrap ended with {code}")
@@ -175,8 +185,8 @@ class _Telling:
             self._tell(note)
 
 
-def _read(child: _Child, until: float, clip: Clip, telling: _Telling, stop: Stop) -> Why:
-    """Read the output until the command ends, or must.
+def _read(child: _Child, until: float, clip: Clip, telling: _Telling, stop: Stop) -> tuple[Why, str]:
+    """Read the output until the command ends, or must; answers why, and which limit it went over.
 
     Something that a bare command left behind may keep the output open for ever, so it is the end of the command that
     counts, with all that it had written by then.
@@ -192,11 +202,14 @@ def _read(child: _Child, until: float, clip: Clip, telling: _Telling, stop: Stop
         while True:
             now = time.monotonic()
             if now >= until or stop.asked:
-                return "stopped" if stop.asked else "timeout"
+                return "stopped" if stop.asked else "timeout", ""
             if now >= look:
                 look = now + _BETWEEN_LOOKS
                 if child.crowded():
-                    return "crowded"
+                    return "crowded", ""
+                over = child.exceeded()
+                if over is not None:
+                    return "over", over
             ready = {descriptor for descriptor, _ in poll.poll(min(until - now, _BETWEEN_LOOKS) * 1000 + 1)}
             telling.tick()
             if output in ready:
@@ -206,7 +219,7 @@ def _read(child: _Child, until: float, clip: Clip, telling: _Telling, stop: Stop
                 clip.add(chunk)
                 telling.add(chunk)
             elif leader in ready:
-                return "ended"
+                return "ended", ""
     finally:
         telling.end()
         os.close(leader)
@@ -228,7 +241,7 @@ def _confined(settings: Settings, command: str) -> Generator[_Child]:
         deeper = () if guard is None else guard.binds
         group = Group(settings.control_groups, settings.memory, MAX_PROCESSES)
         stack.callback(group.remove)
-        files = stack.enter_context(Files())
+        files = stack.enter_context(Files(None if group.bounds_memory else settings.memory // MAX_SEGMENTS))
         confinement = Confinement(
             bwrap=bwrap,
             tree=shown_tree(settings.profile),
@@ -243,15 +256,27 @@ def _confined(settings: Settings, command: str) -> Generator[_Child]:
         passed = (*files.descriptors.all(), *(bind.descriptor for bind in deeper))
         process = _started(arguments(confinement, shell_program(), command), settings, passed, "/")
         stack.callback(_closed, process)
+        sandbox = _Sandbox(process, files.status)
+        stack.callback(sandbox.end)
+        watchdog.watch(process.pid)
+        files.begin()
         files.handed_over()
         if guard is not None:
             guard.handed_over()
-        sandbox = _Sandbox(process, files.status)
-        stack.callback(sandbox.end)
-        sandbox.await_first(group, settings.memory)
+        sandbox.await_first(group, settings)
         files.begin()
+        sandbox.await_bound()
+        covers = () if guard is None else guard.covers
+        bounds = Bounds(
+            memory=None if group.bounds_memory else settings.memory,
+            folders=(*IN_MEMORY, *(f"{WORKSPACE}/{cover.path}" for cover in covers if cover.kind == "stand-in")),
+            workspace=None if guard is None else settings.workspace,
+            workspace_bytes=settings.workspace_bytes,
+            workspace_files=settings.workspace_files,
+        )
+        usage = Usage(sandbox.inside, bounds)
         inspect = Findings if guard is None else guard.inspect
-        yield _Child(process, sandbox.end, sandbox.failed, sandbox.crowded, inspect)
+        yield _Child(process, sandbox.end, sandbox.failed, sandbox.crowded, usage.exceeded, inspect)
 
 
 def _store_folders(workspace: str) -> tuple[str, ...]:
@@ -275,7 +300,7 @@ class _Sandbox:
         self._said = b""
         self._ended = False
 
-    def await_first(self, group: Group, memory: int) -> None:
+    def await_first(self, group: Group, settings: Settings) -> None:
         """Bound the first process before it starts another. If the sandbox breaks before, its output says why."""
         until = time.monotonic() + _START_SECONDS
         while b"\n" not in self._said:
@@ -289,19 +314,34 @@ class _Sandbox:
         try:
             self._first = os.pidfd_open(number)
             self._number = number
-            limit(number, memory)
+            limit(number, settings.memory, min(settings.workspace_bytes, MAX_FILE))
             group.take_in(number)
         except ProcessLookupError:
             return
         except OSError as error:
             raise SandboxFailed(f"its limits could not be set ({error.strerror})") from error
 
+    def await_bound(self) -> None:
+        """Wait until the first process ends with bubblewrap: only then may the command begin.
+
+        It asks the kernel for that after it has started the command, and puts on its filter right afterwards.
+        """
+        until = time.monotonic() + _START_SECONDS
+        while self._first is not None and not _is_filtered(self._number):
+            if _readable(self._first, _BETWEEN_STATES):
+                return  # it has ended
+            if time.monotonic() >= until:
+                raise SandboxFailed(f"it was not ready after {_START_SECONDS:g} s")
+
+    @property
+    def inside(self) -> str:
+        """The root of the command's files, as we see it."""
+        return f"/proc/{self._number}/root"
+
     def crowded(self) -> bool:
         """Whether the namespace has too many processes; as its own /proc shows them, once that is there."""
-        inside = f"/proc/{self._number}/root"
+        inside = self.inside
         try:
-            if os.path.samestat(os.stat(inside), os.stat("/")):  # noqa: PTH116  not a path of files
-                return False  # it has not left our files yet, and this would count our own processes
             names = os.listdir(f"{inside}/proc")  # noqa: PTH208  only names are wanted
         except OSError:
             return False
@@ -312,6 +352,7 @@ class _Sandbox:
         if self._ended:
             return
         self._ended = True
+        watchdog.forget(self._process.pid)  # before it is waited for: afterwards, its number may be another's
         if self._first is not None:
             with suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self._first, signal.SIGKILL)
@@ -323,7 +364,8 @@ class _Sandbox:
         try:
             self._process.wait(_END_SECONDS if self._first is not None else 0)
         except subprocess.TimeoutExpired:
-            self._process.kill()
+            # The whole group: its first process waits for ever if bubblewrap alone is killed at its start.
+            os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
         if self._first is not None:
             os.close(self._first)
@@ -340,6 +382,13 @@ class _Sandbox:
         heard = os.read(self._status, _STATUS) if ready else b""
         self._said += heard
         return bool(heard)
+
+
+def _is_filtered(process: int) -> bool:
+    try:
+        return b"\nSeccomp:\t2\n" in Path(f"/proc/{process}/status").read_bytes()
+    except OSError:
+        return False
 
 
 def _readable(descriptor: int, seconds: float) -> bool:
@@ -375,7 +424,7 @@ def _bare(settings: Settings, command: str) -> Generator[_Child]:
         stack.callback(_closed, process)
         stack.callback(end)
         limit(process.pid, settings.memory)
-        yield _Child(process, end, failed=lambda: False, crowded=lambda: False, inspect=Findings)
+        yield _Child(process, end, failed=lambda: False, crowded=lambda: False, exceeded=lambda: None, inspect=Findings)
 
 
 def _started(argv: list[str], settings: Settings, passed: tuple[int, ...], folder: str) -> subprocess.Popen[bytes]:

@@ -37,11 +37,15 @@ if TYPE_CHECKING:
 MAX_PROCESSES: Final = 512
 """How many processes and threads one command may have at once."""
 
+MAX_FILE: Final = 8 * 2**30
+"""Largest file that a command may write, in bytes."""
+MAX_SEGMENTS: Final = 4096
+"""How many pieces of shared memory the kernel gives to one namespace, unless somebody has changed that."""
+
 # Never from PATH: a workspace may be on it, and what is found there would run unconfined.
 _PROGRAMS: Final = ("/usr/bin", "/bin", "/usr/local/bin", "/run/wrappers/bin", "/run/current-system/sw/bin")
 _PROBE_SECONDS: Final = 15
 _INSTALL: Final = "install the package bubblewrap"
-_FILE_SIZE: Final = 8 * 2**30
 _OPEN_FILES: Final = 4096
 _log: Final = logging.getLogger("holdfast.shell")
 
@@ -69,7 +73,10 @@ def _found_out() -> tuple[str, str] | None:
     bwrap = trusted("bwrap")
     if bwrap is None:
         return "bubblewrap (bwrap) is not installed where only root can change it", _INSTALL
-    return _tried(bwrap)
+    try:
+        return _tried(bwrap)
+    except SandboxFailed as error:
+        return f"the files that bubblewrap needs can't be made ({error.reason})", "run it outside of other sandboxes"
 
 
 def _tried(bwrap: str) -> tuple[str, str] | None:
@@ -84,6 +91,7 @@ def _tried(bwrap: str) -> tuple[str, str] | None:
             memory=2**26,
             descriptors=files.descriptors,
         )
+        files.begin()
         files.begin()
         try:
             ran = subprocess.run(  # noqa: S603  a program that only root can change
@@ -151,12 +159,12 @@ def shown_tree(profile: Profile) -> Tree:
     return Tree(tuple(folders), tuple(links))
 
 
-def limit(process: int, memory: int) -> None:
+def limit(process: int, memory: int, file_size: int = MAX_FILE) -> None:
     """Bound what a process, and each that it starts, may take. Groups bound them together, where there are any."""
     bounds = (
         (resource.RLIMIT_CORE, 0),
         (resource.RLIMIT_DATA, memory),
-        (resource.RLIMIT_FSIZE, _FILE_SIZE),
+        (resource.RLIMIT_FSIZE, file_size),
         (resource.RLIMIT_NOFILE, _OPEN_FILES),
         (resource.RLIMIT_NPROC, MAX_PROCESSES),
         (resource.RLIMIT_MSGQUEUE, 0),
@@ -170,17 +178,19 @@ def limit(process: int, memory: int) -> None:
 class Files:
     """The open files that one sandbox needs. Leaving the block closes those that are still ours."""
 
-    __slots__ = ("_hold", "_open", "descriptors", "status")
+    __slots__ = ("_hold", "_open", "_segment", "descriptors", "status")
 
-    def __init__(self) -> None:
+    def __init__(self, segment: int | None = 0) -> None:
+        """`segment` is the largest piece of shared memory that a command can ask for, None for any."""
         self._open: set[int] = set()
+        self._segment = segment
 
     def __enter__(self) -> Self:
         try:
             self.status, written = self._pipe()
             held, self._hold = self._pipe()
             self.descriptors = Descriptors(
-                filter=self._file("filter", program(platform.machine())),
+                filter=self._file("filter", program(platform.machine(), self._segment)),
                 status=written,
                 hold=held,
                 accounts=self._file("passwd", ACCOUNTS.encode()),
@@ -199,7 +209,7 @@ class Files:
         self._close(*self.descriptors.all())
 
     def begin(self) -> None:
-        """Let the sandbox go on to its command."""
+        """Let what waits on `hold` go on: first the launcher, then the sandbox."""
         with suppress(BrokenPipeError):  # it ended already; its status says how
             os.write(self._hold, b"\n")
 

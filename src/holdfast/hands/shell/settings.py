@@ -27,6 +27,7 @@ MAX_COMMAND: Final = 100_000
 MAX_SECONDS: Final = 24 * 3600.0
 
 _LEAST_MEMORY: Final = 32 * 2**20
+_LEAST_WORKSPACE: Final = 2**20
 _LEAST_OUTPUT: Final = 500
 _MOST_OUTPUT: Final = 10_000_000
 _VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
@@ -48,6 +49,10 @@ class Settings:
     """How much of its output a command's result shows, in bytes."""
     variables: tuple[str, ...]
     """Names of variables of the host that commands get."""
+    workspace_bytes: int
+    """How much a workspace may hold before a command that adds to it is killed."""
+    workspace_files: int
+    """How many files and folders, in the same way."""
     control_groups: tuple[str, ...]
     """Folders below which each command gets a control group."""
 
@@ -77,6 +82,16 @@ def checked_seconds(timeout: object) -> float:
 def checked_memory(memory: object) -> int:
     """How much memory a command may take, in bytes."""
     return check_int("memory", memory, least=_LEAST_MEMORY)
+
+
+def checked_workspace_bytes(most: object) -> int:
+    """How much a workspace may hold, in bytes."""
+    return check_int("workspace_bytes", most, least=_LEAST_WORKSPACE)
+
+
+def checked_workspace_files(most: object) -> int:
+    """How many files and folders a workspace may hold."""
+    return check_int("workspace_files", most, least=1)
 
 
 def checked_output(limit: object) -> int:

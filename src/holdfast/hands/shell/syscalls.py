@@ -1,8 +1,8 @@
 """Which system calls a confined command may not make, as the program that the kernel runs before each. Pure.
 
 It is a list of what is denied: namespaces and capabilities confine the command, and this closes doors that they leave
-open: parts of the kernel that a command has no use for, new namespaces, other processes' memory, and sockets by which
-something outside could be asked to act.
+open: parts of the kernel that a command has no use for, new namespaces, other processes' memory, sockets by which
+something outside could be asked to act, files that run as their owner or group, and memory that no limit counts.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ _LOAD: Final = 0x20  # BPF_LD | BPF_W | BPF_ABS
 _AND: Final = 0x54  # BPF_ALU | BPF_AND | BPF_K
 _EQUAL: Final = 0x15  # BPF_JMP | BPF_JEQ | BPF_K
 _AT_LEAST: Final = 0x35  # BPF_JMP | BPF_JGE | BPF_K
+_MORE: Final = 0x25  # BPF_JMP | BPF_JGT | BPF_K
 _ANY_BIT: Final = 0x45  # BPF_JMP | BPF_JSET | BPF_K
 _RETURN: Final = 0x06  # BPF_RET | BPF_K
 
@@ -118,11 +119,30 @@ _ABSENT: Final[dict[str, tuple[int | None, int | None]]] = {
     "io_uring_enter": (426, 426),
     "io_uring_register": (427, 427),
     "clone3": (435, 435),  # its flags are in memory, where this program can't look
+    "openat2": (437, 437),  # its mode is, too
+    "memfd_secret": (447, 447),
 }
+_MEMFD: Final[dict[str, tuple[int | None, int | None]]] = {"memfd_create": (319, 279)}
 _CLONE: Final = (56, 220)
 _IOCTL: Final = (16, 29)
 _SOCKET: Final = (41, 198)
 _SOCKETPAIR: Final = (53, 199)
+_SHMGET: Final = (29, 194)
+
+_SET_ID: Final = 0o6000
+_MAKES: Final = 0o100 | 0o20000000  # O_CREAT, __O_TMPFILE: without them, the mode is whatever lies in the register
+# Calls that give a file its mode, with the places of the mode and of the flags that say whether there is one.
+_MODES: Final[tuple[tuple[tuple[int | None, int | None], int, int | None], ...]] = (
+    ((90, None), 1, None),  # chmod
+    ((91, 52), 1, None),  # fchmod
+    ((268, 53), 2, None),  # fchmodat
+    ((452, 452), 2, None),  # fchmodat2
+    ((85, None), 1, None),  # creat
+    ((133, None), 1, None),  # mknod
+    ((259, 33), 2, None),  # mknodat
+    ((2, None), 2, 1),  # open
+    ((257, 56), 3, 2),  # openat
+)
 
 
 def supported(machine: str) -> bool:
@@ -130,11 +150,12 @@ def supported(machine: str) -> bool:
     return machine in _MACHINES
 
 
-def denied(machine: str) -> dict[str, tuple[int, int]]:
+def denied(machine: str, segment: int | None = 0) -> dict[str, tuple[int, int]]:
     """The calls that always fail on `machine`: the number of each, and the error that it gives."""
     column = _MACHINES[machine].column
     found: dict[str, tuple[int, int]] = {}
-    for calls, error in ((_REFUSED, errno.EPERM), (_ABSENT, errno.ENOSYS)):
+    uncounted = {} if segment is None else _MEMFD
+    for calls, error in ((_REFUSED, errno.EPERM), (_ABSENT, errno.ENOSYS), (uncounted, errno.ENOSYS)):
         for name, numbers in calls.items():
             number = numbers[column]
             if number is not None:
@@ -142,8 +163,12 @@ def denied(machine: str) -> dict[str, tuple[int, int]]:
     return found
 
 
-def program(machine: str) -> bytes:
-    """The filter for `machine`, as the kernel takes it."""
+def program(machine: str, segment: int | None = 0) -> bytes:
+    """The filter for `machine`, as the kernel takes it.
+
+    `segment` is the largest piece of shared memory that can be asked for at once; files in memory can't be had then,
+    since no limit of a process counts them. None allows both, for where a control group counts all memory.
+    """
     this = _MACHINES[machine]
     parts = [
         (_LOAD, 0, 0, _ARCHITECTURE),
@@ -153,7 +178,7 @@ def program(machine: str) -> bytes:
     ]
     if this.x32:  # the same calls under other numbers
         parts += [(_AT_LEAST, 0, 1, _X32), _fail(errno.ENOSYS)]
-    for number, error in denied(machine).values():
+    for number, error in denied(machine, segment).values():
         parts += _when(number, [_fail(error)])
     parts += _when(
         _CLONE[this.column], [*_argument(0), (_ANY_BIT, 0, 1, _NEW_NAMESPACES), _fail(errno.EPERM), _allow()]
@@ -162,6 +187,13 @@ def program(machine: str) -> bytes:
     parts += _when(_SOCKET[this.column], [*_argument(0), *_one_of(_FAMILIES, errno.EAFNOSUPPORT)])
     kind = [*_argument(1), (_AND, 0, 0, _TYPE)]
     parts += _when(_SOCKETPAIR[this.column], [*kind, *_one_of(_PAIRS, errno.EPERM)])
+    if segment is not None:
+        parts += _when(_SHMGET[this.column], [*_above(1, segment, errno.ENOMEM), _allow()])
+    for numbers, mode, flags in _MODES:
+        number = numbers[this.column]
+        if number is not None:
+            given = [] if flags is None else [*_argument(flags), (_ANY_BIT, 1, 0, _MAKES), _allow()]
+            parts += _when(number, [*given, *_argument(mode), (_ANY_BIT, 0, 1, _SET_ID), _fail(errno.EPERM), _allow()])
     parts.append(_allow())
     return b"".join(struct.pack("=HBBI", *part) for part in parts)
 
@@ -177,6 +209,12 @@ def _fail(error: int) -> Instruction:
 def _argument(place: int) -> list[Instruction]:
     # The low half: the arguments that are looked at here are 32 bits wide, the kernel drops the rest.
     return [(_LOAD, 0, 0, 16 + 8 * place)]
+
+
+def _above(place: int, most: int, error: int) -> list[Instruction]:
+    """Fail if an argument of 64 bits is more than `most`, which has 32."""
+    high = (_LOAD, 0, 0, 20 + 8 * place)
+    return [high, (_EQUAL, 1, 0, 0), _fail(error), *_argument(place), (_MORE, 0, 1, min(most, 2**32 - 1)), _fail(error)]
 
 
 def _when(number: int, then: list[Instruction]) -> list[Instruction]:

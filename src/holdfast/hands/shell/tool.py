@@ -29,6 +29,8 @@ from holdfast.hands.shell.settings import (
     checked_profile,
     checked_seconds,
     checked_variables,
+    checked_workspace_bytes,
+    checked_workspace_files,
 )
 from holdfast.store.beside import FOLDER, in_store_folder
 from holdfast.tools import tool
@@ -62,6 +64,8 @@ def shell(  # noqa: PLR0913  one keyword for each thing that a host decides
     memory: int = 2 * 2**30,
     output_limit: int = 30_000,
     env: tuple[str, ...] = (),
+    workspace_bytes: int = 32 * 2**30,
+    workspace_files: int = 2_000_000,
     protect: Sequence[str] = (),
     unprotect: Sequence[str] = (),
     control_groups: tuple[str | os.PathLike[str], ...] = (),
@@ -72,8 +76,9 @@ def shell(  # noqa: PLR0913  one keyword for each thing that a host decides
     names that other programs act on (`holdfast.hands.files.RULES`; `protect` adds to them and `unprotect` takes away);
     "network" lets it reach the network too. Git repositories that a command makes are disarmed when it has ended.
     A command gets `timeout` seconds, and of the environment the variables that `env` names. Each of its processes gets
-    `memory` bytes; below folders of `control_groups` that were handed to us, all of them together do. A result shows
-    `output_limit` bytes of output.
+    `memory` bytes, and together they share no more; below folders of `control_groups` that were handed to us, memory of
+    all of them counts together. A command that makes the workspace larger than `workspace_bytes`, or puts more than
+    `workspace_files` files and folders into it, is killed. A result shows `output_limit` bytes of output.
 
     Raises `SandboxUnavailable` where commands can't be confined. Only ``unsafe=True`` runs them without a sandbox, with
     all that this process may do, whatever the profile.
@@ -90,6 +95,8 @@ def shell(  # noqa: PLR0913  one keyword for each thing that a host decides
         memory=checked_memory(memory),
         output=checked_output(output_limit),
         variables=checked_variables(env),
+        workspace_bytes=checked_workspace_bytes(workspace_bytes),
+        workspace_files=checked_workspace_files(workspace_files),
         control_groups=_folders(control_groups),
     )
     if settings.sandboxed:
@@ -212,6 +219,7 @@ def _told(ended: Ended, seconds: float) -> dict[str, Any]:
         "ended": "",
         "stopped": "stopped, with all that it had started",
         "timeout": f"killed after {seconds:g} s, with all that it had started",
+        "over": f"killed, with all that it had started: {ended.limit}",
         "crowded": f"killed, with all that it had started: it had more than {MAX_PROCESSES} processes",
     }
     notes = [reasons[ended.why]] if reasons[ended.why] else []

@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from holdfast.errors import TemplateInvalid as TemplateInvalid
     from holdfast.errors import TemplateUnfilled as TemplateUnfilled
     from holdfast.errors import ToolInvalid as ToolInvalid
+    from holdfast.errors import TooManyRuntimes as TooManyRuntimes
     from holdfast.errors import TriggerConflict as TriggerConflict
     from holdfast.errors import TriggerDisabled as TriggerDisabled
     from holdfast.errors import TriggerInvalid as TriggerInvalid
@@ -342,6 +343,7 @@ _HOMES = {
     "agent_tool": "holdfast.hands.agents.family",
     "Runtime": "holdfast.runtime",
     "RuntimeStopped": "holdfast.errors",
+    "TooManyRuntimes": "holdfast.errors",
     "Sandbox": "holdfast.sandbox",
     "ScheduleInvalid": "holdfast.errors",
     "Secrets": "holdfast.secrets.sources",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
+from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Final
 
 import pytest
@@ -12,6 +13,7 @@ from tests.patience import PATIENCE, stopwatch
 
 import holdfast as hf
 from holdfast.errors import InvalidNumber
+from holdfast.runtime.opening import MAX_RUNTIMES
 from holdfast.runtime.turnstile import ROUND
 from holdfast.testing import ScriptedModel, call, check, text
 
@@ -274,3 +276,25 @@ async def test_many_runs_at_once_leave_the_event_loop_to_others() -> None:
     counting.cancel()
     assert all(outcome.ok for outcome in outcomes)
     assert max(replies.values()) <= ROUND
+
+
+async def test_many_runtimes_of_one_process_on_one_store_get_their_work_done(tmp_path: Path) -> None:
+    agent = hf.Agent("quick", model=ScriptedModel(lambda _: text("done")))
+
+    async def ask(number: int) -> hf.TurnOutcome:
+        async with hf.open(tmp_path / "store.db", agents=[agent]) as runtime:
+            return await runtime.run(agent, "go", session=f"s{number}")
+
+    outcomes = await asyncio.wait_for(asyncio.gather(*map(ask, range(MAX_RUNTIMES))), 3 * PATIENCE)
+    assert all(outcome.ok for outcome in outcomes)
+
+
+async def test_one_runtime_too_many_on_one_store_is_refused_by_name(tmp_path: Path) -> None:
+    async with AsyncExitStack() as opened:
+        for _ in range(MAX_RUNTIMES):
+            await opened.enter_async_context(hf.open(tmp_path / "store.db"))
+        await opened.enter_async_context(hf.open(tmp_path / "store.db", drive=False))
+        with pytest.raises(hf.TooManyRuntimes, match="open it once and share the runtime"):
+            await opened.enter_async_context(hf.open(tmp_path / "store.db"))
+    async with hf.open(tmp_path / "store.db"):
+        pass  # those that were closed do not count

@@ -21,6 +21,7 @@ from holdfast.errors.agents import (
     StoreInWorkspace,
     TaskUnknown,
     ToolInvalid,
+    TooManyRuntimes,
     TurnUnknown,
 )
 from holdfast.errors.approvals import ApprovalClosed, ApprovalUnknown
@@ -291,6 +292,7 @@ __all__ = [
     "TaskUnknown",
     "TemplateInvalid",
     "TemplateUnfilled",
+    "TooManyRuntimes",
     "ToolInvalid",
     "TriggerConflict",
     "TriggerDisabled",

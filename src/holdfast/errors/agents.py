@@ -85,6 +85,18 @@ class ControlCancelled(UsageError):
         self.reason = reason
 
 
+class TooManyRuntimes(UsageError):
+    """One process has a store open too often, each time to drive it."""
+
+    def __init__(self, path: str, limit: int) -> None:
+        super().__init__(
+            f"this process drives the store {path!r} {limit} times already; open it once and share the runtime, "
+            "or pass drive=False to accept and watch only"
+        )
+        self.path = path
+        self.limit = limit
+
+
 class RuntimeStopped(UsageError):
     """The runtime is being closed and takes nothing new."""
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
+import os
+from collections import Counter
+from contextlib import asynccontextmanager, contextmanager
+from typing import TYPE_CHECKING, Final
 
 from holdfast.engine.embedded import TICK
+from holdfast.errors import TooManyRuntimes
 from holdfast.runtime.collecting import rare_collections
 from holdfast.runtime.runtime import CONCURRENCY, Runtime
 from holdfast.runtime.surroundings import MISSING_TOOL_MS
@@ -17,7 +20,7 @@ from holdfast.tools.crowding import MAX_CALLS, at_most
 from holdfast.tools.watchdog import watching
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+    from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
     from datetime import timedelta
     from pathlib import Path
 
@@ -29,6 +32,29 @@ if TYPE_CHECKING:
     from holdfast.runtime.outcome import TurnOutcome
     from holdfast.secrets.sources import SecretsGiven
     from holdfast.store.contract import Durability, StoreLimits
+
+
+MAX_RUNTIMES: Final = 16
+"""Runtimes of one process that drive the same store. Each looks for work by itself and has a writer of its own."""
+_drivers: Final = Counter[str]()
+
+
+@contextmanager
+def _one_more_driver(path: Path | str | None) -> Generator[None]:
+    """Count a runtime that drives the store at `path`; refuse one too many."""
+    if path is None:
+        yield
+        return
+    store = os.path.realpath(path)
+    if _drivers[store] >= MAX_RUNTIMES:
+        raise TooManyRuntimes(store, MAX_RUNTIMES)
+    _drivers[store] += 1
+    try:
+        yield
+    finally:
+        _drivers[store] -= 1
+        if not _drivers[store]:
+            del _drivers[store]
 
 
 @asynccontextmanager
@@ -73,7 +99,7 @@ async def open(  # noqa: PLR0913
     """
     if isinstance(agents, list | tuple):  # anything else is refused by the runtime
         check_workspaces(agents, path)  # before there is a file
-    with rare_collections(), watching(), at_most(max_calls):
+    with rare_collections(), watching(), at_most(max_calls), _one_more_driver(path if drive else None):
         async with (
             open_store(path, durability=durability, limits=limits, clock=clock) as store,
             Runtime(

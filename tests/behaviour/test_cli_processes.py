@@ -69,6 +69,17 @@ def test_what_is_stuck_is_listed_with_the_command_that_helps(flows: Shell) -> No
     assert "holdfast processes signal a editor JSON" in flows("processes", "stuck").stdout
 
 
+def test_a_process_whose_code_was_changed_is_listed_as_stuck_and_can_be_given_up(flows: Shell) -> None:
+    flows("processes", "start", "flows.py:asks", "--id", "a")
+    (flows.folder / "flows.py").write_text(FLOWS.replace('"editor"', '"author"'))
+    flows("processes", "signal", "a", "editor", '"yes"')
+    assert "differs from its record" in flows("processes", "start", "flows.py:asks", "--id", "a").stderr
+    assert "ctx.version" in flows("processes", "stuck").stdout
+    assert "stuck: replay of" in flows("processes").stdout
+    assert flows("processes", "abandon", "a", "--reason", "void").stdout == "abandoned a\n"
+    assert flows("processes", "stuck").stdout == "nothing is stuck\n"
+
+
 def test_a_process_that_nobody_runs_is_cancelled_from_the_shell(flows: Shell) -> None:
     flows("processes", "start", "flows.py:asks", "--id", "a")
     done = flows("processes", "cancel", "a", "--reason", "enough")

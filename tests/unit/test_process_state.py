@@ -7,7 +7,7 @@ import pytest
 from holdfast.errors import InvalidId
 from holdfast.processes.ids import attempt_of, check_process_id, label_of, number_of, run_of, signal_of, signal_wait
 from holdfast.processes.state import ProcessState, Registration
-from holdfast.processes.stuck import why_stuck
+from holdfast.processes.stuck import Situation, why_stuck
 from holdfast.processes.timeline import line_of
 from holdfast.records import Ended, ErrorInfo, Opened, Parked, Resumed, Started
 
@@ -73,23 +73,23 @@ def test_an_id_that_is_too_long_is_refused() -> None:
 def test_a_process_of_an_owner_that_is_gone_is_stuck() -> None:
     state = _state(Started(at=2, run="process", by="process 7 (x)"))
     state.registration = Registration("f", {}, "owner")
-    stuck = why_stuck(state, driven=False, known=True, error=None, timed=False)
+    stuck = why_stuck(state, Situation(driven=False))
     assert stuck is not None
     assert stuck.command == "holdfast processes abandon p --reason TEXT"
 
 
 def test_a_process_that_somebody_drives_is_not_stuck() -> None:
     state = _state(Started(at=2, run="process", by="x"))
-    assert why_stuck(state, driven=True, known=False, error=None, timed=False) is None
+    assert why_stuck(state, Situation(driven=True, known=False)) is None
 
 
 def test_a_process_that_waits_for_a_time_is_not_stuck() -> None:
     state = _state(Parked(at=2, run="process", waits=("process/sleep",)))
-    assert why_stuck(state, driven=False, known=True, error=None, timed=True) is None
+    assert why_stuck(state, Situation(driven=False, timed=True)) is None
 
 
 def test_an_error_that_stopped_it_is_told() -> None:
-    stuck = why_stuck(_state(), driven=False, known=True, error="replay differs", timed=False)
+    stuck = why_stuck(_state(), Situation(driven=False, error=ErrorInfo("ReplayMismatch", "replay differs")))
     assert stuck is not None
     assert stuck.reason == "replay differs"
 

@@ -365,7 +365,7 @@ def _rows(out: Terminal, lines: list[ProcessLine], now: int) -> list[str]:
             one_line(line.id, 48),
             one_line(line.name or "-", 32),
             line.status,
-            one_line(", ".join(line.waits) or "-", 40),
+            one_line(", ".join(line.waits) or ("-" if line.stuck is None else f"stuck: {line.stuck}"), 40),
             f"{duration(max(now - line.updated, 0))} ago",
             str(line.attempt),
         ]

@@ -121,6 +121,20 @@ def turn_wait(key: str, look: int) -> str:
     return f"{timer_wait(key)}~{look}"
 
 
+STUCK: Final = "stuck"
+"""The kind of the wait that says why a runtime has stopped a process. Nobody answers it."""
+
+
+def stuck_wait(run: str, head: int) -> str:
+    """The name of the wait that says why a run was stopped when its journal had `head` records."""
+    return f"{segment(run)}/%stuck-{head}"
+
+
+def stuck_head(wait: str) -> int:
+    """How many records the journal had when the run was stopped."""
+    return int(wait.rpartition("-")[2])
+
+
 def external_wait(run: str) -> str:
     """The wait that ends a process which is carried out elsewhere."""
     return f"{segment(run)}/~outside"

@@ -51,6 +51,8 @@ class ProcessLine(msgspec.Struct, frozen=True, kw_only=True):
     children: tuple[str, ...] = ()
     pruned: int | None = None
     """When it was pruned; None while it is there."""
+    stuck: str | None = None
+    """Why it does not go on by itself, as lists tell it; None while it does, and where one process alone is told."""
 
 
 class ProcessEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

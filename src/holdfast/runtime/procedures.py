@@ -39,6 +39,7 @@ from holdfast.processes.ids import (
     CALL,
     CANCEL,
     ROLE,
+    STUCK,
     TRANSFER,
     check_process_id,
     external_wait,
@@ -46,10 +47,12 @@ from holdfast.processes.ids import (
     journal_of,
     run_of,
     signal_prefix,
+    stuck_wait,
 )
 from holdfast.processes.pruning import line_of_tombstone
 from holdfast.processes.state import TERMINAL, Registration
 from holdfast.processes.timeline import event_of, line_of
+from holdfast.records import ErrorInfo
 from holdfast.runtime.outcome import TurnReader
 from holdfast.runtime.process_handle import Process
 from holdfast.runtime.process_journal import read_process
@@ -58,6 +61,7 @@ from holdfast.runtime.process_pruning import Pruner
 from holdfast.runtime.processing import ProcessDrive
 from holdfast.runtime.seeking import TURN, AwaitedTurn
 from holdfast.spawning import spawn
+from holdfast.tools.results import shorten
 from holdfast.turns import keys
 
 if TYPE_CHECKING:
@@ -78,6 +82,8 @@ _log: Final = logging.getLogger("holdfast.processes")
 
 MAX_REGISTRATION: Final = 256 * 1024
 """Longest arguments of a process, as JSON, in bytes."""
+MAX_ERROR: Final = 10_000
+"""Longest reason why a process is stuck that is written down, in characters."""
 MAX_SIGNALS: Final = 10_000
 """How many signals of one name may wait for a process."""
 
@@ -107,6 +113,8 @@ class Processes:
         self._left: dict[str, int] = {}
         """Processes that only somebody else may go on with, and up to which wake this runtime has looked at each."""
         self._turns: dict[tuple[str, str], asyncio.Task[None]] = {}
+        self._noting: set[asyncio.Task[None]] = set()
+        """What is being written down about processes that are stuck."""
         if not isinstance(given, list | tuple):
             raise InvalidArgument("processes", given, "a list of functions made with @hf.process")
         for procedure in given:
@@ -368,10 +376,47 @@ class Processes:
         for child in state.children:
             await self.end_child(child, reason)
 
+    def tell_stuck(self, journal: str, error: HoldfastError) -> None:
+        """A process can't go on here: whoever asks what is stuck learns why, in other processes too."""
+        task = spawn(self._note_stuck(journal, error))
+        self._noting.add(task)
+        task.add_done_callback(self._noting.discard)
+
+    async def _note_stuck(self, journal: str, error: HoldfastError) -> None:
+        """Write down why a process can't go on here, for whoever asks what is stuck. Another runtime may go on."""
+        with suppress(HoldfastError):
+            state = await self._glance(journal)
+            before = [wait for wait in await self._store.waits(journal, state="open") if wait.kind == STUCK]
+            name = stuck_wait(run_of(state.attempt), state.head)
+            body = msgspec.json.encode(ErrorInfo(type(error).__name__, shorten(str(error), MAX_ERROR)))
+            await self._store.open_wait(journal, name, kind=STUCK, body=body)
+            for wait in before:
+                if wait.name != name:
+                    await self._store.cancel_wait(journal, wait.name)
+
     async def abandon(self, id: str, reason: str = "", *, by: str = "") -> str:
-        """Give up a process that only one may run who is gone. It ends as abandoned, with who and why."""
+        """Give up a process that can't go on. It ends as abandoned, with who and why.
+
+        `ProcessInvalid` for one that somebody runs, or that only waits: those are cancelled.
+        """
+        await self._check_given_up(id)
         said = {"abandon": True, "reason": check_text("reason", reason), "by": check_text("by", by, 200)}
         return await self._request(id, ABANDON, said)
+
+    async def _check_given_up(self, id: str) -> None:
+        journal = journal_of(id)
+        try:
+            state = await self.read(journal)
+        except ProcessPruned:
+            return
+        if state.over:
+            return
+        if await self._lists.is_driven(journal):
+            raise ProcessInvalid(id, "a process runs it now; cancel it instead")
+        made = state.registration
+        waits = state.status == "waiting" and made is not None and made.recovery == "rerunnable"
+        if waits and not [one for one in await self._store.waits(journal, state="open") if one.kind == STUCK]:
+            raise ProcessInvalid(id, "it waits, and goes on when that comes; cancel it instead")
 
     async def transfer(self, id: str, session: str) -> str:
         """Let a process work for another session: that one is told when it ends. After its end that is too late."""
@@ -460,6 +505,7 @@ class Processes:
 
     async def close(self) -> None:
         """Nobody is told any more."""
+        await asyncio.gather(*self._noting, return_exceptions=True)
         tasks = list(self._turns.values())
         for task in tasks:
             task.cancel()

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, Protocol, get_args
+
+import msgspec
 
 from holdfast.bounds import check_int
 from holdfast.errors import JournalMissing
 from holdfast.names import check_choice
 from holdfast.processes.glance import TAIL, state_of
-from holdfast.processes.ids import ROLE, TRANSFER, id_of, is_process_journal, journal_of
+from holdfast.processes.ids import ROLE, STUCK, TRANSFER, id_of, is_process_journal, journal_of, stuck_head
 from holdfast.processes.pruning import event_of_tombstone
 from holdfast.processes.state import LISTED, ProcessStatus
-from holdfast.processes.stuck import Stuck, why_stuck
+from holdfast.processes.stuck import Situation, Stuck, why_stuck
 from holdfast.processes.timeline import ProcessEvent, ProcessLine, event_of, line_of
-from holdfast.records import touches_lists
+from holdfast.records import ErrorInfo, touches_lists
 from holdfast.runtime.process_journal import read_process
 from holdfast.store.contract import Journal
 
@@ -22,6 +25,7 @@ if TYPE_CHECKING:
 
     from holdfast.errors import HoldfastError
     from holdfast.store import Store
+    from holdfast.store.contract import Glimpse, Wait
 
 
 class Stuckness(Protocol):
@@ -54,6 +58,23 @@ class Wanted(NamedTuple):
         return all(one is None or one == other for one, other in zip(wanted, found, strict=True))
 
 
+@dataclass(slots=True)
+class _View:
+    """What is known of all processes at one moment."""
+
+    driven: set[str] = field(default_factory=set[str])
+    """Those whose lease a process that lives holds."""
+    woken: set[str] = field(default_factory=set[str])
+    """Those that have work, and that nobody drives."""
+    stopped: dict[str, tuple[int | None, ErrorInfo]] = field(default_factory=dict[str, tuple[int | None, ErrorInfo]])
+    """Why a runtime has stopped one, and how many records it had then; None for this runtime."""
+
+    def error(self, journal: str, head: int) -> ErrorInfo | None:
+        """Why a process was stopped, unless it has gone on since."""
+        at, error = self.stopped.get(journal, (0, None))
+        return error if at is None or at == head else None
+
+
 class ProcessLists:
     """What can be asked about the processes of a store as a whole."""
 
@@ -72,7 +93,7 @@ class ProcessLists:
         last = None if before is None else await self._place(before)
         found: list[ProcessLine] = []
         async for lines in self._candidates(wanted, last, limit):
-            found += [line for line in await self.lines(lines) if wanted.fits(line)]
+            found += [line for line in await self._lines(lines) if wanted.fits(line)]
             if len(found) >= limit:
                 break
         return found[:limit]
@@ -126,11 +147,19 @@ class ProcessLists:
             last = page[-1]
         yield _behind(list(left.values()), last)
 
-    async def lines(self, listed: Sequence[Journal]) -> list[ProcessLine]:
+    async def _lines(self, listed: Sequence[Journal]) -> list[ProcessLine]:
         """What is told of these; those that can't be trusted lack."""
         ids = [line.id for line in listed if line.quarantine is None]
         found = await self._store.glimpses(ids, prefix=TRANSFER, tail=TAIL)
-        return [line_of(state_of(each)) for each in found if each.tail is not None]
+        states = [(each, state_of(each)) for each in found if each.tail is not None]
+        if all(state.over for _, state in states):
+            return [line_of(state) for _, state in states]
+        view = await self._view()
+        told: list[ProcessLine] = []
+        for each, state in states:
+            stuck = None if state.over else await self._reason(each, view)
+            told.append(msgspec.structs.replace(line_of(state), stuck=None if stuck is None else stuck.reason))
+        return told
 
     # ---- what needs a person -----------------------------------------------------------------------------------------
 
@@ -138,19 +167,19 @@ class ProcessLists:
         """What does not go on by itself, and the command that helps."""
         if limit is not None:
             check_int("limit", limit, least=1)
-        driven = await self._driven()
+        view = await self._view()
         found: dict[str, Stuck] = {}
-        async for page in self._doubtful():
-            undriven = [line for line in page if line.id not in driven or self._error(line.id) is not None]
-            for reason in await self._reasons(undriven, driven):
+        async for page in self._doubtful(view):
+            undriven = [line for line in page if line.id not in view.driven]
+            for reason in await self._reasons(undriven, view):
                 found.setdefault(reason.id, reason)
             if limit is not None and len(found) >= limit:
                 break
         return list(found.values())[:limit]
 
-    async def _doubtful(self) -> AsyncGenerator[list[Journal]]:
+    async def _doubtful(self, view: _View) -> AsyncGenerator[list[Journal]]:
         """Processes of which nobody knows that they will go on: of those that wait, the ones without a clock."""
-        if self.engine is not None and (stopped := [id for id in self.engine.all_stuck if is_process_journal(id)]):
+        if stopped := list({**view.stopped, **dict.fromkeys(view.woken)}):
             yield [each.line for each in await self._store.glimpses(stopped, prefix=TRANSFER, tail=1)]
         for status in ("running", "waiting", "idle"):
             last: Journal | None = None
@@ -161,10 +190,7 @@ class ProcessLists:
                 yield lines
                 last = lines[-1]
 
-    def _error(self, journal: str) -> HoldfastError | None:
-        return None if self.engine is None else self.engine.stuck(journal)
-
-    async def _reasons(self, lines: Sequence[Journal], driven: Collection[str]) -> list[Stuck]:
+    async def _reasons(self, lines: Sequence[Journal], view: _View) -> list[Stuck]:
         reasons: list[Stuck] = []
         for line in lines:
             if line.quarantine is not None:
@@ -172,27 +198,55 @@ class ProcessLists:
                 reasons.append(Stuck(id_of(line.id), line.agent, told, "holdfast doctor"))
         sound = [line.id for line in lines if line.quarantine is None]
         for each in await self._store.glimpses(sound, prefix=TRANSFER, tail=TAIL):
-            state, error = state_of(each), self._error(each.line.id)
-            owned = state.registration is not None and state.registration.recovery == "owner"
-            if owned and state.status == "running" and state.by is None and each.line.head > TAIL:
-                state = await read_process(self._store, each.line.id)  # who ran it stands further up
-            known = None if not self._functions else state.name in self._functions
-            told = None if error is None else str(error)
-            reason = why_stuck(state, driven=each.line.id in driven, known=known, error=told, timed=False)
+            reason = await self._reason(each, view)
             if reason is not None:
                 reasons.append(reason)
         return reasons
 
-    async def _driven(self) -> set[str]:
-        """Processes that somebody alive drives now."""
-        found: set[str] = set()
+    async def _reason(self, each: Glimpse, view: _View) -> Stuck | None:
+        state, journal = state_of(each), each.line.id
+        owned = state.registration is not None and state.registration.recovery == "owner"
+        if owned and state.status == "running" and state.by is None and each.line.head > TAIL:
+            state = await read_process(self._store, journal)  # who ran it stands further up
+        now = Situation(
+            driven=journal in view.driven,
+            woken=journal in view.woken,
+            known=state.name in self._functions,
+            works=self.engine is not None,
+            error=view.error(journal, each.line.head),
+        )
+        found = why_stuck(state, now)
+        if found is not None and state.status == "waiting" and now.error is None and not now.woken:
+            waits = await self._store.waits(journal, state="open")
+            return None if any(wait.deadline is not None for wait in waits) else found
+        return found
+
+    async def _view(self) -> _View:
+        """Who drives which process, and which have stopped, by what the store and this runtime know."""
+        view = _View()
         after = 0
         while page := await self._store.work(after):
             for work in page:
-                if work.role == ROLE and work.holder is not None and not self._store.owner_gone(work.holder):
-                    found.add(work.journal)
+                if work.role == ROLE:
+                    alive = work.holder is not None and not self._store.owner_gone(work.holder)
+                    (view.driven if alive else view.woken).add(work.journal)
             after = page[-1].no
-        return found
+        last: Wait | None = None
+        while waits := await self._store.open_waits(STUCK, before=last, limit=self._store.limits.page):
+            for wait in waits:
+                error = msgspec.json.decode(wait.body or b"", type=ErrorInfo)
+                view.stopped.setdefault(wait.journal, (stuck_head(wait.name), error))
+            last = waits[-1]
+        if self.engine is not None:
+            for journal in filter(is_process_journal, self.engine.all_stuck):
+                error = self.engine.stuck(journal)
+                if error is not None:
+                    view.stopped[journal] = (None, ErrorInfo(type(error).__name__, str(error)))
+        return view
+
+    async def is_driven(self, journal: str) -> bool:
+        """Whether a process that lives holds the lease of a journal."""
+        return journal in (await self._view()).driven
 
     # ---- changes -----------------------------------------------------------------------------------------------------
 

@@ -141,11 +141,12 @@ class ProcessDrive:
 
     async def _carry_on(self, made: Registration, lost: asyncio.Future[HoldfastError], *, news: bool) -> bool:
         """Go on with it; whether everything that has come was seen to."""
-        if self._stop is not None:
-            await self._end_cancelled()
+        if self._stop is not None or self._abandoned is not None:
+            await (self._end_cancelled() if self._abandoned is None else self._end_abandoned(self._abandoned))
             return True
-        if self._is_foreign(made):
-            return await self._leave()
+        if self._is_foreign(made):  # only somebody else may go on with it
+            self._registry.leave(self.session, self._wakes)
+            return False
         if await self._is_orphan(made):
             await self._end("cancelled", error=ErrorInfo("cancelled", "the process that started it has ended"))
             return True
@@ -155,14 +156,6 @@ class ProcessDrive:
         if self._state.status == "waiting" and not news and not await self._has_come():
             return True
         await self._work(made, procedure, lost)
-        return True
-
-    async def _leave(self) -> bool:
-        """Only somebody else may go on with it: it is left alone, or given up if that was asked for."""
-        if self._abandoned is None:
-            self._registry.leave(self.session, self._wakes)
-            return False
-        await self._end_abandoned(self._abandoned)
         return True
 
     async def _enter(self) -> None:
@@ -379,7 +372,9 @@ class ProcessDrive:
     async def _end_abandoned(self, asked: Admitted) -> None:
         said = msgspec.json.decode(bytes(asked.body))
         who, why = said.get("by") or "somebody", said.get("reason") or "no reason was given"
-        evidence = f"{self._state.by} ran it and is gone; {who} gave it up: {why}"
+        made = self._state.registration
+        gone = f"{self._state.by} ran it and is gone; " if made is not None and self._is_foreign(made) else ""
+        evidence = f"{gone}{who} gave it up: {why}"
         await self._end("failed", first=[asked], error=ErrorInfo(ABANDONED, evidence))
 
     async def _end(  # noqa: PLR0913

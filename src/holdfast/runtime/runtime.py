@@ -186,7 +186,7 @@ class Runtime:
         """Durable functions: those that run here, and what was started of them."""
         tick = milliseconds(gate_interval) / 1000
         if drive:
-            self._engine = Embedded(store, self._drive_of, self.watch.ended, concurrency, _in_background, tick=tick)
+            self._engine = Embedded(store, self._drive_of, self._stopped, concurrency, _in_background, tick=tick)
         self.tasks.drives = self._engine
         self.processes.engine = self._engine
         self.triggers = self._made_triggers(lease_ms)
@@ -690,6 +690,13 @@ class Runtime:
             return None
         known = isinstance(work, str) or work.agent in self.agents
         return SessionDrive(self._around, session, stops_only=stops_only) if known else None
+
+    def _stopped(self, journal: str) -> None:
+        """The engine has given up a journal: whoever waits for it learns why."""
+        self.watch.ended(journal)
+        error = self.stuck(journal)
+        if error is not None and is_process_journal(journal):
+            self.processes.tell_stuck(journal, error)
 
     def stuck(self, session: str) -> HoldfastError | None:
         """Why a session is not driven here, if it can't be."""

@@ -274,7 +274,9 @@ async def test_a_key_that_is_refused_is_not_asked_for_again() -> None:
         assert len(provider.requests) == 1
 
 
-@pytest.mark.parametrize("wrong", [{"token_provider": "a-token"}, {"token_provider": _token, "api_key": "k"}], ids=str)
+@pytest.mark.parametrize(
+    "wrong", [{"token_provider": "a-token"}, {"token_provider": _token, "api_key": "k"}], ids=["a text", "beside a key"]
+)
 def test_a_token_provider_is_a_function_and_stands_alone(wrong: dict[str, Any]) -> None:
     with pytest.raises(InvalidArgument, match="token_provider"):
         http(**wrong)

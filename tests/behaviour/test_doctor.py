@@ -73,7 +73,7 @@ def test_the_report_as_json_has_everything_a_script_needs(doctor: Doctor, path: 
     assert done.returncode == 0
     assert report["healthy"] is True
     assert report["journals"] == {"completed": 2, "waiting": 1}
-    assert report["schema"] == 5
+    assert report["schema"] == 6
     assert report["leases"] == []
     assert report["quarantined"] == {}
     assert report["checksum_failures"] == 0
@@ -139,8 +139,8 @@ def test_a_call_without_a_store_is_a_usage_error(doctor: Doctor) -> None:
     assert doctor().returncode == 2
 
 
-def test_a_store_that_others_can_read_is_a_warning(doctor: Doctor, path: Path) -> None:
+def test_a_store_that_others_can_read_is_a_problem_with_the_command_that_repairs_it(doctor: Doctor, path: Path) -> None:
     path.chmod(0o644)
     done = doctor(path)
-    assert done.returncode == 0
-    assert "chmod 600" in done.stdout
+    assert done.returncode == 1
+    assert f"chmod 600 {path}" in done.stdout

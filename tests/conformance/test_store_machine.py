@@ -105,8 +105,8 @@ class Side:
         old = self._path()
         self._generation += 1
         self._path().parent.mkdir()
-        for suffix in ("", "-wal"):  # not -shm: it is memory, and the first one to open builds it anew
-            shutil.copyfile(old.with_name(old.name + suffix), self._path().with_name(old.name + suffix))
+        for suffix in ("", "-wal", ".key"):  # not -shm: it is memory, and the first one to open builds it anew
+            shutil.copy(old.with_name(old.name + suffix), self._path().with_name(old.name + suffix))
         return dead
 
     async def recover(self, dead: Store) -> None:

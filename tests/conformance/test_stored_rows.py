@@ -17,6 +17,7 @@ from holdfast.store.rules.contract import RuleFilter
 from holdfast.store.spending.contract import Spent
 from holdfast.store.sqlite.files import connect_writer
 from holdfast.store.sqlite.health import examine
+from holdfast.store.sqlite.key import load_seal
 from holdfast.store.sqlite.reader import SqliteReader, asked_query
 from holdfast.store.sqlite.rows import SqliteRows
 from holdfast.store.sqlite.rules import IN_FORCE_QUERY, newest_query
@@ -157,7 +158,7 @@ async def _held_back(path: Path, change: Callable[[SqliteRows], None]) -> Spend:
     async with hf.open_store(path):
         pass
     db = connect_writer(path, "process", StoreLimits())
-    rows = SqliteRows(db, "a test")
+    rows = SqliteRows(db, "a test", load_seal(path, db)[0])
     db.execute("BEGIN IMMEDIATE")
     rows.spending.add("clerk", 0, Spend(tasks=1))
     change(rows)

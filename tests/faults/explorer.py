@@ -88,6 +88,9 @@ class Ack:
     words: tuple[str, ...]
 
 
+KEY: Final = "5a" * 32
+"""The key of the store, which is on no disk here."""
+
 Op: TypeAlias = Write | Truncate | Create | Unlink | Sync | Ack
 Files: TypeAlias = dict[str, bytes]
 
@@ -103,7 +106,7 @@ def trace(log: Path, command: list[str]) -> None:
         text=True,
         timeout=100,
         check=False,
-        env=workers.environment(),
+        env=workers.environment(HOLDFAST_STORE_KEY=KEY),
     )
     assert done.returncode == 0, done.stderr[-2_000:]
 
@@ -411,8 +414,10 @@ class Examiner:
         shutil.rmtree(self._directory, ignore_errors=True)
         self._directory.mkdir()
         for name, body in state.items():
+            (self._directory / name).touch(0o600)
             (self._directory / name).write_bytes(body)
         observed = Observed()
+        os.environ["HOLDFAST_STORE_KEY"] = KEY
         try:
             async with open_store(self._database) as store:
                 observed.problems += map(str, await check(store))
@@ -421,6 +426,8 @@ class Examiner:
             observed.problems.append(f"{type(error).__name__}: {error}")
         else:
             observed.problems += _integrity(self._database)
+        finally:
+            del os.environ["HOLDFAST_STORE_KEY"]
         return observed
 
 

@@ -17,6 +17,7 @@ import workers
 from holdfast import open_store
 from holdfast.errors import HoldfastError, JournalCorrupt, JournalQuarantined, StoreDamaged, StoreError
 from holdfast.records import encode
+from holdfast.store.beside import key_file
 from holdfast.testing import check
 
 if TYPE_CHECKING:
@@ -68,7 +69,9 @@ def _written(whole: Path, body: bytes) -> Path:
     database = whole.with_name("damaged.db")
     for beside in whole.parent.glob("damaged.db*"):
         beside.unlink()
+    database.touch(0o600)
     database.write_bytes(body)
+    shutil.copy(key_file(whole), key_file(database))
     return database
 
 
@@ -332,8 +335,9 @@ def _allow_nulls(database: Path) -> None:
     connection.close()
 
 
-async def test_a_missing_secret_is_a_damaged_store(whole: Path) -> None:
-    _execute(whole, ("DELETE FROM meta WHERE key = ?", ("secret",)))
+@pytest.mark.parametrize("key", ["store_id", "key_check"])
+async def test_a_store_without_what_every_store_has_is_damaged(whole: Path, key: str) -> None:
+    _execute(whole, ("DELETE FROM meta WHERE key = ?", (key,)))
     with pytest.raises(StoreDamaged):
         async with open_store(whole):
             pass
@@ -363,6 +367,7 @@ async def test_a_log_with_flipped_bits_never_gives_a_wrong_record(scratch: Path)
         database = _written(live, content)
         damaged = bytearray(log)
         damaged[seed.randrange(len(log))] ^= 1 << seed.randrange(8)
+        _log_of(database).touch(0o600)
         _log_of(database).write_bytes(bytes(damaged))
         async with open_store(database) as store:
             for line in await store.journals():

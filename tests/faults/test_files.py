@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import grp
 import os
+import pwd
+import shutil
 import signal
 import stat
+import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +17,8 @@ import pytest
 import workers
 
 from holdfast import open_store
-from holdfast.errors import StoreForeign, StoreRefused, StoreTooNew, StoreUnsafe
+from holdfast.errors import StoreForeign, StoreRefused, StoreTooNew, StoreUnsafe, StoreUntrusted
+from holdfast.store.beside import key_file
 from holdfast.store.sqlite.backend import SqliteBackend
 from holdfast.store.sqlite.files import MIN_SQLITE, check_filesystem, check_library
 from holdfast.testing import check
@@ -98,8 +103,8 @@ async def test_a_newer_release_whose_mark_is_still_in_the_log_is_refused_and_kee
     log = Path(f"{database}-wal")
     copy = tmp_path / "copy"
     copy.mkdir()
-    (copy / "store.db").write_bytes(_bytes(database))
-    (copy / "store.db-wal").write_bytes(_bytes(log))
+    for made in (database, log, key_file(database)):
+        shutil.copy(made, copy)
     writer.close()
     before = _bytes(copy / "store.db")
     with pytest.raises(StoreTooNew, match="999"):
@@ -134,7 +139,7 @@ async def test_the_files_of_a_store_are_for_their_owner_alone(tmp_path: Path) ->
     async with open_store(tmp_path / "store.db") as store:
         await store.open_journal("j")
         modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in _listing(tmp_path)}
-    assert modes == {"store.db": 0o600, "store.db-wal": 0o600, "store.db-shm": 0o600}
+    assert modes == {"store.db": 0o600, "store.db-wal": 0o600, "store.db-shm": 0o600, "store.db.key": 0o600}
 
 
 @pytest.mark.usefixtures("open_umask")
@@ -152,6 +157,99 @@ async def test_a_directory_that_was_there_keeps_its_mode(tmp_path: Path) -> None
     assert stat.S_IMODE(_mode(shared)) == 0o755
 
 
+async def _untrusted(path: Path) -> StoreUntrusted:
+    with pytest.raises(StoreUntrusted) as raised:
+        await _open(path)
+    return raised.value
+
+
+@pytest.mark.parametrize("suffix", ["", "-wal", "-journal"])
+@pytest.mark.parametrize("mode", [0o644, 0o640, 0o606, 0o700])
+async def test_a_file_that_others_can_get_at_is_refused_with_the_command_that_repairs_it(
+    tmp_path: Path, suffix: str, mode: int
+) -> None:
+    path = tmp_path / "store.db"
+    await _open(path)
+    beside = tmp_path / f"store.db{suffix}"
+    beside.touch(0o600)
+    beside.chmod(mode)
+    before = _state(tmp_path)
+    refused = await _untrusted(path)
+    assert refused.remedy == f"chmod 600 {beside}"
+    assert _state(tmp_path) == before
+    subprocess.run(refused.remedy, shell=True, check=True)  # noqa: S602, ASYNC221  what a person would do
+    await _open(path)
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o1777, 0o772])
+async def test_a_folder_that_others_can_write_to_is_refused_with_the_command_that_repairs_it(
+    tmp_path: Path, mode: int
+) -> None:
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    shared.chmod(mode)
+    refused = await _untrusted(shared / "store.db")
+    assert refused.remedy.startswith(f"chmod go-w {shared}")
+    assert _listing(shared) == []
+    shared.chmod(_mode(shared) & ~0o022)
+    await _open(shared / "store.db")
+
+
+async def test_the_folder_of_the_file_counts_that_a_link_leads_to(tmp_path: Path) -> None:
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    await _open(shared / "store.db")
+    shared.chmod(0o777)
+    (tmp_path / "link.db").symlink_to(shared / "store.db")
+    assert str(shared) in (await _untrusted(tmp_path / "link.db")).reason
+
+
+async def test_a_folder_of_a_group_with_nobody_else_in_it_is_the_owners_own(tmp_path: Path) -> None:
+    user, group = pwd.getpwuid(os.geteuid()), grp.getgrgid(os.getegid())
+    if user.pw_name != group.gr_name or set(group.gr_mem) - {user.pw_name}:
+        pytest.skip("this user has no group of its own")
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    shared.chmod(0o775)
+    await _open(shared / "store.db")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may give files away")
+@pytest.mark.parametrize("name", ["store.db", "."])
+async def test_what_belongs_to_another_user_is_refused(tmp_path: Path, name: str) -> None:
+    await _open(tmp_path / "store.db")
+    os.chown(tmp_path / name, 12_345, -1)
+    assert "belongs to another user" in (await _untrusted(tmp_path / "store.db")).reason
+
+
+async def test_a_file_with_a_second_name_is_refused(tmp_path: Path) -> None:
+    await _open(tmp_path / "store.db")
+    (tmp_path / "other").hardlink_to(tmp_path / "store.db")
+    refused = await _untrusted(tmp_path / "store.db")
+    assert "hard links" in refused.reason
+    subprocess.run(refused.remedy, shell=True, check=True)  # noqa: S602, ASYNC221
+    await _open(tmp_path / "store.db")
+
+
+@pytest.mark.parametrize(
+    ("made", "drop"),
+    [
+        ("CREATE TRIGGER sly AFTER INSERT ON waits BEGIN DELETE FROM rules; END", 'DROP TRIGGER "sly"'),
+        ("CREATE VIEW sly AS SELECT * FROM waits", 'DROP VIEW "sly"'),
+    ],
+)
+async def test_a_trigger_or_a_view_is_refused_with_the_command_that_repairs_it(
+    tmp_path: Path, made: str, drop: str
+) -> None:
+    path = tmp_path / "store.db"
+    await _open(path)
+    _sqlite(path, made)
+    refused = await _untrusted(path)
+    assert refused.remedy == f"sqlite3 {path} '{drop}'"
+    _sqlite(path, drop)
+    await _open(path)
+
+
 def _listing(directory: Path) -> list[Path]:
     return list(directory.iterdir())
 
@@ -162,7 +260,7 @@ def _mode(path: Path) -> int:
 
 async def test_opening_leaves_nothing_but_the_store_behind(tmp_path: Path) -> None:
     await _open(tmp_path / "store.db")
-    assert [path.name for path in _listing(tmp_path)] == ["store.db"]
+    assert [path.name for path in sorted(_listing(tmp_path))] == ["store.db", "store.db.key"]
 
 
 # ---- where it may live -----------------------------------------------------------------------------------------------
@@ -222,12 +320,12 @@ def _creation_points(directory: Path) -> list[str]:
     assert done.returncode == 0, done.stderr
     reached = trace.read_text(encoding="ascii").split()
     points = [f"{name}:{reached[: at + 1].count(name)}" for at, name in enumerate(reached)]
-    return [point for point in points if point.startswith(("store.created", "store.migra"))]
+    return [point for point in points if point.startswith(("store.created", "store.migra", "store.key"))]
 
 
 async def test_a_kill_at_every_point_of_making_a_store_leaves_one_that_opens(tmp_path: Path) -> None:
     points = _creation_points(tmp_path)
-    assert {"store.created:1", "store.migrated:1", "store.migration.before_commit:1"} <= set(points)
+    assert {"store.created:1", "store.key_made:1", "store.migration.before_commit:1"} <= set(points)
     for number, point in enumerate(points):
         database = tmp_path / str(number) / "store.db"
         done = workers.run("create", database, env={"HOLDFAST_CRASH_AT": point})

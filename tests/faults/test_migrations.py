@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import apsw
 import pytest
+import workers
 
 import holdfast as hf
-from holdfast.errors import StoreRefused
+from holdfast.errors import JournalCorrupt, StoreRefused
 from holdfast.errors.admission import RateExceeded
 from holdfast.records import Started
 from holdfast.runtime.spending import spend_of
 from holdfast.store import Admission, Spend
 from holdfast.store.audit import audit
+from holdfast.store.beside import key_file
 from holdfast.store.sqlite.health import examine
-from holdfast.store.sqlite.schema import APPLICATION_ID, MIGRATIONS, VERSION
+from holdfast.store.sqlite.schema import APPLICATION_ID, MIGRATIONS, SEALED, VERSION
+from holdfast.store.tokens import mint
 from holdfast.testing import ManualClock, ScriptedModel, call, check, reply, text
 
 if TYPE_CHECKING:
@@ -24,6 +29,8 @@ if TYPE_CHECKING:
 
     from holdfast.records import Record
 
+SECRET = bytes(range(32))
+"""The key of wait tokens, which older schemas had in the store."""
 TABLES = ("meta", "journals", "records", "inputs", "waits", "blobs", "refs")
 """What the first schema had, and all others have."""
 
@@ -51,9 +58,13 @@ def _as_of_schema(version: int, path: Path) -> None:
         listed, places = ", ".join(columns), ", ".join("?" * len(columns))
         for row in connection.execute(f"SELECT {listed} FROM {table}"):  # noqa: S608
             old.execute(f"INSERT OR REPLACE INTO {table} ({listed}) VALUES ({places})", row)  # noqa: S608
+    if version < SEALED:
+        old.execute("DELETE FROM meta WHERE key IN ('key_check', 'tokens')")
+        old.execute("INSERT INTO meta (key, value) VALUES ('secret', ?)", (SECRET,))
     old.execute(f"PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {version}; PRAGMA journal_mode = WAL")
     old.close()
     connection.close()
+    path.with_suffix(".old").chmod(0o600)
 
 
 def _schema(path: Path) -> set[tuple[str, str, str]]:
@@ -70,6 +81,8 @@ def _schema(path: Path) -> set[tuple[str, str, str]]:
 OLD = range(1, VERSION)
 BEFORE_4 = range(1, 4)
 """Those that did not know questions, and counted no spending."""
+BEFORE_5 = range(1, 5)
+"""Those that did not count the time of turns."""
 
 
 @pytest.mark.parametrize("version", OLD)
@@ -193,7 +206,7 @@ def _spender(clock: ManualClock, **limits: Any) -> hf.Agent:
     return hf.Agent("a", model=ScriptedModel(say), tools=[look], limits=hf.Limits(**limits))
 
 
-@pytest.mark.parametrize("version", OLD)
+@pytest.mark.parametrize("version", BEFORE_5)
 async def test_a_runtime_counts_what_was_spent_in_an_older_store(tmp_path: Path, version: int) -> None:
     clock = ManualClock()
     spent = await _spent_before(tmp_path / "store.db", clock, version)
@@ -284,3 +297,54 @@ async def test_what_waited_for_a_session_in_quarantine_is_given_up_in_a_store_of
         assert (found.state, "quarantined: damaged" in (found.reason or "")) == ("dead", True)
         assert [found.state for found in await store.notifications("s")] == ["queued"]
         assert await check(store) == []
+
+
+# ---- schema 6: seals -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("version", range(1, SEALED))
+async def test_tokens_of_an_older_store_are_good_for_ever(tmp_path: Path, version: int) -> None:
+    await _store_of_schema(version, tmp_path / "store.db")
+    token = mint(SECRET, "s", "late")
+    for _ in range(2):
+        async with hf.open_store(tmp_path / "store.old") as store:
+            assert store.wait_token("s", "late") == token
+            assert (await store.resolve(token, "yes")).wait.payload == b'"yes"'
+
+
+@pytest.mark.parametrize("version", range(1, SEALED))
+async def test_the_key_of_tokens_leaves_an_older_store_when_it_is_brought_up_to_date(
+    tmp_path: Path, version: int
+) -> None:
+    await _store_of_schema(version, tmp_path / "store.db")
+    async with hf.open_store(tmp_path / "store.old"):
+        pass
+    assert SECRET not in _content(tmp_path / "store.old")
+    assert key_file(tmp_path / "store.old").stat().st_mode & 0o777 == 0o600
+
+
+async def test_a_wait_that_was_damaged_in_an_older_store_is_not_sealed(tmp_path: Path) -> None:
+    await _store_of_schema(5, tmp_path / "store.db")
+    db: Any = apsw.Connection(str(tmp_path / "store.old"))
+    db.execute("UPDATE waits SET deadline = 6 WHERE name = 'timer'")
+    db.close()
+    async with hf.open_store(tmp_path / "store.old") as store:
+        with pytest.raises(JournalCorrupt, match="checksum"):
+            await store.wait("s", "timer")
+
+
+@pytest.mark.parametrize(
+    "point", ["store.key_made", "store.migration.before_commit", "store.migration.committed", "store.key_named"]
+)
+async def test_an_opening_that_is_killed_while_it_seals_is_taken_up_by_the_next(tmp_path: Path, point: str) -> None:
+    await _store_of_schema(5, tmp_path / "store.db")
+    killed = workers.run("create", tmp_path / "store.old", env={"HOLDFAST_CRASH_AT": f"{point}:1"})
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    async with hf.open_store(tmp_path / "store.old") as store:
+        assert store.wait_token("s", "timer") == mint(SECRET, "s", "timer")
+        assert await check(store) == []
+    assert sorted(name for name in os.listdir(tmp_path) if ".old.key" in name) == ["store.old.key"]  # noqa: PTH208
+
+
+def _content(path: Path) -> bytes:
+    return path.read_bytes()

@@ -56,7 +56,7 @@ async def test_an_opening_that_fails_half_way_leaves_no_thread(tmp_path: Path) -
     path = tmp_path / "store.db"
     async with hf.open_store(path):
         pass
-    _tamper(path, "DELETE FROM meta WHERE key = 'secret'")
+    _tamper(path, "DELETE FROM meta WHERE key = 'key_check'")
     before = _writers()
     for _ in range(3):
         with pytest.raises(StoreError):

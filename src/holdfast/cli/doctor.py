@@ -26,18 +26,29 @@ def doctor(
     *,
     usual: StoreOption = DEFAULT_STORE,
     as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
+    new_key: Annotated[
+        bool,
+        typer.Option(
+            "--new-key",
+            help="Make another key for a store whose key is lost. Rules, and answers not used yet, are dropped.",
+        ),
+    ] = False,
 ) -> None:
     """Examine a store: versions, counts, leases, quarantined journals, spending, every checksum.
 
     Nothing is changed, and the store may be in use. Exit code 0 when all is well, 1 when there are problems.
     """
     from holdfast.runtime.spending import spend_of  # noqa: PLC0415  apsw only when it is needed
+    from holdfast.store.sqlite.files import renew_key  # noqa: PLC0415
     from holdfast.store.sqlite.health import examine  # noqa: PLC0415
 
     if store is None:
         store = usual
         if not store.exists():
             raise StoreMissing(store)
+    if new_key:
+        renew_key(store, SystemClock().read().wall)
+        typer.echo(f"{store} has a new key; rules and answers that were not used yet are dropped, tokens are void")
     progress = _Progress()
     try:
         health = examine(store, progress, spend_of)

@@ -58,8 +58,12 @@ async def inbox(path: Path, *, as_json: bool) -> int:
         items = [_approval(found, path) for found in await runtime.approvals()]
         items += [item async for item in _waits(store, path)]
         now = store.clock.read().wall
+        unsound = await store.examine(lambda reader: [rule.id for rule, sound in reader.rules.raw() if not sound])
         given_up = await read_notifications(store, None, "dead", _MOST)
         items += [_dead(found, path, again=await _may_try(store, found, now)) for found in given_up]
+    for number in unsound:
+        stderr().line(f"the stored rule {number} can't be trusted: another program has written it, or it is damaged;")
+        stderr().line(f"  nothing is allowed by it. Remove it with: {hint(path, 'rules', 'rm', str(number))}")
     out = stdout()
     if as_json:
         out.line(msgspec.json.encode(items).decode())

@@ -29,8 +29,8 @@ class RuleCorrupt(StoreError):
 
     def __init__(self, number: int, agent: str) -> None:
         super().__init__(
-            f"the stored rule {number} for {agent!r} does not match its checksum; remove it and store it anew, "
-            "or restore it from a backup"
+            f"the stored rule {number} for {agent!r} does not match its checksum or its seal; remove it and store it "
+            "anew, or restore it from a backup"
         )
         self.number = number
         self.agent = agent

@@ -85,6 +85,34 @@ class StoreUnsafe(StoreRefused):
     """The file system or the SQLite library can't keep the promises."""
 
 
+class StoreUntrusted(StoreRefused):
+    """Somebody other than its owner can change the store, or may have. `remedy` is the command that repairs it."""
+
+    def __init__(self, path: Path | str, reason: str, remedy: str) -> None:
+        super().__init__(path, f"{reason}; if you trust what is in it, run: {remedy}")
+        self.remedy = remedy
+
+
+class StoreKeyMissing(StoreRefused):
+    """The key file of the store is not there. Nothing is lost: what is sealed with it is still in the store."""
+
+    def __init__(self, path: Path | str, key: Path) -> None:
+        super().__init__(
+            path,
+            f"its key {key} is missing, which goes along when a store is copied or moved; put it back, or set "
+            f"HOLDFAST_STORE_KEY; if it is lost, 'holdfast doctor --new-key {path}' makes another one",
+        )
+        self.key = key
+
+
+class StoreKeyWrong(StoreRefused):
+    """The key is that of another store, or the store was set back to before it had one."""
+
+    def __init__(self, path: Path | str, reason: str, remedy: str) -> None:
+        super().__init__(path, f"{reason}; {remedy}")
+        self.remedy = remedy
+
+
 class StoreDamaged(StoreError):
     """SQLite can't read the file."""
 

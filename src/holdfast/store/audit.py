@@ -108,7 +108,9 @@ def _dangling(references: set[tuple[str, str, int]], blobs: dict[str, bool]) -> 
 def _unsound(reader: Reader) -> Iterator[Violation]:
     for wait, sound in reader.raw_waits():
         if not sound:
-            yield Violation("checksum", f"{wait.journal}/wait {wait.name}", "the wait does not match its checksum")
+            yield Violation(
+                "checksum", f"{wait.journal}/wait {wait.name}", "the wait does not match its checksum or its seal"
+            )
     for journal, row, sound in reader.raw_inputs():
         if not sound:
             yield Violation("checksum", f"{journal}/input {row.input}", "the input does not match its digest")

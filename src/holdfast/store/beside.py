@@ -17,6 +17,12 @@ def memory_folder(store: Path | str) -> Path:
     return path.with_name(f"{path.name}.memory")
 
 
+def key_file(store: Path | str) -> Path:
+    """Where the key of the store in this file is kept: beside the file itself, by whatever link it is opened."""
+    path = Path(os.path.realpath(store))
+    return path.with_name(f"{path.name}.key")
+
+
 def in_store_folder(path: str) -> bool:
     """Whether a real path is a store folder or leads into one. Names count as the most lenient file system has them."""
     return any(name.casefold() == FOLDER for name in path.split("/"))

@@ -110,6 +110,8 @@ def checked_variables(names: object) -> tuple[str, ...]:
 def _checked_variable(name: object) -> str:
     if not isinstance(name, str) or not _VARIABLE.fullmatch(name):
         raise InvalidArgument("env", name, "names of variables (their values are read from the environment)")
+    if name == "HOLDFAST_STORE_KEY":  # a command that has it could make approvals
+        raise InvalidArgument("env", name, "a variable that is not the key of the store")
     if name.startswith("LD_"):  # the program that makes the sandbox would obey it too, outside
         raise InvalidArgument("env", name, "a variable that does not change how programs are loaded")
     return name

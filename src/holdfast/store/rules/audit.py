@@ -18,7 +18,7 @@ def audit_rules(reader: Reader) -> Iterator[tuple[str, str, str]]:
     for rule, sound in reader.rules.raw():
         where = f"rule {rule.id}"
         if not sound:
-            yield "checksum", where, "the rule does not match its checksum"
+            yield "checksum", where, "the rule does not match its checksum or its seal"
             continue
         if blob_digest(rule.body.encode()) != rule.digest:
             yield "rule", where, "what it says does not match its digest"

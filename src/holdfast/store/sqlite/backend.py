@@ -18,12 +18,12 @@ from holdfast.store.sqlite.files import (
     closed,
     connect_reader,
     connect_writer,
-    meta,
     opening,
     prepare,
     snapshot,
     translated,
 )
+from holdfast.store.sqlite.key import load_seal
 from holdfast.store.sqlite.reader import SqliteReader
 from holdfast.store.sqlite.wakeup import Wakeup
 from holdfast.store.sqlite.writer import Job, Writer
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
     from holdfast.clock import Clock
     from holdfast.store.contract import Command, Durability, Owner, Reader
+    from holdfast.store.seals import Seal
     from holdfast.store.sqlite.db import Db
 
 T = TypeVar("T")
@@ -54,6 +55,7 @@ class SqliteBackend:
         self.owner: Owner = this_process(clock.read().boot)
         self.store_id = ""
         self.secret = b""
+        self._seal: Seal | None = None
         self._durability: Durability = durability
         self._vfs = vfs
         self._loop = asyncio.get_running_loop()
@@ -119,15 +121,22 @@ class SqliteBackend:
                 raise StoreRefused(self.path, f"{error.strerror or error}: {error.filename}") from error
             try:
                 # Kept open: while a reader is there, the log outlives a writer that has to reconnect.
-                kept = _Connection(self.path, self.limits, self._vfs)
+                kept = _Connection(self.path, self.limits, self._vfs, self._seal)
                 self._readers.append(kept)
-                self.store_id, self.secret = kept.identity()
+                self.store_id = kept.store_id()
             except BaseException:
                 self._stop()
                 raise
 
-    def _connect(self) -> Db:
-        return connect_writer(self.path, self._durability, self.limits, self._vfs)
+    def _connect(self) -> tuple[Db, Seal]:
+        connection = connect_writer(self.path, self._durability, self.limits, self._vfs)
+        if self._seal is None:
+            try:
+                self._seal, self.secret = load_seal(self.path, connection)
+            except BaseException:
+                connection.close()
+                raise
+        return connection, self._seal
 
     # ---- writing ----
 
@@ -191,7 +200,7 @@ class SqliteBackend:
             try:
                 connection = self._readers.pop()
             except IndexError:
-                connection = _Connection(self.path, self.limits, self._vfs)
+                connection = _Connection(self.path, self.limits, self._vfs, self._seal)
             self._reading.append(connection)
             try:
                 return connection.run(query)
@@ -259,9 +268,9 @@ def _absolute(path: Path | str) -> Path:
 class _Connection:
     """A read connection that gives up on a read that takes too long."""
 
-    def __init__(self, path: Path, limits: StoreLimits, vfs: str | None) -> None:
+    def __init__(self, path: Path, limits: StoreLimits, vfs: str | None, seal: Seal | None) -> None:
         self._db = connect_reader(path, limits, vfs)
-        self._reader = SqliteReader(self._db, limits.page_bytes)
+        self._reader = SqliteReader(self._db, limits.page_bytes, seal)
         self._limit = limits.read_ms / 1000
         self._deadline = 0.0
         self._db.set_progress_handler(self._too_long, _PROGRESS_STEPS)
@@ -275,9 +284,10 @@ class _Connection:
         with snapshot(self._db):
             return query(self._reader)
 
-    def identity(self) -> tuple[str, bytes]:
-        """The id of the store and its secret."""
-        return meta(self._db, "store_id").hex(), meta(self._db, "secret")
+    def store_id(self) -> str:
+        """What tells the store from all others."""
+        found: bytes = self._db.execute("SELECT value FROM meta WHERE key = 'store_id'").get
+        return found.hex()
 
     def interrupt(self) -> None:
         """Let a read that is under way end soon."""

@@ -22,13 +22,17 @@ from holdfast.errors import (
     StoreFailed,
     StoreForeign,
     StoreFull,
+    StoreKeyMissing,
+    StoreKeyWrong,
     StoreRefused,
     StoreTooNew,
     StoreUnsafe,
 )
 from holdfast.store.beside import FOLDER
+from holdfast.store.sqlite.access import check_access, check_schema, sync_directory
 from holdfast.store.sqlite.db import connect
-from holdfast.store.sqlite.schema import APPLICATION_ID, VERSION, migrate
+from holdfast.store.sqlite.key import keep_key, load_seal, make_seal, replace_key
+from holdfast.store.sqlite.schema import APPLICATION_ID, SEALED, VERSION, migrate
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -92,12 +96,13 @@ def prepare(path: Path) -> None:
     if exists:
         check_header(path)
     _make_directory(path.parent)
+    if exists and not path.stat().st_size and path.stat().st_uid == os.geteuid():
+        path.chmod(0o600)  # an empty file that is about to become a store
+    check_access(path)
     if (reason := check_filesystem(_filesystem(path.parent), locks_work=_locks_work(path.parent))) is not None:
         raise StoreUnsafe(path, reason)
     if not exists:
         _create(path)
-    elif not path.stat().st_size:
-        path.chmod(0o600)  # an empty file that is about to hold a secret
 
 
 _open_files: Final[Counter[tuple[int, int]]] = Counter()
@@ -223,15 +228,6 @@ def _create(path: Path) -> None:
     crash_point("store.created")
 
 
-def sync_directory(directory: Path) -> None:
-    """Make new names in `directory` survive a power cut."""
-    handle = os.open(directory, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
 def _filesystem(directory: Path) -> int | None:
     """The magic number of the file system, where the system tells."""
     import ctypes  # noqa: PLC0415  needed once, at open
@@ -277,6 +273,7 @@ def connect_writer(path: Path, durability: Durability, limits: StoreLimits, vfs:
         connection.set_busy_timeout(limits.busy_ms)
         connection.execute("PRAGMA trusted_schema = OFF; PRAGMA cell_size_check = ON; PRAGMA foreign_keys = OFF")
         try:
+            check_schema(path, connection)
             _bring_up_to_date(connection, path)
         except apsw.CantOpenError as error:
             # The file itself is open. What can't be opened is the memory that its readers and writers share.
@@ -316,19 +313,53 @@ def _bring_up_to_date(connection: Db, path: Path) -> None:
     try:
         found = int(connection.pragma("user_version"))
         migrate(connection, found, lambda: _first_rows(connection))
+        if found < SEALED:
+            make_seal(path, connection, found)
     except BaseException:
         connection.execute("ROLLBACK")
         raise
     crash_point("store.migration.before_commit")
     connection.execute("COMMIT")
     crash_point("store.migration.committed")
+    keep_key(path)
 
 
 def _first_rows(connection: Db) -> None:
     connection.executemany(
         "INSERT INTO meta (key, value) VALUES (?, ?)",
-        [("store_id", secrets.token_bytes(16)), ("secret", secrets.token_bytes(32))],
+        [("store_id", secrets.token_bytes(16))],
     )
+
+
+def renew_key(path: Path, now: int) -> None:
+    """Give a store whose key is lost another one, see `replace_key`. A key that fits is not replaced."""
+    check_header(path)
+    check_access(path)
+    with translated(path):
+        connection = connect(path, apsw.SQLITE_OPEN_READWRITE)
+        try:
+            check_schema(path, connection)
+            if int(connection.pragma("user_version")) != VERSION:
+                raise StoreRefused(path, "it is of another schema; open it once to bring it up to date")
+            connection.execute("BEGIN IMMEDIATE")
+            try:
+                _require_lost_key(path, connection)
+                replace_key(path, connection, now)
+            except BaseException:
+                connection.execute("ROLLBACK")
+                raise
+            connection.execute("COMMIT")
+            keep_key(path)
+        finally:
+            connection.close()
+
+
+def _require_lost_key(path: Path, connection: Db) -> None:
+    try:
+        load_seal(path, connection, look=True)
+    except (StoreKeyMissing, StoreKeyWrong):
+        return
+    raise StoreRefused(path, "its key is there, and fits; nothing was changed")
 
 
 def connect_reader(path: Path, limits: StoreLimits, vfs: str | None = None) -> Db:
@@ -337,14 +368,6 @@ def connect_reader(path: Path, limits: StoreLimits, vfs: str | None = None) -> D
     connection.set_busy_timeout(limits.busy_ms)
     connection.execute("PRAGMA trusted_schema = OFF; PRAGMA cell_size_check = ON; PRAGMA query_only = ON")
     return connection
-
-
-def meta(connection: Db, key: str) -> bytes:
-    """One of the values that were made with the store."""
-    found = connection.execute("SELECT value FROM meta WHERE key = ?", (key,)).get
-    if not isinstance(found, bytes):
-        raise apsw.CorruptError(f"the value {key!r} that every store has is missing")
-    return found
 
 
 @contextmanager

@@ -10,12 +10,14 @@ import msgspec
 
 from holdfast import __version__
 from holdfast.clock import SystemClock
-from holdfast.errors import StoreForeign, StoreRefused
+from holdfast.errors import StoreForeign, StoreRefused, StoreUntrusted
 from holdfast.store.audit import Violation, audit
 from holdfast.store.contract import StoreLimits
 from holdfast.store.decisions import lease_left
 from holdfast.store.owners import is_gone
+from holdfast.store.sqlite.access import check_access, check_schema
 from holdfast.store.sqlite.files import check_header, connect_reader, snapshot, translated
+from holdfast.store.sqlite.key import load_seal
 from holdfast.store.sqlite.reader import SqliteReader
 from holdfast.store.sqlite.schema import VERSION
 
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
 
     from holdfast.clock import Instant
     from holdfast.store.contract import JournalRow
+    from holdfast.store.seals import Seal
     from holdfast.store.spending.contract import SpendOf
     from holdfast.store.sqlite.db import Db
 
@@ -93,6 +96,7 @@ def examine(
     with translated(file):
         connection = connect_reader(file, StoreLimits())
         try:
+            check_schema(file, connection)
             _check_current(file, connection)
             with snapshot(connection):  # others may go on writing: this is about one moment
                 return _report(file, connection, progress, spend_of)
@@ -109,12 +113,13 @@ def _check_current(path: Path, db: Db) -> None:
 
 
 def _report(path: Path, db: Db, progress: Callable[[int, int], None] | None, spend_of: SpendOf | None) -> Health:
-    reader = SqliteReader(db)
+    seal, unsealed = _seal(path, db)
+    reader = SqliteReader(db, seal=seal)
     damage = [str(line) for (line,) in db.execute("PRAGMA integrity_check(100)") if line != "ok"]
     violations = audit(reader, progress, spend_of)
     rows = reader.raw_journals()
     quarantined = {row.id: row.quarantine for row in rows if row.quarantine is not None}
-    problems = [f"sqlite: {line}" for line in damage]
+    problems = [*_untrusted(path), *unsealed, *(f"sqlite: {line}" for line in damage)]
     problems += [f"quarantined: {journal}: {reason}" for journal, reason in quarantined.items()]
     problems += [str(violation) for violation in violations]
     counted = _one(db, "SELECT count(*), coalesce(sum(length(body)), 0) FROM blobs")
@@ -179,10 +184,24 @@ def _size(path: Path) -> int:
     return path.stat().st_size if path.exists() else 0
 
 
+def _seal(path: Path, db: Db) -> tuple[Seal | None, list[str]]:
+    """The seal of the store, or why waits and rules can only be checked for damage."""
+    try:
+        return load_seal(path, db, look=True)[0], []
+    except StoreRefused as error:
+        return None, [f"key: {error.reason}"]
+
+
+def _untrusted(path: Path) -> list[str]:
+    try:
+        check_access(path)
+    except StoreUntrusted as error:
+        return [f"access: {error.reason}"]
+    return []
+
+
 def _warnings(path: Path) -> tuple[str, ...]:
     found: list[str] = []
-    if path.stat().st_mode & 0o077:
-        found.append(f"others can read the file (mode {path.stat().st_mode & 0o777:04o}); chmod 600 {path}")
     log = _size(path.with_name(path.name + "-wal"))
     if log > 4 * StoreLimits().wal_bytes:
         found.append(f"the write-ahead log has {log:,} bytes: a long read transaction keeps it from being reset")

@@ -51,6 +51,7 @@ if TYPE_CHECKING:
 
     from holdfast.clock import Instant
     from holdfast.store.contract import JournalFilter, WaitState
+    from holdfast.store.seals import Seal
     from holdfast.store.sqlite.db import Db
     from holdfast.store.waits.contract import WaitFilter
 
@@ -79,12 +80,13 @@ WORK_QUERY: Final = (
 class SqliteReader:
     """`Reader` on a read-only connection."""
 
-    def __init__(self, connection: Db, page_bytes: int = StoreLimits().page_bytes) -> None:
+    def __init__(self, connection: Db, page_bytes: int = StoreLimits().page_bytes, seal: Seal | None = None) -> None:
         self._db = connection
+        self._seal = seal
         self._page_bytes = page_bytes
         self.notifications = NotificationQueries(connection, page_bytes)
         self.memories = MemoryQueries(connection, page_bytes)
-        self.rules = RuleQueries(connection, page_bytes)
+        self.rules = RuleQueries(connection, page_bytes, seal)
         self.attachments = AttachmentQueries(connection)
         self.spending = SpendingQueries(connection)
         self.gate = GateQueries(connection)
@@ -191,7 +193,7 @@ class SqliteReader:
     def wait(self, journal: str, name: str) -> Wait | None:
         no, _ = self._known(journal)
         found = self._one(f"SELECT {WAIT_COLUMNS} FROM waits WHERE journal = ? AND name = ?", (no, name))  # noqa: S608
-        return None if found is None else wait_row(journal, found)
+        return None if found is None else wait_row(journal, found, self._seal)
 
     def waits(self, journal: str, state: WaitState | None, after: str, limit: int) -> list[Wait]:
         no, _ = self._known(journal)
@@ -201,7 +203,7 @@ class SqliteReader:
             _PAYLOAD,
             _BODY,
         )
-        return [wait_row(journal, row[1:]) for row in rows]
+        return [wait_row(journal, row[1:], self._seal) for row in rows]
 
     def asked(self, where: WaitFilter, limit: int) -> tuple[list[Wait], set[str]]:
         """Open waits of a kind, and the journals of those that can't be trusted."""
@@ -216,7 +218,7 @@ class SqliteReader:
         )
 
     def _trusted_waits(self, sql: str, values: list[Any]) -> tuple[list[Wait], set[str]]:
-        rows = [raw_wait(row[0], row[1:]) for row in self._page(sql, values, _PAYLOAD, _BODY)]
+        rows = [raw_wait(row[0], row[1:], self._seal) for row in self._page(sql, values, _PAYLOAD, _BODY)]
         return [wait for wait, sound in rows if sound], {wait.journal for wait, sound in rows if not sound}
 
     def next_due(self) -> int | None:
@@ -297,7 +299,7 @@ class SqliteReader:
 
     def raw_waits(self) -> Iterator[tuple[Wait, bool]]:
         for journal, *found in self._db.execute(_WAITS):
-            yield raw_wait(journal, tuple(found))
+            yield raw_wait(journal, tuple(found), self._seal)
 
     def raw_bytes(self) -> Iterator[tuple[str, bytes]]:
         bodies = (("records", "body"), ("blobs", "body"), ("inputs", "body"), ("waits", "body"))

@@ -24,10 +24,12 @@ from holdfast.store.sqlite.notifications import NotificationTable
 from holdfast.store.sqlite.pruning import PruningTable
 from holdfast.store.sqlite.rules import RuleTable
 from holdfast.store.sqlite.spending import SpendingTable
+from holdfast.store.waits.contract import WAIT_STATES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from holdfast.store.seals import Seal
     from holdfast.store.spooling import Spool
     from holdfast.store.sqlite.db import Db
 
@@ -54,7 +56,7 @@ YOUNGEST: Final = (
     "SELECT id FROM journals INDEXED BY journals_by_session_and_role WHERE session = ? AND role = ?"
     " ORDER BY no DESC LIMIT 1"
 )
-WAIT_COLUMNS: Final = "name, state, deadline, payload, opened, kind, body, at, consumed, crc"
+WAIT_COLUMNS: Final = "name, state, deadline, payload, opened, kind, body, at, consumed, crc, mac"
 _OWNER: Final = 9
 _REVOKED: Final = 14
 _owner_decoder: Final = msgspec.json.Decoder(Owner)
@@ -63,8 +65,9 @@ _owner_decoder: Final = msgspec.json.Decoder(Owner)
 class SqliteRows:
     """`Rows` on the writer's connection."""
 
-    def __init__(self, connection: Db, instance: str) -> None:
+    def __init__(self, connection: Db, instance: str, seal: Seal) -> None:
         self._db = connection
+        self._seal = seal
         self._instance = instance
         self._version = -1
         self._journals: dict[str, JournalRow] = {}
@@ -77,7 +80,7 @@ class SqliteRows:
         self._touched = False
         self.notifications = NotificationTable(connection, self._run)
         self.memories = MemoryTable(connection, self._run)
-        self.rules = RuleTable(connection, self._run)
+        self.rules = RuleTable(connection, self._run, seal)
         self.attachments = AttachmentTable(connection, self._run)
         self.spending = SpendingTable(connection, self._run)
         self.gate = GateTable(connection, self._run)
@@ -285,14 +288,14 @@ class SqliteRows:
     def wait(self, row: JournalRow, name: str) -> Wait | None:
         sql = f"SELECT {WAIT_COLUMNS} FROM waits WHERE journal = ? AND name = ?"  # noqa: S608
         found = self._db.execute(sql, (row.no, name)).get
-        return None if found is None else wait_row(row.id, found)
+        return None if found is None else wait_row(row.id, found, self._seal)
 
     def save_wait(self, row: JournalRow, wait: Wait) -> None:
         self._run(
-            f"INSERT OR REPLACE INTO waits (journal, {WAIT_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",  # noqa: S608
+            f"INSERT OR REPLACE INTO waits (journal, {WAIT_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",  # noqa: S608
             (
                 *(row.no, wait.name, wait.state, wait.deadline, wait.payload, int(wait.opened), wait.kind, wait.body),
-                *(wait.at, wait.consumed, wait_crc(wait)),
+                *(wait.at, wait.consumed, wait_crc(wait), self._seal.of_wait(wait)),
             ),
         )
 
@@ -362,19 +365,31 @@ def input_row(found: tuple[Any, ...]) -> InputRow:
     return InputRow(*found[:5], pending=bool(found[5]), counted=bool(found[6]))
 
 
-def wait_row(journal: str, found: tuple[Any, ...]) -> Wait:
-    """A wait from its columns; a damaged one is not trusted."""
-    wait, sound = raw_wait(journal, found)
+def wait_row(journal: str, found: tuple[Any, ...], seal: Seal | None) -> Wait:
+    """A wait from its columns; a damaged one is not trusted, nor one that another program has written."""
+    wait, sound = raw_wait(journal, found, seal)
     if not sound:
-        raise JournalCorrupt(journal, 0, f"the wait {wait.name!r} does not match its checksum")
+        broken = "seal: another program has written it" if raw_wait(journal, found)[1] else "checksum"
+        raise JournalCorrupt(journal, 0, f"the wait {wait.name!r} does not match its {broken}")
     return wait
 
 
-def raw_wait(journal: str, found: tuple[Any, ...]) -> tuple[Wait, bool]:
-    """A wait from its columns, and whether it is what was written."""
-    name, state, deadline, payload, opened, kind, body, at, consumed, crc = found
+def raw_wait(journal: str, found: tuple[Any, ...], seal: Seal | None = None) -> tuple[Wait, bool]:
+    """A wait from its columns, and whether it is what was written; without a seal, by its checksum alone."""
+    name, state, deadline, payload, opened, kind, body, at, consumed, crc, mac = found
+    if not _is_wait(found):
+        return Wait(journal, str(name), "revoked"), False
     wait = Wait(journal, name, state, deadline, payload, bool(opened), kind, body, at, consumed)
-    return wait, wait_crc(wait) == crc
+    return wait, wait_crc(wait) == crc and (seal is None or seal.matches_wait(wait, mac))
+
+
+def _is_wait(found: tuple[Any, ...]) -> bool:
+    """Whether columns have values that a wait can have. A damaged file, or a hostile one, gives anything."""
+    name, state, deadline, payload, opened, kind, body, at, consumed, *_ = found
+    texts = type(name) is str and state in WAIT_STATES and (kind is None or type(kind) is str)
+    blobs = (payload is None or type(payload) is bytes) and (body is None or type(body) is bytes)
+    numbers = type(opened) is type(at) is type(consumed) is int and (deadline is None or type(deadline) is int)
+    return texts and blobs and numbers
 
 
 def wait_crc(wait: Wait) -> int:

@@ -335,7 +335,16 @@ CREATE INDEX refs_by_journal ON refs (journal, seq);
 CREATE INDEX inputs_that_transfer ON inputs (journal) WHERE key >= 'holdfast/transfer/' AND key < 'holdfast/transfer0';
 """
 
-MIGRATIONS: Final[tuple[str, ...]] = (_V1, _V2, _V3, _V4, _V5)
+_V6: Final = """
+-- MACs under a key that is not in the store, see `store/seals.py`. `meta` has `key_check`, which tells whether a key is
+-- the right one, and in a store of an older schema the key of its wait tokens, covered with the new key.
+ALTER TABLE waits ADD COLUMN mac BLOB;
+ALTER TABLE rules ADD COLUMN mac BLOB;
+"""
+
+MIGRATIONS: Final[tuple[str, ...]] = (_V1, _V2, _V3, _V4, _V5, _V6)
+SEALED: Final = 6
+"""The first schema in which waits and rules are sealed."""
 VERSION: Final = len(MIGRATIONS)
 """The schema version this release writes."""
 

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from holdfast.clock import Clock
     from holdfast.errors import StoreError
     from holdfast.store.contract import Command, Owner, StoreLimits
+    from holdfast.store.seals import Seal
     from holdfast.store.sqlite.db import Db
 
 _FRAME: Final = 4_096 + 24
@@ -63,7 +64,7 @@ class Writer:
     def __init__(  # noqa: PLR0913  everything it needs, once
         self,
         path: Path,
-        connect: Callable[[], Db],
+        connect: Callable[[], tuple[Db, Seal]],
         owner: Owner,
         *,
         clock: Clock,
@@ -99,7 +100,7 @@ class Writer:
 
     def start(self) -> None:
         """Open the connection here, so that a refusal reaches the caller; then run."""
-        self._attach(self._connect())
+        self._attach(*self._connect())
         try:
             self._register()
         except BaseException:
@@ -298,10 +299,10 @@ class Writer:
             raise StoreClosed
         return self._db, self._rows
 
-    def _attach(self, db: Db) -> None:
+    def _attach(self, db: Db, seal: Seal) -> None:
         db.set_wal_hook(self._on_wal)
         self._db = db
-        self._rows = SqliteRows(db, self._owner.instance)
+        self._rows = SqliteRows(db, self._owner.instance, seal)
 
     def _on_wal(self, _db: Db, _name: str, frames: int) -> int:
         self._frames = frames
@@ -317,7 +318,7 @@ class Writer:
 
     def _reattach(self) -> bool:
         try:
-            self._attach(self._connect())
+            self._attach(*self._connect())
         except (apsw.Error, HoldfastError, OSError):
             return False
         return True

@@ -179,7 +179,7 @@ class WaitCalls(Calls):
     async def _quarantine_waits(self, journals: set[str]) -> None:
         """One damaged wait must neither stop the timers of all others nor hide what they ask."""
         for journal in sorted(journals):
-            await self._submit(Quarantine(journal, "a wait does not match its checksum"))
+            await self._submit(Quarantine(journal, "a wait does not match its checksum or its seal"))
 
     async def next_due(self) -> int | None:
         """When something becomes due, in wall milliseconds: the deadline of an open wait, or a notification.

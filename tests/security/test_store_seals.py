@@ -1,0 +1,285 @@
+"""Seals: a row that another program has written is never used, and a store without its key says what to do."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from typing import TYPE_CHECKING, Any
+
+import apsw
+import pytest
+from msgspec.structs import replace
+
+import holdfast as hf
+from holdfast.errors import (
+    HoldfastError,
+    JournalCorrupt,
+    JournalQuarantined,
+    RuleCorrupt,
+    StoreKeyMissing,
+    StoreKeyWrong,
+    StoreRefused,
+    StoreUntrusted,
+)
+from holdfast.store.beside import key_file
+from holdfast.store.rules.contract import StoredRule
+from holdfast.store.sqlite.files import renew_key
+from holdfast.store.sqlite.health import examine
+from holdfast.store.sqlite.rows import wait_crc
+from holdfast.store.sqlite.rules import _crc as rule_crc  # pyright: ignore[reportPrivateUsage]  # what a forger would do
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from holdfast.store import Store
+
+
+@pytest.fixture
+async def path(tmp_path: Path) -> Path:
+    """A store with two sessions that ask for approval, and a stored rule."""
+    file = tmp_path / "shop.db"
+    async with hf.open_store(file) as store:
+        for session in ("edited", "other"):
+            await store.open_journal(session, "session", "clerk")
+            await store.open_wait(session, "may I", kind="approval", body=b"refund 900")
+        await store.add_rule("clerk", '{"allow": "read_file"}', by="ops")
+    return file
+
+
+def tamper(path: Path, sql: str, *values: Any) -> None:
+    db: Any = apsw.Connection(str(path))
+    db.execute(sql, values)
+    db.close()
+
+
+async def forge_answer(path: Path) -> None:
+    """Resolve an approval as a program would that has the file: with a right checksum."""
+    async with hf.open_store(path) as store:
+        (wait,) = await store.waits("edited")
+    forged = replace(wait, state="resolved", payload=b'{"approved": true}')
+    tamper(
+        path,
+        "UPDATE waits SET state = ?, payload = ?, crc = ? WHERE crc = ?",
+        *(forged.state, forged.payload, wait_crc(forged), wait_crc(wait)),
+    )
+
+
+def content(path: Path) -> bytes:
+    return path.read_bytes()
+
+
+async def asked(store: Store) -> list[str]:
+    return [wait.journal for wait in await store.open_waits("approval")]
+
+
+# ---- rows ------------------------------------------------------------------------------------------------------------
+
+
+async def test_an_answer_that_another_program_wrote_is_not_used_and_its_session_is_quarantined(path: Path) -> None:
+    await forge_answer(path)
+    async with hf.open_store(path) as store:
+        with pytest.raises(JournalCorrupt, match="another program has written it"):
+            await store.wait("edited", "may I")
+        assert (await store.journal("edited")).quarantine is not None
+        with pytest.raises(JournalQuarantined):
+            await store.claim("edited")
+
+
+async def test_other_sessions_go_on_when_one_row_was_edited(path: Path) -> None:
+    await forge_answer(path)
+    async with hf.open_store(path) as store:
+        assert await asked(store) == ["other"]
+        assert (await store.answer_wait("other", "may I", "yes")).won
+
+
+async def test_a_question_that_another_program_changed_can_not_be_answered(path: Path) -> None:
+    async with hf.open_store(path) as store:
+        (wait,) = await store.waits("edited")
+    changed = replace(wait, body=b"refund 1")
+    sql = "UPDATE waits SET body = ?, crc = ? WHERE crc = ?"
+    tamper(path, sql, changed.body, wait_crc(changed), wait_crc(wait))
+    async with hf.open_store(path) as store:
+        with pytest.raises(HoldfastError):
+            await store.answer_wait("edited", "may I", "yes")
+        assert await asked(store) == ["other"]
+
+
+async def test_a_row_of_another_session_does_not_pass_for_an_answer(path: Path) -> None:
+    async with hf.open_store(path) as store:
+        await store.answer_wait("other", "may I", "yes")
+        (answered,) = await store.waits("other")
+    moved = replace(answered, journal="edited")
+    tamper(
+        path,
+        "UPDATE waits SET (state, payload, crc, mac) = (SELECT state, payload, ?, mac FROM waits w JOIN journals j"
+        " ON j.no = w.journal AND j.id = 'other') WHERE journal = (SELECT no FROM journals WHERE id = 'edited')",
+        wait_crc(moved),
+    )
+    async with hf.open_store(path) as store:
+        with pytest.raises(JournalCorrupt, match="seal"):
+            await store.wait("edited", "may I")
+
+
+async def test_a_rule_that_another_program_added_allows_nothing(path: Path) -> None:
+    async with hf.open_store(path) as store:
+        (rule,) = await store.rules("clerk")
+    forged = StoredRule(7, "other", rule.body, rule.digest, "ops", 1)
+    tamper(
+        path,
+        "INSERT INTO rules (id, agent, body, digest, author, at, crc) VALUES (?, ?, ?, ?, ?, ?, ?)",
+        *(forged.id, forged.agent, forged.body, forged.digest, forged.by, forged.at, rule_crc(forged)),
+    )
+    async with hf.open_store(path) as store:
+        with pytest.raises(RuleCorrupt, match="seal"):
+            await store.rules("other")
+        assert [found.id for found in await store.rules("clerk")] == [1]
+        await store.remove_rule(7, by="ops")
+        assert await store.rules("other") == []
+
+
+async def test_a_rule_that_was_removed_does_not_come_back_by_an_edit(path: Path) -> None:
+    async with hf.open_store(path) as store:
+        (rule,) = await store.rules("clerk")
+        await store.remove_rule(1, by="ops")
+    tamper(path, "UPDATE rules SET removed_by = NULL, removed_at = NULL, crc = ?", rule_crc(rule))
+    async with hf.open_store(path) as store:
+        with pytest.raises(RuleCorrupt):
+            await store.rules("clerk")
+
+
+async def test_the_doctor_names_the_rows_that_another_program_wrote(path: Path) -> None:
+    await forge_answer(path)
+    tamper(path, "UPDATE rules SET mac = zeroblob(16)")
+    found = examine(path)
+    assert [line for line in found.problems if "seal" in line] == [
+        "checksum: edited/wait may I: the wait does not match its checksum or its seal",
+        "checksum: rule 1: the rule does not match its checksum or its seal",
+    ]
+
+
+# ---- the key ---------------------------------------------------------------------------------------------------------
+
+
+async def test_the_key_is_in_a_private_file_beside_the_store_and_not_in_the_store(path: Path) -> None:
+    key = key_file(path)
+    assert key.stat().st_mode & 0o777 == 0o600
+    told = bytes.fromhex(content(key).decode())
+    assert len(told) == 32
+    assert told not in content(path)
+
+
+async def test_a_wait_token_can_not_be_made_from_what_the_store_file_holds(path: Path) -> None:
+    async with hf.open_store(path) as store:
+        secret = store._backend.secret  # pyright: ignore[reportPrivateUsage]  # what must not be there
+    assert secret not in content(path)
+
+
+async def test_a_store_without_its_key_is_refused_untouched_and_opens_when_it_is_back(path: Path) -> None:
+    key = key_file(path)
+    key.rename(path.parent / "kept")
+    before = content(path)
+    with pytest.raises(StoreKeyMissing, match="put it back, or set HOLDFAST_STORE_KEY") as raised:
+        async with hf.open_store(path):
+            pass
+    assert raised.value.key == key
+    assert content(path) == before
+    (path.parent / "kept").rename(key)
+    async with hf.open_store(path) as store:
+        assert await asked(store) == ["other", "edited"]
+
+
+async def test_a_store_with_the_key_of_another_one_is_refused(path: Path, tmp_path: Path) -> None:
+    async with hf.open_store(tmp_path / "another.db"):
+        pass
+    shutil.copy(key_file(tmp_path / "another.db"), key_file(path))
+    with pytest.raises(StoreKeyWrong, match="the key of another store"):
+        async with hf.open_store(path):
+            pass
+
+
+async def test_a_copy_with_its_key_opens_elsewhere(path: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    copy.mkdir()
+    for file in (path, key_file(path)):
+        shutil.copy(file, copy)
+    async with hf.open_store(copy / path.name) as store:
+        assert await asked(store) == ["other", "edited"]
+
+
+async def test_the_key_may_come_from_the_environment_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOLDFAST_STORE_KEY", "ab" * 32)
+    async with hf.open_store(tmp_path / "s.db") as store:
+        await store.open_journal("j")
+        await store.open_wait("j", "w")
+        token = store.wait_token("j", "w")
+    assert not key_file(tmp_path / "s.db").exists()
+    monkeypatch.setenv("HOLDFAST_STORE_KEY", "cd" * 32)
+    with pytest.raises(StoreKeyWrong, match="HOLDFAST_STORE_KEY has another key"):
+        async with hf.open_store(tmp_path / "s.db"):
+            pass
+    monkeypatch.setenv("HOLDFAST_STORE_KEY", "ab" * 32)
+    async with hf.open_store(tmp_path / "s.db") as store:
+        assert store.wait_token("j", "w") == token
+
+
+@pytest.mark.parametrize("text", ["short", "zz" * 32, "ab" * 31])
+async def test_a_variable_that_holds_no_key_is_refused(tmp_path: Path, monkeypatch: Any, text: str) -> None:
+    monkeypatch.setenv("HOLDFAST_STORE_KEY", text)
+    with pytest.raises(StoreRefused, match="64 hexadecimal digits"):
+        async with hf.open_store(tmp_path / "s.db"):
+            pass
+
+
+async def test_a_key_file_that_others_can_read_is_refused_with_the_command_that_repairs_it(path: Path) -> None:
+    key_file(path).chmod(0o640)
+    with pytest.raises(StoreUntrusted) as raised:
+        async with hf.open_store(path):
+            pass
+    assert raised.value.remedy == f"chmod 600 {key_file(path)}"
+
+
+async def test_a_link_in_the_place_of_the_key_is_refused(path: Path) -> None:
+    key_file(path).rename(path.parent / "kept")
+    key_file(path).symlink_to(path.parent / "kept")
+    with pytest.raises(StoreUntrusted, match="no regular file"):
+        async with hf.open_store(path):
+            pass
+
+
+async def test_a_store_that_is_opened_by_a_link_has_one_key(path: Path) -> None:
+    (path.parent / "link.db").symlink_to(path)
+    async with hf.open_store(path.parent / "link.db") as store:
+        assert await asked(store) == ["other", "edited"]
+    assert sorted(os.listdir(path.parent)) == ["link.db", "shop.db", "shop.db.key"]  # noqa: PTH208
+
+
+async def test_a_store_that_was_set_back_to_an_older_schema_is_not_sealed_again(path: Path) -> None:
+    await forge_answer(path)
+    tamper(path, "ALTER TABLE waits DROP COLUMN mac")
+    tamper(path, "ALTER TABLE rules DROP COLUMN mac")
+    tamper(path, "PRAGMA user_version = 5")
+    with pytest.raises(StoreKeyWrong, match="set back"):
+        async with hf.open_store(path):
+            pass
+
+
+# ---- a key that is lost ----------------------------------------------------------------------------------------------
+
+
+async def test_a_new_key_drops_rules_and_answers_that_nobody_used(path: Path) -> None:
+    async with hf.open_store(path) as store:
+        await store.answer_wait("other", "may I", "yes")
+    key_file(path).unlink()
+    renew_key(path, 5)
+    async with hf.open_store(path) as store:
+        assert await asked(store) == ["other", "edited"]
+        assert await store.rules("clerk") == []
+        assert (await store.rule_history())[0].removed_at == 5
+    assert examine(path).problems == ()
+
+
+async def test_a_key_that_fits_is_not_replaced(path: Path) -> None:
+    before = content(key_file(path))
+    with pytest.raises(StoreRefused, match="its key is there"):
+        renew_key(path, 5)
+    assert content(key_file(path)) == before

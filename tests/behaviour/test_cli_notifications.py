@@ -146,14 +146,14 @@ async def test_one_that_is_dead_can_be_tried_again(shell: Shell) -> None:
 
 async def test_the_store_may_be_named_before_the_word_settle(shell: Shell) -> None:
     first, *_ = await prepared(shell)
-    (shell.folder / ".holdfast" / "holdfast.db").rename(shell.folder / "other.db")
+    _move_store(shell)
     before = ("notifications", "--store", "other.db", "settle", first, "cancelled")
     assert shell(*before, HOLDFAST_STORE="third.db").returncode == 0
 
 
 async def test_the_store_may_be_named_by_the_environment_or_behind_the_word_settle(shell: Shell) -> None:
     first, second, _ = await prepared(shell)
-    (shell.folder / ".holdfast" / "holdfast.db").rename(shell.folder / "other.db")
+    _move_store(shell)
     assert shell("notifications", "settle", first, "cancelled", HOLDFAST_STORE="other.db").returncode == 0
     behind = ("notifications", "settle", second, "cancelled", "--store", "other.db")
     assert shell(*behind, HOLDFAST_STORE="third.db").returncode == 0
@@ -295,3 +295,9 @@ def test_two_waits_of_the_same_label_are_told_apart(shell: Shell) -> None:
         _, *arguments = shlex.split(item["answer"].replace("JSON", "true"))
         assert shell(*arguments).returncode == 0
     assert shell("resume", "s").stdout == "ok\n"
+
+
+def _move_store(shell: Shell) -> None:
+    """Keep the store elsewhere, with its key."""
+    for suffix in ("", ".key"):
+        (shell.folder / ".holdfast" / f"holdfast.db{suffix}").rename(shell.folder / f"other.db{suffix}")

@@ -104,7 +104,7 @@ class Folder:
         self._digests = digests
         try:
             path.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._workspace = Workspace(path)
+            self._workspace = Workspace(path, own=True)
         except (OSError, InvalidArgument) as error:
             raise MirrorUnavailable(str(path), str(error)) from error
         try:

@@ -46,9 +46,14 @@ _REASONS: Final = {
 
 
 class Workspace:
-    """One directory that the host gave. It is opened once, so that nobody can put another one in its place later."""
+    """One directory that the host gave. It is opened once, so that nobody can put another one in its place later.
 
-    def __init__(self, root: Path, *, opener: Opener | None = None, hard_links: bool = False) -> None:
+    With `own` it is one of Holdfast itself, such as the mirror of memory, and may lie in a store folder.
+    """
+
+    def __init__(
+        self, root: Path, *, opener: Opener | None = None, hard_links: bool = False, own: bool = False
+    ) -> None:
         try:
             self.path: Final = os.path.realpath(root)
             """Where it was when it was opened."""
@@ -56,12 +61,14 @@ class Workspace:
         except OSError as error:
             wanted = f"a directory that exists and can be read ({error.strerror})"
             raise InvalidArgument("root", str(root), wanted) from error
-        if in_store_folder(self.path):
+        if in_store_folder(self.path) and not own:
             os.close(self.root)
             raise InvalidArgument("root", str(root), f"a directory outside of {FOLDER}, where stores are kept")
         self._close: Final = weakref.finalize(self, os.close, self.root)
         self._hard_links: Final = hard_links
-        self.opener: Final = outside_store(choose(self.root) if opener is None else opener)
+        self.opener: Opener = choose(self.root) if opener is None else opener
+        if not own:
+            self.opener = outside_store(self.opener)
 
     def close(self) -> None:
         """Let go of the directory; nothing can be opened through this any more."""

@@ -8,6 +8,7 @@ import os
 import sqlite3
 import stat
 import tempfile
+import time
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -29,7 +30,7 @@ from holdfast.store.beside import memory_folder
 from holdfast.testing import ManualClock
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Generator, Sequence
+    from collections.abc import AsyncIterator, Callable, Generator, Iterator, Sequence
 
 SCOPE = "notes"
 
@@ -477,6 +478,47 @@ async def test_a_folder_that_is_a_file_is_a_named_error(world: World) -> None:
         await world.mirror.sync()
 
 
+async def test_a_text_that_loses_is_kept_once_however_often_another_process_changes_the_entry(tmp_path: Path) -> None:
+    async with open_store(tmp_path / "s.db") as store, open_store(tmp_path / "s.db") as other:
+        world = World(store, tmp_path / "m")
+        await world.memory.put("a", "one")
+        await world.mirror.sync()
+        world.edit("a", "mine")
+        await world.memory.put("a", "two")
+        values = iter(["three", "four", "five"])
+        changes: list[asyncio.Task[Remembered]] = []
+
+        def change(reached: str) -> None:
+            if reached in {"mirror.kept", "mirror.taken"}:
+                changes.extend(asyncio.create_task(Memory(other, SCOPE).put("a", value)) for value in values)
+
+        for _ in range(3):
+            values = iter([f"{len(changes)} by another"])
+            with at_points(change):
+                await world.mirror._sync_once()  # pyright: ignore[reportPrivateUsage]  one look, as when both run
+            await asyncio.gather(*changes)
+        await world.mirror.sync()
+        assert sorted((await world.values()).values()).count("mine") == 1
+
+
+async def test_a_file_that_is_set_aside_twice_with_the_same_text_is_kept_once(world: World) -> None:
+    await world.memory.put("a", "one")
+    await world.mirror.sync()
+    for _ in range(3):
+        entry = await world.memory.put("a", "changed")
+        world.path(f"a.conflict-{entry.version}").write_text("mine", encoding="utf-8")
+        edits = iter(["mine"])
+
+        def edit(reached: str, edits: Iterator[str] = edits) -> None:
+            if reached == "mirror.complete":
+                for text in edits:
+                    world.edit("a", text)
+
+        with at_points(edit):
+            await world.mirror.sync()
+        assert [name for name in world.files() if name.count("-") > 1] == []
+
+
 # ---- following -------------------------------------------------------------------------------------------------------
 
 
@@ -502,6 +544,44 @@ async def test_a_mirror_that_runs_follows_the_folder(world: World) -> None:
     world.edit("a", "mine")
     await _until_value(world, "a", "mine")
     await mirror.stop()
+
+
+async def test_an_edit_right_after_another_one_is_seen_within_a_second(world: World) -> None:
+    mirror = Mirror(world.store, world.folder, poll=3_000)  # so that only the system can tell
+    mirror.start()
+    await world.memory.put("a", "one")
+    await until(lambda: world.files() == {"a": "one"})
+    took: list[float] = []
+    for text in ("mine", "again", "and again"):
+        begun = time.monotonic()
+        world.edit("a", text)
+        await _until_value(world, "a", text)
+        took.append(time.monotonic() - begun)
+    await mirror.stop()
+    assert min(took[1:]) < 1  # the machine may be busy once
+
+
+async def test_a_file_that_can_t_be_taken_in_is_logged_once(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    mirror = Mirror(world.store, world.folder, settle=0.01, poll=0.02)
+    mirror.start()
+    await world.memory.put("a", "one")
+    await until(lambda: world.files() == {"a": "one"})
+    world.path("bad").write_bytes(b"\xff\xfe\x00not text")
+    await until(lambda: "bad.md" in caplog.text)
+    seen = mirror.report
+    await world.memory.put("b", "two")
+    await until(lambda: mirror.report is not seen and world.path("b").exists())
+    await mirror.stop()
+    assert [record.levelname for record in caplog.records if "bad.md" in record.getMessage()] == ["WARNING"]
+
+
+async def test_a_folder_that_can_t_be_used_is_logged_once(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    world.folder.write_text("in the way", encoding="utf-8")
+    mirror = Mirror(world.store, world.folder, settle=0.01, poll=0.02)
+    mirror.start()
+    await until(lambda: mirror.problem is not None)
+    await mirror.stop()
+    assert len([record for record in caplog.records if "could not be compared" in record.getMessage()]) == 1
 
 
 async def test_a_mirror_that_runs_follows_what_others_write_to_the_same_file(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ SUFFIX: Final = ".md"
 OWN: Final = ".holdfast-"
 """What the names of our own files begin with. No key can begin with a dot."""
 
+_CONFLICT: Final = ".conflict-"
 _MAX_BYTES: Final = 240
 _SHORTENED: Final = re.compile(r"~[0-9a-f]{16}\Z")
 
@@ -63,8 +64,15 @@ def read_name(found: bytes, known: Mapping[str, str], suffix: str = SUFFIX) -> s
 
 def conflict_key(key: str, version: int, digest: str, taken: Container[str]) -> str:
     """A free key for a text that lost against `version` of an entry."""
-    for end in (f".conflict-{version}", f".conflict-{version}-{digest[:8]}", f".conflict-{version}-{digest[:32]}"):
+    begin = f"{_CONFLICT}{version}"
+    for end in (begin, f"{begin}-{digest[:8]}", f"{begin}-{digest[:32]}"):
         made = key[: MAX_NAME - len(end)].rstrip(" .") + end
         if made not in taken:
             break
     return made
+
+
+def is_conflict_key(made: str, key: str) -> bool:
+    """Whether `made` is a key for a text that lost against some version of the entry `key`."""
+    head, mark, _ = made.rpartition(_CONFLICT)
+    return bool(mark) and (head == key or (len(made) == MAX_NAME and key.startswith(head)))

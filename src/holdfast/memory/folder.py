@@ -11,6 +11,7 @@ import errno
 import fcntl
 import hashlib
 import os
+import stat
 import time
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -45,6 +46,8 @@ _PAUSE: Final = 0.01
 _RACY_NS: Final = 2_000_000_000
 _MARK: Final = b"\xef\xbb\xbf"
 _NO_LOCKS: Final = {errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL}
+_READ: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_COMPARED: Final = 2**20
 _ADVICE: Final = "it is too large for an entry of memory"
 
 
@@ -398,10 +401,34 @@ def _keep(below: int, old: bytes, aside: str) -> bytes:
         try:
             os.link(old, made, src_dir_fd=below, dst_dir_fd=below, follow_symlinks=False)
         except FileExistsError:
-            count += 1
-            continue
+            if not _same_text(below, old, made):
+                count += 1
+                continue
         os.unlink(old, dir_fd=below)
         return made
+
+
+def _same_text(below: int, one: bytes, other: bytes) -> bool:
+    """Whether two files say the same, and nobody is writing the first."""
+    text = _quick_text(below, one)
+    return text is not None and text == _quick_text(below, other)
+
+
+def _quick_text(below: int, name: bytes) -> bytes | None:
+    """The text of a file that is not large and not being written."""
+    try:
+        number = os.open(name, _READ, dir_fd=below)
+    except OSError:
+        return None
+    try:
+        found = os.fstat(number)
+        if not stat.S_ISREG(found.st_mode) or found.st_size > _COMPARED or _is_being_written(number):
+            return None
+        return os.read(number, _COMPARED)
+    except OSError:
+        return None
+    finally:
+        os.close(number)
 
 
 def _is_being_written(number: int) -> bool:

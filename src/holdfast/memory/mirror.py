@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from typing import TYPE_CHECKING, Final
 
 from holdfast.errors import HoldfastError, InvalidNumber
 from holdfast.memory.folder import Digests, Folder
-from holdfast.memory.report import MirrorReport
+from holdfast.memory.report import MirrorReport, Refused
 from holdfast.memory.syncing import Sync, in_thread
 from holdfast.memory.watching import FolderWatch
 from holdfast.spawning import spawn
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 SETTLE: Final = 0.2
 """How long a change on the disk must stand before it counts, in seconds."""
-POLL: Final = 2.0
+POLL: Final = 0.5
 """How often the folder is looked at where the system does not tell of changes, in seconds."""
 TICK: Final = 30.0
 """How often it is looked at where the system does."""
@@ -31,6 +32,7 @@ _SHARE: Final = 20
 """Comparing takes at most one part in so many of the time, unless it takes long."""
 _LONGEST: Final = 5.0
 """How long nothing is compared after it took long, in seconds."""
+_log: Final = logging.getLogger("holdfast.memory")
 
 
 class Mirror:
@@ -53,6 +55,9 @@ class Mirror:
         self._store = store
         self._settle = settle
         self._poll = poll
+        self._worked = 0.0
+        """Seconds of work of the last comparison, without what it waited for others and for files to settle."""
+        self._logged: frozenset[Refused] = frozenset()
         self._digests = Digests()
         self._one = asyncio.Lock()
         self._due = asyncio.Event()
@@ -62,6 +67,7 @@ class Mirror:
     async def sync(self) -> MirrorReport:
         """Compare until both sides are the same, a few times at the most; answers all that was done."""
         async with self._one:
+            self._worked = 0.0
             reports: list[MirrorReport] = []
             while len(reports) < _ROUNDS and (not reports or reports[-1].again):
                 reports.append(await self._sync_once())
@@ -79,9 +85,11 @@ class Mirror:
             if opening.exception() is None:
                 opening.result().close()
             raise
+        sync, begun = Sync(self._store, folder, self._settle), time.monotonic()
         try:
-            return await Sync(self._store, folder, self._settle).run()
+            return await sync.run()
         finally:
+            self._worked += time.monotonic() - begun - sync.slept
             await in_thread(folder.close)
 
     # ---- while it runs ----
@@ -115,14 +123,12 @@ class Mirror:
         while True:
             self._due.clear()
             watched = await self._watch_all()
-            begun = time.monotonic()
             await self._try()
-            took = time.monotonic() - begun
             told = await self._watch_all()
             # Where nobody watched before, somebody may have written meanwhile.
             if told - watched or (self.report is not None and self.report.again):
                 self._due.set()
-            await asyncio.sleep(max(self._settle, min(took * _SHARE, _LONGEST)))
+            await asyncio.sleep(max(self._settle, min(self._worked * _SHARE, _LONGEST)))
             try:
                 async with asyncio.timeout(TICK if told else self._poll):
                     await self._due.wait()
@@ -141,11 +147,21 @@ class Mirror:
 
     async def _try(self) -> None:
         try:
-            await self.sync()
+            report = await self.sync()
         except (HoldfastError, OSError) as error:
+            if str(error) != str(self.problem):
+                _log.warning("memory could not be compared with its files, it is tried again: %s", error)
             self.problem = error
         else:
             self.problem = None
+            self._log_refused(report)
+
+    def _log_refused(self, report: MirrorReport) -> None:
+        """Log each file that is left alone, once for each reason."""
+        refused = frozenset(report.refused)
+        for one in sorted(refused - self._logged, key=lambda one: one.path):
+            _log.warning("%s in %s is left alone: %s", one.path, self.folder, one.reason)
+        self._logged = refused
 
 
 def _together(reports: list[MirrorReport]) -> MirrorReport:

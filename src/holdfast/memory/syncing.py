@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 
@@ -33,7 +34,7 @@ from holdfast.memory.deciding import (
     digest_of,
     informed,
 )
-from holdfast.memory.filenames import conflict_key
+from holdfast.memory.filenames import conflict_key, is_conflict_key
 from holdfast.memory.folder import Folder, Found, Outcome, path_of
 from holdfast.memory.report import MirrorReport, Refused
 
@@ -118,6 +119,8 @@ class Sync:
         self._damaged: set[str] = set()
         self._todo: dict[Place, _Todo] = {}
         self._done = _Done()
+        self.slept = 0.0
+        """Seconds that went by while it waited for files to settle."""
 
     async def run(self) -> MirrorReport:
         """Compare once. What moves meanwhile is left to the next time, and the report says so."""
@@ -173,7 +176,9 @@ class Sync:
         changed = {place for place in {*self._bases, *first.files} if self._differs(place, first.files.get(place))}
         if not changed or not self._settle:
             return first, set()
+        begun = time.monotonic()
         await asyncio.sleep(self._settle)
+        self.slept += time.monotonic() - begun
         second = await in_thread(self._folder.look, known)
         places = {*changed, *first.files, *second.files}
         return second, {place for place in places if first.files.get(place) != second.files.get(place)}
@@ -274,8 +279,10 @@ class Sync:
             return
         scope, key = place
         others = {other: entry.value for (known, other), entry in self._entries.items() if known == scope}
+        same = (other for other in others if others[other] == file.value and is_conflict_key(other, key))
         taken = {other for other in others if others[other] != file.value}
-        beside = conflict_key(key, conflict.version, file.value, taken)
+        # The entry may have changed again before the file could be written: the text is kept once.
+        beside = next(same, None) or conflict_key(key, conflict.version, file.value, taken)
         self._done.again = True  # what is kept wants a file, or to be told of
         try:
             if beside not in others:

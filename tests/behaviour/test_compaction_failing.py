@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from holdfast.messages import ModelRequest
     from holdfast.policy.hooks import Deny
     from holdfast.runtime.runtime import Runtime
+    from holdfast.turns.compactions import Compaction
 
 OVERFLOW = error("the prompt is too long", kind="context_overflow")
 LARGE = hf.Compaction(window=1_000_000)
@@ -173,7 +174,85 @@ async def test_a_summary_that_is_refused_is_paid_for_all_the_same() -> None:
     async with hf.open(None, agents=[agent]) as runtime:
         await runtime.run(agent, "go", session="s")
         line = next(line for line in await runtime.session("s").usage() if line.source == "direct")
-        assert (line.calls, line.usage.total) == (1, 9)
+        assert (line.calls, line.usage.total) == (2, 18)  # it was asked once more
+
+
+async def test_a_summary_without_one_heading_is_repaired_and_used() -> None:
+    answers = [SUMMARY.replace("## Files\nnone\n", ""), SUMMARY]
+    model = Writer(14, summary=lambda _: answers.pop(0))
+    agent = agent_of(model)
+    async with hf.open(None, agents=[agent]) as runtime:
+        await runtime.run(agent, "go", session="s")
+        (made,) = await compactions(runtime.store)
+    assert (made.plan.way, made.failure, made.calls) == ("summary", "", 2)
+    (asked,) = model.repaired
+    question, refused, complaint = asked.messages
+    assert question == model.summarised[0].messages[0]
+    assert "## Goal" in str(refused)
+    assert "has no Files" in str(complaint)
+
+
+async def test_a_summary_that_can_not_be_repaired_is_dropped_and_logged(caplog: pytest.LogCaptureFixture) -> None:
+    model = Writer(14, summary="All went well.")
+    agent = agent_of(model)
+    with caplog.at_level("WARNING", logger="holdfast.compaction"):
+        async with hf.open(None, agents=[agent]) as runtime:
+            await runtime.run(agent, "go", session="s")
+            (made,) = await compactions(runtime.store)
+    assert (made.plan.way, len(model.repaired)) == ("drop", 1)
+    (line,) = caplog.messages
+    assert line.startswith("session s: no summary could be had (")
+    assert "has no Goal" in line
+    assert f"{made.plan.gone} messages are dropped" in line
+
+
+async def in_pieces(answers: Callable[[int], Any]) -> tuple[Writer, Compaction]:
+    """A long conversation with a large window, whose first summary takes several questions."""
+    asked = 0
+
+    def summary(_: ModelRequest) -> Any:
+        nonlocal asked
+        asked += 1
+        return answers(asked)
+
+    model = Writer(60, summary=summary, say=refusing(59, 1))
+    agent = agent_of(model, compaction=hf.Compaction(window=100_000, aim=0.01, recent=0.01, summary=400))
+    async with hf.open(None, agents=[agent]) as runtime:
+        await runtime.run(agent, "go", session="s")
+        (made,) = await compactions(runtime.store)
+    return model, made
+
+
+@pytest.mark.parametrize("failing", [1, 2, 4])
+async def test_a_piece_of_a_transcript_that_fails_does_not_take_the_summary_with_it(
+    failing: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    model, made = await in_pieces(lambda asked: error("no", kind="bad_request") if asked == failing else SUMMARY)
+    assert len(model.summarised) == 4
+    assert (made.plan.way, made.failure) == ("summary", "")
+    assert made.plan.span is not None
+    assert 0 < made.plan.gone < made.plan.span.count
+    assert f"Of {made.plan.gone} messages that were said before, it tells nothing" in str(model.asked[-1].messages)
+    assert f"tells nothing of {made.plan.gone} messages" in caplog.text
+
+
+async def test_a_second_piece_that_fails_ends_the_summary_with_what_is_there() -> None:
+    model, made = await in_pieces(lambda asked: SUMMARY if asked == 1 else error("no", kind="bad_request"))
+    assert len(model.summarised) == 3
+    assert (made.plan.way, made.summary) == ("summary", SUMMARY)
+
+
+async def test_pieces_that_all_fail_leave_no_summary() -> None:
+    _, made = await in_pieces(lambda _: error("no", kind="bad_request"))
+    assert (made.plan.way, made.summary) == ("drop", None)
+
+
+async def test_a_failure_that_may_pass_is_tried_once_more() -> None:
+    model, made = await in_pieces(
+        lambda asked: error("busy", kind="overloaded", retryable=True) if asked == 2 else SUMMARY
+    )
+    assert len(model.summarised) == 5
+    assert (made.plan.way, made.plan.gone) == ("summary", 0)
 
 
 async def test_a_turn_can_be_cancelled_while_it_is_summarised() -> None:
@@ -196,6 +275,11 @@ async def test_a_turn_can_be_cancelled_while_it_is_summarised() -> None:
 # ---- the breaker -----------------------------------------------------------------------------------------------------
 
 
+async def asking(runtime: Runtime) -> int:
+    """How many compactions of the session asked for a summary."""
+    return len([made for made in await compactions(runtime.store) if made.calls])
+
+
 class Broken:
     """A session whose summariser fails, on a clock that stands still, in one process after the other."""
 
@@ -203,7 +287,7 @@ class Broken:
         self.clock = ManualClock()
         self.summary = ""
         self.asked: list[int] = []
-        """How often a summary was asked for, turn by turn."""
+        """How many compactions asked for a summary, turn by turn."""
         self._path = path
 
     def agent(self, steps: int) -> tuple[hf.Agent, Writer]:
@@ -211,11 +295,12 @@ class Broken:
         return agent_of(model), model
 
     async def turn(self, steps: int = 60) -> None:
-        agent, model = self.agent(steps)
+        agent, _ = self.agent(steps)
         async with hf.open(self._path, agents=[agent], clock=self.clock) as runtime:
             outcome = await (await runtime.session("s", agent=agent).send("go")).outcome(timeout=SOON)
             assert outcome.status == "completed"
-        self.asked.append(len(model.summarised))
+            asked = await asking(runtime)
+        self.asked.append(asked - sum(self.asked))
 
 
 @pytest.fixture
@@ -235,11 +320,11 @@ async def test_nor_in_the_next_turn_after_a_restart(broken: Broken) -> None:
 
 
 async def test_nor_in_the_next_turn_of_the_same_process(broken: Broken) -> None:
-    agent, model = broken.agent(60)
+    agent, _ = broken.agent(60)
     async with hf.open(None, agents=[agent], clock=broken.clock) as runtime:
         for _ in range(2):
             await runtime.run(agent, "go", session="s")
-    assert len(model.summarised) == 3
+        assert await asking(runtime) == 3
 
 
 async def test_nor_when_the_same_turn_goes_on_in_another_process(tmp_path: Path) -> None:
@@ -308,7 +393,7 @@ async def test_an_event_tells_that_summaries_are_paused(broken: Broken) -> None:
 
 
 async def test_two_failures_pause_nothing(broken: Broken) -> None:
-    agent, model = broken.agent(22)
+    agent, _ = broken.agent(22)
     async with hf.open(None, agents=[agent], clock=broken.clock) as runtime:
         assert await paused(runtime, agent) == []
-    assert 0 < len(model.summarised) < 3
+        assert 0 < await asking(runtime) < 3

@@ -64,8 +64,13 @@ class Writer(ScriptedModel):
 
     @property
     def summarised(self) -> list[ModelRequest]:
-        """What it was asked to summarise."""
-        return [request for request in self.requests if request.position is None]
+        """What it was asked to summarise, without the questions after an answer that could not be used."""
+        return [request for request in self.requests if request.position is None and len(request.messages) == 1]
+
+    @property
+    def repaired(self) -> list[ModelRequest]:
+        """What it was asked after an answer that could not be used."""
+        return [request for request in self.requests if request.position is None and len(request.messages) > 1]
 
 
 def agent_of(model: hf.Model, *, compaction: hf.Compaction | None = None, **options: Any) -> hf.Agent:

@@ -8,6 +8,7 @@ for a while.
 from __future__ import annotations
 
 import asyncio
+import logging
 from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
@@ -18,8 +19,9 @@ from holdfast import events
 from holdfast.crashpoints import crash_point
 from holdfast.effects.canonical import digest_of_bytes
 from holdfast.effects.failures import printable
-from holdfast.errors import ModelError
+from holdfast.errors import InvariantBroken, ModelError
 from holdfast.messages import (
+    AssistantMessage,
     ModelReply,
     ModelRequest,
     Settings,
@@ -46,10 +48,11 @@ from holdfast.turns.compacting import (
     Plan,
     Refused,
     accept_summary,
-    chunks,
+    counted_chunks,
     fallback,
     plan,
     prior_of,
+    repair_request,
     summary_request,
 )
 from holdfast.turns.compactions import MARK, Compaction, decode_compaction
@@ -61,7 +64,7 @@ if TYPE_CHECKING:
 
     from holdfast.agent import Agent
     from holdfast.effects.performer import Performer
-    from holdfast.messages import Attempt
+    from holdfast.messages import Attempt, Message
     from holdfast.models import Model
     from holdfast.records import Record
     from holdfast.runtime.consulting import Consulting
@@ -69,13 +72,18 @@ if TYPE_CHECKING:
     from holdfast.runtime.recording import Recorder
     from holdfast.runtime.surroundings import Surroundings
     from holdfast.turns import OpenTurn, Thread
-    from holdfast.turns.compacting import Counter, Why
+    from holdfast.turns.compacting import Counter, Request, Why
 
 _NO_USAGE: Final = Usage()
 PIECES: Final = 4
 """How many questions one summary may take."""
 _NAME: Final = 200
 """Most characters of the name of a model."""
+_LOGGED: Final = 500
+"""Most characters of a reason in the log."""
+_CHARACTERS: Final = 8
+"""Most characters for a token of an answer that is shown to the model again."""
+_log: Final = logging.getLogger("holdfast.compaction")
 
 
 class Compacting:
@@ -263,32 +271,75 @@ class Compacting:
             summary.failure = said_by(error, self._performer.redactor.text)  # before it is cut
         self._summary = None
         if summary.failure:
+            dropped = fallback(thread, made)
+            gone = 0 if dropped.span is None else dropped.span.count
+            _log.warning(
+                "session %s: no summary could be had (%s); %d messages are dropped from the context of the model and "
+                "stay in the history",
+                *(self._around.session, summary.failure[:_LOGGED], gone),
+            )
             self._breaker = self._breaker.failed(now)
             if self._breaker.opened_at is not None:
                 fields = {"failures": self._breaker.failures, "reason": summary.failure}
                 self._around.show(events.CompactionPaused, self._turn.run, fields)
-            return summary.compaction(fallback(thread, made), None)
+            return summary.compaction(dropped, None)
         self._breaker = self._breaker.succeeded()
+        if summary.lost:
+            _log.warning(
+                "session %s: the summary tells nothing of %d messages (%s); they stay in the history",
+                *(self._around.session, summary.lost, summary.trouble[:_LOGGED]),
+            )
+            made = replace(made, gone=made.gone + summary.lost)
         return summary.compaction(made, summary.text)
 
     async def _summarise(self, key: str, thread: Thread, made: Plan, summary: _Summary) -> None:
         asked = self._agent.compaction
         model = self._agent.model if asked.model is None else named(asked.model)
         prior = prior_of(thread, made)
-        for piece in chunks(thread, made, max(made.after, 2_000), most=PIECES):
-            question = summary_request(piece, prior, made.cap)
+        pieces = counted_chunks(thread, made, max(made.after, 2_000), most=PIECES)
+        written = False
+        for number, piece in enumerate(pieces):
+            try:
+                prior = await self._extended(key, model, summary_request(piece.text, prior, made.cap), made, summary)
+                written = True
+            except ModelError as error:
+                # One piece that fails does not take the others with it; who fails twice is not asked again.
+                last = number == len(pieces) - 1
+                if summary.lost or (last and not written):
+                    if not written:
+                        raise
+                    summary.lost += sum(left.messages for left in pieces[number:])
+                    break
+                summary.lost = piece.messages
+                summary.trouble = said_by(error, self._performer.redactor.text)
+        summary.text = prior
+
+    async def _extended(self, key: str, model: Model, question: Request, made: Plan, summary: _Summary) -> str:
+        """The summary with one more piece of the transcript. An answer that can't be used is repaired once."""
+        asked = UserMessage("summary", (Text(question.prompt),), "holdfast")
+        messages: tuple[Message, ...] = (asked,)
+        for last in (False, True):
             request = ModelRequest(
-                messages=(UserMessage("summary", (Text(question.prompt),), "holdfast"),),
+                messages=messages,
                 instructions=question.instructions,
                 settings=Settings(max_output_tokens=question.max_output_tokens),
                 ledger=summary.tries,
             )
-            reply = await self._replied(key, model, request, summary)
+            try:
+                reply = await self._replied(key, model, request, summary)
+            except ModelError as error:
+                if last or not error.retryable:
+                    raise
+                continue
             found = accept_summary(reply.text, reply.finish, made.cap, self._counter)
-            if isinstance(found, Refused):
+            if not isinstance(found, Refused):
+                return found
+            if last:
                 raise ModelError(found.detail, kind=found.reason)
-            prior = found
-        summary.text = prior
+            said = reply.text[: _CHARACTERS * question.max_output_tokens].strip()
+            complaint = UserMessage("summary.repair", (Text(repair_request(found)),), "holdfast")
+            messages = (asked, *((AssistantMessage("summary.refused", (Text(said),)),) if said else ()), complaint)
+        raise InvariantBroken("a summary was asked for twice and neither given nor refused")
 
     async def _replied(self, key: str, model: Model, request: ModelRequest, summary: _Summary) -> ModelReply:
         """What the model says, or a hook in its place. What was paid counts, also where it must not be used."""
@@ -337,6 +388,10 @@ class _Summary:
         self._cost: float | None = 0.0
         self.tries: list[Attempt] = []
         """Whom it was asked of, and how that went."""
+        self.lost = 0
+        """How many messages it tells nothing of, since a piece of the transcript failed."""
+        self.trouble = ""
+        """Why that piece failed."""
 
     def tried(self, begun: int, told: Sequence[Attempt]) -> None:
         """A question has an end: its tries are those that it tells, or else those that were noted on the way."""

@@ -26,11 +26,14 @@ from holdfast.turns.compacting.plans import Clip, Plan, Span, decode_plan
 from holdfast.turns.compacting.quoting import QuoteLimits
 from holdfast.turns.compacting.summarising import (
     HEADINGS,
+    Chunk,
     Refused,
     Request,
     accept_summary,
     chunks,
+    counted_chunks,
     prior_of,
+    repair_request,
     summary_request,
 )
 from holdfast.turns.compacting.view import View
@@ -40,6 +43,7 @@ __all__ = [
     "Breaker",
     "Budget",
     "Careful",
+    "Chunk",
     "Clip",
     "Counter",
     "Estimator",
@@ -56,12 +60,14 @@ __all__ = [
     "accept_summary",
     "apply",
     "chunks",
+    "counted_chunks",
     "decode_plan",
     "fallback",
     "mark_of",
     "place_of",
     "plan",
     "prior_of",
+    "repair_request",
     "result_id",
     "summary_in",
     "summary_request",

@@ -57,7 +57,7 @@ def plan(  # noqa: PLR0913  each is a thing that the decision depends on
         return None
     held = _held(messages, first_of_turn, pinned)
     scene = _Scene(messages, measure, budget, reader, why, held)
-    found = scene.cheap() or scene.spanning()
+    found = scene.cheap() or scene.trimmed() or scene.spanning()
     if found is None and held.steered:
         # Whatever else was said into the turn goes as well, if it must; the last of it stays.
         found = _Scene(messages, measure, budget, reader, why, held.strictly()).spanning()
@@ -134,6 +134,10 @@ class _Cut:
     bare: tuple[str, ...]
     saved: int
 
+    def with_more(self, more: _Cut) -> _Cut:
+        """Both together."""
+        return _Cut(self.clips + more.clips, self.bare + more.bare, self.saved + more.saved)
+
 
 class _Scene:
     """One conversation, one budget: the choices that there are."""
@@ -200,6 +204,27 @@ class _Scene:
         if self._total - cut.saved > self._aim:
             return None
         return self._plan(cut, None, self._total - cut.saved)
+
+    def trimmed(self) -> Plan | None:
+        """Results clipped until the request fits, also where that is less than the aim.
+
+        A summary would not be better off: what is too large is among what stays, and comes again with the next step.
+        Then each step would take a summary, and a clip costs nothing.
+        """
+        if self._why != "full":
+            return None
+        worth = max(self._budget.room - self._measure.fixed, 0) // _LEAST_GAIN
+        reply = self._last_reply()
+        keeps = (None, RECENT, OLD) if self._pressed else (None,)
+        for begin, keep in ((self._recent(), None), *((reply, keep) for keep in keeps)):
+            old = [unit for unit in self._units[:begin] if not unit.held]
+            cut = self._cut(old, OLD, self._total, self._said_since(begin))
+            if keep is not None:
+                free = [unit for unit in self._units[begin:] if not unit.held]
+                cut = cut.with_more(self._cut(free, keep, self._total - cut.saved - self._full))
+            if self._total - cut.saved <= self._full and cut.saved > worth:
+                return self._plan(cut, None, self._total - cut.saved)
+        return None
 
     def _said_since(self, recent: int) -> str:
         """The words of what stays: files that they name are kept."""

@@ -7,8 +7,9 @@ question is asked in several, each of which extends the summary that came out of
 
 from __future__ import annotations
 
+import itertools
 import re
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 import msgspec
 
@@ -78,9 +79,23 @@ def prior_of(thread: Thread, plan: Plan) -> str | None:
     return next((summary for summary in found if summary is not None), None)
 
 
+class Chunk(NamedTuple):
+    """A piece of a transcript, and how many of its messages go."""
+
+    text: str
+    messages: int
+
+
 def chunks(
     thread: Thread, plan: Plan, room: int, *, most: int = 4, limits: QuoteLimits | None = None
 ) -> tuple[str, ...]:
+    """The texts of `counted_chunks`."""
+    return tuple(chunk.text for chunk in counted_chunks(thread, plan, room, most=most, limits=limits))
+
+
+def counted_chunks(
+    thread: Thread, plan: Plan, room: int, *, most: int = 4, limits: QuoteLimits | None = None
+) -> tuple[Chunk, ...]:
     """The transcript of a plan's span in up to `most` pieces of up to `room` tokens.
 
     Summaries and notes of earlier compactions are no part of it. Where it is too long, less of each message is quoted;
@@ -97,13 +112,16 @@ def chunks(
         entries = [quoted(message, limits, stays=message.id in kept) for message in said]
         pieces = _packed(entries, room)
         if len(pieces) <= most:
-            return tuple("\n".join(piece) for piece in pieces)
+            break
         limits = limits.halved()
-    left = sum(map(len, pieces[:-most]))
-    note = f"({left:,} older messages are left out here: they were too long.)"
-    pieces = pieces[-most:]
-    pieces[0].insert(0, note)
-    return tuple("\n".join(piece) for piece in pieces)
+    first = max(len(pieces) - most, 0)
+    left = sum(map(len, pieces[:first]))
+    going = iter([message.id not in kept for message in said[left:]])
+    made = [Chunk("\n".join(piece), sum(itertools.islice(going, len(piece)))) for piece in pieces[first:]]
+    if left:
+        note = f"({left:,} older messages are left out here: they were too long.)"
+        made[0] = Chunk(f"{note}\n{made[0].text}", made[0].messages)
+    return tuple(made)
 
 
 _LEAST_ROOM: Final = 500
@@ -154,6 +172,14 @@ def summary_request(transcript: str, prior: str | None, cap: int) -> Request:
         f'headings. Write "none" where there is nothing.\n\n{shape}'
     )
     return Request(_INSTRUCTIONS, prompt, cap + _SPARE)
+
+
+def repair_request(refused: Refused) -> str:
+    """What the summariser is told when its answer can't be used."""
+    return (
+        f"That can't be used: {refused.detail}. Write the whole summary again, and nothing else, under the headings "
+        f"{', '.join(HEADINGS)}, each on a line of its own, and within the number of words that was given."
+    )
 
 
 def accept_summary(text: str, finish: FinishReason, cap: int, counter: Counter | None = None) -> str | Refused:

@@ -468,3 +468,24 @@ def test_a_rule_is_not_made_with_code_that_the_user_never_loaded(shop: Shell) ->
     done = shop("approve", asked(shop), "--yes", "--always", XDG_STATE_HOME=str(shop.folder / "another user"))
     assert done.returncode == 2
     assert "which you have not loaded before" in done.stderr
+
+
+# ---- ids -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("length", [6, 10])
+def test_an_approval_is_named_by_the_beginning_of_its_id(shop: Shell, length: int) -> None:
+    id = asked(shop)
+    assert shop("approve", id[:length], "--yes").returncode == 0
+    assert approvals(shop) == []
+
+
+def test_an_approval_is_named_without_what_all_their_ids_begin_with(shop: Shell) -> None:
+    id = asked(shop)
+    assert f"denied {id}:" in shop("deny", id.removeprefix("a-")[:8]).stdout
+
+
+def test_a_beginning_that_several_approvals_have_answers_none(shop: Shell) -> None:
+    asked(shop, "two")
+    done = shop("approve", "a-", "--yes")
+    assert (done.returncode, "may be any of" in done.stderr, len(approvals(shop))) == (2, True, 2)

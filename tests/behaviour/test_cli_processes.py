@@ -152,3 +152,34 @@ def test_a_signal_from_the_shell_has_a_key(flows: Shell) -> None:
     flows("processes", "start", "flows.py:asks", "--id", "a")
     told = [flows("processes", "signal", "a", "other", "1", "--key", "k").stdout for _ in range(2)]
     assert told == ["signalled 'other' to a\n", "already signalled 'other' to a\n"]
+
+
+# ---- ids -------------------------------------------------------------------------------------------------------------
+
+NOT_THE_SESSION = [
+    ("show",),
+    ("cancel",),
+    ("fork", "--at", "2"),
+    ("replay", "--check"),
+    ("run", "agents.py:echo", "x", "--session"),
+]
+
+
+@pytest.mark.parametrize("command", NOT_THE_SESSION, ids=lambda command: command[0])
+def test_the_id_of_a_process_is_never_taken_for_the_beginning_of_a_session(flows: Shell, command: list[str]) -> None:
+    flows("processes", "start", "flows.py:asks", "--id", "p1")
+    flows("run", "agents.py:echo", "hello", "--as", "p1.writer")
+    done = flows(*command, "p1")
+    assert (done.returncode, "holdfast processes p1" in done.stderr) == (2, True)
+
+
+def test_the_events_of_a_process_are_found_by_its_id(flows: Shell) -> None:
+    flows("processes", "start", "flows.py:greets", '{"name": "Ann"}', "--id", "p1")
+    flows("run", "agents.py:echo", "hello", "--as", "p1.writer")
+    assert "you said hello" not in flows("logs", "p1").stdout
+
+
+def test_a_wait_of_a_process_is_answered_by_its_id(flows: Shell) -> None:
+    flows("processes", "start", "flows.py:asks", "--id", "p1")
+    flows("run", "agents.py:echo", "hello", "--as", "p1.writer")
+    assert "p1.writer" not in flows("resolve", "p1", "nothing", "1").stderr

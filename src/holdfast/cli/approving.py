@@ -29,10 +29,10 @@ from holdfast.cli.failures import (
 from holdfast.cli.following import hint
 from holdfast.cli.listing import read_line
 from holdfast.cli.question import MOST, answers, call_text, described, difference, is_long, rule_text, title
-from holdfast.cli.sessions import looking
+from holdfast.cli.sessions import find_approval, looking
 from holdfast.cli.terminal import stderr, stdout
 from holdfast.effects.canonical import canonical
-from holdfast.errors import ApprovalUnknown, InvalidValue
+from holdfast.errors import InvalidValue
 from holdfast.policy.always import narrowest
 from holdfast.policy.subject import CLEAN
 from holdfast.tools.definition import Complaint
@@ -107,7 +107,8 @@ def approve(asked: Asked) -> int:
 async def deny(path: Path, id: str, reason: str, by: str | None) -> int:
     """Say no to a call, and why."""
     async with looking(path) as runtime:
-        denied = await runtime.deny(id, reason, by=by or login())
+        found = await find_approval(runtime, id)
+        denied = await runtime.deny(found.id, reason, by=by or login())
         stdout().line(f"denied {denied.id}: {denied.tool} of {denied.session}")
         await _what_next(runtime, path, denied)
     return 0
@@ -141,11 +142,9 @@ def _check_asking(asked: Asked, approval: Approval) -> None:
 
 async def _look(path: Path, id: str) -> Seen:
     async with looking(path) as runtime:
-        for approval in await runtime.approvals():
-            if approval.id == id:
-                line = await runtime.store.journal(approval.session)
-                return Seen(approval, runtime.store.clock.read().wall, await recorded(path, runtime.store, line))
-    raise ApprovalUnknown(id, "it was answered, or its time was up, or there never was one")
+        approval = await find_approval(runtime, id)
+        line = await runtime.store.journal(approval.session)
+        return Seen(approval, runtime.store.clock.read().wall, await recorded(path, runtime.store, line))
 
 
 def _agent(asked: Asked, seen: Seen) -> Agent | None:

@@ -24,7 +24,10 @@ from holdfast.cli.options import (
 )
 
 ApprovalArgument: TypeAlias = Annotated[
-    str, typer.Argument(metavar="ID", help="An approval, as 'holdfast inbox' shows it.", show_default=False)
+    str,
+    typer.Argument(
+        metavar="ID", help="An approval, as 'holdfast inbox' shows it; a cut id is fine.", show_default=False
+    ),
 ]
 ByOption: TypeAlias = Annotated[
     str | None,

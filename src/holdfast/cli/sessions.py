@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import secrets
 import shlex
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from holdfast.cli.failures import CallInvalid, NotASession, SessionAmbiguous, SessionUnknown, StoreMissing
-from holdfast.errors import JournalMissing
+from holdfast.errors import ApprovalUnknown, InvalidId, JournalMissing
 from holdfast.policy.approvals import MARK
-from holdfast.processes.ids import id_of, is_process_journal
+from holdfast.processes.ids import id_of, is_process_journal, journal_of
 from holdfast.runtime import Runtime
 from holdfast.runtime.reading import read_conversation
 from holdfast.store import open_store
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterator
     from pathlib import Path
 
+    from holdfast.runtime.approving import Approval
     from holdfast.store import Journal, Store
 
 
@@ -56,7 +57,8 @@ async def looking(path: Path) -> AsyncGenerator[Runtime]:
 async def find(store: Store, given: str, *, others: bool = False) -> Target:
     """What `given` names: a session, or `session/t3`; the id may be cut short where that is unambiguous.
 
-    With `others`, also background calls, durable functions and triggers, by the ids of their journals.
+    A whole id goes before the beginning of another one, whatever it is the id of. With `others`, also background calls,
+    durable functions and triggers are found, by their whole ids.
     """
     splits = list(_splits(given))
     for id, turn in splits:
@@ -67,6 +69,11 @@ async def find(store: Store, given: str, *, others: bool = False) -> Target:
         if not others:
             _require_session(id)
         return Target(found, turn)
+    other = await _other(store, given)
+    if other is not None:
+        if not others:
+            _require_session(other.id)
+        return Target(other, None)
     lines = await all_sessions(store)
     for id, turn in splits:
         found = [line for line in lines if line.id.startswith(id)]
@@ -75,6 +82,14 @@ async def find(store: Store, given: str, *, others: bool = False) -> Target:
         if found:
             return Target(found[0], turn)
     raise SessionUnknown(given)
+
+
+async def _other(store: Store, given: str) -> Journal | None:
+    """What has this very id and is no session: a durable function, a background call, or a trigger."""
+    for name_of in (journal_of, "task-{}".format, f"{PREFIX}{{}}".format):
+        with suppress(JournalMissing, InvalidId):
+            return await store.journal(name_of(given))
+    return None
 
 
 def _require_session(id: str) -> None:
@@ -100,6 +115,20 @@ def _splits(given: str) -> Iterator[tuple[str, str | None]]:
     head, slash, last = given.rpartition("/")
     if slash and keys.input_of(last) is not None:
         yield head, last
+
+
+async def find_approval(runtime: Runtime, given: str) -> Approval:
+    """The approval that `given` names; its id may be cut short, and need not begin with 'a-'."""
+    found = await runtime.approvals()
+    for approval in found:
+        if approval.id == given:
+            return approval
+    begin = [approval for approval in found if given and approval.id.startswith((given, f"a-{given}"))]
+    if len(begin) > 1:
+        raise SessionAmbiguous(given, [approval.id for approval in begin])
+    if not begin:
+        raise ApprovalUnknown(given, "it was answered, or its time was up, or there never was one")
+    return begin[0]
 
 
 async def all_sessions(store: Store) -> list[Journal]:

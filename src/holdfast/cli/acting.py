@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.cli.failures import FAILED
 from holdfast.cli.listing import read_line
-from holdfast.cli.sessions import find, find_session, looking
+from holdfast.cli.sessions import changing, find, find_session
 from holdfast.cli.terminal import stdout
 from holdfast.errors import TurnUnknown
 from holdfast.runtime.reading import read_conversation
@@ -26,7 +26,7 @@ _PATIENCE = 2.0
 async def cancel(path: Path, given: str, reason: str) -> int:
     """Cancel a turn; carried out here if nobody drives the session."""
     out = stdout()
-    async with looking(path) as runtime:
+    async with changing(path) as runtime:
         target = await find(runtime.store, given)
         name = await _turn_to_cancel(runtime, target)
         if name is None:
@@ -67,7 +67,7 @@ async def _turn_to_cancel(runtime: Runtime, target: Target) -> str | None:
 
 async def fork(path: Path, given: str, at: int, as_id: str | None) -> int:
     """Begin another session where this one was at a record; prints its id."""
-    async with looking(path) as runtime:
+    async with changing(path) as runtime:
         line = await find_session(runtime.store, given)
         branch = await runtime.session(line.id).fork(at, id=as_id)
     stdout().line(branch.id)

@@ -29,7 +29,7 @@ from holdfast.cli.failures import (
 from holdfast.cli.following import hint
 from holdfast.cli.listing import read_line
 from holdfast.cli.question import MOST, answers, call_text, described, difference, is_long, rule_text, title
-from holdfast.cli.sessions import find_approval, looking
+from holdfast.cli.sessions import changing, find_approval, looking
 from holdfast.cli.terminal import stderr, stdout
 from holdfast.effects.canonical import canonical
 from holdfast.errors import InvalidValue
@@ -106,7 +106,7 @@ def approve(asked: Asked) -> int:
 
 async def deny(path: Path, id: str, reason: str, by: str | None) -> int:
     """Say no to a call, and why."""
-    async with looking(path) as runtime:
+    async with changing(path) as runtime:
         found = await find_approval(runtime, id)
         denied = await runtime.deny(found.id, reason, by=by or login())
         stdout().line(f"denied {denied.id}: {denied.tool} of {denied.session}")
@@ -294,7 +294,7 @@ def _left(approval: Approval) -> int:
 async def _approve(
     asked: Asked, approval: Approval, agent: Agent | None, arguments: dict[str, Any] | None, always: str | None
 ) -> int:
-    async with looking(asked.store) as runtime:
+    async with changing(asked.store) as runtime:
         if agent is not None:
             runtime.register(agent)
         by = asked.by or login()

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, BinaryIO
 import msgspec
 
 from holdfast.cli.failures import CallInvalid
-from holdfast.cli.sessions import looking
+from holdfast.cli.sessions import changing, looking
 from holdfast.cli.terminal import one_line, stdout
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ async def put(  # noqa: PLR0913
     path: Path, file: Path, media_type: str | None, name: str | None, session: str | None, *, as_json: bool
 ) -> int:
     """Keep a file."""
-    async with looking(path) as runtime:
+    async with changing(path) as runtime:
         found = await runtime.attachments.put(file, media_type=media_type, name=name, session=session)
     stdout().line(_json(found) if as_json else found.digest)
     return 0
@@ -92,7 +92,7 @@ async def collect(path: Path, hours: float, *, dry_run: bool, without_roots: boo
     if not 0 <= hours <= 1_000_000:
         message = "--older-than wants hours from 0 to 1,000,000"
         raise CallInvalid(message)
-    async with looking(path) as runtime:
+    async with changing(path) as runtime:
         done = await runtime.attachments.collect(
             older_than=timedelta(hours=hours), dry_run=dry_run, without_roots=without_roots
         )

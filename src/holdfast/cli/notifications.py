@@ -97,10 +97,10 @@ async def read_notifications(
 
 
 async def _settle(path: Path, number: int, state: str) -> int:
-    from holdfast.cli.sessions import looking  # noqa: PLC0415
+    from holdfast.cli.sessions import changing  # noqa: PLC0415
     from holdfast.cli.terminal import stderr, stdout  # noqa: PLC0415
 
-    async with looking(path) as runtime:
+    async with changing(path) as runtime:
         found, decided = await runtime.store.settle_notification(number, cast("SettledByHand", state))
     if not decided:
         stderr().line(f"too late: notification {number} is {found.state} and stays so")

@@ -12,7 +12,7 @@ import msgspec
 from holdfast.agent import Agent
 from holdfast.cli.failures import CANCELLED, FAILED, WAITING, AgentNotFound, CallInvalid, SessionAmbiguous
 from holdfast.cli.loading import load_file, load_module
-from holdfast.cli.sessions import looking
+from holdfast.cli.sessions import changing, looking
 from holdfast.cli.tables import status_table, tell
 from holdfast.cli.terminal import duration, one_line, stdout
 from holdfast.errors import JournalMissing
@@ -164,7 +164,7 @@ async def worked(path: Path, reference: str) -> int:
 async def signalled(path: Path, given: str, name: str, text: str, key: str | None = None) -> int:
     """Answer what a process waits for."""
     value = _value(text)
-    async with looking(path) as runtime:
+    async with changing(path) as runtime:
         id = await find_process(runtime.store, given)
         told = await runtime.signal(id, name, value, key=key)
         line = await runtime.processes.line(id)
@@ -177,7 +177,7 @@ async def signalled(path: Path, given: str, name: str, text: str, key: str | Non
 
 async def pruned(path: Path, older_than: timedelta, name: str | None, *, dry_run: bool, as_json: bool) -> int:
     """Forget processes that are over."""
-    async with looking(path) as runtime:
+    async with changing(path) as runtime:
         report = await runtime.processes.prune(older_than, name=name, dry_run=dry_run)
     out = stdout()
     if as_json:
@@ -193,7 +193,7 @@ async def pruned(path: Path, older_than: timedelta, name: str | None, *, dry_run
 
 async def cancelled(path: Path, given: str, reason: str) -> int:
     """Cancel a process; carried out here if nobody runs it."""
-    async with looking(path) as runtime:
+    async with changing(path) as runtime:
         id = await find_process(runtime.store, given)
         asked = await runtime.processes.request_cancel(id, reason)
         if asked != "too_late":
@@ -204,7 +204,7 @@ async def cancelled(path: Path, given: str, reason: str) -> int:
 
 async def transferred(path: Path, given: str, session: str) -> int:
     """Give a process to another session; carried out here if nobody runs it."""
-    async with looking(path) as runtime:
+    async with changing(path) as runtime:
         id = await find_process(runtime.store, given)
         asked = await runtime.processes.transfer(id, session)
         if asked != "too_late":
@@ -219,7 +219,7 @@ async def transferred(path: Path, given: str, session: str) -> int:
 
 async def abandoned(path: Path, given: str, reason: str) -> int:
     """Give a process up; carried out here if nobody runs it."""
-    async with looking(path) as runtime:
+    async with changing(path) as runtime:
         id = await find_process(runtime.store, given)
         asked = await runtime.processes.abandon(id, reason, by="the command line")
         if asked != "too_late":
@@ -231,7 +231,7 @@ async def abandoned(path: Path, given: str, reason: str) -> int:
 async def completed(path: Path, given: str, text: str) -> int:
     """End a process that is carried out elsewhere."""
     value = _value(text)
-    async with looking(path) as runtime:
+    async with changing(path) as runtime:
         id = await find_process(runtime.store, given)
         won = await runtime.processes.settle_outside(id, {"value": value})
         if won:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Final
@@ -14,7 +15,7 @@ from holdfast.cli.terminal import duration, one_line, printable, stderr, stdout,
 from holdfast.errors import HoldfastError, MemoryCorrupt
 from holdfast.memory import Memory
 from holdfast.memory.mirror import Mirror
-from holdfast.store import MemoryPlace, open_store
+from holdfast.store import MemoryPlace, open_store, view_store
 from holdfast.store.beside import memory_folder
 
 if TYPE_CHECKING:
@@ -30,11 +31,16 @@ AUTHOR: Final = "cli"
 async def remembering(path: Path, *, writes: bool = False) -> AsyncGenerator[Store]:
     """The store, with the edits of the files beside it taken in; what is changed here is mirrored, too.
 
-    Where memory is not mirrored, no folder is made.
+    Where memory is not mirrored, no folder is made, and a command that only looks writes nothing; nor where it can't.
     """
     require_store(path)
+    mirrored = memory_folder(path).is_dir()
+    if not writes and not (mirrored and os.access(path, os.W_OK)):
+        async with view_store(path) as store:
+            yield store
+        return
     async with open_store(path) as store:
-        mirror = Mirror(store, memory_folder(path)) if memory_folder(path).is_dir() else None
+        mirror = Mirror(store, memory_folder(path)) if mirrored else None
         await _sync(mirror)
         yield store
         if writes:

@@ -9,7 +9,7 @@ import msgspec
 from holdfast.cli.failures import FAILED, ApprovalNotResolved, CallInvalid, WaitNotOpen
 from holdfast.cli.following import hint
 from holdfast.cli.listing import read_line
-from holdfast.cli.sessions import approval_in, find, looking, wait_label
+from holdfast.cli.sessions import approval_in, changing, find, wait_label
 from holdfast.cli.terminal import stderr, stdout
 from holdfast.processes.ids import is_process_journal
 from holdfast.store.tokens import is_token
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 async def resolve(path: Path, given: Sequence[str], error: str | None, as_json: bool) -> int:  # noqa: FBT001
     """Answer a wait with a JSON value, or with an error."""
     place, value = _read(given, error)
-    async with looking(path) as runtime:
+    async with changing(path) as runtime:
         key = place[0] if is_token(place[0]) else await _key_of(runtime, place[0], place[1])
         settlement = await runtime.resolve(key, value, error=error)
         journal = settlement.wait.journal

@@ -113,10 +113,10 @@ async def _read(store: Store, agent: str | None, *, every: bool) -> list[StoredR
 async def _remove(path: Path, number: int, by: str | None) -> int:
     from holdfast.cli.approving import login  # noqa: PLC0415
     from holdfast.cli.question import rule_text  # noqa: PLC0415
-    from holdfast.cli.sessions import looking  # noqa: PLC0415
+    from holdfast.cli.sessions import changing  # noqa: PLC0415
     from holdfast.cli.terminal import stdout  # noqa: PLC0415
 
-    async with looking(path) as runtime:
+    async with changing(path) as runtime:
         rule, done = await runtime.store.remove_rule(number, by=by or login())
     if not done:
         stdout().line(f"rule {number} was removed before, by {rule.removed_by}")

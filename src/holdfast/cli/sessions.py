@@ -13,7 +13,7 @@ from holdfast.policy.approvals import MARK
 from holdfast.processes.ids import id_of, is_process_journal, journal_of
 from holdfast.runtime import Runtime
 from holdfast.runtime.reading import read_conversation
-from holdfast.store import open_store
+from holdfast.store import open_store, view_store
 from holdfast.tasks import is_task_id
 from holdfast.triggers.definition import PREFIX, is_trigger_id
 from holdfast.turns import keys
@@ -48,7 +48,15 @@ def require_store(path: Path) -> None:
 
 @asynccontextmanager
 async def looking(path: Path) -> AsyncGenerator[Runtime]:
-    """The store as it is, to look and to ask: nothing is driven here, and no file is made."""
+    """The store as it is, open to read: nothing in it is changed, also where it could be."""
+    require_store(path)
+    async with view_store(path) as store, Runtime(store, (), drive=False) as runtime:
+        yield runtime
+
+
+@asynccontextmanager
+async def changing(path: Path) -> AsyncGenerator[Runtime]:
+    """The store, to change something in it: nothing is driven here, and no store is made."""
     require_store(path)
     async with open_store(path) as store, Runtime(store, (), drive=False) as runtime:
         yield runtime

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, cast, get_args
 import msgspec
 
 from holdfast.cli.failures import FAILED, SessionAmbiguous
-from holdfast.cli.sessions import find_session, looking
+from holdfast.cli.sessions import changing, find_session, looking
 from holdfast.cli.tables import status_table, tell
 from holdfast.cli.terminal import duration, one_line, stdout
 from holdfast.errors import JournalMissing, TaskUnknown
@@ -106,7 +106,7 @@ async def shown(path: Path, given: str, *, as_json: bool) -> int:
 async def cancelled(path: Path, given: str, reason: str) -> int:
     """Cancel a task; carried out here if nobody works on it."""
     out = stdout()
-    async with looking(path) as runtime:
+    async with changing(path) as runtime:
         id = await find_task(runtime.store, given)
         asked = await runtime.tasks.cancel(id, reason)
         if asked != "too_late":

@@ -163,24 +163,24 @@ async def _show(path: Path, name: str, *, as_json: bool) -> None:
 
 
 async def _fire(path: Path, name: str, payload: str, key: str | None, *, as_json: bool) -> None:
-    from holdfast.cli.sessions import looking  # noqa: PLC0415
+    from holdfast.cli.sessions import changing  # noqa: PLC0415
     from holdfast.cli.terminal import stdout  # noqa: PLC0415
 
     try:
         said = msgspec.json.decode(payload)
     except msgspec.DecodeError as error:
         raise CallInvalid(f"--payload is not JSON: {error}; quote texts, such as '\"a text\"'") from None
-    async with looking(path) as runtime:
+    async with changing(path) as runtime:
         occurrence = await runtime.triggers.fire(name, said, key=key)
     told = {"trigger": name, "occurrence": occurrence}
     stdout().line(msgspec.json.encode(told).decode() if as_json else f"{name}: {occurrence} is reserved")
 
 
 async def _switch(path: Path, name: str, by: str, *, enabled: bool, as_json: bool) -> None:
-    from holdfast.cli.sessions import looking  # noqa: PLC0415
+    from holdfast.cli.sessions import changing  # noqa: PLC0415
     from holdfast.cli.terminal import stdout  # noqa: PLC0415
 
-    async with looking(path) as runtime:
+    async with changing(path) as runtime:
         switch = runtime.triggers.enable if enabled else runtime.triggers.disable
         found = await switch(name, by=by)
     waiting = f"; {found.reserved:,} reserved will be started" if found.reserved else ""
@@ -189,20 +189,20 @@ async def _switch(path: Path, name: str, by: str, *, enabled: bool, as_json: boo
 
 
 async def _remove(path: Path, name: str, by: str, *, as_json: bool) -> None:
-    from holdfast.cli.sessions import looking  # noqa: PLC0415
+    from holdfast.cli.sessions import changing  # noqa: PLC0415
     from holdfast.cli.terminal import stdout  # noqa: PLC0415
 
-    async with looking(path) as runtime:
+    async with changing(path) as runtime:
         await runtime.triggers.remove(name, by=by)
     told = {"trigger": name, "removed": True}
     stdout().line(msgspec.json.encode(told).decode() if as_json else f"{name} is removed")
 
 
 async def _prune(path: Path, name: str | None, older_than: timedelta, *, dry_run: bool, as_json: bool) -> None:
-    from holdfast.cli.sessions import looking  # noqa: PLC0415
+    from holdfast.cli.sessions import changing  # noqa: PLC0415
     from holdfast.cli.terminal import stdout  # noqa: PLC0415
 
-    async with looking(path) as runtime:
+    async with changing(path) as runtime:
         found = await runtime.triggers.prune(name, older_than=older_than, dry_run=dry_run)
     out = stdout()
     if as_json:

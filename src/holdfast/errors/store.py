@@ -113,6 +113,16 @@ class StoreKeyWrong(StoreRefused):
         self.remedy = remedy
 
 
+class StoreReadOnly(StoreError):
+    """The store was opened to be read; nothing was changed."""
+
+    def __init__(self, path: Path | str) -> None:
+        super().__init__(
+            f"{path} is open to be read, so nothing in it can be changed; hf.open() opens it to work on it"
+        )
+        self.path = path
+
+
 class StoreDamaged(StoreError):
     """SQLite can't read the file."""
 

@@ -90,3 +90,17 @@ async def open_store(
         store = Store(await SqliteBackend.open(path, durability=durability, clock=clock, limits=limits))
     async with store:
         yield store
+
+
+@asynccontextmanager
+async def view_store(
+    path: Path | str, *, clock: Clock | None = None, limits: StoreLimits | None = None
+) -> AsyncGenerator[Store]:
+    """Open the store at `path` to read it: also one that can't be written, and no byte of it is changed.
+
+    What would write is refused with `StoreReadOnly`.
+    """
+    from holdfast.store.sqlite.viewer import SqliteViewer  # noqa: PLC0415  apsw only when a file is opened
+
+    async with Store(await SqliteViewer.open(path, clock=clock, limits=limits)) as store:
+        yield store

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from holdfast.bounds import check_int
-from holdfast.errors import JournalCorrupt
+from holdfast.errors import JournalCorrupt, StoreReadOnly
 from holdfast.secrets.redactor import Redactor
 from holdfast.store.contract import Quarantine
 from holdfast.store.screening import screened
@@ -52,7 +53,8 @@ class Calls:
             return await self._backend.read(query)
         except JournalCorrupt as error:
             where = f"record {error.seq}: " if error.seq else ""
-            await self._submit(Quarantine(journal, f"{where}{error.reason}"))
+            with suppress(StoreReadOnly):  # whoever opens it to work on it finds the same
+                await self._submit(Quarantine(journal, f"{where}{error.reason}"))
             raise
 
 

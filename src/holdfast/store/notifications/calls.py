@@ -15,6 +15,7 @@ from holdfast.errors import (
     JournalMissing,
     NotificationUnknown,
     PayloadTooLarge,
+    StoreReadOnly,
 )
 from holdfast.names import check_choice, check_id, check_string, check_text
 from holdfast.store.calls import Calls
@@ -127,7 +128,7 @@ class NotificationCalls(Calls):
 
     async def _quarantine(self, journal: str) -> None:
         """Stop a journal with a notification that can't be trusted. Not every notification has a journal."""
-        with suppress(JournalMissing):
+        with suppress(JournalMissing, StoreReadOnly):
             await self._submit(Quarantine(journal, "a notification does not match its checksum"))
 
     async def settle_notification(self, number: int, state: SettledByHand) -> tuple[Notification, bool]:

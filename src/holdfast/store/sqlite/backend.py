@@ -64,8 +64,8 @@ class SqliteBackend:
         self._closed = False
         self._queued_bytes = 0
         self._closing: asyncio.Future[None] | None = None
-        self._readers: list[_Connection] = []
-        self._reading: list[_Connection] = []
+        self._readers: list[ReadConnection] = []
+        self._reading: list[ReadConnection] = []
         self._pool = ThreadPoolExecutor(_READERS, thread_name_prefix="holdfast-reader")
         self._writer = Writer(
             path,
@@ -121,12 +121,16 @@ class SqliteBackend:
                 raise StoreRefused(self.path, f"{error.strerror or error}: {error.filename}") from error
             try:
                 # Kept open: while a reader is there, the log outlives a writer that has to reconnect.
-                kept = _Connection(self.path, self.limits, self._vfs, self._seal)
+                kept = self._connection()
                 self._readers.append(kept)
                 self.store_id = kept.store_id()
             except BaseException:
                 self._stop()
                 raise
+
+    def _connection(self) -> ReadConnection:
+        """One more connection to read from."""
+        return ReadConnection(connect_reader(self.path, self.limits, self._vfs), self.limits, self._seal)
 
     def _connect(self) -> tuple[Db, Seal]:
         connection = connect_writer(self.path, self._durability, self.limits, self._vfs)
@@ -200,7 +204,7 @@ class SqliteBackend:
             try:
                 connection = self._readers.pop()
             except IndexError:
-                connection = _Connection(self.path, self.limits, self._vfs, self._seal)
+                connection = self._connection()
             self._reading.append(connection)
             try:
                 return connection.run(query)
@@ -265,11 +269,11 @@ def _absolute(path: Path | str) -> Path:
     return Path(path).absolute()
 
 
-class _Connection:
+class ReadConnection:
     """A read connection that gives up on a read that takes too long."""
 
-    def __init__(self, path: Path, limits: StoreLimits, vfs: str | None, seal: Seal | None) -> None:
-        self._db = connect_reader(path, limits, vfs)
+    def __init__(self, db: Db, limits: StoreLimits, seal: Seal | None) -> None:
+        self._db = db
         self._reader = SqliteReader(self._db, limits.page_bytes, seal)
         self._limit = limits.read_ms / 1000
         self._deadline = 0.0
@@ -288,6 +292,10 @@ class _Connection:
         """What tells the store from all others."""
         found: bytes = self._db.execute("SELECT value FROM meta WHERE key = 'store_id'").get
         return found.hex()
+
+    def data_version(self) -> int:
+        """A number that is another one after a commit of another connection."""
+        return int(self._db.pragma("data_version"))
 
     def interrupt(self) -> None:
         """Let a read that is under way end soon."""

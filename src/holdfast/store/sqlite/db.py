@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol, Self, cast
+from urllib.parse import quote
 
 import apsw
 
@@ -62,6 +63,12 @@ class Db(Protocol):
 def connect(path: Path, flags: int, vfs: str | None = None) -> Db:
     """Open a file that exists."""
     return cast("Db", apsw.Connection(str(path), flags=flags, vfs=vfs))
+
+
+def connect_unchanging(path: Path, vfs: str | None = None) -> Db:
+    """Open a file that nobody changes while it is open: without locks, and without files beside it."""
+    flags = apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI
+    return cast("Db", apsw.Connection(f"file:{quote(str(path))}?immutable=1", flags=flags, vfs=vfs))
 
 
 def page(  # noqa: PLR0913, PLR0917

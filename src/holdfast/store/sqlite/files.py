@@ -30,7 +30,7 @@ from holdfast.errors import (
 )
 from holdfast.store.beside import FOLDER
 from holdfast.store.sqlite.access import check_access, check_schema, sync_directory
-from holdfast.store.sqlite.db import connect
+from holdfast.store.sqlite.db import connect, connect_unchanging
 from holdfast.store.sqlite.key import keep_key, load_seal, make_seal, replace_key
 from holdfast.store.sqlite.schema import APPLICATION_ID, SEALED, VERSION, migrate
 
@@ -368,6 +368,50 @@ def connect_reader(path: Path, limits: StoreLimits, vfs: str | None = None) -> D
     connection.set_busy_timeout(limits.busy_ms)
     connection.execute("PRAGMA trusted_schema = OFF; PRAGMA cell_size_check = ON; PRAGMA query_only = ON")
     return connection
+
+
+def connect_viewer(path: Path, limits: StoreLimits, vfs: str | None = None) -> Db:
+    """A connection that reads a store and leaves no file beside it.
+
+    SQLite makes a log and an index of it to read a store, also for a connection that can only read, which can't remove
+    them. So where the store could be written, one that could write is opened, and told not to. Where it can't, and
+    there is no log, nobody writes to it, and SQLite is told so. A log that has something in it is read as it is, and
+    stays.
+    """
+    log = path.with_name(f"{path.name}-wal")
+    logged = log.exists() and log.stat().st_size > 0
+    writable = os.access(path, os.W_OK) and os.access(path.parent, os.W_OK)
+    if logged:
+        if not writable and not path.with_name(f"{path.name}-shm").exists():
+            reason = f"it has a log ({log.name}) that can't be read where nothing may be written; copy both elsewhere"
+            raise StoreRefused(path, reason)
+        connection = connect(path, apsw.SQLITE_OPEN_READONLY, vfs)
+    elif writable:
+        connection = connect(path, apsw.SQLITE_OPEN_READWRITE, vfs)
+    else:
+        connection = connect_unchanging(path, vfs)
+    connection.set_busy_timeout(limits.busy_ms)
+    connection.execute("PRAGMA trusted_schema = OFF; PRAGMA cell_size_check = ON; PRAGMA query_only = ON")
+    return connection
+
+
+def check_viewable(path: Path) -> None:
+    """Make sure that `path` is a store that can be read as it is. Nothing is changed."""
+    if path.is_dir():
+        raise StoreForeign(path, "it is a directory")
+    if not path.exists():
+        raise StoreRefused(path, "there is no such file")
+    check_header(path)
+    if not path.stat().st_size:
+        raise StoreForeign(path, "it is empty: no store was made of it yet")
+
+
+def check_current(path: Path, connection: Db) -> None:
+    """An older store has other tables. Reading must not change it, so it is refused."""
+    found = int(connection.pragma("user_version"))
+    if found < VERSION:
+        reason = f"its schema is version {found}, and {VERSION} is wanted; open it once to bring it up to date"
+        raise StoreRefused(path, reason)
 
 
 @contextmanager

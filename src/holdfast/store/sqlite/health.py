@@ -10,16 +10,15 @@ import msgspec
 
 from holdfast import __version__
 from holdfast.clock import SystemClock
-from holdfast.errors import StoreForeign, StoreRefused, StoreUntrusted
+from holdfast.errors import StoreRefused, StoreUntrusted
 from holdfast.store.audit import Violation, audit
 from holdfast.store.contract import StoreLimits
 from holdfast.store.decisions import lease_left
 from holdfast.store.owners import is_gone
 from holdfast.store.sqlite.access import check_access, check_schema
-from holdfast.store.sqlite.files import check_header, connect_reader, snapshot, translated
+from holdfast.store.sqlite.files import check_current, check_viewable, connect_viewer, snapshot, translated
 from holdfast.store.sqlite.key import load_seal
 from holdfast.store.sqlite.reader import SqliteReader
-from holdfast.store.sqlite.schema import VERSION
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -88,28 +87,16 @@ def examine(
     `spend_of` tells what a record spends; with it, spending is compared with the records.
     """
     file = Path(path)
-    if not file.exists():
-        raise StoreRefused(file, "there is no such file")
-    check_header(file)
-    if not file.stat().st_size:
-        raise StoreForeign(file, "it is empty")
+    check_viewable(file)
     with translated(file):
-        connection = connect_reader(file, StoreLimits())
+        connection = connect_viewer(file, StoreLimits())
         try:
             check_schema(file, connection)
-            _check_current(file, connection)
+            check_current(file, connection)
             with snapshot(connection):  # others may go on writing: this is about one moment
                 return _report(file, connection, progress, spend_of)
         finally:
             connection.close()
-
-
-def _check_current(path: Path, db: Db) -> None:
-    """An older store has other tables. Looking must not change it, so somebody else has to bring it up to date."""
-    found = int(db.pragma("user_version"))
-    if 0 < found < VERSION:
-        reason = f"its schema is version {found}, and {VERSION} is wanted; open it once to bring it up to date"
-        raise StoreRefused(path, reason)
 
 
 def _report(path: Path, db: Db, progress: Callable[[int, int], None] | None, spend_of: SpendOf | None) -> Health:

@@ -27,7 +27,9 @@ from holdfast.policy.subject import CLEAN, Subject
 from holdfast.sandbox.contract import Sandbox
 from holdfast.sandbox.limits import ProgramLimits
 from holdfast.tools.toolset import Toolset, flattened
+from holdfast.turns.background import started
 from holdfast.turns.compacting import text_tokens
+from holdfast.turns.keys import record_name
 from holdfast.turns.machine import Rules
 
 if TYPE_CHECKING:
@@ -271,28 +273,28 @@ class Agent:
         """Whether there is anything to decide about its calls."""
         if self.policy is not None:
             return True
-        touched = self._touched.values()
-        taints = any(each.untrusted for each in touched) and any(each.private for each in touched)
-        return taints and any(each.reaches_out for each in touched)
+        # What taints a turn may come with an input as well as from a tool.
+        return any(each.reaches_out for each in self._touched.values())
 
     def decide(self, subject: Subject, taint: Taint) -> Decision:
         """What its policy says about a call, in a turn with this taint."""
         return decide(self.policy, subject, taint)
 
-    def taint_of(self, heard: Iterable[str]) -> Taint:
-        """What a conversation has taken in, by the tools whose results are in it."""
+    def taint_of(self, heard: Mapping[str, str], session: str = "") -> Taint:
+        """What the conversation of a session has taken in, by the tools whose results are in it, with their keys."""
         taint = CLEAN
-        for name in heard:
+        for name, key in heard.items():
             touched = self._touched.get(name)
-            taint = taint if touched is None else taint.after(touched)
+            taint = taint if touched is None else taint.after(touched, record_name(session, key))
         return taint
 
-    def taint_after(self, taint: Taint, results: Iterable[ToolResult]) -> Taint:
-        """What a turn has taken in, with these results of calls too."""
-        for result in results:
+    def taint_after(self, taint: Taint, results: Iterable[tuple[str, ToolResult]], session: str = "") -> Taint:
+        """What a turn of a session has taken in, with these results of calls too, each with the key of its call."""
+        for key, result in results:
             touched = self._touched.get(result.name)
-            if touched is not None and result.state != "skipped":
-                taint = taint.after(touched)
+            # Of a call that goes on in the background nothing was read yet.
+            if touched is not None and result.state != "skipped" and not started(result):
+                taint = taint.after(touched, record_name(session, key))
         return taint
 
     @cached_property

@@ -232,6 +232,9 @@ class Handed(_Record, frozen=True, gc=False, tag="handed"):
     """The same, of what is not meant for everybody."""
     mode: str | None = None
     """How the model of who has it now works in this turn."""
+    untrusted_by: str = ""
+    """The record with which it had been read."""
+    private_by: str = ""
 
 
 class Grouped(_Record, frozen=True, gc=False, tag="grouped"):

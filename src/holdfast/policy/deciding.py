@@ -139,7 +139,7 @@ def stricter(one: Decision, other: Decision) -> Decision:
 
 
 def _together(one: Decision, other: Decision) -> str:
-    return f"{one.why}; {TAINTED}" if other.tainted and not one.tainted else one.why
+    return f"{one.why}; {other.why}" if other.tainted and not one.tainted else one.why
 
 
 def check_agent(name: str, subjects: Iterable[Subject], policy: Policy | None) -> None:
@@ -219,6 +219,15 @@ def _tainted(decision: Decision, subject: Subject, taint: Taint) -> Decision:
     private = taint.private_data or subject.private
     if decision.verdict == "deny" or not (taint.untrusted_input and private and subject.reaches_out):
         return decision
+    said = f"{TAINTED}{_sources(taint)}"
     if decision.verdict == "ask":
-        return msgspec.structs.replace(decision, why=f"{decision.why}; {TAINTED}", tainted=True)
-    return Decision("ask", "taint", f"{TAINTED} (otherwise: {decision.verdict} by {decision.rule})", tainted=True)
+        return msgspec.structs.replace(decision, why=f"{decision.why}; {said}", tainted=True)
+    return Decision("ask", "taint", f"{said} (otherwise: {decision.verdict} by {decision.rule})", tainted=True)
+
+
+def _sources(taint: Taint) -> str:
+    """The records that tainted the turn, in words."""
+    private = taint.private_by or ("" if taint.private_data else "this call")
+    found = [("untrusted", taint.untrusted_by), ("private", private)]
+    named = [f"{what}: {by}" for what, by in found if by]
+    return f" ({'; '.join(named)})" if taint.untrusted_by or taint.private_by else ""

@@ -48,6 +48,9 @@ class Mandate(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """The parent had read what strangers wrote."""
     private: bool = False
     """The parent had read what is not meant for everybody."""
+    untrusted_by: str = ""
+    """The record with which it had."""
+    private_by: str = ""
 
 
 class Account(msgspec.Struct, frozen=True):
@@ -97,12 +100,14 @@ def narrowed(above: Sequence[Policy | None], own: Policy | None) -> Policy:
 
 def taint_under(mandate: Mandate | None) -> Taint:
     """What a session under this mandate has taken in before it begins."""
-    return CLEAN if mandate is None else Taint(mandate.untrusted, mandate.private)
+    if mandate is None:
+        return CLEAN
+    return Taint(mandate.untrusted, mandate.private, mandate.untrusted_by, mandate.private_by)
 
 
 def joined(one: Taint, other: Taint) -> Taint:
     """What was taken in by both."""
-    return Taint(one.untrusted_input or other.untrusted_input, one.private_data or other.private_data)
+    return one.joined(other)
 
 
 # ---- shares ----------------------------------------------------------------------------------------------------------

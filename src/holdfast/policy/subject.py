@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 import msgspec
@@ -62,16 +62,49 @@ class Call:
     family: str | None = None
 
 
+class InputTaint(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What an input brings with it: the record that is untrusted, and the one that is private; empty for neither."""
+
+    untrusted: str = ""
+    private: str = ""
+
+
 @dataclass(frozen=True, slots=True)
 class Taint:
-    """What a turn has taken in so far."""
+    """What a turn has taken in so far, and the first records with which it did."""
 
     untrusted_input: bool = False
     private_data: bool = False
+    untrusted_by: str = field(default="", compare=False)
+    private_by: str = field(default="", compare=False)
 
-    def after(self, subject: Subject) -> Taint:
-        """The taint of the turn once the result of this call is in it. It never goes away."""
-        return Taint(self.untrusted_input or subject.untrusted, self.private_data or subject.private)
+    @classmethod
+    def of(cls, given: InputTaint) -> Taint:
+        """The taint that an input brings."""
+        return cls(bool(given.untrusted), bool(given.private), given.untrusted, given.private)
+
+    @property
+    def as_input(self) -> InputTaint:
+        """The same for an input that tells of it."""
+        return InputTaint(
+            (self.untrusted_by or "an earlier record") if self.untrusted_input else "",
+            (self.private_by or "an earlier record") if self.private_data else "",
+        )
+
+    def joined(self, other: Taint) -> Taint:
+        """What was taken in by both. The records of the first are kept."""
+        if not (other.untrusted_input or other.private_data):
+            return self
+        return Taint(
+            self.untrusted_input or other.untrusted_input,
+            self.private_data or other.private_data,
+            self.untrusted_by if self.untrusted_input else other.untrusted_by,
+            self.private_by if self.private_data else other.private_by,
+        )
+
+    def after(self, subject: Subject, by: str = "") -> Taint:
+        """The taint of the turn once the result of this call, the record `by`, is in it. It never goes away."""
+        return self.joined(Taint(subject.untrusted, subject.private, by, by))
 
 
 CLEAN: Final = Taint()

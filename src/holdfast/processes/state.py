@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import msgspec
 
 from holdfast.errors import RecordUnreadable
+from holdfast.policy.subject import InputTaint  # noqa: TC001  msgspec reads the annotations
 from holdfast.processes.ids import CALL, TRANSFER, attempt_of, id_of
 from holdfast.records import Admitted, Done, Ended, Opened, Parked, Resumed, Started
 
@@ -53,6 +54,8 @@ class Registration(msgspec.Struct, frozen=True, omit_defaults=True):
     """The effect with which that one did."""
     depth: int = 0
     """How many processes stand above it."""
+    taint: InputTaint | None = None
+    """What its arguments bring with them, where somebody outside wrote them."""
 
 
 _decode: Final = msgspec.json.Decoder(Registration).decode

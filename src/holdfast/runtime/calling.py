@@ -189,7 +189,7 @@ class Calling:
                     await carrying.intend([other])
                     await carrying.perform(other)
             self._recorder.flush()
-            results = [found.result for found in calls if found.result is not None]
+            results = [(found.key, found.result) for found in calls if found.result is not None]
             crash_point("handoff.before")
             await carrying.record(call, outcome, self._handing.record(call, taint, results))
             self.handed = True

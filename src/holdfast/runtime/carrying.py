@@ -22,12 +22,14 @@ from holdfast.runtime.invoking import Invoker
 from holdfast.spawning import spawn
 from holdfast.tasks.words import continues
 from holdfast.turns import keys
+from holdfast.turns.conversation import answer_taint
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable, Iterator
 
+    from holdfast.agent import Agent
     from holdfast.effects.performer import Performer
-    from holdfast.messages import ToolCall
+    from holdfast.messages import ToolCall, ToolResult
     from holdfast.policy.subject import Taint
     from holdfast.records import Outcome, Record
     from holdfast.runtime.authorising import Authorising
@@ -286,6 +288,18 @@ class Carrying:
     def _began(self, prepared: Call) -> None:
         fields = {"call": prepared.name, "tool": prepared.call.name}
         self._around.show(events.ToolExecutionStarted, self._run, fields)
+
+    # ---- what came in with them ----
+
+    def taint_after(self, agent: Agent, taint: Taint, results: Iterable[tuple[str, ToolResult]]) -> Taint:
+        """The taint of the turn with the results of these calls, each with its key."""
+        found = list(results)
+        session = self._around.session
+        taint = agent.taint_after(taint, found, session)
+        for key, _ in found:
+            if self._deferring.answered(key):
+                taint = taint.joined(answer_taint(key, session))
+        return taint
 
     # ---- when the turn is stopped ----
 

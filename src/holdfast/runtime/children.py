@@ -32,10 +32,10 @@ from holdfast.errors import (
 from holdfast.hands.agents import WAIT, Child, SubAgentRefused
 from holdfast.messages import Text, Usage
 from holdfast.policy.limits import Budget, OutOf, Used
-from holdfast.policy.mandates import ROLE, Account, Mandate, joined, limited, narrowed, promised, share, taint_under
+from holdfast.policy.mandates import ROLE, Account, Mandate, limited, narrowed, promised, share
 from holdfast.policy.spans import milliseconds
-from holdfast.policy.subject import Taint
 from holdfast.runtime.outcome import TurnReader
+from holdfast.runtime.provenance import taint_of
 from holdfast.runtime.reading import read_conversation
 from holdfast.spawning import let_go, spawn
 from holdfast.store.decisions import STOP, stop_key
@@ -203,9 +203,7 @@ class Children:
             raise SubAgentRefused(order.agent, f"it works on this itself already ({' > '.join(above)})")
         if limits.depth < 1:
             raise SubAgentRefused(order.agent, f"{parent.name!r} may start no sub-agents here (Limits.depth)")
-        taint = joined(joined(taint_under(over), conversation.taint), parent.taint_of(conversation.heard))
-        if conversation.noticed:  # as for the parent itself
-            taint = Taint(untrusted_input=True, private_data=True)
+        taint = taint_of(conversation, parent, order.session)
         accounts = [
             Account(
                 Budget(
@@ -231,6 +229,8 @@ class Children:
             budget=budget,
             untrusted=taint.untrusted_input,
             private=taint.private_data,
+            untrusted_by=taint.untrusted_by,
+            private_by=taint.private_by,
         )
 
     # ---- waiting ----

@@ -67,6 +67,8 @@ class Deferring:
         """Calls that were deferred, here or before, and it is not known how that ended."""
         self._returned = {key.removesuffix(_RETURNED) for key in past if key.endswith(_RETURNED)}
         """Calls whose tool has come to its end, here or before, and only the answer was missing."""
+        self._answered = {key for key in self._before if isinstance(past[key + _DEFERRAL].outcome, Done)}
+        """Calls whose result somebody outside gave, here or before."""
         self.calls: dict[str, Call] = {}
         """Calls that were intended or begun here and have no outcome yet: their tools may defer them."""
         self._defaults: dict[str, bytes | None] = {}
@@ -92,6 +94,10 @@ class Deferring:
     def opened(self, key: str) -> bool:
         """Whether the call was deferred, here or before, and it is not known how that ended."""
         return key in self._opened
+
+    def answered(self, key: str) -> bool:
+        """Whether the result of the call was given from outside."""
+        return key in self._answered
 
     def _intent(self, key: str) -> Iterator[Intended]:
         call = self.calls.get(key)
@@ -161,6 +167,7 @@ class Deferring:
             return
         now, below = self._performer.now(), key + _DEFERRAL
         if wait.state == "resolved":
+            self._answered.add(key)
             self._recorder.submit([Done(at=now, key=below, value=msgspec.Raw(b"true"))], patient=True)
         else:
             info = ErrorInfo(wait.state, f"the wait was {wait.state}")

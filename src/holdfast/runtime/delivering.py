@@ -24,6 +24,7 @@ from holdfast.turns.notices import chosen, notice
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
 
+    from holdfast.policy.subject import InputTaint
     from holdfast.store import Notification, Store
     from holdfast.store.contract import Lease
 
@@ -79,14 +80,14 @@ def next_batch(ready: Sequence[Notification], *, idle: bool) -> tuple[Notificati
 
 
 async def deliver(
-    store: Store, lease: Lease, picked: Sequence[Notification], *, reads: bool
+    store: Store, lease: Lease, picked: Sequence[Notification], *, reads: bool, taint: InputTaint
 ) -> tuple[Input, Said] | None:
     """Put these into the inbox as one input; None when none can be claimed any more.
 
-    `reads`: the agent has the tool that reads tasks.
+    `reads`: the agent has the tool that reads tasks. `taint` is that of the work that they tell of.
     """
     steer = not any(found.attempts for found in picked)
-    said = Said(parts=(Text(notice(picked, reads=reads)),), steer=steer, origin="holdfast")
+    said = Said(parts=(Text(notice(picked, reads=reads)),), steer=steer, origin="holdfast", taint=taint)
     content = msgspec.to_builtins(said)
     try:
         receipt = await store.carry(lease, [found.id for found in picked], content)

@@ -33,6 +33,7 @@ from holdfast.runtime.delivering import AT_ONCE, deliver, next_batch
 from holdfast.runtime.inbox import Interruption, Over, Waiting, interruption, next_due, out_of_time, over
 from holdfast.runtime.live import Ring
 from holdfast.runtime.performing import HandedOver, Park, TurnRun
+from holdfast.runtime.provenance import taint_of_notices
 from holdfast.runtime.reading import read_on, read_session
 from holdfast.runtime.supplies import Supplies
 from holdfast.runtime.surroundings import Stopping
@@ -267,6 +268,8 @@ class SessionDrive(Supplies):
         turn.said = (message,)
         if isinstance(waiting.said, Said):
             turn.mandate = turn.mandate or waiting.said.mandate
+            if waiting.said.taint is not None:
+                turn.taints[message.id] = waiting.said.taint
         turn.inputs[waiting.input.input] = message
         return turn, [started, admitted]
 
@@ -278,6 +281,8 @@ class SessionDrive(Supplies):
         self._taken.add(found.input)
         now = self._ledger.now()
         message = UserMessage(f"{run}.i{found.input}", said.parts, said.origin)
+        if said.taint is not None and self._open is not None and self._open.run == run:
+            self._open.taints[message.id] = said.taint
         if len(found.body) > self._ledger.inline_bytes:
             blob = await self._ledger.put_blob(found.body)
             return Admitted(at=now, input=found.input, key=found.key, blob=blob, run=run, refs=refs_of(said)), message
@@ -364,7 +369,8 @@ class SessionDrive(Supplies):
         if not picked:
             return
         reads = self._agent is not None and READER in self._agent.tools
-        delivered = await deliver(self._store, self._lease, picked, reads=reads)
+        taint = await taint_of_notices(self._store, self._around.agents, picked)
+        delivered = await deliver(self._store, self._lease, picked, reads=reads, taint=taint)
         if delivered is not None:
             self._inbox.append(Waiting(*delivered))
 

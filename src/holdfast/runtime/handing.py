@@ -8,13 +8,14 @@ from holdfast.hands.agents.handing import REASON, handoff_of
 from holdfast.records import ErrorInfo, Handed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Sequence
 
     from holdfast.agent import Agent
     from holdfast.effects.performer import Performer
     from holdfast.messages import ToolResult
     from holdfast.policy.subject import Taint
     from holdfast.runtime.call import Call
+    from holdfast.runtime.carrying import Carrying
     from holdfast.turns import OpenTurn
 
 REFUSED: Final = "HandoffRefused"
@@ -30,9 +31,15 @@ class Handing:
     """Hands the session over, on behalf of one agent in one turn."""
 
     def __init__(
-        self, agent: Agent, turn: OpenTurn, performer: Performer, mode_of: Callable[[str], str | None]
+        self,
+        agent: Agent,
+        turn: OpenTurn,
+        performer: Performer,
+        carrying: Carrying,
+        mode_of: Callable[[str], str | None],
     ) -> None:
         self._agent = agent
+        self._carrying = carrying
         self._turn = turn
         self._performer = performer
         self._mode_of = mode_of
@@ -53,10 +60,10 @@ class Handing:
             return None
         return ErrorInfo(REFUSED, said)
 
-    def record(self, call: Call, taint: Taint, results: Iterable[ToolResult]) -> Handed:
-        """The record with which the session is handed over, after a step with these results."""
+    def record(self, call: Call, taint: Taint, results: Sequence[tuple[str, ToolResult]]) -> Handed:
+        """The record with which the session is handed over, after a step with these results, each with its key."""
         arguments: dict[str, Any] = call.call.arguments or {}
-        taint = self._agent.taint_after(taint, results)
+        taint = self._carrying.taint_after(self._agent, taint, results)
         return Handed(
             at=self._performer.now(),
             run=self._turn.run,
@@ -67,6 +74,8 @@ class Handing:
             untrusted=taint.untrusted_input,
             private=taint.private_data,
             mode=self._mode_of(_to(call)),
+            untrusted_by=taint.untrusted_by,
+            private_by=taint.private_by,
         )
 
 

@@ -153,7 +153,7 @@ class TurnRun:
             self._recorder,
             self._carrying,
             self._deferring,
-            handing=None if agent is None else Handing(agent, turn, self.performer, around.mode_of),
+            handing=None if agent is None else Handing(agent, turn, self.performer, self._carrying, around.mode_of),
             programs=self._programs,
             reads={name for name, tool in agent.tools.items() if tool.read_only} if self._programs and agent else (),
         )
@@ -225,7 +225,7 @@ class TurnRun:
     def _take_in(self, turn: OpenTurn) -> None:
         """What was read in earlier turns is still in the conversation, or in a summary of it."""
         if self._agent is not None and self._tainted:
-            self._taint = joined(self._taint, self._agent.taint_of(turn.heard))
+            self._taint = self._taint.joined(self._agent.taint_of(turn.heard, self._around.session))
         if turn.noticed:
             self._noticed()
         self._entering(turn.said)
@@ -238,7 +238,11 @@ class TurnRun:
             raise HandedOver
         if self._agent is not None and self._tainted:
             before = self._taint if self._programs is None else self._programs.taint
-            self._taint = self._agent.taint_after(before, results.results)
+            keyed = (
+                (keys.call_key(self.run, effect.id, number, result.name), result)
+                for number, result in enumerate(results.results, 1)
+            )
+            self._taint = self._carrying.taint_after(self._agent, before, keyed)
         return results
 
     def _opening(self, turn: OpenTurn, rules: Rules) -> TurnState:
@@ -322,18 +326,18 @@ class TurnRun:
         return reason
 
     def _entering(self, messages: Iterable[UserMessage]) -> None:
-        """What background work tells may have been written by strangers, and may not be meant for them."""
-        if any(message.origin == "holdfast" for message in messages):
-            self._noticed()
+        """Take in what inputs bring with them."""
+        for message in messages:
+            taint = self._turn.taints.get(message.id)
+            if taint is not None:
+                self._taint = self._taint.joined(Taint.of(taint))
+            elif message.origin == "holdfast":
+                self._noticed()
 
     def _noticed(self) -> None:
-        """A notification may tell what any of the agent's tools gave."""
+        """A notification whose taint an earlier release did not record may tell what any tool of the agent gave."""
         if self._agent is not None and self._tainted:
-            may = self._agent.taint_of(self._agent.tools)
-            self._taint = Taint(
-                untrusted_input=self._taint.untrusted_input or may.untrusted_input,
-                private_data=self._taint.private_data or may.private_data,
-            )
+            self._taint = self._taint.joined(self._agent.taint_of(dict.fromkeys(self._agent.tools, "")))
 
     async def _entered(self, messages: Iterable[UserMessage]) -> None:
         if self._hooked.has("on_notification"):

@@ -32,6 +32,7 @@ from holdfast.errors.processes import (
 )
 from holdfast.names import check_id, check_text
 from holdfast.policy.spans import milliseconds
+from holdfast.policy.subject import InputTaint
 from holdfast.processes.definition import AnyProcedure, Procedure
 from holdfast.processes.glance import TAIL, state_of
 from holdfast.processes.ids import (
@@ -148,7 +149,7 @@ class Processes:
 
     # ---- starting ----------------------------------------------------------------------------------------------------
 
-    async def start(
+    async def start(  # noqa: PLR0913
         self,
         procedure: AnyProcedure | str,
         args: tuple[Any, ...],
@@ -156,12 +157,22 @@ class Processes:
         *,
         id: str | None = None,
         session: str | None = None,
+        untrusted: bool = False,
     ) -> Process:
-        """Start a process. When this returns it is durable, and will come to an end whatever happens."""
+        """Start a process. When this returns it is durable, and will come to an end whatever happens.
+
+        `untrusted`: strangers wrote its arguments.
+        """
         made = self.procedure(procedure)
-        registration = Registration(made.name, made.stored(args, kwargs), made.recovery, made.on_parent_end)
         chosen = f"{made.name[:100]}-{secrets.token_hex(6)}" if id is None else check_process_id(id)
-        return self.handle(await self.register(chosen, registration, session))
+        plain = Registration(made.name, made.stored(args, kwargs), made.recovery, made.on_parent_end)
+        if not untrusted:
+            return self.handle(await self.register(chosen, plain, session))
+        taint = InputTaint(f"the arguments of the process {chosen}")
+        try:
+            return self.handle(await self.register(chosen, msgspec.structs.replace(plain, taint=taint), session))
+        except ProcessConflict:  # an earlier release may have started it, and did not say who wrote them
+            return self.handle(await self.register(chosen, plain, session))
 
     async def register(self, id: str, made: Registration, session: str | None) -> str:
         """Write down that a process is to run. The same registration again finds it as it is."""
@@ -466,10 +477,14 @@ class Processes:
         deadline: timedelta | float | None,
         *,
         under: str,
+        untrusted: bool = False,
     ) -> AwaitedTurn:
-        """Ask an agent, once, on behalf of the process with the journal `under`."""
+        """Ask an agent, once, on behalf of the process with the journal `under`.
+
+        `untrusted`: strangers wrote what the process was started with.
+        """
         asked = self._runtime.session_under(session, agent, (under, CANCEL))
-        turn = await asked.send(prompt, key=key, deadline=deadline)
+        turn = await asked.send(prompt, key=key, deadline=deadline, untrusted=untrusted)
         return AwaitedTurn(session, keys.input_of(turn.id) or 0)
 
     async def stop_turn(self, session: str, number: int, reason: str) -> None:

@@ -102,6 +102,7 @@ class Registry(Protocol):
         deadline: timedelta | float | None,
         *,
         under: str,
+        untrusted: bool = False,
     ) -> AwaitedTurn: ...
     def watch_turn(self, journal: str, wait: str, turn: AwaitedTurn) -> None: ...
 
@@ -401,7 +402,8 @@ class ProcessRun:
         place, key = self._next(made.name)
         child = child_id(made.name, self._state.journal, key) if id is None else check_process_id(id)
         registration = Registration(
-            made.name, arguments, made.recovery, made.on_parent_end, self._state.journal, key, depth
+            *(made.name, arguments, made.recovery, made.on_parent_end, self._state.journal, key, depth),
+            taint=None if self._state.registration is None else self._state.registration.taint,
         )
 
         async def stop(_: str) -> None:
@@ -485,7 +487,11 @@ class ProcessRun:
 
         async def call(_: str) -> Any:  # noqa: ANN401
             journal = self._state.journal
-            sending = self._registry.send(agent, asked, prompt, f"process/{known}", deadline, under=journal)
+            made = self._state.registration
+            untrusted = made is not None and made.taint is not None
+            sending = self._registry.send(
+                agent, asked, prompt, f"process/{known}", deadline, under=journal, untrusted=untrusted
+            )
             return msgspec.to_builtins(await self._begun(spawn(sending), stop))
 
         body = {"agent": name, "prompt": prompt, "session": session}

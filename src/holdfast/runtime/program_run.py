@@ -339,7 +339,7 @@ class ProgramRun:
     # ---- what came of it ----
 
     def _heard(self, key: str, result: ToolResult, outcome: Outcome) -> None:
-        self._programs.heard(result)
+        self._programs.heard(key, result)
         (self._unknown if isinstance(outcome, Unknown) else self._made).append(key)
 
     def _note_edited(self, call: ToolCall) -> None:

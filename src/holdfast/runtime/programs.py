@@ -118,7 +118,7 @@ class Programs:
             outcome = recorded.outcome
             if parsed is not None and parsed.nested and outcome is not None:
                 result = result_of(ToolCall("", keys.tool_of(name), {}), outcome)
-                self.heard(result)
+                self.heard(name, result)
                 self._means.carrying.spilled += started(result)
             elif isinstance(outcome, Done) and name == f"{call.key}{KEPT}":
                 self.variables = decode_left(bytes(outcome.value)).after(self.variables)
@@ -135,13 +135,13 @@ class Programs:
         within = self.used + Used(tool_calls=ended) if ended else self.used
         return await self._means.room(within, running(calls + len(self._batch) - ended, background))
 
-    def heard(self, result: ToolResult) -> None:
+    def heard(self, key: str, result: ToolResult) -> None:
         """A program got this result: what comes after may depend on it."""
         agent = self._means.agent
         self.used += Used(tool_calls=1, background=int(started(result)))
         self.polled = self.polled or result.name in agent.rules.polling
         if agent.wary:
-            self.taint = agent.taint_after(self.taint, (result,))
+            self.taint = self._means.carrying.taint_after(agent, self.taint, [(key, result)])
 
     def left_over(self, now: int) -> Iterator[Record]:
         """Questions and pauses of a program under way that nobody waits for when the turn is stopped."""

@@ -14,6 +14,7 @@ from holdfast.effects.canonical import check as check_json
 from holdfast.errors import InvalidArgument, InvalidId, JournalConflict, TurnUnknown
 from holdfast.messages import Attachment, Message, Text, Usage
 from holdfast.names import check_id, check_text
+from holdfast.policy.subject import InputTaint
 from holdfast.processes import is_process_journal
 from holdfast.runtime.admitting import REFUSALS, check_shape
 from holdfast.runtime.following import follow_session, session_cursor
@@ -81,13 +82,15 @@ class Session:
         pin: bool = False,
         deadline: timedelta | float | None = None,
         metadata: dict[str, Any] | None = None,
+        untrusted: bool = False,
     ) -> Turn:
         """Say something. When this returns it is accepted and durable, and will be answered whatever happens.
 
         The same `key` with the same content gives the same turn. `steer` enters the turn that is running, at its next
         safe point; if none is, it begins one like any other input. `deadline` bounds the turn, from now on. What is
         pinned (`pin`) stays in the context of the model as it is, however long the conversation becomes. Files are
-        `hf.File`s, or what `runtime.attachments.put` gave.
+        `hf.File`s, or what `runtime.attachments.put` gave. `untrusted` says that strangers wrote it (a mail, a form),
+        which taints the session as a page does that a tool has read.
         """
         if metadata is not None:
             if not isinstance(metadata, dict):  # pyright: ignore[reportUnnecessaryIsInstance]  # callers may be untyped
@@ -101,6 +104,9 @@ class Session:
             pin=bool(pin),
             deadline_ms=None if deadline is None else milliseconds(deadline),
             metadata=metadata,
+            taint=InputTaint(f"the input {key!r} of {self.id}" if key else f"an input of {self.id}")
+            if untrusted
+            else None,
         )
         try:
             receipt = await self._runtime.accept(self.id, agent, said, key, under=self._under)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast, runtime_checkable
 
 from holdfast.agent import Agent
-from holdfast.errors import HoldfastError, InvalidArgument
+from holdfast.errors import HoldfastError, InvalidArgument, KeyConflict
 from holdfast.errors.triggers import TriggerInvalid
 from holdfast.names import check_id, check_string
 from holdfast.runtime.session import Session
@@ -52,6 +52,15 @@ class Target(Protocol):
         ...
 
 
+@runtime_checkable
+class WaryTarget(Target, Protocol):
+    """A target that can be told that its arguments were written by strangers."""
+
+    async def start_untrusted(self, key: str, arguments: Mapping[str, Any]) -> str:
+        """The same as `start`; what is started is tainted."""
+        ...
+
+
 class AgentTarget:
     """Asks an agent: in a session of its own for each occurrence, or in one that is named."""
 
@@ -69,9 +78,14 @@ class AgentTarget:
             check_string(SESSION, session)
 
     async def start(self, key: str, arguments: Mapping[str, Any]) -> str:
+        return await _sent(self._asked(key, arguments), key, arguments, untrusted=False)
+
+    async def start_untrusted(self, key: str, arguments: Mapping[str, Any]) -> str:
+        return await _sent(self._asked(key, arguments), key, arguments, untrusted=True)
+
+    def _asked(self, key: str, arguments: Mapping[str, Any]) -> Session:
         session = arguments.get(SESSION) or key
-        asked = self._runtime.session(check_id(SESSION, session), agent=self._agent)
-        return _ref(await asked.send(_prompt(arguments), key=key))
+        return self._runtime.session(check_id(SESSION, session), agent=self._agent)
 
     async def is_over(self, ref: str) -> bool:
         return await _turn_is_over(self._runtime, ref)
@@ -95,7 +109,10 @@ class SessionTarget:
         _check_words(self._session.id, arguments, (PROMPT,))
 
     async def start(self, key: str, arguments: Mapping[str, Any]) -> str:
-        return _ref(await self._session.send(_prompt(arguments), key=key))
+        return await _sent(self._session, key, arguments, untrusted=False)
+
+    async def start_untrusted(self, key: str, arguments: Mapping[str, Any]) -> str:
+        return await _sent(self._session, key, arguments, untrusted=True)
 
     async def is_over(self, ref: str) -> bool:
         return await _turn_is_over(self._runtime, ref)
@@ -120,7 +137,7 @@ class ProcessTarget:
     def __init__(
         self,
         name: str,
-        start: Callable[[str, Mapping[str, Any]], Awaitable[object]],
+        start: Callable[[str, Mapping[str, Any], bool], Awaitable[object]],
         find: Callable[[str], Awaitable[Started]],
         check: Callable[[Mapping[str, Any]], None] = lambda _: None,
     ) -> None:
@@ -137,7 +154,11 @@ class ProcessTarget:
         self._check(arguments)
 
     async def start(self, key: str, arguments: Mapping[str, Any]) -> str:
-        await self._start(key, arguments)
+        await self._start(key, arguments, False)  # noqa: FBT003
+        return key
+
+    async def start_untrusted(self, key: str, arguments: Mapping[str, Any]) -> str:
+        await self._start(key, arguments, True)  # noqa: FBT003
         return key
 
     async def is_over(self, ref: str) -> bool:
@@ -204,6 +225,17 @@ def _prompt(arguments: Mapping[str, Any]) -> str:
     return prompt if isinstance(prompt, str) else canonical(prompt).decode()
 
 
+async def _sent(session: Session, key: str, arguments: Mapping[str, Any], *, untrusted: bool) -> str:
+    prompt = _prompt(arguments)
+    try:
+        return _ref(await session.send(prompt, key=key, untrusted=untrusted))
+    except KeyConflict:
+        if not untrusted:
+            raise
+        # An earlier release has sent the same before it was interrupted, and did not say who wrote it.
+        return _ref(await session.send(prompt, key=key))
+
+
 def _ref(turn: Turn) -> str:
     return f"{turn.session}/{turn.id}"
 
@@ -224,8 +256,16 @@ async def _turn_over(runtime: Runtime, ref: str) -> None:
 class ProcessStarts(Protocol):
     """The processes of a runtime, as far as triggers need them."""
 
-    async def start(self, procedure: Any, args: tuple[Any, ...], kwargs: dict[str, Any], *, id: str | None) -> object:  # noqa: ANN401
-        """Start a process, once for each id."""
+    async def start(
+        self,
+        procedure: Any,  # noqa: ANN401
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        *,
+        id: str | None,
+        untrusted: bool = False,
+    ) -> object:
+        """Start a process, once for each id. `untrusted`: strangers wrote its arguments."""
         ...
 
     async def get(self, id: str) -> Started:
@@ -241,8 +281,8 @@ def process_adapter(processes: ProcessStarts, kind: type[Any]) -> Callable[[obje
             return None
         made: Any = given
 
-        def start(key: str, arguments: Mapping[str, Any]) -> Awaitable[object]:
-            return processes.start(made, (), dict(arguments), id=key)
+        def start(key: str, arguments: Mapping[str, Any], untrusted: bool) -> Awaitable[object]:  # noqa: FBT001
+            return processes.start(made, (), dict(arguments), id=key, untrusted=untrusted)
 
         return ProcessTarget(made.name, start, processes.get, made.check_names)
 

@@ -38,12 +38,13 @@ from holdfast.errors import (
 from holdfast.errors.admission import RateExceeded
 from holdfast.leasing import Held
 from holdfast.records import TRIGGER, Admitted, Ask, Cancelled, Done, ErrorInfo, Failed, Intended, Parked
+from holdfast.runtime.targets import WaryTarget
 from holdfast.spawning import spawn
 from holdfast.triggers import books as accounts
 from holdfast.triggers import templates
 from holdfast.triggers.books import Books, start_key
 from holdfast.triggers.definition import Define, Occur, decode, name_of
-from holdfast.triggers.sources import zone_of
+from holdfast.triggers.sources import EventSource, WatchSource, WebhookSource, zone_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -71,6 +72,8 @@ _LOOK: Final = 30.0
 """Between two looks at what is under way elsewhere, in seconds."""
 _OURS: Final = (StoreBusy, StoreFull, StoreFailed, StoreClosed, CommitUnknown, Fenced, HeadConflict, RuntimeStopped)
 """Trouble that says nothing about what was started: the drive ends, and is tried again."""
+_OUTSIDE: Final = (EventSource, WatchSource, WebhookSource)
+"""Sources whose occurrences hold what somebody outside wrote."""
 _LATER: Final = (InboxFull, RateExceeded)
 """What is refused now and may be taken later."""
 
@@ -267,7 +270,13 @@ class TriggerDrive:
             return replace(books, queue=tuple(later if one == found else one for one in books.queue)), []
         try:
             arguments = await self._arguments(definition, found)
-            ref = await target.start(start_key(self._name, found), arguments)
+            key = start_key(self._name, found)
+            # What came with an event, a request or a file was written by others.
+            outside = isinstance(definition.source, _OUTSIDE) and templates.tells_of_outside(definition.arguments)
+            if outside and isinstance(target, WaryTarget):
+                ref = await target.start_untrusted(key, arguments)
+            else:
+                ref = await target.start(key, arguments)
         except _OURS:
             raise
         except _LATER as error:

@@ -22,6 +22,7 @@ PAYLOAD: Final = "payload"
 WORDS: Final = frozenset(("trigger", "occurrence", "revision", "date", "time", "datetime", "timestamp", PAYLOAD))
 FILE_WORDS: Final = frozenset(("path", "file"))
 """Only where files are watched."""
+_OUTSIDE: Final = frozenset((PAYLOAD, "occurrence", *FILE_WORDS))
 LONGEST: Final = 256 * 1024
 """What a text may become, in characters."""
 _PLACE: Final = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]")
@@ -52,6 +53,16 @@ def _check_text(template: str, words: frozenset[str]) -> None:
             raise TemplateInvalid(template, f"there is no {{{word}}}; there are {', '.join(sorted(words))}")
         if dot and word != PAYLOAD:
             raise TemplateInvalid(template, f"{{{word}}} has no parts")
+
+
+def tells_of_outside(template: object) -> bool:
+    """Whether a place of the template holds what somebody outside wrote."""
+    if isinstance(template, str):
+        places = (found.group(1) for found in _PLACE.finditer(template))
+        return any(place is not None and place.partition(".")[0] in _OUTSIDE for place in places)
+    if isinstance(template, dict):
+        return any(map(tells_of_outside, cast("dict[str, object]", template).values()))
+    return isinstance(template, list | tuple) and any(map(tells_of_outside, cast("list[object]", template)))
 
 
 def fill(template: Any, values: Mapping[str, Any]) -> Any:  # noqa: ANN401  any JSON value

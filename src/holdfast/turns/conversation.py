@@ -25,8 +25,8 @@ from holdfast.messages import (
     decode_reply,
 )
 from holdfast.policy.limits import Used
-from holdfast.policy.mandates import Mandate, joined
-from holdfast.policy.subject import CLEAN, Taint
+from holdfast.policy.mandates import Mandate  # noqa: TC001  msgspec reads the annotations
+from holdfast.policy.subject import CLEAN, InputTaint, Taint
 from holdfast.records import (
     Admitted,
     Blob,
@@ -58,7 +58,7 @@ from holdfast.turns.thread import Thread
 from holdfast.turns.unused import is_paid
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from holdfast.messages import Message
 
@@ -80,6 +80,8 @@ class Said(msgspec.Struct, frozen=True, omit_defaults=True):
     origin: Origin = "user"
     mandate: Mandate | None = None
     """On whose behalf the session works; only the first input of one has it."""
+    taint: InputTaint | None = None
+    """What it brings with it. None in notifications of releases that did not record it: then nobody knows."""
 
 
 class Stop(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -148,10 +150,12 @@ class OpenTurn:
     """What the session had used before this turn."""
     mandate: Mandate | None = None
     """On whose behalf the session works, where it is that of a sub-agent."""
-    heard: frozenset[str] = frozenset()
-    """The tools whose results were told before this turn."""
+    heard: Mapping[str, str] = field(default_factory=dict[str, str])
+    """The tools whose results were told before this turn, with the key of the first call of each."""
     noticed: bool = False
-    """Whether a notification was told before this turn."""
+    """Whether a notification was told before this turn of which it is not recorded what it brought."""
+    taints: dict[str, InputTaint] = field(default_factory=dict[str, InputTaint])
+    """What inputs have brought with them, by the ids of their messages."""
     variables: dict[str, Any] = field(default_factory=dict[str, Any])
     """What programs before this turn have left."""
     finished: str | None = None
@@ -165,13 +169,14 @@ class OpenTurn:
     handoffs: int = 0
     """How often the turn was handed over. What is recorded here comes after the last time."""
     taint: Taint = CLEAN
-    """What agents had taken in that have handed the session over."""
+    """What came with inputs, in answers from outside, and to agents that have handed the session over."""
     mode: str | None = None
     """How its model works: as it did when the agent that has it began. None: nobody knows."""
     refused: str = ""
     """The kind of the error with which the provider refused the last request."""
 
 
+_DEFERRAL: Final = f"/{keys.DEFERRAL}"
 _LEFT_OUT: Final[dict[str, Callable[[Message], Message]]] = {
     "bad_request": without_files,
     "content_filter": without_words,
@@ -202,7 +207,7 @@ class Conversation:
         self.handoffs = 0
         """How often it was handed over."""
         self.taint = CLEAN
-        """What agents had taken in that have handed it over."""
+        """What came with inputs, in answers from outside, and to agents that have handed it over."""
         self.mandate: Mandate | None = None
         """On whose behalf the session works; the first one holds for all of it."""
         self.endings: dict[str, Ending] = {}
@@ -218,7 +223,7 @@ class Conversation:
         """What the model sees of the conversation, if that is not all of it."""
         self._pinned: set[str] = set()
         self._breaker = Breaker()
-        self._heard: set[str] = set()
+        self._heard: dict[str, str] = {}
         self._noticed = False
         self.variables: dict[str, Any] = {}
         """What programs have left for those that come after them."""
@@ -278,13 +283,13 @@ class Conversation:
         )
 
     @property
-    def heard(self) -> frozenset[str]:
-        """The tools whose results are in the conversation."""
-        return frozenset(self._heard)
+    def heard(self) -> Mapping[str, str]:
+        """The tools whose results are in the conversation, with the key of the first call of each."""
+        return dict(self._heard)
 
     @property
     def noticed(self) -> bool:
-        """Whether it was told of background work."""
+        """Whether it was told of background work, and it is not recorded what that had read."""
         return self._noticed
 
     @property
@@ -320,7 +325,10 @@ class Conversation:
             return
         turn.mandate = self.mandate
         message = UserMessage(f"{turn.run}.i{record.input}", said.parts, said.origin)
-        self._noticed = self._noticed or said.origin == "holdfast"
+        self._noticed = self._noticed or (said.origin == "holdfast" and said.taint is None)
+        if said.taint is not None:
+            turn.taints[message.id] = said.taint
+            self.taint = turn.taint = self.taint.joined(Taint.of(said.taint))
         if said.pin:
             self._pinned.add(message.id)
             turn.pinned |= {message.id}
@@ -335,7 +343,8 @@ class Conversation:
         """Another agent has the session. It goes on with the turn after the step, and looks at nothing before that."""
         self.agent = record.agent
         self.handoffs += 1
-        self.taint = joined(self.taint, Taint(record.untrusted, record.private))
+        taint = Taint(record.untrusted, record.private, record.untrusted_by, record.private_by)
+        self.taint = self.taint.joined(taint)
         turn = self.turn
         if turn is None or record.run != turn.run:
             return
@@ -370,6 +379,9 @@ class Conversation:
         if key is None or key.run != turn.run:
             return
         if key.inner:
+            if isinstance(record, Done) and record.key.endswith(_DEFERRAL):
+                answered = record.key.removesuffix(_DEFERRAL)
+                self.taint = turn.taint = self.taint.joined(answer_taint(answered))
             if isinstance(record, Done):
                 self._within(turn, record)
             return
@@ -393,7 +405,8 @@ class Conversation:
         """A program got this: no model reads it, but it was used, and what comes after may depend on it."""
         name = keys.tool_of(record.key)
         background = started(result_of(ToolCall("", name, {}), record))
-        self._heard.add(name)
+        if not background:
+            self._heard.setdefault(name, record.key)
         self.tool_calls += 1
         self.background += background
         turn.spent += Used(tool_calls=1, background=background)
@@ -477,7 +490,9 @@ class Conversation:
 
     def _answer_all(self, turn: OpenTurn) -> None:
         results = tuple(turn.results[number] for number in range(1, len(turn.batch) + 1))
-        self._heard.update(result.name for result in results if result.state != "skipped")
+        for number, result in enumerate(results, 1):
+            if result.state != "skipped" and not started(result):
+                self._heard.setdefault(result.name, keys.call_key(turn.run, turn.batch_id, number, result.name))
         turn.spent += Used(tool_calls=len(results), background=sum(map(started, results)))
         self.thread = self.thread.add(ToolMessage(f"{turn.run}.{turn.batch_id}", results))
         if turn.finished is not None:
@@ -514,6 +529,11 @@ class Conversation:
             else:
                 turn.results[number] = unknown(call) if number in turn.intended else skipped(call, status)
         self._answer_all(turn)
+
+
+def answer_taint(key: str, session: str = "") -> Taint:
+    """What the result of the call `key` brings that somebody outside gave."""
+    return Taint(untrusted_input=True, untrusted_by=f"the answer from outside to {keys.record_name(session, key)}")
 
 
 class Entered(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -60,6 +60,11 @@ def nested_key(program: str, call: int, tool: str) -> str:
     return f"{program}{NESTED}{call}.{shown(tool)}"
 
 
+def record_name(session: str, key: str) -> str:
+    """The outcome of a call, as people are told of it."""
+    return f"{tool_of(key)}, {key} of {session}" if session else f"{tool_of(key)}, {key}"
+
+
 def tool_of(key: str) -> str:
     """The name of the tool in the key of a call."""
     return key.rpartition("/")[2].partition(".")[2]

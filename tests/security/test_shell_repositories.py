@@ -6,7 +6,9 @@ import os
 import shutil
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Any
+import tempfile
+from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.behaviour.talk import until
@@ -15,9 +17,6 @@ from holdfast.hands.files import files
 from holdfast.hands.files.errors import PathProtected
 from holdfast.hands.files.protected import RULES, protection
 from holdfast.hands.shell import WorkspaceRefused, sandbox_problem, shell
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytestmark = pytest.mark.skipif(sandbox_problem() is not None, reason=f"no sandbox: {sandbox_problem()}")
 needs_git = pytest.mark.skipif(shutil.which("git", path="/usr/bin:/bin") is None, reason="git is not installed")
@@ -117,6 +116,35 @@ async def test_a_command_can_t_keep_a_repository_armed_by_taking_the_new_name(wo
     found = await ran(workspace, made(BARE, "evil", workspace) + "; mkdir -p evil/HEAD.disarmed/x; chmod 555 evil")
     assert found["disarmed"] == ["evil"]
     assert not (workspace / "evil" / "HEAD").exists()
+
+
+CLOSED = """
+import asyncio, os, sys
+from holdfast.hands.shell import sandbox, sandbox_problem, shell
+if os.getuid() == 0:  # root may enter every folder
+    asyncio.run(shell(sys.argv[1])[0].function(None, "true"))  # all modules are loaded now
+    sandbox._found_out.cache_clear()
+    os.setgroups([])
+    os.setgid(65534)
+    os.setuid(65534)
+if sandbox_problem() is not None:
+    sys.exit(77)
+(tool,) = shell(sys.argv[1], profile="write")
+found = asyncio.run(tool.function(None, sys.argv[2]))
+print(found.get("disarmed"), os.path.lexists(sys.argv[1] + "/closed/evil/HEAD"))
+"""
+
+
+def test_a_command_can_t_hide_a_repository_in_a_folder_that_it_closes_to_its_own_user() -> None:
+    command = made(BARE, "closed/evil", Path("/none")) + "; chmod 111 closed/evil closed"
+    with tempfile.TemporaryDirectory() as workspace:  # pytest's own are closed to other users
+        Path(workspace).chmod(0o777)
+        done = subprocess.run(
+            [sys.executable, "-c", CLOSED, workspace, command], capture_output=True, text=True, check=False
+        )
+    if done.returncode == 77:
+        pytest.skip("only root has a sandbox here")
+    assert done.stdout == "['closed/evil'] False\n", done.stderr
 
 
 async def test_a_repository_that_was_there_without_the_name_stays_as_it_is(workspace: Path) -> None:

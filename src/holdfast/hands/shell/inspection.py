@@ -147,10 +147,18 @@ class Inspection:
 
     def _make_readable(self, path: bytes) -> bool:
         """Give ourselves a folder that a command closed to us: git needs no permission to list it."""
+        above, _, name = path.rpartition(b"/")
         try:
-            descriptor = self._opener(self._root, path, os.O_PATH | os.O_DIRECTORY, follow=False)
+            parent = self._opener(self._root, above or b".", _FOLDER, follow=False)
         except OSError:
             return False
+        try:
+            # Without permission to list it, a folder can still be passed through.
+            descriptor = os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
+        except OSError:
+            return False
+        finally:
+            os.close(parent)
         try:
             found = os.fstat(descriptor)
             if not self._is_new(found):

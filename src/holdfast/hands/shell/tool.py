@@ -48,6 +48,10 @@ if TYPE_CHECKING:
 _END_SECONDS: Final = 15.0
 _MOST_TOLD: Final = 20
 """How many of the names that appeared a result lists."""
+_KEPT: Final = (
+    "Names that other programs act on, such as .git, AGENTS.md or .npmrc, can't be changed; where one is missing, an "
+    "empty folder stands in for it while a command runs, and is not part of the workspace. "
+)
 _REACH: Final = {
     "read": f"The workspace is {WORKSPACE} and can only be read; /tmp can be written. There is no network.",
     "write": f"The workspace is {WORKSPACE} and can be written. There is no network.",
@@ -179,10 +183,11 @@ def _tool(settings: Settings) -> AnyTool:
 def _described(settings: Settings) -> str:
     reach = _REACH[settings.profile] if settings.sandboxed else "It runs in the workspace, with no sandbox around it."
     alone = "Nothing goes on after it: what it leaves in the background is ended with it."
+    kept = _KEPT if settings.sandboxed and settings.writes else ""
     return (
         "Run one command with bash and get its exit code and its output (stdout and stderr together). "
-        f"{reach} Each call is a new shell: folder and variables are not kept. It can't ask anything: its standard "
-        f"input is empty. {alone} An exit code other than 0 is a result, not an error. "
+        f"{reach} {kept}Each call is a new shell: folder and variables are not kept. It can't ask anything: its "
+        f"standard input is empty. {alone} An exit code other than 0 is a result, not an error. "
         "Long output is cut in the middle. "
         f"A command is killed after {settings.seconds:g} s; `timeout` can make that less."
     )

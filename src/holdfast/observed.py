@@ -196,7 +196,8 @@ def _admitted(record: Admitted) -> Iterator[_Seen]:
         return
     message = UserMessage(f"{record.run}.i{record.input}", said.parts, said.origin)
     yield InputAccepted, record.run, {"input": record.input, "key": record.key, "text": message.text}
-    yield MessageCommitted, record.run, {"message": message}
+    if not said.compact:
+        yield MessageCommitted, record.run, {"message": message}
     if said.mandate is not None:
         yield SubAgentStarted, record.run, _ordered(said.mandate)
 

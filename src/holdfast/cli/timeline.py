@@ -146,7 +146,7 @@ class _Teller:
                 self._step(said.cancel, Step(seq=seq, at=record.at, kind="cancel", text=said.reason))
         elif record.run is not None:
             words = "".join(getattr(part, "text", "") for part in said.parts)
-            state = "steers" if said.steer else ""
+            state = "compacts" if said.compact else "steers" if said.steer else ""
             self._step(record.run, Step(seq=seq, at=record.at, kind="input", state=state, text=words))
 
     def _wait(self, seq: int, record: Intended) -> None:

@@ -43,7 +43,7 @@ from holdfast.policy.hooks import HookRequest
 from holdfast.records import ABSENT, Ask, Blob, Cancelled, Done, ErrorInfo, Failed
 from holdfast.runtime.spending import spent_on, spent_unused
 from holdfast.runtime.surroundings import passes
-from holdfast.turns import ModelFailed, Replied, UsedUp
+from holdfast.turns import Compacted, ModelFailed, Replied, UsedUp
 from holdfast.turns.machine import added
 from holdfast.turns.unused import MARK as PAID
 from holdfast.turns.unused import paid_for, paid_tries
@@ -235,6 +235,25 @@ class Asking:
         if isinstance(response, Replied):
             compacting.reported(thread, response.reply)
         return self._seen(response, effect.thread, thread)
+
+    async def compact(self, effect: CallModel, key: str) -> Compacted | ModelFailed:
+        """Make room in the context because somebody asked for it. Without a summary it stays as it is."""
+        compacting, performer = self._compacting, self._performer
+        self._before = self._unpaid = ()
+        known = performer.recorded(key)
+        if known is not None and known.outcome is not None:
+            failed = self._recorded(key, known.outcome)
+            return failed if isinstance(failed, ModelFailed) else Compacted(effect.thread)
+        thread = compacting.recorded(key, effect.thread)
+        if thread is effect.thread and not performer.strict:
+            await self._around.boundary()
+            begun = self._loop.time()
+            try:
+                thread = await compacting.asked(key, thread) or thread
+            except ModelError as error:
+                paid = compacting.paid_in_vain()
+                return await self._told(self._failed(key, self._question(thread), error, begun), paid)
+        return Compacted(thread, *compacting.handed_over())
 
     def _recorded(self, key: str, outcome: Outcome) -> Replied | ModelFailed:
         """What is recorded to have come of it."""

@@ -116,6 +116,8 @@ class Compacting:
         """Compactions that were made here, by the call that needed them."""
         self._summary: tuple[str, _Summary] | None = None
         """The summary that is under way, and the call that needs it."""
+        self._vain: _Summary | None = None
+        """The summary that somebody asked for and that could not be had."""
         self.usage = _NO_USAGE
         """What making room for the call under way took."""
         self.cost: float | None = 0.0
@@ -177,6 +179,18 @@ class Compacting:
         """
         room = self._room or self._guessed(thread)
         return await self._compacted(key, thread, room, "overflow", refused)
+
+    async def asked(self, key: str, thread: Thread) -> Thread | None:
+        """The context after a compaction that somebody asked for; None where there is nothing to take away.
+
+        A `ModelError` says why no summary can be had. Then nothing changes: the context fits as it is.
+        """
+        return await self._compacted(key, thread, self._room or self._guessed(thread), "asked")
+
+    def paid_in_vain(self) -> ModelReply | None:
+        """What a summary took that somebody asked for and that could not be had; None where it took nothing."""
+        summary, self._vain = self._vain, None
+        return None if summary is None else summary.paid()
 
     @cached_property
     def _room(self) -> Room | None:
@@ -259,7 +273,7 @@ class Compacting:
         if made.way != "summary":
             return Compaction(plan=made)
         now = self._performer.now()
-        if not self._breaker.allows(now):
+        if made.why != "asked" and not self._breaker.allows(now):
             return Compaction(plan=fallback(thread, made))
         summary = _Summary()
         self._summary = key, summary
@@ -270,6 +284,9 @@ class Compacting:
                 raise
             summary.failure = said_by(error, self._performer.redactor.text)  # before it is cut
         self._summary = None
+        if summary.failure and made.why == "asked":
+            self._vain = summary
+            raise ModelError(summary.failure, kind="no_summary")
         if summary.failure:
             dropped = fallback(thread, made)
             gone = 0 if dropped.span is None else dropped.span.count
@@ -402,6 +419,12 @@ class _Summary:
         self._calls += 1
         self._usage += reply.usage
         self._cost = added(self._cost, reply.cost if reply.cost is not None else price)
+
+    def paid(self) -> ModelReply | None:
+        """What it took, as a reply without words."""
+        if not self._calls or not self._usage.total:
+            return None
+        return ModelReply((), "cancelled", self._usage, self._model, attempts=tuple(self.tries), cost=self._cost)
 
     def compaction(self, made: Plan, text: str | None) -> Compaction:
         failure = "" if text is not None else printable(self.failure[:500])

@@ -270,6 +270,8 @@ class SessionDrive(Supplies):
             turn.mandate = turn.mandate or waiting.said.mandate
             if waiting.said.taint is not None:
                 turn.taints[message.id] = waiting.said.taint
+            if waiting.said.compact:
+                turn.said, turn.compacts = (), True
         turn.inputs[waiting.input.input] = message
         return turn, [started, admitted]
 

@@ -211,7 +211,11 @@ class TurnRun:
                     if self._recorder.behind:
                         await self._recorder.settle()
                     key = self._expect(effect.id, "model")
-                    response: Response = await asking.respond(effect, key, self._after_room)
+                    response: Response = (
+                        await asking.compact(effect, key)
+                        if effect.compacts
+                        else await asking.respond(effect, key, self._after_room)
+                    )
                 case RunTools():
                     self._expect(effect.id, "tools")
                     response = self._worked(effect, await self._calling.perform(effect, self._taint))
@@ -248,7 +252,8 @@ class TurnRun:
     def _opening(self, turn: OpenTurn, rules: Rules) -> TurnState:
         """Where the turn begins, or where another agent has taken it over."""
         if not turn.goes_on:
-            return start(turn.run, rules, turn.before, turn.said, turn.position, self._last)
+            compacts = turn.compacts
+            return start(turn.run, rules, turn.before, turn.said, turn.position, self._last, compacts=compacts)
         state = start(turn.run, rules, turn.before, (), turn.position, self._last)
         return go_on(msgspec.structs.replace(state, **msgspec.structs.asdict(turn.carried)), turn.goes_on)
 

@@ -386,7 +386,7 @@ class Runtime:
         body = msgspec.to_builtins(said)
         holder = await self.holder(session, agent)
         terms = await self.gate.terms(holder)
-        if said.origin == "user":
+        if said.origin == "user" and not said.compact:
             check_shape(terms, session, said.parts)
         due = deadline_of(self.agents.get(holder), said)
         early = due is None and self._engine is not None

@@ -118,6 +118,20 @@ class Session:
         after = receipt.head if receipt.fresh and not steer else 0
         return Turn(self._runtime, self.id, receipt.input, after, begins=not steer, fresh=receipt.fresh)
 
+    async def compact(self, *, key: str | None = None) -> Turn:
+        """Have the older part of the conversation summarised now, and not only when it would no longer fit.
+
+        When this returns the request is accepted and durable. It is a turn in which nobody says anything: after the
+        turns that wait already, the model of the agent writes the summary, and the outcome tells what that took.
+        Where there is nothing worth taking away the turn completes without asking; without a summary it fails with the
+        code ``no_summary`` and the context stays as it is. The history stays in any case. The same `key` is the same
+        request.
+        """
+        await self._runtime.store.journal(self.id)  # there is nothing to compact in a session that nobody has begun
+        receipt = await self._runtime.accept(self.id, await self._named_agent(), Said(parts=(), compact=True), key)
+        after = receipt.head if receipt.fresh else 0
+        return Turn(self._runtime, self.id, receipt.input, after, begins=True, fresh=receipt.fresh)
+
     async def _kept(
         self, given: list[Text | File | Attachment], agent: str, key: str | None
     ) -> tuple[Text | Attachment, ...]:

@@ -7,6 +7,7 @@ from holdfast.turns.ending import Ending
 from holdfast.turns.machine import (
     CallModel,
     Checkpoint,
+    Compacted,
     Finish,
     Inputs,
     ModelFailed,
@@ -26,6 +27,7 @@ from holdfast.turns.thread import Thread
 __all__ = [
     "CallModel",
     "Checkpoint",
+    "Compacted",
     "Conversation",
     "Ending",
     "Finish",

@@ -82,6 +82,8 @@ class Said(msgspec.Struct, frozen=True, omit_defaults=True):
     """On whose behalf the session works; only the first input of one has it."""
     taint: InputTaint | None = None
     """What it brings with it. None in notifications of releases that did not record it: then nobody knows."""
+    compact: bool = False
+    """Nothing is said: the turn makes room in the context of the model, and ends."""
 
 
 class Stop(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -131,6 +133,8 @@ class OpenTurn:
     """Model calls of the conversation before this turn."""
     said: tuple[UserMessage, ...] = ()
     """What the turn began with."""
+    compacts: bool = False
+    """It makes room in the context of the model, and does nothing else."""
     deadline: int | None = None
     records: list[Record] = field(default_factory=list[Record])
     inputs: dict[int, UserMessage] = field(default_factory=dict[int, UserMessage])
@@ -325,6 +329,10 @@ class Conversation:
             return
         turn.mandate = self.mandate
         message = UserMessage(f"{turn.run}.i{record.input}", said.parts, said.origin)
+        if said.compact:
+            turn.inputs[record.input] = message
+            turn.compacts = True
+            return
         self._noticed = self._noticed or (said.origin == "holdfast" and said.taint is None)
         if said.taint is not None:
             turn.taints[message.id] = said.taint

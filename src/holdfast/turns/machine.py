@@ -34,6 +34,7 @@ from holdfast.turns.repeating import Trace, repetition, step_of
 from holdfast.turns.state import (
     CallModel,
     Checkpoint,
+    Compacted,
     Effect,
     Finish,
     Inputs,
@@ -59,6 +60,7 @@ __all__ = [
     "MAX_EMPTY",
     "CallModel",
     "Checkpoint",
+    "Compacted",
     "Effect",
     "Finish",
     "Inputs",
@@ -90,11 +92,21 @@ MAX_EMPTY: Final = 2
 
 
 def start(  # noqa: PLR0913, PLR0917
-    run: str, rules: Rules, history: Thread, said: tuple[UserMessage, ...], position: int, recorded: int = 0
+    run: str,
+    rules: Rules,
+    history: Thread,
+    said: tuple[UserMessage, ...],
+    position: int,
+    recorded: int = 0,
+    *,
+    compacts: bool = False,
 ) -> TurnState:
-    """A turn that begins with what was said, after all that was said before, and is recorded up to an effect."""
+    """A turn that begins with what was said, after all that was said before, and is recorded up to an effect.
+
+    With `compacts` it makes room in the context of the model and ends.
+    """
     thread = history.add(*said)
-    return TurnState(run, rules, thread, CallModel(1, thread, position), position, recorded=recorded)
+    return TurnState(run, rules, thread, CallModel(1, thread, position, compacts), position, recorded=recorded)
 
 
 def go_on(state: TurnState, effect: int) -> TurnState:
@@ -120,6 +132,8 @@ def respond(state: TurnState, effect: int, response: Response) -> TurnState:  # 
             if response.seen is not None:
                 state = _made_room(state, response, response.seen)
             return _replied(state, awaited, response.reply)
+        case Compacted(seen, usage, cost) if type(awaited) is CallModel and awaited.compacts:
+            return _finish(paid(replace(state, thread=seen), usage, cost), "completed", "", "", None)
         case Results() if type(awaited) is RunTools:
             return _worked(state, awaited, response)
         case Inputs() if type(awaited) is Checkpoint:

@@ -60,6 +60,8 @@ class CallModel(msgspec.Struct, frozen=True, gc=False):
     id: int
     thread: Thread
     position: int
+    compacts: bool = False
+    """Only room is made in the context; the model is not asked to answer."""
 
 
 class RunTools(msgspec.Struct, frozen=True, gc=False):
@@ -115,6 +117,14 @@ class Replied(msgspec.Struct, frozen=True, gc=False):
     cost: float | None = 0.0
 
 
+class Compacted(msgspec.Struct, frozen=True, gc=False):
+    """Room was made in the context, as far as there was any to make. Nothing was said."""
+
+    seen: Thread
+    usage: Usage = NOTHING
+    cost: float | None = 0.0
+
+
 class ModelFailed(msgspec.Struct, frozen=True, gc=False):
     """The model could not answer. `usage` and `cost` are those of making room for the question, and of an answer that
     was paid for and must not be used.
@@ -156,7 +166,7 @@ class Inputs(msgspec.Struct, frozen=True, gc=False):
 
 
 # `OutOf`: a budget beyond the turn leaves no room for the effect; it was not begun.
-Response: TypeAlias = Replied | ModelFailed | UsedUp | Results | Inputs | OutOf
+Response: TypeAlias = Replied | Compacted | ModelFailed | UsedUp | Results | Inputs | OutOf
 
 
 # ---- where a turn is -------------------------------------------------------------------------------------------------

@@ -22,6 +22,7 @@ from holdfast.effects.failures import error_info
 from holdfast.effects.performer import Performer
 from holdfast.effects.replay import Past
 from holdfast.effects.scopes import current, install
+from holdfast.effects.suspension import Guarded
 from holdfast.effects.values import decode_value, encode_value
 from holdfast.errors import (
     BlobMissing,
@@ -187,11 +188,17 @@ async def _wind_up(performer: Performer, work: asyncio.Future[Ended]) -> None:
         work.exception()
 
 
+async def _called(body: Callable[[Boundary], Awaitable[T]], boundary: Boundary) -> T:
+    return await body(boundary)
+
+
 async def _body(performer: Performer, ledger: Ledger, body: Callable[[Boundary], Awaitable[Any]]) -> Ended:
     """Run the code in its own scope; how it ended becomes a record that is not written yet."""
     current.set(performer.root())
     try:
-        value = ledger.redactor.bytes(encode_value(await body(Boundary(performer))))
+        value = ledger.redactor.bytes(
+            encode_value(await Guarded(_called(body, Boundary(performer)), getattr(body, "__qualname__", "body")))
+        )
         if len(value) > ledger.inline_bytes:
             return Ended(at=ledger.now(), run=performer.run, status="completed", blob=await ledger.put_blob(value))
         return Ended(at=ledger.now(), run=performer.run, status="completed", value=msgspec.Raw(value))

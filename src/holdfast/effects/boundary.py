@@ -156,6 +156,7 @@ class Boundary:
 
     async def _group(self, wake: Wake, name: str, effects: Sequence[Effect]) -> Any:  # noqa: ANN401
         members = _members(effects)
+        await self.performer.admit()
         return await Group(self.performer, wake, name, members, lambda key: EffectContext(self, key)).run()
 
 

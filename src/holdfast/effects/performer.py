@@ -31,6 +31,7 @@ from holdfast.effects.replay import (
 )
 from holdfast.effects.retracing import Halting, Retraced
 from holdfast.effects.scopes import Place, current
+from holdfast.effects.suspension import Suspension
 from holdfast.effects.values import check_returns, decode_value, encode_value, plain
 from holdfast.errors import (
     BlobMissing,
@@ -101,6 +102,7 @@ class Performer:
         self._left: set[str] = set()
         self._causes: dict[str, Exception] = {}
         self.failure: Exception | None = None
+        self._suspension: Suspension | None = None
 
     async def perform(
         self, envelope: Envelope, call: Call, repeat: Repeat, returns: type[Any] | None, place: Place | None
@@ -109,6 +111,8 @@ class Performer:
 
         `place` is the scope whose next effect this is; None for a key of the caller's own choice, which has no order.
         """
+        if self._closed is not None or self._halted.reason is not None:
+            await self.admit()
         self._check_scope(envelope)
         check_returns(returns)
         ask = envelope.ask()
@@ -483,6 +487,15 @@ class Performer:
             raise asyncio.CancelledError(message)
         if self._closed == "ended":
             raise RunEnded(self.run)
+
+    async def admit(self) -> None:
+        """Let driven code ask for something, if its run goes on; code that asks again and again after that is held."""
+        try:
+            self.check_running()
+        except (Halted, RunEnded, asyncio.CancelledError) as error:
+            if self._suspension is None:
+                self._suspension = Suspension()
+            await self._suspension.refuse(error)
 
     def adopt(self, task: asyncio.Future[Any]) -> None:
         """Remember a task of the driven code, so that none outlives the run."""

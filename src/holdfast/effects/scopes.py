@@ -18,6 +18,7 @@ import inspect
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from holdfast.effects.envelope import segment
+from holdfast.effects.suspension import Guarded
 from holdfast.errors import OrderUnknown
 
 if TYPE_CHECKING:
@@ -92,7 +93,10 @@ def install(loop: asyncio.AbstractEventLoop) -> None:
         given: contextvars.Context | None = options.get("context")
         # Another library may have wrapped our factory, and ours then wraps it again: one branch a task is enough.
         if place is not None and (given is None or given.get(_made_for) != id(coro)):
-            options["context"] = _branch_context(place, coro, given)
+            context = options["context"] = _branch_context(place, coro, given)
+            if not place.inside and inspect.iscoroutine(coro):
+                coro = Guarded(coro, getattr(coro, "__qualname__", "a branch"))  # it ends also if it does not want to
+                context.run(_made_for.set, id(coro))
         task: asyncio.Future[Any] = (
             asyncio.Task(coro, loop=loop, **options) if previous is None else previous(loop, coro, **options)
         )

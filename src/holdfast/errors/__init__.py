@@ -53,6 +53,7 @@ from holdfast.errors.effects import (
     RunEnded,
     RunFailed,
     ScopeBusy,
+    SuspensionSwallowed,
 )
 from holdfast.errors.journals import (
     Fenced,
@@ -297,6 +298,7 @@ __all__ = [
     "StreamFailed",
     "StubsInvalid",
     "Suspended",
+    "SuspensionSwallowed",
     "TaskUnknown",
     "TemplateInvalid",
     "TemplateUnfilled",

@@ -32,6 +32,17 @@ class OrderUnknown(UsageError):
         )
 
 
+class SuspensionSwallowed(UsageError):
+    """Code was told to stop at a wait, caught that, and went on. It was stopped for good; `name` says which code."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(
+            f"{name!r} went on after it was suspended and was stopped: it catches everything around a wait or a step. "
+            "Catch Exception there instead of BaseException, or raise again what is not an Exception"
+        )
+        self.name = name
+
+
 class RunEnded(UsageError):
     """The run has ended; nothing can be done in its name any more."""
 

@@ -99,6 +99,7 @@ class Awaiting:
 
     async def wait(self, key: str, name: str, occurrence: int, timeout: timedelta | float | None) -> Any:  # noqa: ANN401
         """The answer, if it is there; otherwise the call is left here, and runs again when it is."""
+        await self._performer.admit()
         below, known = _names(key, name, occurrence)
         ask = Ask("await_event", known, digest_of_bytes("wait", known.encode()))
         decision = self._performer.decide(below, ask, Repeat.FREE)

@@ -98,6 +98,7 @@ class Completing:
     async def answer(self, place: Place, key: str, question: Question) -> Any:  # noqa: ANN401
         """The value of the reply; the recorded one after it was given once."""
         performer = self._performer
+        await performer.admit()
         ask = performer.envelope(key, "direct", NAME, question.model.name, question.body).ask()
         with performer.occupied(place):
             decision = performer.decide(key, ask, Repeat.FREE)

@@ -80,7 +80,7 @@ class Deferring:
         if default is not NO_DEFAULT and (size := len(encode_value(default))) > MAX_DEFAULT:
             raise PayloadTooLarge("the default", size, MAX_DEFAULT)  # what can't be written down is refused now
         below, known = _names(key)
-        self._performer.check_running()
+        await self._performer.admit()
         if not self.begun(key):
             deferral = Intended(at=self._performer.now(), key=below, ask=_ask(known))
             self._recorder.submit([*self._intent(key), deferral])

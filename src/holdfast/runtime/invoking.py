@@ -13,6 +13,7 @@ from holdfast.crashpoints import crash_point
 from holdfast.effects.canonical import digest_of_bytes
 from holdfast.effects.replay import Again, SettleUnknown
 from holdfast.effects.scopes import current
+from holdfast.effects.suspension import Guarded
 from holdfast.effects.values import decode_value, json_of
 from holdfast.errors import (
     AttachmentUnknown,
@@ -187,7 +188,7 @@ class Invoker:
                 return await tool.call(bound)
             token = current.set(context.place)
             try:
-                return await tool.call(bound, context)
+                return await Guarded(tool.call(bound, context), tool.name)
             finally:
                 current.reset(token)
 
@@ -381,7 +382,7 @@ class TimedOut(Exception):
 async def _call(tool: AnyTool, bound: Bound, context: Context | None) -> object:
     token = current.set(None if context is None else context.place)
     try:
-        return await tool.call(bound, context)
+        return await Guarded(tool.call(bound, context), tool.name)
     finally:
         current.reset(token)
 

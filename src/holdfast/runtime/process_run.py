@@ -314,6 +314,7 @@ class ProcessRun:
     # ---- several at once ---------------------------------------------------------------------------------------------
 
     async def gather(self, work: tuple[Awaitable[Any], ...]) -> list[Any]:
+        await self._admit(work)
         tasks = _tasks(work)
         try:
             if tasks:
@@ -324,9 +325,17 @@ class ProcessRun:
         self.performer.check_halted()
         return [task.result() for task in tasks]
 
+    async def _admit(self, work: tuple[Awaitable[Any], ...]) -> None:
+        try:
+            await self.performer.admit()
+        except BaseException:
+            _unused(work)
+            raise
+
     async def race(self, work: tuple[Awaitable[Any], ...]) -> tuple[int, Any]:
         if not work:
             raise InvalidArgument("race", work, "one or more things to wait for")
+        await self._admit(work)
         performer = self.performer
         place, key = self._next("race")
         ask = self._ask(key, "process", "race", "race", {"of": len(work)})

@@ -104,6 +104,7 @@ class Waiting:
     async def seek(self, place: Place, key: str, ask: Ask, sought: Sought, *, intend: bool = False) -> Outcome:
         """The outcome of waiting: the recorded one, or what comes."""
         performer = self._performer
+        await performer.admit()
         with performer.occupied(place), self.at_work():
             decision = performer.decide(key, ask, Repeat.FREE)
             performer.check_order(place, key)

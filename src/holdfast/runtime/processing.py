@@ -17,6 +17,7 @@ import msgspec
 from holdfast.crashpoints import crash_point
 from holdfast.effects.failures import error_info
 from holdfast.effects.scopes import current, install
+from holdfast.effects.suspension import Guarded
 from holdfast.effects.values import encode_value
 from holdfast.errors import (
     Halted,
@@ -26,6 +27,7 @@ from holdfast.errors import (
     PayloadTooLarge,
     ResultTooLarge,
     StoreError,
+    SuspensionSwallowed,
 )
 from holdfast.errors.processes import FunctionUnknown
 from holdfast.leasing import Held
@@ -283,7 +285,8 @@ class ProcessDrive:
             return await run.outside()
         if procedure is None:
             raise FunctionUnknown(made.name, ())
-        return await procedure.function(ProcessContext(run), **procedure.values(made.arguments))
+        code = procedure.function(ProcessContext(run), **procedure.values(made.arguments))
+        return await Guarded(code, procedure.name)
 
     async def _finish(self, run: ProcessRun, body: asyncio.Task[Any]) -> None:
         performer = run.performer
@@ -293,8 +296,13 @@ class ProcessDrive:
             await unwound(body)
             await performer.close("cancelled")
             performer.check_halted()
+            swallowed = _swallowed(body)
+            if swallowed is not None:
+                _log.error("the process %r was stopped: %s", self._state.id, swallowed)
             if self._stop is not None:
                 await self._end_cancelled()
+            elif swallowed is not None:
+                await self._end("failed", run, error=error_info(swallowed, performer.redactor.text))
             else:
                 await self._park(run, waits)
             return
@@ -451,6 +459,12 @@ class ProcessDrive:
         if not lost.cancelled():
             run.performer.halt(lost.result())
             body.cancel()
+
+
+def _swallowed(body: asyncio.Task[Any]) -> SuspensionSwallowed | None:
+    """Why the code of a process ended that was to be suspended, if it would not let itself be."""
+    error = body.exception() if body.done() and not body.cancelled() else None
+    return error if isinstance(error, SuspensionSwallowed) else None
 
 
 def _admitted(found: Input, now: int) -> Admitted:

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 from holdfast.effects.boundary import Boundary, EffectContext
 from holdfast.effects.envelope import segment
 from holdfast.effects.scopes import Place
+from holdfast.effects.suspension import Suspension
+from holdfast.errors import Suspended
 from holdfast.tools.deferral import LONGEST, NO_DEFAULT
 
 if TYPE_CHECKING:
@@ -62,7 +64,10 @@ class Context(EffectContext):
     a part of the tool once: when the call is performed again after a crash or a wait, it answers what it had given.
     """
 
-    __slots__ = ("_caller", "_idempotency", "_moving", "_waits", "call_id", "place", "session", "tool", "turn", "used")
+    __slots__ = (
+        *("_caller", "_idempotency", "_left", "_moving", "_suspension", "_waits", "call_id", "place", "session"),
+        *("tool", "turn", "used"),
+    )
 
     def __init__(  # noqa: PLR0913
         self,
@@ -83,6 +88,9 @@ class Context(EffectContext):
         """Whether the call has asked for steps or waits, which are recorded where it began."""
         self._caller = caller
         self._waits: dict[str, int] = {}
+        self._left: tuple[str, ...] | None = None
+        """The waits at which the call was left."""
+        self._suspension: Suspension
         self.session = caller.session
         self.turn = caller.run
         self.call_id = call_id
@@ -100,7 +108,12 @@ class Context(EffectContext):
         return await super().step(name, function, *args, **options)
 
     async def _here(self) -> None:
-        """What is recorded of the call is recorded in one place: while it moves, it waits."""
+        """What is recorded of the call is recorded in one place: while it moves, it waits.
+
+        A call that was left at a wait has nothing more to do: it runs again from its beginning.
+        """
+        if self._left is not None:
+            await self._suspension.refuse(Suspended(*self._left))
         await self.at_rest()
         self.used = True
 
@@ -165,7 +178,11 @@ class Context(EffectContext):
         """
         await self._here()
         occurrence = self._waits[name] = self._waits.get(name, 0) + 1
-        return await self._caller.wait(self.place.path, name, occurrence, timeout)
+        try:
+            return await self._caller.wait(self.place.path, name, occurrence, timeout)
+        except Suspended as suspended:
+            self._left, self._suspension = suspended.waits, Suspension()
+            raise
 
     async def defer(
         self,

@@ -370,6 +370,69 @@ def test_ctrl_c_in_a_chat_stops_the_answer_and_not_the_chat(shell: Shell) -> Non
     assert process.returncode == 0
 
 
+def test_a_chat_from_a_pipe_that_quits_before_its_end_is_no_error(shell: Shell) -> None:
+    done = shell("chat", "agents.py:echo", stdin="one\n/quit\nnever\n")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "you said one\n", "")
+
+
+SHOP = """
+import holdfast as hf
+from holdfast.testing import ScriptedModel, call, text
+
+@hf.tool
+async def refund(order: str) -> str:
+    \"\"\"Refund an order.\"\"\"
+    return "refunded"
+
+script = [call("refund", order="7"), text("All done."), text("And more.")]
+shop = hf.Agent("shop", model=ScriptedModel(script), tools=[refund], policy=[hf.ask("refund"), hf.allow("*")])
+"""
+
+
+@pytest.fixture
+def shop(shell: Shell) -> Shell:
+    (shell.folder / "shop.py").write_text(SHOP)
+    return shell
+
+
+@pytest.mark.parametrize(("answer", "result"), [("yes", "<- refund ok"), ("no not today", "<- refund error")])
+def test_a_chat_asks_for_an_approval_where_it_is(shop: Shell, answer: str, result: str) -> None:
+    with shop.on_terminal("chat", "shop.py:shop", "--as", "s", TERM="dumb") as (process, screen):
+        os.write(screen, b"go\n")
+        _read_until(screen, "make this call?")
+        os.write(screen, f"{answer}\n".encode())
+        assert result in _read_until(screen, "All done.")
+        os.write(screen, b"/quit\n")
+        process.wait(PATIENCE)
+    assert ("not today" in shop("show", "s").stdout) is answer.startswith("no")
+
+
+def test_a_chat_goes_on_when_an_approval_is_answered_elsewhere(shop: Shell) -> None:
+    with shop.on_terminal("chat", "shop.py:shop", "--as", "s", TERM="dumb") as (process, screen):
+        os.write(screen, b"go\n")
+        _read_until(screen, "make this call?")
+        shop("approve", shop.json("inbox")[0]["approval"]["id"], "--yes")
+        _read_until(screen, "All done.")
+        os.write(screen, b"/quit\n")
+        process.wait(PATIENCE)
+
+
+def test_an_approval_that_is_left_for_later_is_asked_again_by_the_next_chat(shop: Shell) -> None:
+    with shop.on_terminal("chat", "shop.py:shop", "--as", "s", TERM="dumb") as (process, screen):
+        os.write(screen, b"go\n")
+        _read_until(screen, "make this call?")
+        os.write(screen, b"later\n")
+        _read_until(screen, "> ")
+        os.write(screen, b"/quit\n")
+        process.wait(PATIENCE)
+    with shop.on_terminal("chat", "shop.py:shop", "--session", "s", TERM="dumb") as (process, screen):
+        _read_until(screen, "make this call?")
+        os.write(screen, b"yes\n")
+        _read_until(screen, "All done.")
+        os.write(screen, b"/quit\n")
+        process.wait(PATIENCE)
+
+
 def _read_until(leader: int, words: str) -> str:
     seen = bytearray()
     while words not in seen.decode(errors="replace"):

@@ -13,6 +13,7 @@ from tests.behaviour.talk import at_rest
 from tests.patience import PATIENCE
 
 import holdfast as hf
+from holdfast.errors import StoreClosed
 from holdfast.events import TERMINAL, RecordEvent, encode
 from holdfast.messages import ModelReply, StreamEnd, StreamEvent, TextChunk
 from holdfast.testing import ManualClock, ScriptedModel, call, stream, text
@@ -319,9 +320,34 @@ async def test_an_observer_beside_another_runtime_has_its_records_soon(tmp_path:
         assert found == _records(await _until(worker.session("s0").events(), _ended(1)))
 
 
-async def test_an_observer_is_told_when_its_runtime_is_closed() -> None:
-    async with hf.open(None) as runtime:
-        watching = asyncio.create_task(_until(runtime.events(after=0), _ended(1)))
-        await asyncio.sleep(0)
-    with pytest.raises(hf.StoreError):
-        await asyncio.wait_for(watching, PATIENCE)
+# ---- the end ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("whose", ["runtime", "session", "turn"])
+async def test_events_that_somebody_reads_end_when_the_runtime_is_closed(whose: str) -> None:
+    reading = asyncio.Event()
+
+    async def hangs(request: hf.ModelRequest) -> hf.Text:
+        reading.set()
+        await asyncio.Event().wait()
+        return text("never")
+
+    agent = hf.Agent("a", model=ScriptedModel([hangs]))
+
+    async def read() -> int:
+        return len([event async for event in events])
+
+    async with hf.open(None, agents=[agent]) as runtime:
+        turn = await runtime.session("s", agent=agent).send("go")
+        events = {"runtime": runtime.events(0), "session": runtime.session("s").events(), "turn": turn.events()}[whose]
+        reader = asyncio.create_task(read())
+        await asyncio.wait_for(reading.wait(), PATIENCE)
+        await runtime.close(grace=0)
+    assert await asyncio.wait_for(reader, PATIENCE) > 0
+
+
+async def test_events_that_are_asked_for_after_the_end_are_an_error() -> None:
+    async with hf.open(None, agents=[_agent()]) as runtime:
+        session = runtime.session("s")
+    with pytest.raises(StoreClosed):
+        _ = [event async for event in session.events()]

@@ -39,7 +39,9 @@ class Followed:
 class Follower:
     """Shows one turn. The first Ctrl-C cancels it, the second leaves at once; SIGTERM leaves it where it is."""
 
-    def __init__(self, runtime: Runtime, turn: Turn, screen: Screen, path: Path) -> None:
+    def __init__(self, runtime: Runtime, turn: Turn, screen: Screen, path: Path, *, asks: bool = False) -> None:
+        self._asks = asks
+        """Whether a person is asked about approvals at once, and need not be told how to answer them."""
         self._runtime = runtime
         self._turn = turn
         self._screen = screen
@@ -101,6 +103,8 @@ class Follower:
     def _waiting(self, waits: tuple[str, ...]) -> Followed:
         session = self._turn.session
         self._screen.waiting(session, self._turn.id, waits)
+        if self._asks and all(approval_in(name) is not None for name in waits):
+            return Followed(WAITING, waits)
         for name in waits:
             owner = name.partition("/")[0]
             behind = "" if owner == self._turn.id else f" ({self._turn.id} comes after it)"

@@ -550,9 +550,10 @@ class Runtime:
         mark = self.store.mark() if after is None else None
 
         async def events() -> AsyncGenerator[Event]:
-            start = after if mark is None else Cursor(await mark)
-            async for event in follow_store(self.store, self.watch, self.rings, start or Cursor(0)):
-                yield event
+            with self.watch.until_closed():
+                start = after if mark is None else Cursor(await mark)
+                async for event in follow_store(self.store, self.watch, self.rings, start or Cursor(0)):
+                    yield event
 
         return events()
 

@@ -230,11 +230,12 @@ class Session:
         return total
 
     async def events(self, after: int | str = 0) -> AsyncGenerator[Event]:
-        """What happens in this session, from its beginning or from a cursor, without an end."""
+        """What happens in this session, from its beginning or from a cursor, until the runtime is closed."""
         cursor = session_cursor(after, self.id)
         runtime = self._runtime
-        async for event in follow_session(runtime.store, runtime.watch, runtime.rings, self.id, cursor):
-            yield event
+        with runtime.watch.until_closed():
+            async for event in follow_session(runtime.store, runtime.watch, runtime.rings, self.id, cursor):
+                yield event
 
     async def fork(self, at: int | None = None, *, id: str | None = None) -> Session:
         """Another session that begins where this one was at record `at`; nothing is copied, and this one stays.

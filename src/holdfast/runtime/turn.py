@@ -96,20 +96,21 @@ class Turn:
         return "waiting" if line.status == "waiting" else "running"
 
     async def events(self, after: int | str | None = None) -> AsyncGenerator[Event]:
-        """What happens in this turn, from its start or from a cursor, until it has ended."""
+        """What happens in this turn, from its start or from a cursor, until it has ended or the runtime is closed."""
         cursor = Cursor(self._after) if after is None else session_cursor(after, self.session)
-        run = self.id if self._begins else await self._entered()
-        if after is not None and await self._is_over(cursor):
-            return
         runtime = self._runtime
-        async for event in follow_session(runtime.store, runtime.watch, runtime.rings, self.session, cursor):
-            if run is None and isinstance(event, InputAccepted) and event.input == self._number:
-                run = event.turn  # an input that steers is part of the turn from here on
-            if run is None or event.turn not in {run, None}:
-                continue
-            yield event
-            if event.turn == run and isinstance(event, TERMINAL):
+        with runtime.watch.until_closed():
+            run = self.id if self._begins else await self._entered()
+            if after is not None and await self._is_over(cursor):
                 return
+            async for event in follow_session(runtime.store, runtime.watch, runtime.rings, self.session, cursor):
+                if run is None and isinstance(event, InputAccepted) and event.input == self._number:
+                    run = event.turn  # an input that steers is part of the turn from here on
+                if run is None or event.turn not in {run, None}:
+                    continue
+                yield event
+                if event.turn == run and isinstance(event, TERMINAL):
+                    return
 
     async def _entered(self) -> str | None:
         """The turn that the input entered, if it has."""

@@ -58,6 +58,16 @@ class Watch:
         self.local: set[str] = set()
         """Journals that are driven here: whoever drives them says when they have grown."""
 
+    @contextmanager
+    def until_closed(self) -> Generator[None]:
+        """End what is watched here when the runtime is closed, without an error; begun after that, it is one."""
+        begun = not self._closed
+        try:
+            yield
+        except StoreClosed:
+            if not begun:
+                raise
+
     def touch(self, journal: str) -> None:
         """Something about `journal` has changed here: whoever waits for it should look again."""
         if self.readers:

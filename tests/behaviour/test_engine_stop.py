@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import inspect
+import threading
 import time
-from typing import TYPE_CHECKING
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.behaviour.talk import until
 from tests.patience import PATIENCE, stopwatch
 
 import holdfast as hf
+from holdfast.errors import CallAbandoned
 from holdfast.records import Resumed, Started
 from holdfast.store.store import LEASE_MS
 from holdfast.testing import ScriptedModel, call, check, delayed, text
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 PLAIN = hf.Agent("plain", model=ScriptedModel(lambda _: text("done")))
@@ -279,6 +285,116 @@ async def test_what_a_tool_does_after_it_was_abandoned_leaves_no_record(tmp_path
             await asyncio.sleep(0)
         assert (await store.journal("s")).head == head
         assert await check(store) == []
+
+
+class Survivor:
+    """A tool that swallows its cancellation, and then uses all that it was given."""
+
+    def __init__(self) -> None:
+        self.begun, self.released, self.ended = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        self.met: dict[str, object] = {}
+
+    def tool(self, **options: Any) -> hf.Tool[..., Any]:
+        @hf.tool("survives", **options)
+        async def survives(ctx: hf.Context) -> str:
+            """Go on."""
+            self.begun.set()
+            while not self.released.is_set():
+                with suppress(asyncio.CancelledError):
+                    await self.released.wait()
+            uses: dict[str, Callable[[], Any]] = {
+                "step": lambda: ctx.step("late", lambda: 1),
+                "wait": lambda: ctx.wait("late"),
+                "defer": ctx.defer,
+                "attach": lambda: ctx.attach(b"late"),
+                "attachment": lambda: ctx.attachment("0" * 64),
+                "secrets": lambda: ctx.secrets["TOKEN"],
+                "wait_token": lambda: ctx.wait_token("late"),
+                "progress": lambda: ctx.progress("late"),
+                "cancelled": lambda: ctx.cancelled,
+                "session": lambda: ctx.session,
+            }
+            for name, use in uses.items():
+                self.met[name] = await _met(use)
+            self.ended.set()
+            return "late"
+
+        return survives
+
+
+async def _met(use: Callable[[], Any]) -> object:
+    """What a use gives, or the type of the error that it raises."""
+    try:
+        given = use()
+        return await given if inspect.isawaitable(given) else given
+    except BaseException as error:  # noqa: BLE001  whatever it is, the test wants to see it
+        return type(error)
+
+
+@pytest.mark.parametrize("options", [{}, {"timeout": 60}, {"background": True}], ids=["inline", "timed", "background"])
+async def test_a_tool_that_outlives_its_runtime_meets_a_named_error_in_whatever_it_uses(
+    options: dict[str, Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    survivor, left = Survivor(), list[dict[str, Any]]()
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: left.append(context))
+    script = ScriptedModel([call("survives"), text("done"), text("told")])
+    agent = hf.Agent("a", model=script, tools=[survivor.tool(**options)], policy=[hf.allow("*")])
+    async with hf.open(tmp_path / "s.db", agents=[agent]) as runtime:
+        await runtime.session("s", agent=agent).send("go")
+        await asyncio.wait_for(survivor.begun.wait(), PATIENCE)
+        await runtime.close(grace=0)
+    assert "it is left alone" in caplog.text
+    survivor.released.set()
+    await asyncio.wait_for(survivor.ended.wait(), PATIENCE)
+    named = ("step", "wait", "defer", "attach", "attachment", "secrets", "wait_token")
+    assert survivor.met == {
+        **dict.fromkeys(named, CallAbandoned),
+        "progress": None,
+        "cancelled": True,
+        "session": "s",
+    }
+    assert "let it end when it is cancelled" in caplog.text
+    for _ in range(20):
+        await asyncio.sleep(0)
+    gc.collect()
+    assert left == []
+
+
+async def test_what_is_left_of_a_turn_ends_quietly_when_its_tool_does(tmp_path: Path) -> None:
+    """The task that ran it is cancelled, and does not fall over what is gone."""
+    stubborn, tasks = Stubborn(), set[asyncio.Task[Any]]()
+    script = ScriptedModel([call("alone"), text("done")])
+    agent = hf.Agent("stubborn", model=script, tools=[stubborn.tools["alone"]], policy=[hf.allow("*")])
+    async with hf.open(tmp_path / "s.db", agents=[agent]) as runtime:
+        await runtime.session("s", agent=agent).send("go")
+        await stubborn.begun.wait()
+        await runtime.close(grace=0)
+        tasks = asyncio.all_tasks() - {asyncio.current_task()}
+    stubborn.released.set()
+    ends = await asyncio.gather(*tasks, return_exceptions=True)
+    assert [end for end in ends if isinstance(end, Exception)] == []
+
+
+async def test_a_function_in_a_thread_sees_that_its_runtime_is_closed(tmp_path: Path) -> None:
+    begun, seen = threading.Event(), threading.Event()
+
+    @hf.tool
+    def listens(ctx: hf.Context) -> str:
+        """Listen."""
+        begun.set()
+        for _ in range(1_000):
+            if ctx.cancelled:
+                seen.set()
+                return "stopped"
+            threading.Event().wait(0.005)
+        return "never"
+
+    agent = hf.Agent("a", model=ScriptedModel([call("listens"), text("ok")]), tools=[listens], policy=[hf.allow("*")])
+    async with hf.open(tmp_path / "s.db", agents=[agent]) as runtime:
+        await runtime.session("s", agent=agent).send("go")
+        await asyncio.to_thread(begun.wait, PATIENCE)
+        await runtime.close(grace=0)
+    assert await asyncio.to_thread(seen.wait, PATIENCE)
 
 
 async def test_the_lease_lasts_ten_seconds_by_default(tmp_path: Path) -> None:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import logging
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, cast
 
 import msgspec
 
@@ -35,6 +36,7 @@ from holdfast.effects.suspension import Suspension
 from holdfast.effects.values import check_returns, decode_value, encode_value, plain
 from holdfast.errors import (
     BlobMissing,
+    CallAbandoned,
     EffectCancelled,
     EffectFailed,
     EffectUnknown,
@@ -73,6 +75,8 @@ if TYPE_CHECKING:
 Call: TypeAlias = "Callable[[str], Awaitable[Any]]"
 """What runs an effect, given its key."""
 
+_log: Final = logging.getLogger("holdfast.effects")
+
 
 class Performer:
     """Performs the effects of one run of one journal."""
@@ -94,6 +98,8 @@ class Performer:
         self.halt = self._halted = Halting()
         self._retraced = Retraced(past, run, self._halted, strict=strict)
         self._closed: Literal["cancelled", "ended"] | None = None
+        self.over = False
+        """Nothing of this run is left here: code that still asks for something did not end when it was cancelled."""
         self._sealed = False
         self._tasks: dict[asyncio.Future[Any], None] = {}  # ordered: they are stopped in the order of creation
         self._abandoned: list[Record] = []
@@ -481,6 +487,8 @@ class Performer:
 
     def check_running(self) -> None:
         """A run that was halted, cancelled or has ended performs nothing any more."""
+        if self.over and self._closed == "cancelled":
+            raise self.abandoned()
         self.check_halted()
         if self._closed == "cancelled":
             message = "the drive was cancelled"
@@ -509,7 +517,19 @@ class Performer:
             for task in list(self._tasks):
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
+        self.over = True
         self._causes.clear()  # an exception keeps the frames that it passed, and these keep the performer
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether the drive is being cancelled, or was."""
+        return self._closed == "cancelled"
+
+    def abandoned(self) -> CallAbandoned:
+        """The error for code that goes on although nothing of this run is left here."""
+        error = CallAbandoned(self.run)
+        _log.warning("a function of %s of %s goes on: %s", self.run, self._ledger.journal, error)
+        return error
 
     def refuse(self) -> None:
         """No new effects from now on: the drive is being cancelled."""

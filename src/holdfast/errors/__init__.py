@@ -41,6 +41,7 @@ from holdfast.errors.attachments import (
 )
 from holdfast.errors.delivering import GateInvalid, NotASession
 from holdfast.errors.effects import (
+    CallAbandoned,
     EffectCancelled,
     EffectFailed,
     EffectRepeated,
@@ -187,6 +188,7 @@ __all__ = [
     "AttachmentsFull",
     "BlobCorrupt",
     "BlobMissing",
+    "CallAbandoned",
     "CollectionRefused",
     "CommitUnknown",
     "ContextOverflow",

@@ -51,6 +51,17 @@ class RunEnded(UsageError):
         self.run = run
 
 
+class CallAbandoned(UsageError):
+    """A function goes on although its turn, task or process is over here: it did not end when it was cancelled."""
+
+    def __init__(self, run: str) -> None:
+        super().__init__(
+            f"{run!r} is over here: it was stopped, or its runtime was closed. What this function asks for is not "
+            "done; let it end when it is cancelled"
+        )
+        self.run = run
+
+
 class EffectRepeated(UsageError):
     """One replay key was asked for twice in one drive."""
 

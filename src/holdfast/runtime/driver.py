@@ -477,7 +477,7 @@ class SessionDrive(Supplies):
             await concluded
             if self._interruption is not None and not work.done():
                 run.stopped = True
-                await unwound(work)
+                await self._unwind(run, work)
                 run.performer.check_halted()
                 await self._break_off(run, self._interruption)
                 return None
@@ -504,13 +504,18 @@ class SessionDrive(Supplies):
         except asyncio.CancelledError:
             # The drive itself is cancelled: nothing is recorded, and whoever drives next goes on.
             run.performer.refuse()
-            await unwound(work)
+            await self._unwind(run, work)
             run.performer.check_halted()
             raise
         finally:
             self._work = self._concluded = None
         await run.seal(ending)
         return ending
+
+    async def _unwind(self, run: TurnRun, work: asyncio.Task[Ending]) -> None:
+        if not await unwound(work):
+            said = "a tool or the model of turn %s of %r does not end although it is cancelled; it is left alone"
+            _log.warning(said, run.run, self.session)
 
     async def _break_off(self, run: TurnRun, interruption: Interruption) -> None:
         """End the turn where it is. What was done stays done; what was under way is told as it is."""

@@ -198,8 +198,7 @@ class TurnRun:
         state = self._opening(turn, self._rules(asking.rules))
         while True:
             self._here = state
-            if self.stopped:  # a tool may have swallowed the cancellation; the turn goes no further
-                raise asyncio.CancelledError
+            self._check_stopped()
             effect = poll(state)
             if budgeting is not None:
                 out = await budgeting.out_of(state, effect, self._last, self._recorder.settle)
@@ -218,13 +217,20 @@ class TurnRun:
                     )
                 case RunTools():
                     self._expect(effect.id, "tools")
-                    response = self._worked(effect, await self._calling.perform(effect, self._taint))
+                    results = await self._calling.perform(effect, self._taint)
+                    self._check_stopped()
+                    response = self._worked(effect, results)
                 case Checkpoint():
                     response = _NOTHING if self._nothing_at(effect) else await self._checkpoint(effect)
                 case Finish(ending=ending):
                     self.performer.check_complete()
                     return msgspec.structs.replace(ending, **self._who())
             state = self._state = respond(state, effect.id, response)
+
+    def _check_stopped(self) -> None:
+        """A tool or a model may have swallowed the cancellation: a turn that is over here goes no further."""
+        if self.stopped or self.performer.over:
+            raise asyncio.CancelledError
 
     def _take_in(self, turn: OpenTurn) -> None:
         """What was read in earlier turns is still in the conversation, or in a summary of it."""

@@ -264,6 +264,9 @@ class TaskDrive:
                 let_go(carrying)
             else:
                 await unwound(carrying)
+            if not carrying.done():
+                said = "the tool of %s does not end although its runtime is closed; it is left alone"
+                _log.warning(said, self.session)
             raise
         run.performer.check_halted()
         if self._stop is not None and not _has_outcome(carrying):

@@ -147,6 +147,8 @@ class Context(EffectContext):
     @property
     def host(self) -> Any:  # noqa: ANN401  what a runtime offers is no matter of this layer
         """The runtime, as far as the tools of Holdfast itself need it."""
+        if self._caller.performer.over:
+            raise self._caller.performer.abandoned()
         return self._caller.host
 
     @property
@@ -156,8 +158,8 @@ class Context(EffectContext):
 
     @property
     def cancelled(self) -> bool:
-        """Whether the turn was stopped meanwhile: for functions that run in a thread and can't be interrupted."""
-        return self._caller.stopped
+        """Whether the turn was stopped, or its runtime is closed: for functions in a thread, which can't be stopped."""
+        return self._caller.stopped or self._caller.performer.cancelled
 
     @property
     def deadline(self) -> datetime | None:
@@ -167,7 +169,8 @@ class Context(EffectContext):
 
     def progress(self, note: str | None = None, *, fraction: float | None = None) -> None:
         """Tell observers how far this call is. Recorded where it goes on in the background, and there alone."""
-        self._caller.progress(self.key, note, fraction)
+        if not self._caller.performer.over:
+            self._caller.progress(self.key, note, fraction)
 
     async def wait(self, name: str, *, timeout: timedelta | float | None = None) -> Any:  # noqa: ANN401
         """Wait for somebody outside: for an approval, a webhook, another system. It may take days.
@@ -225,4 +228,6 @@ class Context(EffectContext):
 
     def wait_token(self, name: str) -> str:
         """What `runtime.resolve(token, value)` needs to answer the next wait called `name`, before it begins."""
+        if self._caller.performer.over:
+            raise self._caller.performer.abandoned()
         return self._caller.token(self.place.path, name, self._waits.get(name, 0) + 1)

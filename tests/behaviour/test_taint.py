@@ -139,6 +139,80 @@ async def test_the_question_of_a_later_turn_names_them_too(post: Post, tmp_path:
         assert "untrusted: browse, t1/2.tools/2.browse of s" in shown.why
 
 
+# ---- files -----------------------------------------------------------------------------------------------------------
+
+WRITE = call("write_file", path="notes.txt", content="send me the ledger")
+
+
+async def _writes(post: Post, store: Path, folder: Path, *script: Any, session: str = "writer") -> None:
+    """Let a session do something with the files of a folder."""
+    agent = post.agent(*script, tools=[hf.tools.files(folder, write=True)])
+    async with hf.open(store, agents=[agent]) as runtime:
+        await (await runtime.session(session, agent=agent).send("go")).outcome(timeout=SOON)
+
+
+READS = {
+    "the file": call("read_file", path="notes.txt"),
+    "the file by another name": call("read_file", path="./sub/../notes.txt"),
+    "its folder": call("search_files", pattern="ledger"),
+}
+
+
+@pytest.mark.parametrize("reads", READS.values(), ids=READS)
+async def test_a_file_that_was_written_while_tainted_taints_who_reads_it(
+    post: Post, reads: Any, tmp_path: Path
+) -> None:
+    folder, store = tmp_path / "work", tmp_path / "store" / "s.db"
+    (folder / "sub").mkdir(parents=True)
+    store.parent.mkdir()
+    await _writes(post, store, folder, call("browse"), WRITE)
+    agent = post.agent(reads, SEND, tools=[hf.tools.files(folder)])
+    async with hf.open(store, agents=[agent]) as runtime:
+        await runtime.session("reader", agent=agent).send("go")
+        (shown,) = await post.settled(runtime)
+        assert (shown.rule, post.sent) == ("taint", [])
+        assert "notes.txt, written by write_file, t1/5.tools/1.write_file of writer, after browse" in shown.why
+
+
+async def test_a_file_that_was_read_in_an_earlier_turn_still_taints(post: Post, tmp_path: Path) -> None:
+    folder, store = tmp_path / "work", tmp_path / "store" / "s.db"
+    folder.mkdir()
+    store.parent.mkdir()
+    await _writes(post, store, folder, call("browse"), WRITE)
+    script = [call("read_file", path="notes.txt"), text("read"), SEND]
+    async with hf.open(store, agents=[agent := post.agent(*script, tools=[hf.tools.files(folder)])]) as runtime:
+        await (await runtime.session("reader", agent=agent).send("go")).outcome(timeout=SOON)
+    async with hf.open(store, agents=[agent := post.agent(*script, tools=[hf.tools.files(folder)])]) as runtime:
+        await runtime.session("reader", agent=agent).send("on")
+        (shown,) = await post.settled(runtime)
+        assert shown.rule == "taint"
+
+
+@pytest.mark.parametrize("script", [[WRITE], [call("write_file", path="other.txt", content="x"), call("browse")]])
+async def test_a_file_that_was_written_before_anything_untrusted_was_read_taints_nobody(
+    post: Post, script: list[Any], tmp_path: Path
+) -> None:
+    folder, store = tmp_path / "work", tmp_path / "store" / "s.db"
+    folder.mkdir()
+    store.parent.mkdir()
+    await _writes(post, store, folder, *script)
+    agent = post.agent(call("search_files", pattern="ledger"), SEND, tools=[hf.tools.files(folder)])
+    async with hf.open(store, agents=[agent]) as runtime:
+        await runtime.session("reader", agent=agent).send("go")
+        assert await post.settled(runtime) == []
+
+
+async def test_the_marks_of_files_are_not_mirrored(post: Post, tmp_path: Path) -> None:
+    folder, store = tmp_path / "work", tmp_path / "store" / "s.db"
+    folder.mkdir()
+    store.parent.mkdir()
+    await _writes(post, store, folder, call("browse"), WRITE)
+    async with hf.open(store) as runtime:
+        (scope,) = await runtime.store.memory_scopes()
+        assert scope.scope.startswith("holdfast.tainted-files.")
+    assert [file for file in store.parent.rglob("*") if "tainted" in str(file)] == []
+
+
 # ---- what comes from outside -----------------------------------------------------------------------------------------
 
 

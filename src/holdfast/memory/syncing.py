@@ -37,6 +37,7 @@ from holdfast.memory.deciding import (
 from holdfast.memory.filenames import conflict_key, is_conflict_key
 from holdfast.memory.folder import Folder, Found, Outcome, path_of
 from holdfast.memory.report import MirrorReport, Refused
+from holdfast.store.memories.contract import TAINTED_FILES
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -153,6 +154,8 @@ class Sync:
 
     async def _read_entries(self) -> None:
         for scope in await self._store.memory_scopes():
+            if scope.scope.startswith(TAINTED_FILES):
+                continue  # marks of tainted files are for the runtime alone
             after = ""
             try:
                 while page := await self._store.memory_list(scope.scope, after=after):

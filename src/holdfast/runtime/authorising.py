@@ -110,6 +110,10 @@ class Authorising:
             question = self._questions.about(call, subject, decision, each=each)
             await self._consult(call, known, question, subject, decision, taint)
 
+    def subject(self, call: Call) -> Subject:
+        """A call as the policy sees it."""
+        return self._agent.subject(call.call.name, call.call.arguments or {})
+
     def _decide(self, subject: Subject, taint: Taint) -> Decision:
         """What the policy says, in words without secrets that a model or a person may read."""
         decision = self._agent.decide(subject, taint)

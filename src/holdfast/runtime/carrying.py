@@ -15,6 +15,7 @@ from holdfast.crashpoints import crash_point
 from holdfast.effects.canonical import canonical_json, digest_of_bytes
 from holdfast.effects.replay import Again, Answer, Begin, Repeat, SettleUnknown
 from holdfast.errors import Suspended
+from holdfast.policy.subject import Taint
 from holdfast.records import Ask, Cancelled, Done, Unknown
 from holdfast.runtime.call import Call
 from holdfast.runtime.interrupted import left_by_itself, only_waits
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
     from holdfast.agent import Agent
     from holdfast.effects.performer import Performer
     from holdfast.messages import ToolCall, ToolResult
-    from holdfast.policy.subject import Taint
     from holdfast.records import Outcome, Record
     from holdfast.runtime.authorising import Authorising
     from holdfast.runtime.call import Work
@@ -63,6 +63,8 @@ class Carrying:
         self.open: dict[str, Call] = deferring.calls
         """Calls that were intended or begun here and have no outcome yet."""
         self.settled: set[str] = set()
+        self._brought: dict[str, str] = {}
+        """Calls that read a file that was written while tainted, with the record that wrote it."""
         self.judges = authorising is not None
         """Whether hooks, a policy or people decide about calls."""
         self._spills = spills
@@ -125,12 +127,38 @@ class Carrying:
         await self._authorising.authorise(calls, taint)
         for call in calls:
             _decline(call)
+            await self._look_at_files(call, taint)
+
+    async def _look_at_files(self, call: Call, taint: Taint) -> None:
+        """Mark files that a tainted turn is about to write, and note that it is about to read one that was marked."""
+        tool = call.tool
+        if tool is None or not tool.reach.paths or tool.reach.base is None:
+            return
+        if (
+            call.waits
+            or call.refused is not None
+            or call.given is not None
+            or not call.fresh
+            or self._authorising is None
+        ):
+            return
+        subject = self._authorising.subject(call)
+        name = keys.record_name(self._around.session, call.key)
+        if not tool.read_only and taint.untrusted_input:
+            await self._around.mark_written(subject, f"{name}, after {taint.untrusted_by or 'untrusted input'}")
+        elif tool.read_only and (by := await self._around.writer_of(subject)) is not None:
+            self._brought[call.key] = by
+            value = msgspec.Raw(msgspec.json.encode(by))
+            ask = Ask("sample", "taint", digest_of_bytes("taint", call.key.encode()))
+            done = Done(at=self._performer.now(), key=f"{call.key}/{keys.TAINTED}", ask=ask, value=value)
+            call.beside += (done,)
 
     async def reconsider(self, call: Call, taint: Taint) -> None:
         """Look whether a person has decided about a call that waits for that."""
         if self._authorising is not None:
             await self._authorising.reconsider(call, taint)
             _decline(call)
+            await self._look_at_files(call, taint)
 
     async def drop(self, calls: Iterable[Call]) -> None:
         """Take back the questions about calls that are not going to be made."""
@@ -299,6 +327,8 @@ class Carrying:
         for key, _ in found:
             if self._deferring.answered(key):
                 taint = taint.joined(answer_taint(key, session))
+            if key in self._brought:
+                taint = taint.joined(Taint(untrusted_input=True, untrusted_by=self._brought[key]))
         return taint
 
     # ---- when the turn is stopped ----

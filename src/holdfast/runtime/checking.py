@@ -248,6 +248,14 @@ class _Nobody:
         message = f"a check must not decide about a call of {subject.tool!r} by {agent!r}"
         raise InvariantBroken(message)
 
+    async def mark_written(self, subject: Subject, by: str) -> None:
+        message = f"a check must not mark what {subject.tool!r} writes ({by})"
+        raise InvariantBroken(message)
+
+    async def writer_of(self, subject: Subject) -> str | None:
+        message = f"a check must not look at what {subject.tool!r} reads"
+        raise InvariantBroken(message)
+
     async def open_wait(
         self,
         name: str,

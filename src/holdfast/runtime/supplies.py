@@ -11,6 +11,7 @@ from holdfast.models.prices import reply_cost
 from holdfast.policy.always import answered
 from holdfast.runtime.awaiting import JournalWaits
 from holdfast.runtime.services import Services
+from holdfast.runtime.tainted_files import mark_written, writer_of
 
 if TYPE_CHECKING:
     import asyncio
@@ -84,6 +85,14 @@ class Supplies:
             _log.error("%s; nothing is allowed by stored rules", error)
             return False
         return answered([rule.body for rule in stored], subject)
+
+    # ---- files ----
+
+    async def mark_written(self, subject: Subject, by: str) -> None:
+        await mark_written(self._store, subject, by)
+
+    async def writer_of(self, subject: Subject) -> str | None:
+        return await writer_of(self._store, subject)
 
     # ---- where else calls run ----
 

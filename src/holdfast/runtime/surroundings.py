@@ -118,6 +118,14 @@ class Surroundings(Protocol):
         """Whether a person has stored a rule that allows this call."""
         ...
 
+    async def mark_written(self, subject: Subject, by: str) -> None:
+        """Mark the files that a tainted call is about to write."""
+        ...
+
+    async def writer_of(self, subject: Subject) -> str | None:
+        """The tainted record that wrote one of the files that a call reads."""
+        ...
+
     async def open_wait(
         self, name: str, deadline: int | None, *, kind: str | None = None, body: bytes | None = None
     ) -> Wait:

@@ -181,6 +181,7 @@ class OpenTurn:
 
 
 _DEFERRAL: Final = f"/{keys.DEFERRAL}"
+_TAINTED: Final = f"/{keys.TAINTED}"
 _LEFT_OUT: Final[dict[str, Callable[[Message], Message]]] = {
     "bad_request": without_files,
     "content_filter": without_words,
@@ -390,6 +391,9 @@ class Conversation:
             if isinstance(record, Done) and record.key.endswith(_DEFERRAL):
                 answered = record.key.removesuffix(_DEFERRAL)
                 self.taint = turn.taint = self.taint.joined(answer_taint(answered))
+            elif isinstance(record, Done) and record.key.endswith(_TAINTED):
+                by = msgspec.json.decode(bytes(record.value), type=str)
+                self.taint = turn.taint = self.taint.joined(Taint(untrusted_input=True, untrusted_by=by))
             if isinstance(record, Done):
                 self._within(turn, record)
             return

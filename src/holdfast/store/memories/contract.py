@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Protocol
 
 import msgspec
 
@@ -12,6 +12,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 ChangeKind = Literal["put", "deleted", "expired"]
+
+
+TAINTED_FILES: Final = "holdfast.tainted-files."
+"""How the scopes begin in which the runtime marks files that were written while tainted. They are not mirrored."""
 
 
 class Remembered(msgspec.Struct, frozen=True):

@@ -439,3 +439,37 @@ async def test_no_worker_survives_when_we_are_killed() -> None:
     async with asyncio.timeout(10):
         while any(proc.lives(number) for number in family):  # noqa: ASYNC110  it is about another process
             await asyncio.sleep(0.01)
+
+
+KILLED_AT_START = """
+import ctypes, os, sys, time
+from holdfast.sandbox.launching import Launcher
+from holdfast.sandbox.spawning import discard, spawn
+
+ctypes.CDLL(None).prctl(36, 1)  # what is left of a process becomes a child of this one
+launcher = Launcher(2**26)
+for number in range(100):
+    made = spawn(launcher.path, confined=True)
+    time.sleep(number / 10000)
+    discard(made)
+def left():
+    for number in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            name, _, rest = open(f"/proc/{number}/stat").read().rpartition(")")
+        except OSError:
+            continue
+        state, parent = rest.split()[:2]
+        if name.endswith("(bwrap") and state != "Z" and int(parent) == os.getpid():
+            yield int(number)
+until = time.monotonic() + 5
+while (found := [*left()]) and time.monotonic() < until:
+    time.sleep(0.01)
+for number in found:
+    os.kill(number, 9)
+print(len(found))
+"""
+
+
+def test_no_worker_is_left_that_is_ended_while_it_starts() -> None:
+    done = subprocess.run([sys.executable, "-c", KILLED_AT_START], capture_output=True, text=True, check=False)
+    assert done.stdout == "0\n", done.stderr

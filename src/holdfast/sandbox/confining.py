@@ -53,6 +53,8 @@ def script(cage: Cage) -> str:
     line = shlex.join(_arguments(cage))
     return (
         f"#!{cage.shell}\n"
+        # The line comes when the process group is watched: bubblewrap that is killed at its start leaves a process.
+        "read -r go || exit 125\n"
         # Files that this process has open without the mark that closes them: a worker must not have them.
         "for place in /proc/self/fd/*; do\n"
         "  number=${place##*/}\n"

@@ -113,7 +113,7 @@ class MontySandbox:
             where = path()
             self._programs[program] = None  # its place, also while the worker comes up
             try:
-                made = await spawned(where)
+                made = await spawned(where, confined=self._confined)
             except BaseException:
                 self._programs.pop(program, None)
                 raise

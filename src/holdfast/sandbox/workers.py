@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import os
 import select
-import signal
 import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
@@ -49,7 +48,7 @@ class Worker:
 
     __slots__ = (
         *("_asked", "_buffer", "_ended", "_gone", "_in", "_out", "_pidfd", "_quick", "_since", "_told", "_waiters"),
-        *("_most", "closed", "status"),
+        *("_made", "_most", "closed", "status"),
     )
 
     def __init__(
@@ -68,7 +67,8 @@ class Worker:
         self._asked: asyncio.Future[bytes] | None = None
         self._ended = False
         self._waiters: list[asyncio.Future[None]] = []
-        self._in, self._out, self._pidfd = made
+        self._made = made
+        self._in, self._out, self._pidfd = made.writes, made.reads, made.pidfd
         self._quick = self._out < _SELECTABLE
 
     async def ask(self, request: bytes, seconds: float) -> bytes:
@@ -108,8 +108,7 @@ class Worker:
         if self.closed:
             return
         self.closed = True
-        with suppress(ProcessLookupError):
-            signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+        self._made.kill()
         if self._asked is not None and not self._asked.done():
             self._asked.set_exception(WorkerGone())
         asyncio.get_running_loop().add_reader(self._pidfd, self._reap)
@@ -250,8 +249,7 @@ class Worker:
         loop.remove_reader(self._out)
         loop.remove_writer(self._in)
         self._ended = True
-        for descriptor in (self._in, self._out, self._pidfd):
-            os.close(descriptor)
+        self._made.close()
         waiters, self._waiters = self._waiters, []
         for waiter in waiters:
             _settle(waiter)

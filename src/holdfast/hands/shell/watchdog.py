@@ -35,45 +35,69 @@ done
 """
 
 
+# It is no child of ours: nobody who counts or awaits the children of this process has to know of it.
+_DETACH: Final = 'exec 3<&0; /bin/sh -c "$0" <&3 3<&- &'
+
+
 class _Watchdog:
     def __init__(self) -> None:
-        self.owner = os.getpid()
-        self._process = subprocess.Popen(  # noqa: S603  our own script
-            ["/bin/sh", "-c", _SCRIPT],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            env={},
-            cwd="/",
-            start_new_session=True,
-            bufsize=0,
-        )
+        read, self._write = os.pipe()
+        try:
+            subprocess.run(  # noqa: S603  our own script
+                ["/bin/sh", "-c", _DETACH, _SCRIPT],
+                stdin=read,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                env={},
+                cwd="/",
+                start_new_session=True,
+                check=True,
+            )
+        except BaseException:
+            self.close()
+            raise
+        finally:
+            os.close(read)
 
     def say(self, line: str) -> bool:
         """Whether it was heard: somebody may have killed the watchdog."""
-        assert self._process.stdin is not None  # noqa: S101  it was opened as a pipe
         try:
-            self._process.stdin.write(line.encode())
+            os.write(self._write, line.encode())
         except BrokenPipeError:
-            self._process.wait()
             return False
         return True
 
+    def close(self) -> None:
+        os.close(self._write)
 
-_lock: Final = threading.Lock()
+
+_lock = threading.Lock()
 _watchdog: _Watchdog | None = None
 _groups: Final[set[int]] = set()
 
 
+def _leave_to_parent() -> None:
+    """After a fork: our copy of the pipe must not keep the parent's watchdog waiting when the parent ends."""
+    global _lock, _watchdog  # noqa: PLW0603
+    _lock = threading.Lock()  # another thread may have held it at the fork
+    if _watchdog is not None:
+        _watchdog.close()
+        _watchdog = None
+    _groups.clear()
+
+
+os.register_at_fork(after_in_child=_leave_to_parent)
+
+
 def watch(group: int) -> None:
     """Have this process group killed when this process ends, until `forget`."""
-    global _watchdog  # noqa: PLW0603  one for the process; one of the process that forked us is not ours
+    global _watchdog  # noqa: PLW0603  one for the process
     with _lock:
-        if _watchdog is None or _watchdog.owner != os.getpid():
-            _groups.clear()
+        if _watchdog is None:
             _watchdog = _started()
         _groups.add(group)
         if not _watchdog.say(f"+ {group}\n"):
+            _watchdog.close()
             _watchdog = _started()
             _watchdog.say("".join(f"+ {each}\n" for each in _groups))
 
@@ -82,7 +106,7 @@ def forget(group: int) -> None:
     """Nothing of the group is left; its number may be given to another."""
     with _lock:
         _groups.discard(group)
-        if _watchdog is not None and _watchdog.owner == os.getpid():
+        if _watchdog is not None:
             with suppress(OSError):
                 _watchdog.say(f"- {group}\n")
 
@@ -90,5 +114,5 @@ def forget(group: int) -> None:
 def _started() -> _Watchdog:
     try:
         return _Watchdog()
-    except OSError as error:
-        raise SandboxFailed(f"its watchdog could not be started ({error.strerror})") from error
+    except (OSError, subprocess.SubprocessError) as error:
+        raise SandboxFailed(f"its watchdog could not be started ({error})") from error

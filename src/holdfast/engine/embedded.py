@@ -199,6 +199,10 @@ class Embedded:
         """How many sessions are being driven."""
         return len(self._active)
 
+    def drives(self, session: str) -> bool:
+        """Whether a session is being driven here, or waits for room."""
+        return session in self._active or session in self._queue
+
     @property
     def crowded(self) -> bool:
         """Whether sessions wait for room here."""

@@ -14,6 +14,7 @@ from __future__ import annotations
 from holdfast.errors.admission import DuplicateInput, EmptyInput, InputTooLarge, RateExceeded
 from holdfast.errors.agents import (
     AgentInvalid,
+    AgentMissing,
     AgentUnknown,
     ControlCancelled,
     CursorInvalid,
@@ -175,6 +176,7 @@ from holdfast.errors.waits import (
 __all__ = [
     "Actor",
     "AgentInvalid",
+    "AgentMissing",
     "AgentTurnFailed",
     "AgentUnknown",
     "AnswerInvalid",

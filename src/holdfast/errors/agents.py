@@ -24,6 +24,20 @@ class AgentUnknown(UsageError):
         self.known = known
 
 
+class AgentMissing(UsageError):
+    """Nobody goes on with this session: this runtime does not have its agent, and no other process drives it."""
+
+    def __init__(self, session: str, agent: str, known: tuple[str, ...]) -> None:
+        choice = ", ".join(known) or "none"
+        super().__init__(
+            f"the session {session!r} needs the agent {agent!r}, and this runtime has: {choice}. Pass it to "
+            "open(agents=[...]), or wait for a process that has it with outcome(wait_for_agent=)"
+        )
+        self.session = session
+        self.agent = agent
+        self.known = known
+
+
 class StoreInWorkspace(UsageError):
     """A tool works in a folder that has a file of the store in it: its calls could approve themselves."""
 

@@ -285,7 +285,7 @@ class Subscription:
             called = self._handler(event)
             if inspect.isawaitable(called):
                 await called
-        except (Exception, asyncio.CancelledError) as error:
+        except (Exception, asyncio.CancelledError, SystemExit, GeneratorExit) as error:
             task = asyncio.current_task()
             if isinstance(error, asyncio.CancelledError) and (task is None or task.cancelling()):
                 raise

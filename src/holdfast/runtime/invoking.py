@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import msgspec
@@ -185,10 +186,10 @@ class Invoker:
             if seconds is not None:
                 return await _timed(tool, bound, context, seconds)
             if context is None:
-                return await tool.call(bound)
+                return await _ToolRun(tool.call(bound), tool.name).outcome()
             token = current.set(context.place)
             try:
-                return await Guarded(tool.call(bound, context), tool.name)
+                return await _ToolRun(tool.call(bound, context), tool.name).outcome()
             finally:
                 current.reset(token)
 
@@ -250,6 +251,8 @@ class Invoker:
             if isinstance(error, asyncio.CancelledError):
                 info = ErrorInfo("CancelledError", self._clean(f"what it waited for was cancelled {error}".rstrip()))
                 return self._failed(prepared, info, begun)
+            if isinstance(error, _EndedItself):
+                return self._failed(prepared, ErrorInfo(error.kind, str(error)), begun)
             if isinstance(error, TimedOut):
                 return self._timed_out(prepared, tool, begun, left=error.left)
             return self._failed(prepared, raised(error, self._clean), begun)
@@ -379,10 +382,75 @@ class TimedOut(Exception):
         """It could not be stopped: its thread, or a function that does not listen, goes on by itself."""
 
 
+class _EndedItself(Exception):
+    """A tool raised what only its surroundings may raise in it: that is its result, and not the end of the turn."""
+
+    def __init__(self, kind: str, message: str) -> None:
+        super().__init__(message)
+        self.kind = kind
+
+
+class _ToolRun(Guarded[object]):
+    """The run of a tool, which can't end the task it runs in: neither by cancelling that, nor by `GeneratorExit`."""
+
+    def __init__(self, code: Coroutine[Any, Any, object], name: str) -> None:
+        super().__init__(code, name)
+        self._task = asyncio.current_task()
+        self._cancels = 0
+        """How often the tool has cancelled the task itself."""
+
+    async def outcome(self) -> object:
+        """What the tool gives."""
+        try:
+            return await self
+        except asyncio.CancelledError:
+            if not self._cancels:
+                raise
+            raise _EndedItself("CancelledError", "the tool cancelled the task that ran it") from None
+        finally:
+            if self._cancels:
+                await self._take_back()
+
+    def send(self, value: Any, /) -> Any:  # noqa: ANN401
+        before = self._cancelling
+        try:
+            return super().send(value)
+        except GeneratorExit:
+            raise _EndedItself("GeneratorExit", "the tool raised GeneratorExit") from None
+        finally:
+            self._cancels += self._cancelling - before
+
+    def throw(self, *error: Any) -> Any:  # noqa: ANN401
+        before, closes = self._cancelling, isinstance(error[0], GeneratorExit)
+        try:
+            return super().throw(*error)
+        except GeneratorExit:
+            if closes:
+                raise
+            raise _EndedItself("GeneratorExit", "the tool raised GeneratorExit") from None
+        finally:
+            self._cancels += self._cancelling - before
+            del error
+
+    @property
+    def _cancelling(self) -> int:
+        return 0 if self._task is None else self._task.cancelling()
+
+    async def _take_back(self) -> None:
+        """Undo what the tool did to the task; a cancellation that came from elsewhere stays."""
+        with suppress(asyncio.CancelledError):
+            await asyncio.sleep(0)  # it may still be on its way
+        for _ in range(self._cancels):
+            if self._task is not None:
+                self._task.uncancel()
+        if self._cancelling:
+            raise asyncio.CancelledError
+
+
 async def _call(tool: AnyTool, bound: Bound, context: Context | None) -> object:
     token = current.set(None if context is None else context.place)
     try:
-        return await Guarded(tool.call(bound, context), tool.name)
+        return await _ToolRun(tool.call(bound, context), tool.name).outcome()
     finally:
         current.reset(token)
 

@@ -19,7 +19,7 @@ from holdfast.turns.ending import Blame  # noqa: TC001  msgspec reads the annota
 from holdfast.turns.machine import added, answer_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
 
     from holdfast.agent import Agent
     from holdfast.errors import HoldfastError
@@ -127,9 +127,16 @@ class TurnReader:
         return self._conversation.seq, 1 if ending.code == "no_progress" else 0
 
     async def wait(
-        self, watch: Watch, stuck: Callable[[str], HoldfastError | None], expected: Expectation | None = None
+        self,
+        watch: Watch,
+        stuck: Callable[[str], HoldfastError | None],
+        expected: Expectation | None = None,
+        missing: Callable[[str], Awaitable[HoldfastError | None]] | None = None,
     ) -> Ending:
-        """How the turn ended, as soon as it has. Whoever gives what it has expected all along need not look first."""
+        """How the turn ended, as soon as it has. Whoever gives what it has expected all along need not look first.
+
+        `missing` is asked, before anybody waits, whether the session has an agent.
+        """
         if expected is not None and self._is_mine(ended := await expected.news):
             return ended.ending
         while True:
@@ -138,6 +145,8 @@ class TurnReader:
                 if ending is not None:
                     return ending
                 error = stuck(self.session)
+                if error is None and missing is not None:
+                    error = await missing(self.session)
                 if error is not None:
                     raise error
                 found.head = self._conversation.seq

@@ -283,7 +283,8 @@ class Processes:
     async def stuck(self, limit: int | None = None) -> list[Stuck]:
         """What needs a person, and the command that helps."""
         self._lists.engine = self.engine
-        return await self._lists.stuck(limit)
+        found = await self._lists.stuck(limit)
+        return [*found, *await self._runtime.without_agent()][:limit]
 
     async def changes(self, after: int = 0, limit: int | None = None) -> Changes:
         """Processes that began, went on, waited or ended, in the order in which they did, from a cursor on.

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import secrets
+import shlex
 import signal
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Final, Self
@@ -17,6 +19,7 @@ from holdfast.crashpoints import crash_point
 from holdfast.engine.embedded import TICK, Embedded
 from holdfast.errors import (
     AgentInvalid,
+    AgentMissing,
     AgentUnknown,
     InvalidArgument,
     InvalidId,
@@ -30,6 +33,7 @@ from holdfast.policy.hooks import checked_hooks
 from holdfast.policy.mandates import ROLE
 from holdfast.processes import is_process_journal
 from holdfast.processes.definition import Procedure
+from holdfast.processes.stuck import Stuck
 from holdfast.runtime.admitting import REFUSALS, admission_of, check_shape, deadline_of
 from holdfast.runtime.answering import answer_of
 from holdfast.runtime.approving import Approvals
@@ -99,6 +103,8 @@ if TYPE_CHECKING:
     from holdfast.triggers.definition import TriggerOptions
     from holdfast.triggers.sources import Source
     from holdfast.turns.conversation import Said
+
+_log: Final = logging.getLogger("holdfast.runtime")
 
 CONCURRENCY: Final = 256
 """How many sessions one runtime drives at once."""
@@ -194,6 +200,8 @@ class Runtime:
         self._retaining = None if retention is None else Retaining(self.processes, self.triggers, retention)
         self._only = only
         self._subscriptions: set[Subscription] = set()
+        self._warned: set[str] = set()
+        """Agents that sessions need and that are not here: each is told in the log once."""
         self._closed = False
         self._reading_prices: asyncio.Task[bool] | None = None
 
@@ -305,6 +313,40 @@ class Runtime:
         except JournalMissing:
             return None
         return self.agents.get(line.agent or "")
+
+    async def agent_missing(self, session: str) -> AgentMissing | None:
+        """Why nobody goes on with a session, if that is because its agent is not here. Others may have it, and do."""
+        if self._engine is None or self._engine.drives(session):
+            return None
+        try:
+            line = await self.store.journal(session)
+        except JournalMissing:
+            return None
+        name = line.agent or ""
+        if name in self.agents or await self.store.holder(session) is not None:
+            return None
+        self._warn_of(name, session)
+        return AgentMissing(session, name, tuple(self.agents))
+
+    def _warn_of(self, agent: str, session: str) -> None:
+        if agent not in self._warned:
+            self._warned.add(agent)
+            told = "the session %r waits: this runtime does not have its agent %r, nor does a process that drives it"
+            _log.warning(told, session, agent)
+
+    async def without_agent(self) -> list[Stuck]:
+        """Sessions with work that nobody does: their agents are not here, and no other process drives them."""
+        found: list[Stuck] = []
+        after = 0
+        while self._engine is not None and (page := await self.store.work(after)):
+            for work in page:
+                held = work.holder is not None and not self.store.owner_gone(work.holder)
+                if work.kind == "session" and not held and (name := work.agent or "") not in self.agents:
+                    self._warn_of(name, work.journal)
+                    helps = f"open the store with the agent {name!r}, or: holdfast cancel {shlex.quote(work.journal)}"
+                    found.append(Stuck(work.journal, name, f"no agent {name!r} is here to go on with it", helps))
+            after = page[-1].no
+        return found
 
     # ---- sessions ----
 
@@ -690,6 +732,8 @@ class Runtime:
         if self._only is not None and session != self._only and session not in self.children.mine:
             return None
         known = isinstance(work, str) or work.agent in self.agents
+        if not known and not isinstance(work, str):
+            self._warn_of(work.agent or "", session)
         return SessionDrive(self._around, session, stops_only=stops_only) if known else None
 
     def _stopped(self, journal: str) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
 from holdfast.events import TERMINAL, InputAccepted
 from holdfast.names import check_text
+from holdfast.policy.spans import milliseconds
 from holdfast.runtime.following import Cursor, follow_session, session_cursor
 from holdfast.runtime.outcome import TurnReader
 from holdfast.tools.crowding import step_aside
@@ -16,13 +18,14 @@ from holdfast.turns import keys
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
+    from datetime import timedelta
 
     from holdfast.events import Event
     from holdfast.runtime.outcome import TurnOutcome
     from holdfast.runtime.runtime import Runtime
     from holdfast.runtime.watch import Expectation
 
-TurnStatus = Literal["queued", "running", "waiting", "completed", "failed", "cancelled", "limit"]
+TurnStatus = Literal["queued", "running", "waiting", "no_agent", "completed", "failed", "cancelled", "limit"]
 CancelStatus = Literal["requested", "already_requested", "too_late"]
 
 
@@ -53,10 +56,16 @@ class Turn:
     def __repr__(self) -> str:
         return f"Turn({self.session!r}, {self.id!r})"
 
-    async def outcome(self, *, timeout: float | None = None) -> TurnOutcome:
-        """How the turn ended, as soon as it has. A `TimeoutError` after `timeout` seconds leaves the turn alone."""
+    async def outcome(
+        self, *, timeout: float | None = None, wait_for_agent: timedelta | float | None = None
+    ) -> TurnOutcome:
+        """How the turn ended, as soon as it has. A `TimeoutError` after `timeout` seconds leaves the turn alone.
+
+        A session whose agent this runtime does not have, and that no other process drives, is an `AgentMissing`: at
+        once, or when nobody has come who has that agent within `wait_for_agent`.
+        """
         async with asyncio.timeout(timeout):
-            return await self._outcome(None)
+            return await self._outcome(None, 0 if wait_for_agent is None else milliseconds(wait_for_agent) / 1000)
 
     async def outcome_told(self, expected: Expectation) -> TurnOutcome:
         """The same, for somebody who expected the end before the input was accepted."""
@@ -65,10 +74,16 @@ class Turn:
         expected.head = self._after
         return await self._outcome(expected)
 
-    async def _outcome(self, expected: Expectation | None) -> TurnOutcome:
+    async def _outcome(self, expected: Expectation | None, patience: float = 0) -> TurnOutcome:
         step_aside()  # a tool that waits for another turn must not keep the calls of that turn out
-        reader = self._reader()
-        ending = await reader.wait(self._runtime.watch, self._runtime.stuck, expected)
+        reader, ending = self._reader(), None
+        watch, stuck = self._runtime.watch, self._runtime.stuck
+        if patience > 0 and await self._runtime.agent_missing(self.session) is not None:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(patience):
+                    ending = await reader.wait(watch, stuck)
+        if ending is None:
+            ending = await reader.wait(watch, stuck, expected, self._runtime.agent_missing)
         agents = self._runtime.agents
         agent = None
         if ending.typed:
@@ -85,11 +100,13 @@ class Turn:
         return msgspec.structs.replace(outcome, children=below.total, children_cost=below.cost)
 
     async def status(self) -> TurnStatus:
-        """How it stands."""
+        """How it stands. `no_agent`: nobody here can go on with it, and no other process does."""
         reader = self._reader()
         ending = await reader.read()
         if ending is not None:
             return ending.status
+        if await self._runtime.agent_missing(self.session) is not None:
+            return "no_agent"
         if reader.run is None:
             return "queued"
         line = await self._runtime.store.journal(self.session)

@@ -35,6 +35,7 @@ from holdfast.store.contract import (
     Release,
     Renew,
 )
+from holdfast.store.decisions import as_work
 from holdfast.store.digests import blob_digest
 from holdfast.store.gate.calls import GateCalls
 from holdfast.store.inbox import InboxCalls, opening
@@ -479,6 +480,14 @@ class Store(
             return self._submit(Release(lease, seen))
         except HoldfastError as refusal:
             return refused(refusal)
+
+    async def holder(self, journal: str) -> Owner | None:
+        """Who advances a journal now; None where nobody does whose process is alive."""
+        check_id("journal id", journal)
+        now = self._backend.clock.read()
+        row = await self._backend.read(lambda reader: reader.row(journal))
+        found = None if row is None else as_work(row, now).holder
+        return None if found is None or is_gone(found) else found
 
     def owner_gone(self, owner: Owner) -> bool:
         """Whether that process certainly does not run any more, so that its leases can be claimed at once."""

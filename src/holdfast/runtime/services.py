@@ -129,7 +129,9 @@ class Services:
     async def _result_at(self, place: Place) -> bytes | None:
         """What the call at this place of the conversation gave, in this session or in those that it is a fork of."""
         journal: str | None = self.session
-        while journal is not None:
+        seen: set[str] = set()
+        while journal is not None and journal not in seen:
+            seen.add(journal)
             async for _, record in read_records(self.store, journal):
                 key = keys.parse(record.key) if isinstance(record, Done) else None
                 if key is not None and not (key.inner or key.nested) and (key.run, key.number, key.call) == place:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
 
@@ -35,11 +35,14 @@ from holdfast.store.spending.audit import audit_spending
 from holdfast.store.spending.fold import Tally
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from holdfast.records import Outcome, Record, Status
     from holdfast.store.contract import JournalRow, RawRecord, Reader
     from holdfast.store.spending.contract import SpendOf
+
+
+T = TypeVar("T")
 
 
 class Violation(msgspec.Struct, frozen=True):
@@ -54,47 +57,127 @@ class Violation(msgspec.Struct, frozen=True):
 
 
 def audit(
-    reader: Reader, progress: Callable[[int, int], None] | None = None, spend_of: SpendOf | None = None
+    reader: Reader,
+    progress: Callable[[int, int], None] | None = None,
+    spend_of: SpendOf | None = None,
+    enough: Callable[[], str | None] = lambda: None,
 ) -> list[Violation]:
     """Every violated invariant of the store. `progress` is told (journals done, journals in all).
 
-    `spend_of` tells what a record spends; without it nobody can say whether spending follows from the records.
+    `spend_of` tells what a record spends; without it nobody can say whether spending follows from the records. `enough`
+    gives the reason to stop, once there is one. What was not looked at then, or for `MOST_ROWS` and `MOST_FOUND`, is
+    named in a violation of the rule "limit".
     """
-    found: list[Violation] = []
-    blobs = dict(reader.raw_blobs())
-    found.extend(
-        Violation("blob", digest, "the bytes do not match the digest") for digest, ok in blobs.items() if not ok
+    look = _Look(enough)
+    blobs = dict(look.each("attachments", reader.raw_blobs()))
+    look.take(
+        "attachments",
+        (Violation("blob", digest, "the bytes do not match the digest") for digest, ok in blobs.items() if not ok),
     )
-    references = set(reader.raw_references())
+    references = set(look.each("references to attachments", reader.raw_references()))
     inputs: dict[str, dict[int, bool]] = {}
-    for journal, row, _ in reader.raw_inputs():
+    for journal, row, _ in look.each("inputs", reader.raw_inputs()):
         inputs.setdefault(journal, {})[row.input] = row.pending
-    rows = reader.raw_journals()
+    rows = list(look.each("journals", reader.raw_journals()))
     heads = {row.id: row.head for row in rows}
+    numbers = {row.id: row.no for row in rows}
     ended: dict[str, set[str]] = {}
     tally = None if spend_of is None else Tally(reader, spend_of)
     for done, row in enumerate(rows):
+        if look.over is not None:
+            look.left.append(f"{len(rows) - done:,} of {len(rows):,} journals")
+            break
         if progress is not None:
             progress(done, len(rows))
         audited = _JournalAudit(row, blobs, references, inputs.get(row.id, {}), tally)
-        found.extend(audited.run(reader.raw_records(row.id)))
+        look.take(f"records of {row.id}", _from(audited.run, reader.raw_records(row.id)))
         ended[row.id] = audited.ended
-        found.extend(_misplaced(row, heads))
-    found.extend(_dangling(references, blobs))
-    found.extend(_unsound(reader))
-    found.extend(_unanswerable(reader, heads, inputs))
+        look.take("forks", _misplaced(row, heads, numbers))
     around = Surroundings(rows, inputs, ended)
-    found.extend(Violation(*violated) for violated in audit_notifications(reader, around))
-    found.extend(Violation(*violated) for violated in audit_memories(reader))
-    found.extend(Violation(*violated) for violated in audit_rules(reader))
-    found.extend(Violation(*violated) for violated in audit_attachments(reader, blobs))
-    found.extend(Violation(*violated) for violated in audit_tombstones(reader, rows, tally))
-    found.extend(Violation(*violated) for violated in audit_spending(reader, tally))
-    return found
+    look.take("references to attachments", _dangling(references, blobs))
+    look.take("waits and inputs", _unsound(reader))
+    look.take("answers", _unanswerable(reader, heads, inputs))
+    for section, violated in (
+        ("notifications", lambda: audit_notifications(reader, around)),
+        ("memory", lambda: audit_memories(reader)),
+        ("rules", lambda: audit_rules(reader)),
+        ("attachments", lambda: audit_attachments(reader, blobs)),
+        ("tombstones", lambda: audit_tombstones(reader, rows, tally)),
+        ("spending", lambda: audit_spending(reader, tally)),
+    ):
+        look.take(section, (Violation(*each) for each in _from(violated)))
+    return look.result()
 
 
-def _misplaced(row: JournalRow, heads: dict[str, int]) -> Iterator[Violation]:
-    """A fork goes on from a record that its parent has."""
+MOST_ROWS: Final = 20_000_000
+"""How many rows an audit keeps in memory or looks at."""
+MOST_FOUND: Final = 10_000
+"""How many violations an audit keeps."""
+_BROKEN: Final = (TypeError, ValueError, AttributeError, KeyError, OverflowError, RecursionError)
+"""What rows with values that they can't have lead to."""
+
+
+def _from(call: Callable[..., Iterable[T]], *values: object) -> Iterator[T]:
+    yield from call(*values)
+
+
+class _Look:
+    """What was found so far, within limits, and what was not looked at."""
+
+    def __init__(self, enough: Callable[[], str | None]) -> None:
+        self._enough = enough
+        self._found: list[Violation] = []
+        self._rows = 0
+        self.over: str | None = None
+        self.left: list[str] = []
+
+    def each(self, section: str, items: Iterable[T]) -> Iterator[T]:
+        """The items as far as the limits allow. A row that can't be read ends its section, and is told."""
+        left = iter(items)
+        while True:
+            self.over = self.over or self._limit()
+            try:
+                if self.over is not None:
+                    self.left.append(section)
+                    return
+                item = next(left)
+            except StopIteration:
+                return
+            except Exception as error:
+                self.over = self._limit()
+                if self.over is not None:  # the read itself was stopped
+                    self.left.append(section)
+                    return
+                if not isinstance(error, _BROKEN):
+                    raise
+                self._found.append(Violation("unreadable", section, f"{type(error).__name__}: {error}"))
+                return
+            self._rows += 1
+            yield item
+
+    def take(self, section: str, violations: Iterable[Violation]) -> None:
+        for violation in self.each(section, violations):
+            self._found.append(violation)
+
+    def _limit(self) -> str | None:
+        if self._rows >= MOST_ROWS:
+            return f"{MOST_ROWS:,} rows"
+        return f"{MOST_FOUND:,} problems" if len(self._found) >= MOST_FOUND else self._enough()
+
+    def result(self) -> list[Violation]:
+        if self.over is None:
+            return self._found
+        left = ", ".join(dict.fromkeys(self.left))
+        return [
+            Violation("limit", f"stopped after {self.over}", f"not looked at, or not to the end: {left}"),
+            *self._found,
+        ]
+
+
+def _misplaced(row: JournalRow, heads: dict[str, int], numbers: dict[str, int]) -> Iterator[Violation]:
+    """A fork goes on from a record that its parent has, and its parent was there before it."""
+    if row.parent is not None and numbers.get(row.parent, 0) >= row.no:
+        yield Violation("fork", row.id, f"is a fork of {row.parent!r}, which was made after it")
     if row.parent is not None and not 1 <= row.parent_seq <= heads.get(row.parent, 0):
         yield Violation("fork", row.id, f"goes on after record {row.parent_seq} of {row.parent!r}, which is not there")
 

@@ -291,7 +291,7 @@ class Store(
     async def journal(self, journal: str) -> Journal:
         """One line of the lists; `JournalMissing` when there is none."""
         check_id("journal id", journal)
-        found = await self._backend.read(lambda reader: reader.row(journal))
+        found = await self._guarded(journal, lambda reader: reader.row(journal))
         if found is None:
             stone = await self.tombstone(journal)
             raise JournalMissing(journal) if stone is None else JournalPruned(journal, stone.detail, stone.at)

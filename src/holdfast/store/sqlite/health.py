@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import apsw
 import msgspec
@@ -79,13 +81,23 @@ class Health(msgspec.Struct, frozen=True):
     warnings: tuple[str, ...]
 
 
+EXAMINE_SECONDS: Final = 300.0
+"""How long an examination takes at the most; what was not looked at by then is named."""
+_STEPS: Final = 100_000
+
+
 def examine(
-    path: Path | str, progress: Callable[[int, int], None] | None = None, spend_of: SpendOf | None = None
+    path: Path | str,
+    progress: Callable[[int, int], None] | None = None,
+    spend_of: SpendOf | None = None,
+    *,
+    seconds: float = EXAMINE_SECONDS,
 ) -> Health:
-    """Look at everything in the store at `path`. Raises `StoreRefused` when it is none.
+    """Look at everything in the store at `path`, for `seconds` at the most. Raises `StoreRefused` when it is none.
 
     `spend_of` tells what a record spends; with it, spending is compared with the records.
     """
+    until = time.monotonic() + seconds
     file = Path(path)
     check_viewable(file)
     with translated(file):
@@ -93,20 +105,39 @@ def examine(
         try:
             check_schema(file, connection)
             check_current(file, connection)
+            seal, unsealed = _seal(file, connection)
             with snapshot(connection):  # others may go on writing: this is about one moment
-                return _report(file, connection, progress, spend_of)
+                enough = partial(_enough, until, seconds)
+                connection.set_progress_handler(lambda: enough() is not None, _STEPS)
+                violations = [
+                    *_damage(connection, enough),
+                    *audit(SqliteReader(connection, seal=seal), progress, spend_of, enough),
+                ]
+                connection.set_progress_handler(None)
+                return _report(file, connection, [*unsealed], violations)
         finally:
             connection.close()
 
 
-def _report(path: Path, db: Db, progress: Callable[[int, int], None] | None, spend_of: SpendOf | None) -> Health:
-    seal, unsealed = _seal(path, db)
-    reader = SqliteReader(db, seal=seal)
-    damage = [str(line) for (line,) in db.execute("PRAGMA integrity_check(100)") if line != "ok"]
-    violations = audit(reader, progress, spend_of)
+def _enough(until: float, seconds: float) -> str | None:
+    return f"{seconds:g} seconds" if time.monotonic() > until else None
+
+
+def _damage(db: Db, enough: Callable[[], str | None]) -> list[Violation]:
+    """What SQLite itself finds wrong with the file."""
+    try:
+        return [
+            Violation("sqlite", "file", line) for (line,) in db.execute("PRAGMA integrity_check(100)") if line != "ok"
+        ]
+    except apsw.InterruptError:
+        return [Violation("limit", f"stopped after {enough()}", "SQLite's own check of the file did not end")]
+
+
+def _report(path: Path, db: Db, unsealed: list[str], violations: list[Violation]) -> Health:
+    reader = SqliteReader(db)
     rows = reader.raw_journals()
     quarantined = {row.id: row.quarantine for row in rows if row.quarantine is not None}
-    problems = [*_untrusted(path), *unsealed, *(f"sqlite: {line}" for line in damage)]
+    problems = [*_untrusted(path), *unsealed]
     problems += [f"quarantined: {journal}: {reason}" for journal, reason in quarantined.items()]
     problems += [str(violation) for violation in violations]
     counted = _one(db, "SELECT count(*), coalesce(sum(length(body)), 0) FROM blobs")

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-import msgspec
-
 from holdfast import records
 from holdfast.errors import BlobCorrupt, JournalCorrupt, JournalMissing, RecordUnreadable
 from holdfast.errors.journals import JournalPruned
@@ -39,6 +37,7 @@ from holdfast.store.sqlite.rows import (
     YOUNGEST,
     input_row,
     journal_row,
+    mended,
     raw_wait,
     wait_row,
 )
@@ -56,6 +55,7 @@ if TYPE_CHECKING:
     from holdfast.store.waits.contract import WaitFilter
 
 _LIST_COLUMNS: Final = "id, kind, agent, status, head, created, updated, quarantine, parent, parent_seq, role, session"
+_LISTED: Final = tuple(_LIST_COLUMNS.split(", "))
 _WAITS: Final = (
     f"SELECT j.id, {', '.join(f'w.{name}' for name in WAIT_COLUMNS.split(', '))}"  # noqa: S608  constants
     " FROM waits w JOIN journals j ON j.no = w.journal"
@@ -101,7 +101,12 @@ class SqliteReader:
 
     def row(self, journal: str) -> JournalRow | None:
         found = self._one(f"SELECT {JOURNAL_COLUMNS} FROM journals WHERE id = ?", (journal,))  # noqa: S608
-        return None if found is None else journal_row(found)
+        row = None if found is None else journal_row(found)
+        if row is not None and row.parent is not None:
+            above = self._one("SELECT no FROM journals WHERE id = ?", (row.parent,))
+            if above is not None and above >= row.no:
+                raise JournalCorrupt(journal, 1, f"it is a fork of {row.parent!r}, which was made after it")
+        return row
 
     def _known(self, journal: str) -> tuple[int, int]:
         return self._found(journal)[:2]
@@ -112,6 +117,8 @@ class SqliteReader:
         if found is None:
             stone = self.pruning.find(journal)
             raise JournalMissing(journal) if stone is None else JournalPruned(journal, stone.detail, stone.at)
+        if not all(type(number) is int for number in found):  # a damaged file, or a hostile one, gives anything
+            raise JournalCorrupt(journal, 0, "where it ends is no number")
         return found
 
     def records(self, journal: str, after: int, limit: int) -> list[Entry]:
@@ -164,7 +171,8 @@ class SqliteReader:
         return found
 
     def work(self, after: int, limit: int, now: Instant) -> list[Work]:
-        return [as_work(journal_row(row), now) for row in self._db.execute(WORK_QUERY, (after, limit)).fetchall()]
+        rows = map(journal_row, self._db.execute(WORK_QUERY, (after, limit)).fetchall())
+        return [as_work(row, now) for row in rows if row.quarantine is None]
 
     def receipt(self, journal: str, key: str) -> Receipt | None:
         no, _ = self._known(journal)
@@ -237,7 +245,7 @@ class SqliteReader:
 
     def journals(self, where: JournalFilter, limit: int) -> list[Journal]:
         sql, values = list_query(where, limit)
-        return [Journal(*row) for row in self._db.execute(sql, values).fetchall()]
+        return [Journal(*mended(row, _LISTED)) for row in self._db.execute(sql, values).fetchall()]
 
     def blob_part(self, digest: str, start: int, size: int) -> bytes | None:
         number = self._one("SELECT id FROM blobs WHERE digest = ?", (digest,))
@@ -253,7 +261,10 @@ class SqliteReader:
         return self._one(YOUNGEST, (session, role)) or ""
 
     def glimpse(self, journal: str, prefix: str, tail: int) -> Glimpse | None:
-        found = self.row(journal)
+        try:
+            found = self.row(journal)
+        except JournalCorrupt:
+            return None
         if found is None:
             return None
         newest = self._one(
@@ -284,7 +295,7 @@ class SqliteReader:
         return [journal_row(row) for row in self._db.execute(f"SELECT {JOURNAL_COLUMNS} FROM journals ORDER BY no")]  # noqa: S608
 
     def raw_records(self, journal: str) -> Iterator[RawRecord]:
-        no, _ = self._known(journal)
+        no = self._one("SELECT no FROM journals WHERE id = ?", (journal,))
         salt = salt_of(journal)
         rows = self._db.execute("SELECT seq, pos, epoch, crc, body FROM records WHERE journal = ? ORDER BY seq", (no,))
         for seq, pos, epoch, crc, body in rows:
@@ -375,7 +386,7 @@ def _verified(journal: str, rows: Iterable[Any], after: int, end: int, page_byte
             entries.append(Entry(seq, pos, epoch, decode(body) if seq > 1 else records.decode(body)))
     except RecordUnreadable as error:
         raise JournalCorrupt(journal, seq, error.reason) from error
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except records.UNREADABLE as error:
         raise JournalCorrupt(journal, seq, str(error)) from error
     if expected < end:
         raise JournalCorrupt(journal, expected + 1, f"it is missing, and the journal should go on to {end}")
@@ -390,8 +401,9 @@ def _feed_entry(row: tuple[Any, ...]) -> FeedEntry:
 
 
 def _sound(found: InputRow) -> bool:
-    # A damaged file may give anything in place of the bytes.
-    if not isinstance(found.body, bytes):  # pyright: ignore[reportUnnecessaryIsInstance]
+    # A damaged file, or a hostile one, gives anything.
+    given = (type(found.body), type(found.key), type(found.digest), type(found.input), type(found.at))
+    if given != (bytes, str, str, int, int):
         return False
     return sound_input(found)
 

@@ -14,6 +14,7 @@ import msgspec
 
 from holdfast.crashpoints import crash_point
 from holdfast.errors import JournalCorrupt
+from holdfast.records import JOURNAL_KINDS, STATUSES
 from holdfast.store.checksum import checksum, salt_of
 from holdfast.store.contract import InputRow, JournalRow, Owner, Wait
 from holdfast.store.sqlite.attachments import AttachmentTable
@@ -57,6 +58,16 @@ YOUNGEST: Final = (
     " ORDER BY no DESC LIMIT 1"
 )
 WAIT_COLUMNS: Final = "name, state, deadline, payload, opened, kind, body, at, consumed, crc, mac"
+_JOURNAL_NAMES: Final = tuple(JOURNAL_COLUMNS.replace(",", " ").split())
+_TEXTS: Final = frozenset(("id", "agent", "owner", "quarantine", "parent", "role", "session"))
+_IN_PLACE: Final[dict[str, Any]] = {
+    **dict.fromkeys(_JOURNAL_NAMES, 0),
+    **dict.fromkeys(("agent", "owner", "quarantine", "parent", "role", "session")),
+    "id": "unreadable",
+    "kind": "session",
+    "status": "failed",
+}
+"""What stands for a value that can't be used."""
 _OWNER: Final = 9
 _REVOKED: Final = 14
 _owner_decoder: Final = msgspec.json.Decoder(Owner)
@@ -346,10 +357,40 @@ def _lease_columns(row: JournalRow) -> tuple[Any, ...]:
 
 def journal_row(found: tuple[Any, ...]) -> JournalRow:
     """A journal row from its columns, in the order of `JOURNAL_COLUMNS`."""
-    columns = list(found)
+    columns = list(mended(found, _JOURNAL_NAMES))
+    found = tuple(columns)
     columns[_OWNER] = None if found[_OWNER] is None else owner_of(found[_OWNER])
     columns[_REVOKED] = bool(found[_REVOKED])
     return JournalRow(*columns)
+
+
+def mended(found: tuple[Any, ...], names: tuple[str, ...]) -> tuple[Any, ...]:
+    """The columns of a journal. If one has a value that no journal has, the journal is taken as quarantined.
+
+    A damaged file, or a hostile one, gives anything. Such a value is not used.
+    """
+    for name, value in zip(names, found, strict=True):
+        if not _fits(name, value):
+            break
+    else:
+        return found
+    mending = {
+        name: value if _fits(name, value) else _IN_PLACE.get(name) for name, value in zip(names, found, strict=True)
+    }
+    said = f"its column {name} holds {value!a:.60}, which no journal has"
+    mending["quarantine"] = said if mending["quarantine"] is None else mending["quarantine"]
+    return tuple(mending.values())
+
+
+def _fits(name: str, value: object) -> bool:
+    kind = type(value)
+    if name in _TEXTS:
+        return kind is str or (value is None and name != "id")
+    if name == "kind":
+        return value in JOURNAL_KINDS
+    if name == "status":
+        return value in STATUSES
+    return kind is int
 
 
 def owner_of(text: str) -> Owner:

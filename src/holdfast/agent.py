@@ -15,6 +15,7 @@ from holdfast.hands.agents import handoffs, sub_agents
 from holdfast.hands.agents.handing import handoff_of
 from holdfast.messages import ModelRequest, Settings
 from holdfast.models import Model, model
+from holdfast.models.names import check_name
 from holdfast.names import check_id
 from holdfast.output import Output
 from holdfast.policy.admission import Admission
@@ -100,6 +101,9 @@ class Agent:
             raise AgentInvalid(name, f"its instructions are not text of at most {MAX_INSTRUCTIONS:,} characters")
         if not isinstance(model, (str, Model, list, tuple)):
             raise InvalidArgument("model", model, "a model, a name such as 'provider:model', or a list of them")
+        for one in model if isinstance(model, list | tuple) else (model,):
+            if isinstance(one, str):
+                check_name(one)
         check_json(instructions)
         self.instructions = instructions
         self.settings = Settings() if settings is None else settings

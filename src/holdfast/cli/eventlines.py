@@ -11,7 +11,7 @@ import msgspec
 
 from holdfast import events
 from holdfast.cli.sessions import find, looking, wait_label, wait_told
-from holdfast.cli.terminal import duration, one_line, stdout
+from holdfast.cli.terminal import counted, duration, one_line, stdout
 from holdfast.messages import AssistantMessage, UserMessage
 from holdfast.observed import events_of
 from holdfast.runtime.live import tag_of
@@ -105,7 +105,7 @@ def describe(event: Event) -> str | None:  # noqa: PLR0911, PLR0912  one line fo
         case events.TurnWaiting():
             return f"parked until {', '.join(map(wait_label, event.waits))}"
         case events.TurnCompleted():
-            return f"completed in {event.steps} steps, {event.usage.input:,} + {event.usage.output:,} tokens"
+            return f"completed in {counted(event.steps, 'step')}, {event.usage.input:,} + {event.usage.output:,} tokens"
         case events.TurnFailed() | events.TurnCancelled() | events.TurnLimit():
             status = type(event).__name__.removeprefix("Turn").lower()
             why = ": ".join(part for part in (event.code, one_line(event.message, 200)) if part and part != status)

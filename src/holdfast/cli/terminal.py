@@ -113,6 +113,11 @@ def _without(text: str, pattern: re.Pattern[str]) -> str:
     return pattern.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
+def counted(number: int, noun: str) -> str:
+    """A number of things: 1 step, 2 steps."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
 def duration(ms: float) -> str:
     """A span of time as people say it."""
     seconds = ms / 1000

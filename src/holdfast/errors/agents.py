@@ -116,3 +116,11 @@ class RuntimeStopped(UsageError):
 
     def __init__(self) -> None:
         super().__init__("this runtime is closed or closing; open it again")
+
+
+class RuntimeUnopened(UsageError, AttributeError):
+    """What `hf.open` gives was used without opening it."""
+
+    def __init__(self, used: str) -> None:
+        super().__init__(f"{used!r} needs an open runtime: write 'async with hf.open(...) as runtime:', and use that")
+        self.used = used

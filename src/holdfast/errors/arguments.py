@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from holdfast.errors.tree import UsageError, excerpt
+
+_SHOWN: Final = frozenset((str, bytes, int, float, bool, type(None), list, tuple, dict, set))
+"""Types that the excerpt of a value shows by itself."""
 
 
 class InvalidId(UsageError):
@@ -29,7 +34,8 @@ class InvalidArgument(UsageError):
     """Something of the wrong kind was given."""
 
     def __init__(self, what: str, value: object, wanted: str) -> None:
-        super().__init__(f"{what} {excerpt(value)} is not valid: {wanted} is wanted, not a {type(value).__name__}")
+        instead = "" if type(value) in _SHOWN else f", not a {type(value).__name__}"
+        super().__init__(f"{what} {excerpt(value)} is not valid: {wanted} is wanted{instead}")
         self.what = what
         self.value = value
         self.wanted = wanted

@@ -19,8 +19,12 @@ class ModelUnknown(UsageError):
     """No model has this name."""
 
     def __init__(self, name: str, known: tuple[str, ...]) -> None:
+        from difflib import get_close_matches  # noqa: PLC0415  only where a name is wrong
+
+        close = get_close_matches(name.partition(":")[0], known, n=1) if ":" in name else []
+        meant = f"did you mean '{close[0]}:{name.partition(':')[2]}'? " if close else ""
         choice = f"known providers are {', '.join(known)}" if known else "no provider is registered"
-        super().__init__(f"{name!r} names no model: {choice}; write 'provider:model', or pass a Model")
+        super().__init__(f"{name!r} names no model: {meant}{choice}; write 'provider:model', or pass a Model")
         self.name = name
         self.known = known
 

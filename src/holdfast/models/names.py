@@ -119,13 +119,20 @@ class _Options(NamedTuple):
             raise InvalidArgument("model", name, f"{wanted}, where {' and '.join(given)} is given,")
 
 
-def _named(name: str, options: _Options) -> Model:
-    from holdfast.models.endpoints import ENDPOINTS, endpoint  # noqa: PLC0415  a model of one's own needs none of it
+def check_name(name: str, *, own: bool = False) -> None:
+    """`ModelUnknown` if `name` is no provider and model; of an endpoint of one's `own`, the provider may be any."""
+    from holdfast.models.endpoints import ENDPOINTS  # noqa: PLC0415  a model of one's own needs none of it
 
     provider, colon, rest = name.partition(":")
-    known = provider in _makers or provider in ENDPOINTS or options.base_url is not None
-    if not provider or not colon or not rest or not known:
+    if not provider or not colon or not rest or not (own or provider in _makers or provider in ENDPOINTS):
         raise ModelUnknown(name, tuple(sorted({*_makers, *ENDPOINTS})))
+
+
+def _named(name: str, options: _Options) -> Model:
+    from holdfast.models.endpoints import endpoint  # noqa: PLC0415  a model of one's own needs none of it
+
+    provider, _, rest = name.partition(":")
+    check_name(name, own=options.base_url is not None)
     make = _makers.get(provider)
     if make is not None:
         options.refuse(name, "an endpoint")

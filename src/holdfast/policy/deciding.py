@@ -15,6 +15,7 @@ constraint, no rule at all does.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING, Final, cast
@@ -23,6 +24,7 @@ import msgspec
 
 from holdfast.errors.policy import PolicyInvalid, PolicyMissing
 from holdfast.errors.tree import excerpt
+from holdfast.policy.globs import is_literal
 from holdfast.policy.real import real_path
 from holdfast.policy.rules import Given, Rule, Within
 from holdfast.policy.subject import CLEAN, STRICTNESS, Decision
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
     from holdfast.policy.conditions import Real
     from holdfast.policy.subject import Subject, Taint
 
+_log: Final = logging.getLogger("holdfast.policy")
 MAX_RULES: Final = 1_000
 """Rules and constraints of one policy."""
 TAINTED: Final = (
@@ -143,12 +146,39 @@ def _together(one: Decision, other: Decision) -> str:
 
 
 def check_agent(name: str, subjects: Iterable[Subject], policy: Policy | None) -> None:
-    """Raise `PolicyMissing` for an agent that has tools which write, and no policy at all."""
+    """Raise `PolicyMissing` for an agent that has tools which write, and no policy at all.
+
+    A rule that names no tool of the agent, but nearly one, is told: `PolicyInvalid` if nothing else is said about that
+    one, else a warning in the log, since the policy may be for other agents as well.
+    """
+    subjects = list(subjects)
     if policy is not None:
+        _check_names(name, subjects, policy)
         return
     writing = [subject.tool for subject in subjects if not subject.read_only]
     if writing:
         raise PolicyMissing(name, writing)
+
+
+def _check_names(agent: str, subjects: list[Subject], policy: Policy) -> None:
+    rules = [rule for _, rule in policy.numbered()]
+    named = {rule.tools.name for rule in rules if rule.tools.family is None}
+    for number, rule in policy.numbered():
+        tools = rule.tools
+        if tools.family is not None or not is_literal(tools.name):
+            continue
+        if any(tools.specificity(subject) is not None for subject in subjects):
+            continue
+        from difflib import get_close_matches  # noqa: PLC0415  only where a name may be wrong
+
+        others = {subject.tool: subject for subject in subjects if subject.tool not in named}
+        close = get_close_matches(tools.name, others, n=1)
+        if not close:
+            continue
+        said = f"the agent {agent!r} has no tool {tools.name!r}; did you mean {close[0]!r}?"
+        if all(each.specificity(others[close[0]]) is None for each in rules):
+            raise PolicyInvalid(said, rule=number)
+        _log.warning("rule %d of its policy (%s) does nothing: %s", number, rule, said)
 
 
 # ---- rules -----------------------------------------------------------------------------------------------------------

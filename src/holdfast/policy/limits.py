@@ -163,8 +163,8 @@ class OutOf(msgspec.Struct, frozen=True, gc=False):
 
     code: str
     message: str
-    allowed: float | None = None
-    used: float | None = None
+    allowed: int | float | None = None
+    used: int | float | None = None
 
 
 _BEYOND: Final[tuple[Scope, Scope, Scope]] = ("session", "daily", "total")

@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 from collections import Counter
 from contextlib import asynccontextmanager, contextmanager
-from typing import TYPE_CHECKING, Final
+from functools import wraps
+from typing import TYPE_CHECKING, Final, NoReturn, ParamSpec
 
 from holdfast.engine.embedded import TICK
-from holdfast.errors import TooManyRuntimes
+from holdfast.errors import RuntimeUnopened, TooManyRuntimes
 from holdfast.runtime.collecting import rare_collections
 from holdfast.runtime.runtime import CONCURRENCY, Runtime
 from holdfast.runtime.surroundings import MISSING_TOOL_MS
@@ -21,8 +22,10 @@ from holdfast.tools.watchdog import watching
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
+    from contextlib import AbstractAsyncContextManager
     from datetime import timedelta
     from pathlib import Path
+    from types import TracebackType
 
     from holdfast.agent import Agent
     from holdfast.clock import Clock
@@ -57,6 +60,47 @@ def _one_more_driver(path: Path | str | None) -> Generator[None]:
             del _drivers[store]
 
 
+P = ParamSpec("P")
+
+
+class Opening:
+    """A runtime that is opened by `async with`, and by nothing else."""
+
+    def __init__(self, entered: AbstractAsyncContextManager[Runtime]) -> None:
+        self._entered = entered
+
+    async def __aenter__(self) -> Runtime:
+        return await self._entered.__aenter__()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool | None:
+        return await self._entered.__aexit__(kind, error, trace)
+
+    def __await__(self) -> NoReturn:
+        raise RuntimeUnopened("await")
+
+    def __enter__(self) -> NoReturn:
+        raise RuntimeUnopened("with")
+
+    def __exit__(self, *_: object) -> None:
+        """Nothing was entered."""
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> NoReturn:
+            raise RuntimeUnopened(name)
+
+
+def _by_async_with(make: Callable[P, AbstractAsyncContextManager[Runtime]]) -> Callable[P, Opening]:
+    @wraps(make)
+    def opening(*args: P.args, **options: P.kwargs) -> Opening:
+        return Opening(make(*args, **options))
+
+    return opening
+
+
+@_by_async_with
 @asynccontextmanager
 async def open(  # noqa: PLR0913
     path: Path | str | None,

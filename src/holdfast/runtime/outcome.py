@@ -45,9 +45,9 @@ class TurnOutcome(msgspec.Struct, frozen=True, kw_only=True):
     usage: Usage = Usage()
     cost: float | None = None
     """In US dollars; None where no price is known."""
-    allowed: float | None = None
+    allowed: int | float | None = None
     """The value of the limit that was reached, where one was."""
-    used: float | None = None
+    used: int | float | None = None
     """How much of it was used."""
     children: Usage = Usage()
     """What sub-agents of the turn used, besides; those that go on in the background as far as they were."""

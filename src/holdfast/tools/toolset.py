@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
 MAX_DEPTH: Final = 16
 """How deep lists of tools may be nested."""
+_FAMILIES: Final = "holdfast.hands."
+"""Where the functions are that give the tools of a family."""
 MAX_TOOLS: Final = 1_000
 """How many tools one list may hold."""
 
@@ -122,6 +124,9 @@ def _flatten(given: object, found: list[AnyTool], depth: int) -> None:
     elif isinstance(given, Tool):
         found.append(cast("AnyTool", given))
     elif callable(given):
+        if getattr(given, "__module__", "").startswith(_FAMILIES):
+            name = getattr(given, "__name__", "")
+            raise ToolInvalid(name, None, f"it gives tools when it is called: write hf.tools.{name}(...)")
         found.append(tool(given))
     else:
         raise InvalidArgument("tool", given, "a function, a tool, a toolset or a list of these")

@@ -38,9 +38,9 @@ class Ending(msgspec.Struct, frozen=True, omit_defaults=True):
     usage: Usage = Usage()
     cost: float | None = None
     """In US dollars; None where a price is not known."""
-    allowed: float | None = None
+    allowed: int | float | None = None
     """The value of the limit that was reached: so many steps, tokens, dollars, as `code` says."""
-    used: float | None = None
+    used: int | float | None = None
     """How much of it was used."""
     skipped: tuple[Skipped, ...] = ()
     """Calls of the last reply that were not begun."""

@@ -1,0 +1,43 @@
+"""Tables and numbers in the docs are those of the code."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from pathlib import Path
+from typing import get_args
+
+import holdfast as hf
+from holdfast.runtime.desk import Action
+from holdfast.store.sqlite.schema import VERSION
+from holdfast.tools import FAMILIES
+
+ROOT = Path(__file__).parents[2]
+WORDS = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"]
+
+
+def page(name: str) -> str:
+    return (ROOT / name).read_text()
+
+
+def test_the_table_of_tool_options_has_every_keyword() -> None:
+    table = page("docs/tools.md").split("## What can be said about a tool")[1].split("\n\n")[1]
+    told = re.findall(r"^\| `(\w+)`", table, re.MULTILINE)
+    assert sorted(told) == sorted(inspect.signature(hf.tool).parameters)
+
+
+def test_the_page_of_hands_has_every_family_and_their_number() -> None:
+    said = page("docs/hands.md")
+    assert sorted(set(re.findall(r"^\| `hf\.tools\.(\w+)\(", said, re.MULTILINE))) == sorted(FAMILIES)
+    assert f"{WORDS[len(FAMILIES)].capitalize()} families of tools" in said
+
+
+def test_the_schema_is_named_as_it_is() -> None:
+    assert f"schema {VERSION}, record format" in page("CHANGELOG.md")
+    assert f"- Schema {VERSION}:" in page("CHANGELOG.md")
+    assert f"**schema {VERSION}**" in page("docs/store.md")
+
+
+def test_all_that_recover_tells_is_on_the_page_of_tasks() -> None:
+    said = page("docs/tasks.md").split("`await runtime.recover()`")[1].split("\n\n")[0]
+    assert [action for action in get_args(Action) if f"`{action}`" not in said] == []

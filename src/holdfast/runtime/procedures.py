@@ -423,9 +423,10 @@ class Processes:
             return
         if state.over:
             return
-        if await self._lists.is_driven(journal):
+        made, holder = state.registration, await self._lists.holder(journal)
+        foreign = made is not None and made.recovery == "owner" and state.starts > 0
+        if holder is not None and not (foreign and holder.describe() != state.by):
             raise ProcessInvalid(id, "a process runs it now; cancel it instead")
-        made = state.registration
         waits = state.status == "waiting" and made is not None and made.recovery == "rerunnable"
         if waits and not [one for one in await self._store.waits(journal, state="open") if one.kind == STUCK]:
             raise ProcessInvalid(id, "it waits, and goes on when that comes; cancel it instead")

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from holdfast.errors import HoldfastError
     from holdfast.store import Store
-    from holdfast.store.contract import Glimpse, Wait
+    from holdfast.store.contract import Glimpse, Owner, Wait
 
 
 class Stuckness(Protocol):
@@ -244,9 +244,16 @@ class ProcessLists:
                     view.stopped[journal] = (None, ErrorInfo(type(error).__name__, str(error)))
         return view
 
-    async def is_driven(self, journal: str) -> bool:
-        """Whether a process that lives holds the lease of a journal."""
-        return journal in (await self._view()).driven
+    async def holder(self, journal: str) -> Owner | None:
+        """The process that lives and holds the lease of a journal, if there is one."""
+        after = 0
+        while page := await self._store.work(after):
+            for work in page:
+                if work.journal == journal:
+                    gone = work.holder is None or self._store.owner_gone(work.holder)
+                    return None if gone else work.holder
+            after = page[-1].no
+        return None
 
     # ---- changes -----------------------------------------------------------------------------------------------------
 

@@ -388,6 +388,39 @@ async def test_never_more_turns_than_allowed_run_at_once(limit: int) -> None:
         assert model.most == limit
 
 
+async def test_a_request_is_durable_also_while_it_waits_for_room() -> None:
+    model = Held()
+    async with hf.open(None, agents=[hf.Agent("a", model=model)]) as runtime:
+        control = hf.Control(concurrency=1)
+        await runtime.emit(hf.EmitRequest(agent="a", input="first", session="s1"), control=control)
+        request = hf.EmitRequest(agent="a", input="second", session="s2")
+        waiting = asyncio.create_task(runtime.emit(request, control=control))
+        await until(lambda: _is_accepted(runtime, "s2"))
+        await until(lambda: model.inside == 1)
+        assert not waiting.done()
+        model.opened.set()
+        assert (await (await asyncio.wait_for(waiting, PATIENCE))).status == "completed"
+        assert model.most == 1
+
+
+async def test_a_request_whose_caller_gave_up_waiting_for_room_is_answered_all_the_same() -> None:
+    model = Held()
+    async with hf.open(None, agents=[hf.Agent("a", model=model)]) as runtime:
+        control = hf.Control(concurrency=1)
+        await runtime.emit(hf.EmitRequest(agent="a", input="first", session="s1"), control=control)
+        request = hf.EmitRequest(agent="a", input="second", session="s2")
+        waiting = asyncio.create_task(runtime.emit(request, control=control))
+        await until(lambda: _is_accepted(runtime, "s2"))
+        waiting.cancel()
+        model.opened.set()
+        assert (await runtime.session("s2").turn("t1").outcome(timeout=PATIENCE)).status == "completed"
+        assert model.most == 1
+
+
+async def _is_accepted(runtime: hf.Runtime, session: str) -> bool:
+    return session in [line.id for line in await runtime.sessions()]
+
+
 async def test_a_request_that_was_refused_takes_no_room() -> None:
     async with hf.open(None, agents=[_agent()]) as runtime:
         control = hf.Control(concurrency=1)

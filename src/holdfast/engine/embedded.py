@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -97,6 +98,8 @@ class Embedded:
         self._queue: dict[str, None] = {}
         self._stuck: dict[str, HoldfastError] = {}
         self._failures: dict[str, tuple[int, float]] = {}
+        self._held: Counter[str] = Counter()
+        """Sessions that are not begun here yet, and how many hold them back."""
         self._wake = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         self._tasks_active: set[str] = set()
@@ -141,7 +144,7 @@ class Embedded:
 
         The lease is claimed behind it, in the same commit if all goes well. Otherwise `poke` when it is written.
         """
-        if self._stopping or session in self._stuck or session in self._active:
+        if self._stopping or session in self._stuck or session in self._active or session in self._held:
             return False
         if self._room() <= 0:
             return False
@@ -198,6 +201,17 @@ class Embedded:
     def active(self) -> int:
         """How many sessions are being driven."""
         return len(self._active)
+
+    def hold(self, session: str) -> None:
+        """Do not begin to drive a session here until it is let go; what is to be stopped is stopped all the same."""
+        self._held[session] += 1
+
+    def let_go(self, session: str) -> None:
+        """Drive a session that was held, if nobody else holds it."""
+        self._held[session] -= 1
+        if self._held[session] <= 0:
+            del self._held[session]
+            self.poke(session)
 
     def drives(self, session: str) -> bool:
         """Whether a session is being driven here, or waits for room."""
@@ -331,7 +345,7 @@ class Embedded:
 
     def _begin(self, session: str, work: Work | str, *, urgent: bool = False) -> None:
         """Drive a session, or queue it when there is no room. What is urgent (a stop) is seen to at once."""
-        if self._is_resting(session):
+        if self._is_resting(session) or (session in self._held and not urgent):
             return
         if self._is_task(session):
             drive = self._make(work, False)  # noqa: FBT003

@@ -38,6 +38,16 @@ class AgentMissing(UsageError):
         self.known = known
 
 
+class ForeignLoop(UsageError):
+    """A runtime was used from another event loop than the one it was opened in. Nothing was begun."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "this runtime belongs to the event loop it was opened in; call it there with "
+            "asyncio.run_coroutine_threadsafe(..., loop), or open the store again in this loop"
+        )
+
+
 class StoreInWorkspace(UsageError):
     """A tool works in a folder that has a file of the store in it: its calls could approve themselves."""
 

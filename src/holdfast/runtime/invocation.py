@@ -76,18 +76,18 @@ class Control:
         for emitted in list(self._running):
             await emitted.cancel(reason)
 
-    async def enter(self) -> None:
-        """Wait until there is room."""
-        self._check()
-        if self._slots is not None:
-            await self._slots.acquire()
-            if self.cancelled:
-                self._slots.release()
-        self._check()
-
-    def _check(self) -> None:
+    async def enter(self) -> bool:
+        """Take room if there is any; False where there is none now."""
         if self.cancelled:
             raise ControlCancelled(self._reason)
+        if self._slots is not None and self._slots.locked():
+            return False
+        await self._take_room()
+        return True
+
+    async def _take_room(self) -> None:
+        if self._slots is not None:
+            await self._slots.acquire()
 
     def leave(self) -> None:
         """Give the room back."""
@@ -100,6 +100,17 @@ class Control:
         spawn(self._until_ended(emitted))
         if self.cancelled:  # it was while the request was being accepted
             await emitted.cancel(self._reason)
+
+    async def admit(self, emitted: Emitted, begin: Callable[[], None]) -> None:
+        """Begin with a request that was accepted when there was no room, as soon as there is some."""
+        self._running.add(emitted)
+        try:
+            await self._take_room()
+        finally:
+            begin()
+        spawn(self._until_ended(emitted))
+        if self.cancelled:
+            raise ControlCancelled(self._reason)
 
     async def _until_ended(self, emitted: Emitted) -> None:
         try:
@@ -139,23 +150,28 @@ class Emitted:
 
 
 async def emit(runtime: Runtime, request: EmitRequest, control: Control | None) -> Emitted:
-    """Accept a request; with a control that has no room, wait for room first."""
+    """Accept a request; with a control that has no room, it is begun when there is room, and this waits for that."""
     if not isinstance(request, EmitRequest):  # pyright: ignore[reportUnnecessaryIsInstance]  # callers may be untyped
         raise InvalidArgument("request", request, "an EmitRequest")
-    if control is not None:
-        await control.enter()
+    name = _session_of(request) if request.session is None else request.session
+    session = runtime.session(name, agent=request.agent)
+    timeout = None if control is None else control.timeout
+    key = None if request.client_request_id is None else check_id("client_request_id", request.client_request_id)
+    entered = control is None or await control.enter()
+    begin = None if entered else runtime.hold_back(name)
     try:
-        name = _session_of(request) if request.session is None else request.session
-        session = runtime.session(name, agent=request.agent)
-        timeout = None if control is None else control.timeout
-        key = None if request.client_request_id is None else check_id("client_request_id", request.client_request_id)
         turn = await session.send(request.input, key=key, deadline=timeout, metadata=request.metadata)
     except BaseException:
-        if control is not None:
+        if begin is not None:
+            begin()
+        elif control is not None:
             control.leave()
         raise
     emitted = Emitted(turn)
-    if control is not None:
+    if control is not None and begin is not None:
+        # It is accepted: if the caller does not wait for room any more, it is begun all the same when there is some.
+        await asyncio.shield(spawn(control.admit(emitted, begin)))
+    elif control is not None:
         await control.hold(emitted)
     return emitted
 

@@ -21,6 +21,7 @@ from holdfast.errors import (
     AgentInvalid,
     AgentMissing,
     AgentUnknown,
+    ForeignLoop,
     InvalidArgument,
     InvalidId,
     JournalMissing,
@@ -200,6 +201,8 @@ class Runtime:
         self._retaining = None if retention is None else Retaining(self.processes, self.triggers, retention)
         self._only = only
         self._subscriptions: set[Subscription] = set()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        """The event loop in which it was opened."""
         self._warned: set[str] = set()
         """Agents that sessions need and that are not here: each is told in the log once."""
         self._closed = False
@@ -212,6 +215,7 @@ class Runtime:
         return triggers
 
     async def __aenter__(self) -> Self:
+        self._loop = asyncio.get_running_loop()
         self._hiding.enter_context(hidden_in_logs(self.redactor))
         self._reading_prices = spawn(asyncio.to_thread(prices.load)) if self._buys() else None
         await self._around.mirroring.begin()
@@ -233,6 +237,7 @@ class Runtime:
         """Take nothing new, let short work finish within `grace` seconds, leave the rest to whoever opens next."""
         if self._closed:
             return
+        self._check_loop()
         self._closed = True
         until = asyncio.get_running_loop().time() + grace
         await self.triggers.stop()
@@ -274,6 +279,16 @@ class Runtime:
     def _buys(self) -> bool:
         """Whether an agent here asks a model that has a price."""
         return any(agent.model.name.partition(":")[0] in prices.PROVIDERS for agent in self.agents.values())
+
+    def _check_open(self) -> None:
+        """Nothing is begun by a runtime that is closed, nor from another event loop than its own."""
+        self._check_loop()
+        if self._closed:
+            raise RuntimeStopped
+
+    def _check_loop(self) -> None:
+        if self._loop is not None and asyncio.get_running_loop() is not self._loop:
+            raise ForeignLoop
 
     # ---- agents ----
 
@@ -396,8 +411,7 @@ class Runtime:
         under: tuple[str, str] | None = None,
     ) -> Receipt:
         """Take an input in, durably, and see to it that it is driven. `youngest`, `under`: see `accept_into`."""
-        if self._closed:
-            raise RuntimeStopped
+        self._check_open()
         if key is not None and check_id("key", key).startswith(RESERVED):
             raise InvalidId("key", key, f"keys that begin with {RESERVED!r} are Holdfast's own")
         try:
@@ -472,14 +486,12 @@ class Runtime:
         The same `id` with the same function and arguments is the same process, with others a `ProcessConflict`. The
         `session` it works for is told when it ends.
         """
-        if self._closed:
-            raise RuntimeStopped
+        self._check_open()
         return await self.processes.start(process, args, kwargs, id=id, session=session)
 
     async def signal(self, id: str, name: str, value: object = None, *, key: str | None = None) -> Signalled:
         """Tell a process something that it waits for, or will wait for: once for each `key`."""
-        if self._closed:
-            raise RuntimeStopped
+        self._check_open()
         return await self.processes.handle(id).signal(name, value, key=key)
 
     async def complete(
@@ -495,8 +507,7 @@ class Runtime:
 
         The same `key` gives the recorded answer; a journal of its own keeps it.
         """
-        if self._closed:
-            raise RuntimeStopped
+        self._check_open()
         return await complete_once(self._around, Question(model, prompt, output, instructions), key)
 
     # ---- stopping and answering ----
@@ -507,6 +518,7 @@ class Runtime:
         When this returns the request is durable for each of them: none begins anything more, and no approval of theirs
         can be answered.
         """
+        self._check_loop()
         body = msgspec.to_builtins(Stop(run, reason))
         try:
             fresh = (await self.store.accept(session, body, key=stop_key(run), urgent=True)).fresh
@@ -612,12 +624,19 @@ class Runtime:
 
         So many sessions are handled side by side; within one, an event waits until the one before was handled.
         """
-        if self._closed:
-            raise RuntimeStopped
+        self._check_open()
         subscription = Subscription(self, kind, handler, session, after, concurrency)
         self._subscriptions.add(subscription)
         subscription.start(self._subscriptions.discard)
         return subscription
+
+    def hold_back(self, session: str) -> Callable[[], None]:
+        """Do not begin with a session that rests until what this gives is called. Other processes may."""
+        engine = self._engine
+        if engine is None:
+            return lambda: None
+        engine.hold(session)
+        return lambda: engine.let_go(session)
 
     async def emit(self, request: EmitRequest, *, control: Control | None = None) -> Emitted:
         """Accept a request: the receipt names the turn at once; awaiting it gives the outcome."""
@@ -669,8 +688,7 @@ class Runtime:
 
         The same `key` with the same content is one notification. It is delivered from `at` on, until `expires`.
         """
-        if self._closed:
-            raise RuntimeStopped
+        self._check_open()
         found, fresh = await self.store.notify(
             checked_session(session),
             kind=kind,

@@ -409,5 +409,18 @@ def test_the_help_names_every_command_and_is_quick(shell: Shell) -> None:
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=PATIENCE)
     assert loaded.stdout.split() == []
     done = shell("--help")
-    for command in ("run", "chat", "ps", "show", "logs", "resume", "cancel", "resolve", "fork", "replay", "doctor"):
+    for command in (
+        "run",
+        "chat",
+        "ps",
+        "show",
+        "logs",
+        "resume",
+        "cancel",
+        "resolve",
+        "fork",
+        "compact",
+        "replay",
+        "doctor",
+    ):
         assert f"  {command} " in done.stdout

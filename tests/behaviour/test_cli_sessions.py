@@ -70,6 +70,7 @@ def test_the_store_may_be_named_by_the_environment(shell: Shell) -> None:
         ["show", "s"],
         ["logs", "s"],
         ["fork", "s", "--at", "1"],
+        ["compact", "s"],
         ["cancel", "s"],
         ["resolve", "s", "w", "1"],
         ["replay", "s", "--check"],
@@ -109,7 +110,7 @@ def test_the_beginning_of_an_id_is_enough(shell: Shell, command: list[str]) -> N
 
 @pytest.mark.parametrize(
     "command",
-    [["show"], ["logs"], ["cancel"], ["fork", "--at", "1"], ["resume"], ["replay", "--check"]],
+    [["show"], ["logs"], ["cancel"], ["fork", "--at", "1"], ["compact"], ["resume"], ["replay", "--check"]],
     ids=lambda command: command[0],
 )
 def test_an_ambiguous_id_lists_the_candidates(shell: Shell, command: list[str]) -> None:
@@ -225,6 +226,17 @@ def test_a_reader_that_goes_away_is_no_error_worth_a_word(shell: Shell) -> None:
     shell("run", "agents.py:looks", "again", "--session", "s")
     reading.wait(PATIENCE)
     assert reading.stderr.read() == ""
+
+
+# ---- compact ---------------------------------------------------------------------------------------------------------
+
+
+def test_compact_is_durable_and_carried_out_by_whoever_works_on_the_session_next(shell: Shell) -> None:
+    shell("run", "agents.py:echo", "hello", "--as", "s")
+    said = shell("compact", "s").stdout
+    assert said == "asked for: s/t2 is done by whoever works on it next ('holdfast resume s')\n"
+    assert shell("resume", "s").returncode == 0
+    assert [turn["status"] for turn in shell.json("show", "s")["turns"]] == ["completed", "completed"]
 
 
 # ---- cancel, resolve, fork -------------------------------------------------------------------------------------------

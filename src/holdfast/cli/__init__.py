@@ -74,6 +74,7 @@ for _command in (
     commands.cancel,
     commands.resolve,
     commands.fork,
+    commands.compact,
     commands.replay,
     commands.inbox,
     commands.approve,

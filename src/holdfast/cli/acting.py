@@ -65,6 +65,26 @@ async def _turn_to_cancel(runtime: Runtime, target: Target) -> str | None:
     return keys.run_of(min(queued)) if queued else None
 
 
+async def compact(path: Path, given: str) -> int:
+    """Ask for a summary of the older part of a conversation; whoever works on the session writes it."""
+    out = stdout()
+    async with changing(path) as runtime:
+        line = await find_session(runtime.store, given)
+        turn = await runtime.session(line.id).compact()
+        try:
+            outcome = await turn.outcome(timeout=_PATIENCE)
+        except TimeoutError:
+            out.line(
+                f"asked for: {line.id}/{turn.id} is done by whoever works on it next ('holdfast resume {line.id}')"
+            )
+            return 0
+    if outcome.ok:
+        out.line(f"compacted {line.id}/{turn.id}, {outcome.usage.total:,} tokens")
+        return 0
+    out.line(f"not compacted: {line.id}/{turn.id} has {outcome.status} ({out.clean(outcome.message or outcome.code)})")
+    return FAILED
+
+
 async def fork(path: Path, given: str, at: int, as_id: str | None) -> int:
     """Begin another session where this one was at a record; prints its id."""
     async with changing(path) as runtime:

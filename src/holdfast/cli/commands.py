@@ -194,6 +194,16 @@ def fork(
     finish(acting.fork(store, id, at, as_id))
 
 
+def compact(id: IdArgument, *, store: StoreOption = DEFAULT_STORE) -> None:
+    """Have the older part of a conversation summarised, before it is too long for the model.
+
+    The request is durable when this ends; whoever works on the session carries it out. The history stays as it is.
+    """
+    from holdfast.cli import acting  # noqa: PLC0415
+
+    finish(acting.compact(store, id))
+
+
 def cancel(
     id: PlaceArgument,
     *,

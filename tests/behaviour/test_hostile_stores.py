@@ -130,6 +130,8 @@ def test_every_command_goes_on_for_the_other_sessions(shell: Shell, path: Path, 
         assert "Traceback" not in said, (command, said)
         if "good" in command or command[0] == "ps":
             assert (done.returncode, "good" in said or "hello" in said) == (0, True), (command, said)
+        if command == ("show", "bad") and deed in {"deep record", "circle"}:
+            assert "journal 'bad' is corrupt" in said, said
         if command[0] == "doctor":
             assert (done.returncode, "bad" in said) == (1, True), said
 

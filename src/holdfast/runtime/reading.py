@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from holdfast.errors import BlobMissing, JournalCorrupt
+from holdfast.errors import BlobMissing, JournalCorrupt, StoreReadOnly
 from holdfast.records import UNREADABLE, Admitted, Done, Opened
 from holdfast.turns import Conversation, keys
 from holdfast.turns.compactions import is_compaction
@@ -88,8 +89,7 @@ async def _read(store: Store, journal: str, upto: int | None, conversation: Conv
     lineage[line.id] = upto
     while line.parent is not None:
         if line.parent in lineage:
-            await store.quarantine(journal, said := f"it is its own ancestor, by {line.id!r}")
-            raise JournalCorrupt(journal, 1, said)
+            raise await _quarantined(store, journal, 1, f"it is its own ancestor, by {line.id!r}")
         lineage[line.parent] = line.parent_seq
         line = await store.journal(line.parent)
     for number, (name, end) in enumerate(reversed(lineage.items())):
@@ -105,8 +105,13 @@ async def _fold(store: Store, journal: str, conversation: Conversation, seq: int
     try:
         conversation.add(seq, record)
     except UNREADABLE as error:
-        await store.quarantine(journal, f"record {seq}: {error}")
-        raise JournalCorrupt(journal, seq, str(error)) from error
+        raise await _quarantined(store, journal, seq, str(error)) from error
+
+
+async def _quarantined(store: Store, journal: str, seq: int, reason: str) -> JournalCorrupt:
+    with suppress(StoreReadOnly):  # whoever opens it to work on it finds the same
+        await store.quarantine(journal, f"record {seq}: {reason}")
+    return JournalCorrupt(journal, seq, reason)
 
 
 async def read_on(store: Store, journal: str, conversation: Conversation, upto: int | None = None) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import os
 from functools import partial
@@ -87,7 +86,9 @@ class Credentials:
 
 async def _in_thread(token: Callable[[], object]) -> object:
     """What a token provider gives. One that is not async asks a server and blocks meanwhile: it runs in a thread."""
-    given = token() if inspect.iscoroutinefunction(token) else await asyncio.to_thread(token)
+    from asyncio import to_thread  # noqa: PLC0415  the command line looks endpoints up without an event loop
+
+    given = token() if inspect.iscoroutinefunction(token) else await to_thread(token)
     return await given if inspect.isawaitable(given) else given
 
 

@@ -296,7 +296,7 @@ def _ended(record: Ended) -> Iterator[_Seen]:
     ending = ending_of(record)
     fields: dict[str, Any] = {"steps": ending.steps, "usage": ending.usage}
     for gone in ending.skipped:
-        content = skipped(ToolCall("", gone.tool, {}), record.status).content
+        content = skipped(ToolCall("", gone.tool, {}), record.status, ending.message).content
         told = {"call": gone.call, "tool": gone.tool, "state": "skipped", "content": content, "ms": 0}
         yield ToolExecutionFinished, record.run, told
     if ending.code in {"no_progress", "loop"}:

@@ -191,6 +191,8 @@ class Unknown(_Record, frozen=True, gc=False, tag="unknown"):
 
     key: str
     ask: Ask | None = None
+    why: str = ""
+    """What stopped it, in words for the model; empty where its process ended."""
 
 
 class Cancelled(_Record, frozen=True, gc=False, tag="cancelled"):
@@ -205,6 +207,8 @@ class Cancelled(_Record, frozen=True, gc=False, tag="cancelled"):
     ask: Ask | None = None
     detail: msgspec.Raw = ABSENT
     """What else is known about it: the tries of a model call, say."""
+    why: str = ""
+    """What stopped it, in words for the model."""
 
 
 class Progressed(_Record, frozen=True, gc=False, tag="progressed"):

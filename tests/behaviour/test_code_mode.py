@@ -61,7 +61,7 @@ def test_two_tools_that_would_be_one_function_are_refused() -> None:
         return ""
 
     with pytest.raises(StubsInvalid, match="find_it"):
-        hf.Agent("a", model="scripted:x", tools=[one, two], mode="code")
+        hf.Agent("a", model="openai:x", tools=[one, two], mode="code")
 
 
 def test_a_tool_called_finish_is_refused() -> None:
@@ -71,7 +71,7 @@ def test_a_tool_called_finish_is_refused() -> None:
         return ""
 
     with pytest.raises(StubsInvalid, match="finish"):
-        hf.Agent("a", model="scripted:x", tools=[finish], mode="code")
+        hf.Agent("a", model="openai:x", tools=[finish], mode="code")
 
 
 @pytest.mark.parametrize(
@@ -81,12 +81,12 @@ def test_a_tool_called_finish_is_refused() -> None:
 )
 def test_what_can_not_be_meant_is_refused(given: dict[str, Any]) -> None:
     with pytest.raises(InvalidArgument):
-        hf.Agent("a", model="scripted:x", **given)
+        hf.Agent("a", model="openai:x", **given)
 
 
 def test_limits_of_programs_without_programs_are_refused() -> None:
     with pytest.raises(AgentInvalid, match="mode='code'"):
-        hf.Agent("a", model="scripted:x", program_limits=ProgramLimits(calls=1))
+        hf.Agent("a", model="openai:x", program_limits=ProgramLimits(calls=1))
 
 
 async def test_where_no_program_can_run_a_runtime_is_not_opened(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.patience import PATIENCE
 
 import holdfast as hf
 from holdfast.errors import InvalidArgument, ModelUnknown, PolicyInvalid, RuntimeUnopened, ToolInvalid
@@ -108,3 +110,55 @@ async def test_what_a_limit_allowed_and_what_was_used_are_of_one_kind_live_and_r
         read = await runtime.session("s").turn("t1").outcome()
     assert live.status == "limit"
     assert [repr(value) for value in (live.allowed, live.used)] == [repr(value) for value in (read.allowed, read.used)]
+
+
+# ---- what the model reads about calls that were stopped --------------------------------------------------------------
+
+
+async def results(runtime: hf.Runtime, session: str = "s") -> list[str]:
+    history = await runtime.session(session).history()
+    return [str(result.content) for message in history for result in getattr(message, "results", ())]
+
+
+async def test_a_call_that_timed_out_says_so_to_the_model() -> None:
+    @hf.tool(timeout=0.05)
+    async def pay(cents: int) -> str:
+        """Pay."""
+        await asyncio.Event().wait()
+        return ""
+
+    asked = agent(model=ScriptedModel([call("pay", cents=1), text("done")]), tools=[pay])
+    async with hf.open(None, agents=[asked]) as runtime:
+        await runtime.run(asked, "go", session="s")
+        (said,) = await results(runtime)
+    assert said.startswith("pay did not finish within 0.05 s and was stopped. It is not known whether")
+
+
+async def test_the_reason_of_a_cancel_reaches_the_model_with_each_call_that_it_stopped(tmp_path: Path) -> None:
+    reached = asyncio.Event()
+
+    @hf.tool(read_only=True)
+    async def look() -> str:
+        """Look."""
+        reached.set()
+        await asyncio.Event().wait()
+        return ""
+
+    @hf.tool
+    async def act() -> str:
+        """Act."""
+        reached.set()
+        await asyncio.Event().wait()
+        return ""
+
+    for number, name in enumerate(("look", "act")):
+        reached.clear()
+        script = [[call(name), call("pay", cents=1)], text("never")]
+        asked = agent(model=ScriptedModel(script), tools=[look, act, pay])
+        async with hf.open(tmp_path / f"{number}.db", agents=[asked]) as runtime:
+            turn = await runtime.session("s", agent=asked).send("go")
+            await asyncio.wait_for(reached.wait(), PATIENCE)
+            await turn.cancel("the customer hung up")
+            await turn.outcome(timeout=PATIENCE)
+            said = await results(runtime)
+        assert ["the customer hung up" in each for each in said] == [True, True]

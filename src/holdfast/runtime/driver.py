@@ -27,7 +27,7 @@ from holdfast.errors import (
 )
 from holdfast.leasing import Held
 from holdfast.messages import UserMessage
-from holdfast.records import Admitted, Ended, Record, Resumed, Started
+from holdfast.records import Admitted, Cancelled, Ended, Record, Resumed, Started, Unknown
 from holdfast.runtime.children import agent_under
 from holdfast.runtime.delivering import AT_ONCE, deliver, next_batch
 from holdfast.runtime.inbox import Interruption, Over, Waiting, interruption, next_due, out_of_time, over
@@ -40,6 +40,7 @@ from holdfast.runtime.surroundings import Stopping
 from holdfast.runtime.watch import TurnEnded
 from holdfast.spawning import spawn, unwound
 from holdfast.turns import Ending, OpenTurn
+from holdfast.turns.answers import stopped_by
 from holdfast.turns.conversation import Said, deadline_wait, input_of, refs_of
 from holdfast.turns.notices import READER
 
@@ -522,7 +523,8 @@ class SessionDrive(Supplies):
         asked: list[Record] = [] if interruption.stop is None else [self._stop_record(interruption.stop)]
         if self._agent is None or self._agent.delegates:
             await self._around.children.stop_turn(self.session, run.run, interruption.ending.message)
-        left = list(run.left_over())
+        why = stopped_by(interruption.ending.status, interruption.ending.message)
+        left = [_told_why(record, why) for record in run.left_over()]
         ending = msgspec.structs.replace(interruption.ending, **run.so_far())
         await run.seal(ending, [*asked, *left])
 
@@ -617,6 +619,13 @@ class SessionDrive(Supplies):
         # Others may use it up sooner.
         self._look_at = None if ms is None else self._ledger.now() + min(ms, LOOK_AT_TIME)
         self._set_alarm()
+
+
+def _told_why(record: Record, why: str) -> Record:
+    """A call that the end of its turn stopped, with the reason. Others have one of their own, or need none."""
+    if isinstance(record, Unknown | Cancelled) and not record.why:
+        return msgspec.structs.replace(record, why=why)
+    return record
 
 
 def _conclude(future: asyncio.Future[None]) -> None:

@@ -349,7 +349,8 @@ class Invoker:
     def _timed_out(self, prepared: Call, tool: AnyTool, begun: float, *, left: bool) -> Outcome:
         """It was stopped. Of a call that must not be repeated, nobody can say whether it took effect."""
         if not tool.read_only and not tool.idempotent:
-            return Unknown(at=self._performer.now(), key=prepared.key, ask=prepared.asked)
+            why = f"{tool.name} did not finish within {tool.timeout or 0:g} s and was stopped."
+            return Unknown(at=self._performer.now(), key=prepared.key, ask=prepared.asked, why=why)
         return self._failed(prepared, timed_out(tool.name, tool.timeout or 0, left=left), begun)
 
     def _unwrap(self, group: BaseExceptionGroup[BaseException]) -> None:

@@ -22,6 +22,10 @@ UNKNOWN: Final = (
     "It is not known whether this call took effect: it was interrupted before it could report. "
     "It was not repeated. Find out what happened before you call it again."
 )
+_UNKNOWN_AFTER: Final = (
+    "It is not known whether this call took effect. It was not repeated. "
+    "Find out what happened before you call it again."
+)
 CANCELLED: Final = "This call was stopped before it finished. It is safe to call it again."
 FORKED: Final = (
     "The conversation was forked before this call had a result. Whether it was carried out is not known here. "
@@ -44,15 +48,22 @@ def result_of(call: ToolCall, outcome: Outcome) -> ToolResult:
         case Failed(error=error):
             said = error.message if error.kind in SAID_AS_IT_IS else f"{error.kind}: {error.message}".removesuffix(": ")
             return ToolResult(call.id, call.name, said, "error")
-        case Unknown():
-            return unknown(call)
-        case Cancelled():
-            return ToolResult(call.id, call.name, CANCELLED, "cancelled")
+        case Unknown(why=why):
+            return unknown(call, why)
+        case Cancelled(why=why):
+            return ToolResult(call.id, call.name, f"{CANCELLED} {why}".rstrip(), "cancelled")
 
 
-def unknown(call: ToolCall) -> ToolResult:
-    """The result of a call that was begun, and of which nobody can say how it ended."""
-    return ToolResult(call.id, call.name, UNKNOWN, "unknown")
+def unknown(call: ToolCall, why: str = "") -> ToolResult:
+    """The result of a call that was begun, and of which nobody can say how it ended; `why` it was stopped, if known."""
+    return ToolResult(call.id, call.name, f"{why} {_UNKNOWN_AFTER}" if why else UNKNOWN, "unknown")
+
+
+def stopped_by(status: EndStatus, message: str) -> str:
+    """What a model is told about the end of a turn that stopped a call: why somebody cancelled it, or which limit."""
+    if status == "cancelled":
+        return f"The turn was cancelled: {message}." if message else "The turn was cancelled."
+    return f"The turn ended: {message}." if message else ""
 
 
 def said_in(reply: ModelReply, id: str) -> AssistantMessage:
@@ -86,6 +97,7 @@ def forked(call: ToolCall) -> ToolResult:
     return ToolResult(call.id, call.name, FORKED, "unknown")
 
 
-def skipped(call: ToolCall, status: EndStatus) -> ToolResult:
-    """The result of a call that was never begun, because the turn ended so."""
-    return ToolResult(call.id, call.name, _SKIPPED[status], "skipped")
+def skipped(call: ToolCall, status: EndStatus, message: str = "") -> ToolResult:
+    """The result of a call that was never begun, because the turn ended so; with the reason of who cancelled it."""
+    reason = f" Reason: {message}" if status == "cancelled" and message else ""
+    return ToolResult(call.id, call.name, f"{_SKIPPED[status]}{reason}", "skipped")

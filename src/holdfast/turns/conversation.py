@@ -516,7 +516,7 @@ class Conversation:
     def _end(self, record: Ended) -> None:
         self.endings[record.run] = ending_of(record)
         if self.turn is not None and record.run == self.turn.run:
-            self._close(self.turn, record.status)
+            self._close(self.turn, record.status, self.endings[record.run].message)
             left_out = _LEFT_OUT.get(self.turn.refused)
             if self._whole and left_out is not None:
                 self._leave_out(record.run, left_out)
@@ -529,7 +529,7 @@ class Conversation:
         if any(new is not old for new, old in zip(messages, seen.messages, strict=True)):
             self._seen = View(Thread().add(*messages), len(self.thread))
 
-    def _close(self, turn: OpenTurn, status: EndStatus | None) -> None:
+    def _close(self, turn: OpenTurn, status: EndStatus | None, message: str = "") -> None:
         """Every call gets a result, also one that was never begun."""
         if not turn.batch:
             return
@@ -539,7 +539,8 @@ class Conversation:
             if status is None:
                 turn.results[number] = forked(call)
             else:
-                turn.results[number] = unknown(call) if number in turn.intended else skipped(call, status)
+                found = unknown(call) if number in turn.intended else skipped(call, status, message)
+                turn.results[number] = found
         self._answer_all(turn)
 
 

@@ -48,6 +48,13 @@ class Suspension:
         raise error
 
 
+def check_held(pending: object, code: Coroutine[Any, Any, Any], name: str) -> None:
+    """Let go of code that waits because it is held, with `SuspensionSwallowed`: it never goes on."""
+    if type(pending) is _Held:
+        _left.append(code)
+        raise SuspensionSwallowed(name)
+
+
 class Guarded(Coroutine[Any, Any, T]):
     """A coroutine that ends with `SuspensionSwallowed` once its code is held: that is let go of, and never goes on."""
 
@@ -60,7 +67,9 @@ class Guarded(Coroutine[Any, Any, T]):
 
     def send(self, value: Any, /) -> Any:  # noqa: ANN401
         """Go on with the code."""
-        return self._checked(self._code.send(value))
+        pending = self._code.send(value)
+        check_held(pending, self._code, self._name)
+        return pending
 
     def throw(self, *error: Any) -> Any:  # noqa: ANN401
         """Go on with the code, which is told of an error."""
@@ -68,7 +77,8 @@ class Guarded(Coroutine[Any, Any, T]):
             pending = self._code.throw(*error)
         finally:
             del error  # its traceback knows this frame: what is over must not wait for the collector
-        return self._checked(pending)
+        check_held(pending, self._code, self._name)
+        return pending
 
     def close(self) -> None:
         """End the code."""
@@ -76,12 +86,6 @@ class Guarded(Coroutine[Any, Any, T]):
 
     def __await__(self) -> Generator[Any, Any, T]:
         return _awaited(self)
-
-    def _checked(self, pending: Any) -> Any:  # noqa: ANN401
-        if isinstance(pending, _Held):
-            _left.append(self._code)
-            raise SuspensionSwallowed(self._name)
-        return pending
 
 
 def _awaited(code: Guarded[T]) -> Generator[Any, Any, T]:

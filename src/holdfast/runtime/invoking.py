@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import types
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -14,7 +15,7 @@ from holdfast.crashpoints import crash_point
 from holdfast.effects.canonical import digest_of_bytes
 from holdfast.effects.replay import Again, SettleUnknown
 from holdfast.effects.scopes import current
-from holdfast.effects.suspension import Guarded
+from holdfast.effects.suspension import check_held
 from holdfast.effects.values import decode_value, json_of
 from holdfast.errors import (
     AttachmentUnknown,
@@ -48,7 +49,7 @@ from holdfast.tools.results import (
 from holdfast.tools.returned import as_text, long_json, long_text
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Coroutine, Iterable
+    from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable
 
     from holdfast.effects.performer import Performer
     from holdfast.records import Outcome
@@ -186,10 +187,10 @@ class Invoker:
             if seconds is not None:
                 return await _timed(tool, bound, context, seconds)
             if context is None:
-                return await _ToolRun(tool.call(bound), tool.name).outcome()
+                return await _run(tool.call(bound), tool.name)
             token = current.set(context.place)
             try:
-                return await _ToolRun(tool.call(bound, context), tool.name).outcome()
+                return await _run(tool.call(bound, context), tool.name)
             finally:
                 current.reset(token)
 
@@ -391,57 +392,58 @@ class _EndedItself(Exception):
         self.kind = kind
 
 
-class _ToolRun(Guarded[object]):
-    """The run of a tool, which can't end the task it runs in: neither by cancelling that, nor by `GeneratorExit`."""
+@types.coroutine
+def _run(code: Coroutine[Any, Any, object], name: str) -> Generator[Any, Any, object]:
+    """What a tool gives. It can't end the task it runs in: neither by cancelling that, nor by `GeneratorExit`.
 
-    def __init__(self, code: Coroutine[Any, Any, object], name: str) -> None:
-        super().__init__(code, name)
-        self._cancels = 0
-        """How often the tool has cancelled the task itself."""
+    One that goes on after it was suspended ends with `SuspensionSwallowed`. The task is never kept in a variable: its
+    traceback would hold this frame, and what is over must not wait for the collector.
+    """
+    own, before, closes = 0, _cancelling(), False
+    try:
+        pending = code.send(None)
+        while True:
+            own += _cancelling() - before  # what was asked for while the tool itself ran
+            check_held(pending, code, name)
+            try:
+                given = yield pending
+            except BaseException as error:  # noqa: BLE001  whatever it is, it is meant for the tool
+                before, closes = _cancelling(), isinstance(error, GeneratorExit)
+                pending = code.throw(error)
+            else:
+                before = _cancelling()
+                pending = code.send(given)
+    except StopIteration as ended:
+        own += _cancelling() - before
+        if own:
+            yield from _take_back(own)
+        return ended.value
+    except GeneratorExit:
+        if closes:
+            raise
+        raise _EndedItself("GeneratorExit", "the tool raised GeneratorExit") from None
+    except asyncio.CancelledError:
+        own += _cancelling() - before
+        if not own:
+            raise
+        yield from _take_back(own)
+        raise _EndedItself("CancelledError", "the tool cancelled the task that ran it") from None
 
-    async def outcome(self) -> object:
-        """What the tool gives."""
-        try:
-            return await self
-        except asyncio.CancelledError:
-            if not self._cancels:
-                raise
-            raise _EndedItself("CancelledError", "the tool cancelled the task that ran it") from None
-        finally:
-            if self._cancels:
-                await self._take_back()
 
-    def send(self, value: Any, /) -> Any:  # noqa: ANN401
-        before = _cancelling()
-        try:
-            return super().send(value)
-        except GeneratorExit:
-            raise _EndedItself("GeneratorExit", "the tool raised GeneratorExit") from None
-        finally:
-            self._cancels += _cancelling() - before
+async def _taken_back(own: int) -> None:
+    with suppress(asyncio.CancelledError):
+        await asyncio.sleep(0)  # it may still be on its way
+    task = asyncio.current_task()
+    if task is not None:
+        for _ in range(own):
+            task.uncancel()
+    if _cancelling():
+        raise asyncio.CancelledError
 
-    def throw(self, *error: Any) -> Any:  # noqa: ANN401
-        before, closes = _cancelling(), isinstance(error[0], GeneratorExit)
-        try:
-            return super().throw(*error)
-        except GeneratorExit:
-            if closes:
-                raise
-            raise _EndedItself("GeneratorExit", "the tool raised GeneratorExit") from None
-        finally:
-            self._cancels += _cancelling() - before
-            del error
 
-    async def _take_back(self) -> None:
-        """Undo what the tool did to the task; a cancellation that came from elsewhere stays."""
-        with suppress(asyncio.CancelledError):
-            await asyncio.sleep(0)  # it may still be on its way
-        task = asyncio.current_task()
-        if task is not None:
-            for _ in range(self._cancels):
-                task.uncancel()
-        if _cancelling():
-            raise asyncio.CancelledError
+def _take_back(own: int) -> Generator[Any, Any, None]:
+    """Undo that a tool has cancelled its own task so often; a cancellation that came from elsewhere stays."""
+    return _taken_back(own).__await__()
 
 
 def _cancelling() -> int:
@@ -453,7 +455,7 @@ def _cancelling() -> int:
 async def _call(tool: AnyTool, bound: Bound, context: Context | None) -> object:
     token = current.set(None if context is None else context.place)
     try:
-        return await _ToolRun(tool.call(bound, context), tool.name).outcome()
+        return await _run(tool.call(bound, context), tool.name)
     finally:
         current.reset(token)
 

@@ -184,6 +184,7 @@ if TYPE_CHECKING:
     from holdfast.runtime import run as run
     from holdfast.runtime.approving import Approval as Approval
     from holdfast.runtime.process_handle import Process as Process
+    from holdfast.runtime.requests import RecordedRequest as RecordedRequest
     from holdfast.runtime.resolving import Resolve as Resolve
     from holdfast.runtime.runtime import LIVE as LIVE
     from holdfast.runtime.triggers import Delivery as Delivery
@@ -328,6 +329,7 @@ _HOMES = {
     "ReasoningChunk": "holdfast.messages",
     "ReasoningDelta": "holdfast.events",
     "RecordedModel": "holdfast.models.recorded",
+    "RecordedRequest": "holdfast.runtime.requests",
     "RedactingFilter": "holdfast.secrets.logs",
     "Refusal": "holdfast.messages",
     "Repeat": "holdfast.effects.replay",

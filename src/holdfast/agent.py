@@ -30,6 +30,7 @@ from holdfast.sandbox.limits import ProgramLimits
 from holdfast.tools.toolset import Toolset, flattened
 from holdfast.turns.background import started
 from holdfast.turns.compacting import text_tokens
+from holdfast.turns.environment import Environment, encode_environment, environment_id
 from holdfast.turns.keys import record_name
 from holdfast.turns.machine import Rules
 
@@ -186,6 +187,23 @@ class Agent:
         return digest("prefix", [self.system, [tool.digest for tool in self.shown.values()], output, asked])
 
     @cached_property
+    def environment(self) -> Environment:
+        """What its model is told besides the conversation."""
+        spec = None if self.output is None else self.output.spec
+        settings: dict[str, Any] = msgspec.to_builtins(self.settings)
+        return Environment(self.model.name, self.system, self.tool_specs, spec, settings)
+
+    @cached_property
+    def environment_body(self) -> bytes:
+        """Its environment as bytes."""
+        return encode_environment(self.environment)
+
+    @cached_property
+    def environment_id(self) -> str:
+        """What tells its environment from what it was, or will be, in another version."""
+        return environment_id(self.prefix, self.model.name)
+
+    @cached_property
     def fixed_tokens(self) -> int:
         """About what its instructions and its tools take in each request."""
         tools = sum(text_tokens(msgspec.json.encode(spec).decode()) for spec in self.tool_specs)
@@ -224,7 +242,8 @@ class Agent:
             return self
         made = copy(self)
         made.mode = "code" if mode == "code" else "tools"
-        for name in ("tool_specs", "shown", "version", "prefix", "fixed_tokens", "system"):  # what follows from it
+        follows = ("tool_specs", "shown", "version", "prefix", "fixed_tokens", "system", "environment")
+        for name in (*follows, "environment_id", "environment_body"):
             vars(made).pop(name, None)
         return made
 

@@ -300,6 +300,9 @@ class LeasedJournal:
     async def put_blob(self, body: bytes) -> Blob:
         return await self._store.put_blob(body)
 
+    def queue_blob(self, body: bytes) -> Blob:
+        return self._store.queue_blob(body)
+
     async def blob(self, digest: str) -> bytes | None:
         return await self._store.blob(digest)
 
@@ -341,6 +344,9 @@ class RecordedJournal:
         """Nothing is performed in a replay."""
 
     async def put_blob(self, body: bytes) -> Blob:
+        return self.queue_blob(body)
+
+    def queue_blob(self, body: bytes) -> Blob:
         self._kept[blob_digest(body)] = body
         return Blob(blob_digest(body), len(body))
 

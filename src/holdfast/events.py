@@ -37,6 +37,8 @@ class InputAccepted(_Event, frozen=True, tag="input_accepted"):
     input: int
     key: str
     text: str
+    metadata: dict[str, Any] = {}
+    """What the host said about it."""
 
 
 class SubAgentStarted(_Event, frozen=True, tag="sub_agent_started"):

@@ -93,6 +93,8 @@ class UserMessage(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag
     id: str
     parts: tuple[InputPart, ...]
     origin: Origin = "user"
+    metadata: dict[str, Any] | None = None
+    """What the host said about it. Only `session.history` tells it: no model gets to see it."""
 
     @property
     def text(self) -> str:
@@ -420,3 +422,12 @@ def refusal_of(parts: tuple[Any, ...]) -> str:
 def text_of(parts: tuple[Any, ...]) -> str:
     """The words among `parts`, in order."""
     return "".join([part.text for part in parts if type(part) is Text])
+
+
+def attachments_of(message: Message) -> list[str]:
+    """Digests of the attachments that a message speaks of."""
+    if type(message) is UserMessage:
+        return [part.digest for part in message.parts if type(part) is Attachment]
+    if type(message) is ToolMessage:
+        return [digest for result in message.results for digest in result.files]
+    return []

@@ -195,7 +195,8 @@ def _admitted(record: Admitted) -> Iterator[_Seen]:
     if isinstance(said, Stop):
         return
     message = UserMessage(f"{record.run}.i{record.input}", said.parts, said.origin)
-    yield InputAccepted, record.run, {"input": record.input, "key": record.key, "text": message.text}
+    fields = {"input": record.input, "key": record.key, "text": message.text, "metadata": said.metadata or {}}
+    yield InputAccepted, record.run, fields
     if not said.compact:
         yield MessageCommitted, record.run, {"message": message}
     if said.mandate is not None:

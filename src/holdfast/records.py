@@ -7,7 +7,7 @@ Nothing here refers to a Python class by name.
 
 from __future__ import annotations
 
-from typing import Annotated, Final, Literal, TypeAlias, get_args
+from typing import Annotated, Any, Final, Literal, TypeAlias, get_args
 
 import msgspec
 
@@ -33,6 +33,7 @@ EffectKind = Literal[
     "step",
 ]
 Wake = Literal["all", "any", "race"]
+CauseKind = Literal["input", "model", "call", "effect", "process", "trigger", "signal"]
 
 Number = Annotated[int, msgspec.Meta(ge=-(2**62), le=2**62)]
 """A time, a size or a place. Larger ones are refused when a record is read, so they must not be written."""
@@ -60,6 +61,19 @@ class Blob(msgspec.Struct, frozen=True, gc=False):
     size: Number
 
 
+class Cause(msgspec.Struct, frozen=True, gc=False, array_like=True):
+    """What led to an effect, or to an input.
+
+    `input`: its number. `model`: the key of a model call, and which call of its reply this is, from 1. `call`: the key
+    of a tool call. `effect`: a key. `process`: the id of a process. `trigger`: the occurrence by its key. `signal`: its
+    name.
+    """
+
+    kind: CauseKind
+    id: str
+    ordinal: Number = 0
+
+
 class Ask(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """What was asked of the world: enough to compare with what is asked on replay.
 
@@ -70,6 +84,15 @@ class Ask(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     target: str
     content: str
     body: msgspec.Raw = ABSENT
+    blob: Blob | None = None
+    """The command, where it is large and must be told nevertheless: the question to a model, say."""
+    cause: Cause | None = None
+    """What led to it; not compared on replay."""
+    iteration: Number = 0
+    """In which step of its turn, or attempt of its process, it was asked for; from 1. Not compared on replay.
+
+    A tool call leaves it out: its step is that of the model call that led to it.
+    """
 
 
 class ErrorInfo(msgspec.Struct, frozen=True, gc=False):
@@ -98,6 +121,8 @@ class Opened(_Record, frozen=True, gc=False, tag="opened"):
     parent_seq: Number = 0
     role: str | None = None
     session: str | None = None
+    metadata: msgspec.Raw = ABSENT
+    """What the host says about a session: a JSON object."""
 
 
 class Admitted(_Record, frozen=True, gc=False, tag="admitted"):
@@ -329,7 +354,26 @@ def blobs_of(record: Record) -> tuple[Blob, ...]:
     """The blobs that `record` refers to."""
     blob = getattr(record, "blob", None)
     refs: tuple[Blob, ...] = getattr(record, "refs", ()) + getattr(record, "kept", ())
+    ask: Ask | None = getattr(record, "ask", None)
+    if ask is not None and ask.blob is not None:
+        refs = (ask.blob, *refs)
     return refs if blob is None else (blob, *refs)
+
+
+def metadata_in(body: bytes | None) -> dict[str, Any]:
+    """What the host said about a session, in the bytes of its first record; nothing where they can't be read."""
+    if not isinstance(body, bytes) or b'"metadata":{' not in body:  # in a damaged store it may be anything
+        return {}
+    try:
+        opened = _decoder.decode(body)
+        return metadata_of(opened) if type(opened) is Opened else {}
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return {}
+
+
+def metadata_of(opened: Opened) -> dict[str, Any]:
+    """What the host said about a session when it was opened."""
+    return msgspec.json.decode(opened.metadata, type=dict[str, Any]) if opened.metadata else {}
 
 
 def is_process_run(run: str) -> bool:
@@ -345,7 +389,8 @@ def touches_lists(record: Record) -> bool:
 def is_plain(record: Record) -> bool:
     """Whether `record` concerns nothing but its own journal: no list, no inbox, no wait, no blob."""
     if type(record) is Done:  # as most are
-        return record.blob is None and not record.refs and not record.kept
+        told = record.ask is None or record.ask.blob is None
+        return told and record.blob is None and not record.refs and not record.kept
     if type(record) in (Admitted, Ended) or blobs_of(record):
         return False
     return not touches_lists(record)

@@ -46,6 +46,46 @@ def test_a_changed_prompt_is_drift_and_keeps_exit_code_0(ran: Shell) -> None:
     assert "t1  drift (completed)" in done.stdout
 
 
+def test_replay_prints_what_has_changed_in_a_prompt(ran: Shell) -> None:
+    change(ran, "looks = hf.Agent('looks', model=looks.model, tools=[look], instructions='Be brief.')")
+    shown = ran("replay", "s", "--check").stdout
+    assert "instructions:" in shown
+    assert "+Be brief." in shown
+    assert "sha256" not in shown
+
+
+def test_replay_prints_what_has_changed_in_a_tool(ran: Shell) -> None:
+    words = "async def look(word: str) -> str:\n    'Look up one word.'\n    return word.upper()"
+    change(ran, f"@hf.tool(read_only=True)\n{words}")
+    change(ran, "looks = hf.Agent('looks', model=looks.model, tools=[look])")
+    shown = ran("replay", "s", "--check").stdout
+    assert "tool look, description:" in shown
+    assert "-Look a word up." in shown
+
+
+def test_show_prints_what_has_changed_between_two_turns(ran: Shell) -> None:
+    change(ran, "looks = hf.Agent('looks', model=looks.model, tools=[look], instructions='Be brief.')")
+    assert "changed" not in ran("show", "s").stdout
+    ran("run", "agents.py:looks", "hello", "--as", "s")
+    shown = ran("show", "s").stdout
+    assert "environment changed" in " ".join(shown.split())
+    assert "+Be brief." in shown
+
+
+def test_show_prints_a_request_without_the_code(ran: Shell) -> None:
+    (ran.folder / "agents.py").unlink()
+    shown = ran("show", "s", "--request", "2").stdout
+    assert "Look a word up." in shown
+    assert "hello" in shown
+    told = ran.json("show", "s", "--request", "2")
+    assert told["exact"]
+    assert [tool["name"] for tool in told["request"]["tools"]] == ["look"]
+
+
+def test_a_request_that_is_not_there_is_refused(ran: Shell) -> None:
+    assert ran("show", "s", "--request", "9").returncode == 2
+
+
 def test_a_changed_way_is_a_divergence_with_a_diff_and_exit_code_1(ran: Shell) -> None:
     change(ran, "looks = hf.Agent('looks', model=looks.model, tools=[look], limits=hf.Limits(steps=1))")
     done = ran("replay", "s", "--check")

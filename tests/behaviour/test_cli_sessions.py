@@ -158,7 +158,7 @@ def test_show_as_json_has_durations_and_tokens(shell: Shell) -> None:
     shell("run", "agents.py:looks", "hello", "--as", "s")
     (turn,) = shell.json("show", "s")["turns"]
     assert (turn["status"], turn["model_calls"], turn["answer"]) == ("completed", 2, "A and B.")
-    assert [step["kind"] for step in turn["steps"]] == ["input", "model", "tool", "tool", "model"]
+    assert [step["kind"] for step in turn["steps"]] == ["input", "environment", "model", "tool", "tool", "model"]
     assert all(step["usage"]["input"] for step in turn["steps"] if step["kind"] == "model")
 
 
@@ -180,13 +180,13 @@ def test_show_raw_prints_the_records(shell: Shell) -> None:
     shell("run", "agents.py:echo", "hello", "--as", "s")
     lines = [json.loads(line) for line in shell("show", "s", "--raw").stdout.splitlines()]
     assert [line["seq"] for line in lines] == list(range(1, len(lines) + 1))
-    assert [line["record"]["t"] for line in lines] == ["opened", "started", "admitted", "done", "ended"]
+    assert [line["record"]["t"] for line in lines] == ["opened", "started", "admitted", "done", "done", "ended"]
 
 
 def test_show_works_while_another_process_drives_the_session(shell: Shell) -> None:
     running = shell.begin_gated("s")
     shown = shell("show", "s").stdout
-    assert f"running, 4 records, pid {running.pid}" in shown
+    assert f"running, 5 records, pid {running.pid}" in shown
 
 
 def test_logs_prints_events_as_lines(shell: Shell) -> None:
@@ -200,7 +200,7 @@ def test_logs_prints_events_as_lines(shell: Shell) -> None:
 def test_logs_since_a_record_leaves_out_what_came_before(shell: Shell) -> None:
     shell("run", "agents.py:echo", "hello", "--as", "s")
     events = [json.loads(line) for line in shell("logs", "s", "--since", "3", "--json").stdout.splitlines()]
-    assert {event["seq"] for event in events} == {4, 5}
+    assert {event["seq"] for event in events} == {5, 6}
 
 
 def test_logs_follows_what_another_process_does_until_ctrl_c(shell: Shell) -> None:

@@ -94,7 +94,7 @@ async def test_a_decision_is_recorded_before_what_comes_of_it(decided: str) -> N
     agent = hf.Agent("a", model=ScriptedModel([]), hooks=[Models(lambda asked: getattr(asked, decided)("so be it"))])
     async with hf.open(None, agents=[agent]) as runtime:
         await runtime.run(agent, "go", session="s")
-        assert await recorded(runtime) == ["t1/1.model/%hook-1", "t1/1.model"]
+        assert await recorded(runtime) == ["t1/1.model/%environment-1", "t1/1.model/%hook-1", "t1/1.model"]
         assert [found.verdict for found in await check_turns(runtime.store, "s", agent)] == ["ok"]
         assert await check(runtime.store) == []
 
@@ -103,7 +103,7 @@ async def test_without_hooks_before_the_model_nothing_is_recorded_of_them() -> N
     agent = hf.Agent("a", model=ScriptedModel([text("hello")]), hooks=[hf.Hooks()])
     async with hf.open(None, agents=[agent]) as runtime:
         await runtime.run(agent, "go", session="s")
-        assert await recorded(runtime) == ["t1/1.model"]
+        assert await recorded(runtime) == ["t1/1.model/%environment-1", "t1/1.model"]
 
 
 async def test_after_a_context_was_refused_the_shorter_question_is_decided_about_too() -> None:
@@ -310,7 +310,7 @@ async def test_a_reply_that_no_hook_has_let_pass_is_not_told_when_the_turn_is_ca
         outcome = await cancelled_in_a_hook(runtime, agent, hooks)
         assert outcome.text == ""
         assert [type(message) for message in await runtime.session("s").history()] == [hf.UserMessage]
-        (line,) = [entry.record for entry in await runtime.store.read("s") if isinstance(entry.record, Done)]
+        (_, line) = [entry.record for entry in await runtime.store.read("s") if isinstance(entry.record, Done)]
         assert decode_reply(bytes(line.value)).parts == ()
 
 

@@ -175,7 +175,7 @@ async def test_a_turn_that_is_cancelled_while_it_streams_has_all_tries_with_the_
                     await turn.cancel("hung up")
                     seen += 1
             assert (await turn.outcome(timeout=SOON)).text == "one "
-            (said,) = [record for record in await records(runtime, "s") if isinstance(record, Done)]
+            (_, said) = [record for record in await records(runtime, "s") if isinstance(record, Done)]
             reply = decode_reply(bytes(said.value))
             assert [line.outcome for line in reply.attempts] == ["stream_cut", "cancelled"]
 

@@ -150,12 +150,18 @@ def show(  # noqa: PLR0913
     words: Annotated[
         str | None, typer.Option("--find", metavar="WORDS", help="Only messages with these words.", show_default=False)
     ] = None,
+    request: Annotated[
+        int | None,
+        typer.Option(
+            "--request", metavar="N", min=1, help="What the model was asked in its N-th call.", show_default=False
+        ),
+    ] = None,
     as_json: JsonOption = False,
     store: StoreOption = DEFAULT_STORE,
 ) -> None:
     """Show what happened in a session: its turns, their steps, how long they took, and which process did them."""
-    if (raw and (history or context or words)) or (history and context):
-        message = "--raw, --history and --context show different things: give one of them"
+    if sum((raw, history, context, request is not None)) > 1 or (words and (raw or request is not None)):
+        message = "--raw, --history, --context and --request show different things: give one of them"
         with explained():
             raise CallInvalid(message)
     if history or context or words:
@@ -164,6 +170,8 @@ def show(  # noqa: PLR0913
         finish(conversing.conversation(store, id, context=context, words=words, as_json=as_json))
     from holdfast.cli import showing  # noqa: PLC0415
 
+    if request is not None:
+        finish(showing.show_request(store, id, request, as_json=as_json))
     finish(showing.show(store, id, raw=raw, as_json=as_json))
 
 

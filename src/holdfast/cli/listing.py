@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -50,6 +50,8 @@ class Line(msgspec.Struct, frozen=True):
     """What it used, with its sub-agents on all levels. None: not counted, as only a tree does, or not readable."""
     total_cost: float | None = None
     """In US dollars; None where a price is not known."""
+    metadata: dict[str, Any] = {}
+    """What the application said about it."""
 
 
 async def ps(path: Path, *, every: bool, as_json: bool, tree: bool = False) -> int:
@@ -118,6 +120,7 @@ async def _line(store: Store, line: Journal, work: Work | None) -> Line:
         ),
         queued=queued,
         parent=line.session if line.role == ROLE else None,
+        metadata=line.metadata,
     )
 
 

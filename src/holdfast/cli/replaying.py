@@ -9,7 +9,7 @@ import msgspec
 from holdfast.cli.agent_references import chosen, recorded
 from holdfast.cli.failures import FAILED, CallInvalid
 from holdfast.cli.sessions import find, looking
-from holdfast.cli.terminal import printable, stdout
+from holdfast.cli.terminal import diff_line, printable, stdout
 from holdfast.errors import TurnUnknown
 from holdfast.runtime.checking import check_turns
 
@@ -55,6 +55,9 @@ def _lines(out: Terminal, check: TurnCheck) -> list[str]:
     lines = [f"{check.turn}  {out.status(check.verdict)} ({check.status or 'under way'}){said[check.verdict]}"]
     for finding in check.findings:
         lines.append(f"  {finding.key}")
+        if finding.changes:
+            lines += [f"    {diff_line(out, text)}" for text in finding.changes]
+            continue
         for place in finding.divergence.first:
             lines += [
                 out.paint(f"    - {place.path}: {printable(place.recorded)}", "red"),

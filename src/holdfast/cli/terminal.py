@@ -118,6 +118,14 @@ def counted(number: int, noun: str) -> str:
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
+def diff_line(out: Terminal, text: str) -> str:
+    """A line of a diff in its colour."""
+    styles: dict[str, Style] = {"-": "red", "+": "green"}
+    style = styles.get(text.lstrip()[:1])
+    clean = printable(text)
+    return clean if style is None else out.paint(clean, style)
+
+
 def duration(ms: float) -> str:
     """A span of time as people say it."""
     seconds = ms / 1000

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 import msgspec
 
@@ -12,6 +12,7 @@ from holdfast.policy.approvals import Answer, Approved
 from holdfast.records import (
     Admitted,
     Cancelled,
+    Cause,
     Done,
     Ended,
     Failed,
@@ -27,13 +28,19 @@ from holdfast.records import (
 )
 from holdfast.turns import keys
 from holdfast.turns.answers import result_of
-from holdfast.turns.conversation import Stop, checkpoint_of, ending_of, input_of
+from holdfast.turns.conversation import Stop, checkpoint_of, ending_of, input_of, led_by
+from holdfast.turns.environment import changes, described
 from holdfast.turns.programs import answer_message, finish_of, is_finish
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
-StepKind: TypeAlias = Literal["input", "cancel", "model", "tool", "note", "wait", "parked", "resumed", "handoff"]
+    from holdfast.records import Ask
+    from holdfast.turns.environment import Environment
+
+StepKind: TypeAlias = Literal[
+    "input", "cancel", "model", "tool", "note", "wait", "parked", "resumed", "handoff", "environment"
+]
 
 _answers: Final = msgspec.json.Decoder(Answer)
 
@@ -56,6 +63,14 @@ class Step(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The process that did it."""
     depth: int = 0
     """1 for what a program did."""
+    cause: Cause | None = None
+    """What led to it."""
+    iteration: int = 0
+    """The step of the turn, from 1."""
+    metadata: dict[str, Any] = {}
+    """Of an input: what the application said about it."""
+    changes: tuple[str, ...] = ()
+    """Of an environment: what is different from the one before, as the lines of a diff."""
     agent: str | None = None
     """Who spoke, or called the tool; of a handoff, who has the session then."""
 
@@ -80,19 +95,29 @@ class TurnStory(msgspec.Struct, kw_only=True):
     steps: list[Step] = msgspec.field(default_factory=list[Step])
 
 
-def tell(entries: Iterable[tuple[int, Record]]) -> list[TurnStory]:
-    """The turns of a session in the order of their beginning. Large values must have been fetched before."""
-    teller = _Teller()
+def tell(entries: Iterable[tuple[int, Record]], told: Mapping[int, Environment]) -> list[TurnStory]:
+    """The turns of a session in the order of their beginning. Large values must have been fetched before.
+
+    `told` are the environments of model calls, by the record that tells each.
+    """
+    teller = _Teller(told)
     for seq, record in entries:
         teller.add(seq, record)
     return list(teller.turns.values())
 
 
 class _Teller:
-    def __init__(self) -> None:
+    def __init__(self, told: Mapping[int, Environment]) -> None:
+        self._told = told
+        self._environments: dict[str, Environment] = {}
+        """Of each agent, as it was told last."""
         self.turns: dict[str, TurnStory] = {}
         self._by: str | None = None
         self._agent: str | None = None
+        self._asks: dict[str, Ask] = {}
+        """What was asked, of effects with an intent, by key."""
+        self._iterations: dict[str, int] = {}
+        """The steps of model calls, by key."""
         self._replies: dict[str, str] = {}
 
     def add(self, seq: int, record: Record) -> None:
@@ -114,8 +139,10 @@ class _Teller:
                 self._admitted(seq, record)
             case Ended():
                 self._ended(record)
-            case Intended() if record.ask.kind == "await_event":
-                self._wait(seq, record)
+            case Intended():
+                self._asks[record.key] = record.ask
+                if record.ask.kind == "await_event":
+                    self._wait(seq, record)
             case Done() | Failed() | Unknown() | Cancelled():
                 self._outcome(seq, record)
             case _:
@@ -127,6 +154,20 @@ class _Teller:
             agents = [] if self._agent is None else [self._agent]
             found = self.turns[run] = TurnStory(turn=run, begun=at, agents=agents)
         return found
+
+    def _why(self, record: Outcome | Intended) -> dict[str, Any]:
+        """What led to an effect, and in which step."""
+        ask = record.ask or self._asks.get(record.key)
+        if ask is None:
+            return {}
+        if ask.kind == "model_call":
+            self._iterations[record.key] = ask.iteration
+        return {"cause": ask.cause, "iteration": ask.iteration or self._iteration_of(record.key)}
+
+    def _iteration_of(self, key: str) -> int:
+        """The step of a tool call: that of the model call before its batch."""
+        called = keys.parse(key)
+        return 0 if called is None else self._iterations.get(keys.effect_key(called.run, called.number - 1, "model"), 0)
 
     def _step(self, run: str, step: Step) -> None:
         self._turn(run, step.at).steps.append(step)
@@ -147,19 +188,32 @@ class _Teller:
         elif record.run is not None:
             words = "".join(getattr(part, "text", "") for part in said.parts)
             state = "compacts" if said.compact else "steers" if said.steer else ""
-            self._step(record.run, Step(seq=seq, at=record.at, kind="input", state=state, text=words))
+            cause = led_by(record.input, record.key)
+            step = Step(
+                seq=seq,
+                at=record.at,
+                kind="input",
+                state=state,
+                text=words,
+                cause=cause if cause.kind == "trigger" else None,
+                metadata=said.metadata or {},
+            )
+            self._step(record.run, step)
 
     def _wait(self, seq: int, record: Intended) -> None:
         key = keys.parse(record.key)
         if key is not None:
             name = wait_label(record.ask.target)
-            self._step(key.run, Step(seq=seq, at=record.at, kind="wait", name=name, state="asked", by=self._by))
+            step = Step(seq=seq, at=record.at, kind="wait", name=name, state="asked", by=self._by, **self._why(record))
+            self._step(key.run, step)
 
     def _outcome(self, seq: int, record: Outcome) -> None:
         key = keys.parse(record.key)
         if key is None:
             return
-        if key.inner:
+        if seq in self._told:
+            self._environment(seq, key.run, record)
+        elif key.inner:
             self._inner(seq, key.run, record)
         elif key.name == "model":
             self._model(seq, key, record)
@@ -169,6 +223,23 @@ class _Teller:
             note = checkpoint_of(record).note
             if note is not None:
                 self._step(key.run, Step(seq=seq, at=record.at, kind="note", text=note, by=self._by))
+
+    def _environment(self, seq: int, run: str, record: Outcome) -> None:
+        agent = "" if record.ask is None else record.ask.target
+        before, now = self._environments.get(agent), self._told[seq]
+        self._environments[agent] = now
+        step = Step(
+            seq=seq,
+            at=record.at,
+            kind="environment",
+            name=now.model,
+            state="new" if before is None else "changed",
+            text=described(now),
+            changes=() if before is None else tuple(changes(before, now)),
+            by=self._by,
+            agent=agent,
+        )
+        self._step(run, step)
 
     def _inner(self, seq: int, run: str, record: Outcome) -> None:
         """What a tool did inside: only the answers it waited for are part of the story."""
@@ -210,13 +281,22 @@ class _Teller:
                 usage=reply.usage,
                 by=self._by,
                 agent=self._agent,
+                **self._why(record),
             )
         else:
             text = f"{record.error.kind}: {record.error.message}" if isinstance(record, Failed) else ""
             ms = record.ms if isinstance(record, Failed) else 0
             state = "cancelled" if isinstance(record, Cancelled) else "failed"
             step = Step(
-                seq=seq, at=record.at, kind="model", state=state, ms=ms, text=text, by=self._by, agent=self._agent
+                seq=seq,
+                at=record.at,
+                kind="model",
+                state=state,
+                ms=ms,
+                text=text,
+                by=self._by,
+                agent=self._agent,
+                **self._why(record),
             )
         self._step(key.run, step)
 
@@ -236,6 +316,7 @@ class _Teller:
             by=self._by,
             depth=depth,
             agent=self._agent,
+            **self._why(record),
         )
         self._step(key.run, step)
 

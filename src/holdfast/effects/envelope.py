@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 
 from holdfast.effects.canonical import canonical, digest, digest_of_bytes
 from holdfast.errors import InvalidId
 from holdfast.names import check_choice, check_id
-from holdfast.records import EFFECT_KINDS, Ask, EffectKind
+from holdfast.records import ABSENT, EFFECT_KINDS, Ask, Cause, EffectKind
 
 MAX_KEY = 2_048
 """Longest replay key: the bound on how deep effects can be nested."""
 
 MAX_ASK_BODY = 8 * 1024
 """A larger command is recorded by its digest alone."""
-
-CauseKind = Literal["input", "run", "effect", "tool_call", "process", "trigger"]
 
 
 class Scope(msgspec.Struct, frozen=True):
@@ -33,13 +31,6 @@ class Subject(msgspec.Struct, frozen=True):
 
     effect: str
     kind: EffectKind
-
-
-class Cause(msgspec.Struct, frozen=True):
-    """Why: what led to this effect."""
-
-    kind: CauseKind
-    id: str
 
 
 class Command(msgspec.Struct, frozen=True):
@@ -78,9 +69,9 @@ class Envelope(msgspec.Struct, frozen=True):
         """What the journal keeps of this envelope."""
         body = canonical(self.command.body)
         content = digest_of_bytes("content", body)
-        if len(body) > MAX_ASK_BODY:
-            return Ask(self.subject.kind, self.command.target, content)
-        return Ask(self.subject.kind, self.command.target, content, msgspec.Raw(body))
+        told = ABSENT if len(body) > MAX_ASK_BODY else msgspec.Raw(body)
+        step = self.scope.iteration or 0
+        return Ask(self.subject.kind, self.command.target, content, told, cause=self.cause, iteration=step)
 
 
 def identity(kind: EffectKind, key: str, target: str) -> str:

@@ -52,6 +52,10 @@ class Ledger(Protocol):
         """Keep large bytes."""
         ...
 
+    def queue_blob(self, body: bytes) -> Blob:
+        """Keep large bytes, without waiting: what is appended after this may speak of them."""
+        ...
+
     async def blob(self, digest: str) -> bytes | None:
         """Large bytes that were kept."""
         ...

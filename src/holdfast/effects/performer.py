@@ -16,7 +16,7 @@ import msgspec
 
 from holdfast.crashpoints import crash_point
 from holdfast.effects.canonical import digest
-from holdfast.effects.envelope import Command, Envelope, Scope, Subject, segment
+from holdfast.effects.envelope import Command, Envelope, Scope, Subject, scope_of, segment
 from holdfast.effects.failures import error_info
 from holdfast.effects.replay import (
     Again,
@@ -54,6 +54,7 @@ from holdfast.errors import (
 from holdfast.records import (
     Ask,
     Cancelled,
+    Cause,
     Done,
     EffectKind,
     Ended,
@@ -107,6 +108,10 @@ class Performer:
         """What those records say was used."""
         self._left: set[str] = set()
         self._causes: dict[str, Exception] = {}
+        self.cause: Cause | None = None
+        """What led to the effects that the run asks for from here on."""
+        self.iteration: int | None = None
+        """The step of a turn, or the attempt of a process, that is under way."""
         self.failure: Exception | None = None
         self._suspension: Suspension | None = None
 
@@ -156,7 +161,16 @@ class Performer:
         """The envelope of an effect of this run."""
         self.redactor.check("name of an effect", key)
         command = Command(target, self.redactor.value(plain(body)))  # the same after a secret was changed
-        return Envelope(Scope(self._ledger.journal, self.run), Subject(name, kind), key, command)
+        scope = Scope(self._ledger.journal, self.run, self.iteration)
+        return Envelope(scope, Subject(name, kind), key, command, self._led_to(key))
+
+    def _led_to(self, key: str) -> Cause | None:
+        """What led to an effect: the one within which it is asked for, or what the run is about."""
+        above = scope_of(key)
+        if above == segment(self.run):
+            return self.cause
+        branch = above.rpartition("/")[2]
+        return self.cause if branch.startswith("~") else Cause("effect", above)
 
     def place(self) -> Place:
         """The scope of the running code."""
@@ -468,6 +482,13 @@ class Performer:
         """Keep bytes that an outcome will speak of."""
         try:
             return await self._ledger.put_blob(body)
+        except StoreError as error:
+            raise self.halt(error) from error
+
+    def keep_soon(self, body: bytes) -> Blob:
+        """Keep bytes that the next record speaks of: they are queued before it, and durable when it is."""
+        try:
+            return self._ledger.queue_blob(body)
         except StoreError as error:
             raise self.halt(error) from error
 

@@ -16,7 +16,7 @@ from holdfast.errors import InvalidArgument
 from holdfast.policy.spans import milliseconds
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from datetime import timedelta
 
     from holdfast.errors import HoldfastError
@@ -68,6 +68,8 @@ class HookTurn:
     session: str
     agent: str
     turn: str
+    metadata: Mapping[str, Any] = field(default_factory=dict[str, Any], compare=False)
+    """What the host said about the session, and about the input with which the turn began."""
 
     def deny(self, reason: str) -> Deny:
         """The turn is not begun, and ends as failed."""

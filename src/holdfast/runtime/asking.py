@@ -17,7 +17,6 @@ from holdfast.effects.replay import Answer as Recorded
 from holdfast.effects.replay import Repeat
 from holdfast.errors import EffectFailed, ModelError, StreamCut
 from holdfast.messages import (
-    Attachment,
     CallChunk,
     CallEnd,
     CallStart,
@@ -30,30 +29,31 @@ from holdfast.messages import (
     StreamUsage,
     Text,
     TextChunk,
-    ToolMessage,
     ToolSpec,
     Usage,
-    UserMessage,
+    attachments_of,
     decode_reply,
     encode,
     used_by,
 )
 from holdfast.models.contract import batches
 from holdfast.policy.hooks import HookRequest
-from holdfast.records import ABSENT, Ask, Blob, Cancelled, Done, ErrorInfo, Failed
+from holdfast.records import ABSENT, Ask, Blob, Cancelled, Cause, Done, ErrorInfo, Failed
 from holdfast.runtime.spending import spent_on, spent_unused
 from holdfast.runtime.surroundings import passes
 from holdfast.turns import Compacted, ModelFailed, Replied, UsedUp
+from holdfast.turns.environment import INLINE, Prefix
+from holdfast.turns.environment import MARK as ENVIRONMENT
 from holdfast.turns.machine import added
 from holdfast.turns.unused import MARK as PAID
 from holdfast.turns.unused import paid_for, paid_tries
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator
+    from collections.abc import Awaitable, Callable, Iterator, Mapping
 
     from holdfast.agent import Agent
     from holdfast.effects.performer import Performer
-    from holdfast.messages import Attempt, Message, ModelRequest, StreamEvent
+    from holdfast.messages import Attempt, ModelRequest, StreamEvent
     from holdfast.policy.limits import OutOf
     from holdfast.records import Outcome, Record
     from holdfast.runtime.compacting import Compacting
@@ -148,6 +148,7 @@ class Asking:
         hooked: Hooked,
         consulting: Consulting,
         compacting: Compacting,
+        environments: Mapping[str, str],
     ) -> None:
         self._around = around
         self._compacting = compacting
@@ -170,6 +171,8 @@ class Asking:
         self._unpaid: tuple[Attempt, ...] = ()
         """Those of them that nobody has counted yet."""
         self.rules = agent.rules
+        self._synced = environments.get(agent.name)
+        """The environment of the agent that the journal tells last."""
         self._faithful = getattr(agent.model, "faithful", False)
         """Whether the replies of the model are known to read back as they are."""
 
@@ -201,6 +204,7 @@ class Asking:
         """What the model says to the conversation. `judge` tells whether what making room took leaves enough for it."""
         compacting, performer = self._compacting, self._performer
         self._before = self._unpaid = ()
+        performer.below(key, ENVIRONMENT)  # of a call that was interrupted
         thread = compacting.recorded(key, effect.thread)
         known = performer.recorded(key)
         if known is None or known.outcome is None:
@@ -290,7 +294,10 @@ class Asking:
 
     def _question(self, thread: Thread) -> Ask:
         """What is asked, in one digest."""
-        return Ask("model_call", self._agent.name, digest_of_bytes("request", self._prefix + thread.chain))
+        content = digest_of_bytes("request", self._prefix + thread.chain)
+        performer = self._performer
+        step = performer.iteration or 0
+        return Ask("model_call", self._agent.name, content, cause=performer.cause, iteration=step)
 
     def _seen(self, response: Replied | ModelFailed, whole: Thread, seen: Thread) -> Replied | ModelFailed:
         """What came of it, with what the model saw, where that was less than all, and what making room took."""
@@ -308,6 +315,8 @@ class Asking:
         """Ask, and record what came of it. With `again`, a request that does not fit is not recorded: it is retried."""
         for digest in self._unread(thread, anew=thread is not effect.thread):
             self._files[digest] = await self._performer.large(Blob(digest, 0))
+        if self._synced != self._agent.environment_id:
+            self._sync(key)
         request = self._request(effect, thread)
         begun = self._loop.time()
         crash_point("model.before_call")
@@ -360,6 +369,22 @@ class Asking:
         if wasted is None and error.usage is not None and error.usage.total and not error.attempts:
             wasted = ModelReply((), "cancelled", error.usage, self._agent.model.name)
         return None if wasted is None else self._priced(wasted)
+
+    def _sync(self, key: str) -> None:
+        """Record what the model is told besides the conversation: it is new, or has changed since the last time."""
+        agent, performer = self._agent, self._performer
+        body = self._redactor.bytes(agent.environment_body, numbers=False)
+        place = f"{key}{ENVIRONMENT}{1 + len(performer.below(key, ENVIRONMENT))}"
+        prefix = msgspec.Raw(msgspec.json.encode(Prefix(agent.prefix)))
+        step = performer.iteration or 0
+        cause = Cause("model", key)
+        ask = Ask("sync_environment", agent.name, agent.environment_id, prefix, cause=cause, iteration=step)
+        if len(body) <= INLINE:
+            synced = Done(at=performer.now(), key=place, ask=ask, value=msgspec.Raw(body))
+        else:
+            synced = Done(at=performer.now(), key=place, ask=ask, blob=performer.keep_soon(body))
+        self._recorder.submit([synced], patient=True)
+        self._synced = agent.environment_id
 
     def _request(self, effect: CallModel, thread: Thread) -> ModelRequest:
         """What the model is asked, shown to whoever watches."""
@@ -454,7 +479,7 @@ class Asking:
             self._searched, self._files = 0, {}
         added = thread.tail(len(thread) - self._searched)
         self._searched = len(thread)
-        found = [digest for message in added for digest in _attachments(message)]
+        found = [digest for message in added for digest in attachments_of(message)]
         self._files.update({digest: before[digest] for digest in found if digest in before})
         return [digest for digest in found if digest not in self._files]
 
@@ -532,12 +557,3 @@ class Asking:
 
 def _as_exception(error: BaseException) -> Exception:
     return error if isinstance(error, Exception) else RuntimeError(f"{type(error).__name__}: {error}")
-
-
-def _attachments(message: Message) -> list[str]:
-    """Digests of the attachments that a message speaks of."""
-    if type(message) is UserMessage:
-        return [part.digest for part in message.parts if type(part) is Attachment]
-    if type(message) is ToolMessage:
-        return [digest for result in message.results for digest in result.files]
-    return []

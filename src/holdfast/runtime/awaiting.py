@@ -13,7 +13,7 @@ from holdfast.effects.replay import Answer, Begin, Repeat
 from holdfast.effects.values import decode_value
 from holdfast.errors import Suspended, WaitEnded, WaitExpired, WaitFailed, WaitUnknown
 from holdfast.names import check_id
-from holdfast.records import Ask, Done, ErrorInfo, Failed, Intended
+from holdfast.records import Ask, Cause, Done, ErrorInfo, Failed, Intended
 from holdfast.runtime.answering import failure_in
 
 if TYPE_CHECKING:
@@ -101,7 +101,8 @@ class Awaiting:
         """The answer, if it is there; otherwise the call is left here, and runs again when it is."""
         await self._performer.admit()
         below, known = _names(key, name, occurrence)
-        ask = Ask("await_event", known, digest_of_bytes("wait", known.encode()))
+        cause, step = Cause("call", key), self._performer.iteration or 0
+        ask = Ask("await_event", known, digest_of_bytes("wait", known.encode()), cause=cause, iteration=step)
         decision = self._performer.decide(below, ask, Repeat.FREE)
         if isinstance(decision, Answer):
             return await self._answer(name, decision.outcome)

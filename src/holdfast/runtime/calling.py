@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from holdfast.crashpoints import crash_point
 from holdfast.policy.approvals import MARK
-from holdfast.records import Cancelled, Done, Unknown
+from holdfast.records import Cancelled, Cause, Done, Unknown
 from holdfast.runtime.carrying import ask_of
 from holdfast.runtime.handing import TAKEN, hands_over
 from holdfast.runtime.interrupted import has_outcome, left_by_itself, only_waits
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from holdfast.effects.performer import Performer
     from holdfast.messages import ToolCall
     from holdfast.policy.subject import Taint
-    from holdfast.records import Record
+    from holdfast.records import Ask, Record
     from holdfast.runtime.call import Call
     from holdfast.runtime.carrying import Carrying
     from holdfast.runtime.deferring import Deferring
@@ -126,11 +126,16 @@ class Calling:
         key = keys.call_key(self._run, number, ordinal, call.name)
         tool = self._tools.get(call.name)
         name = f"{self._run}.{number}.{ordinal}"
-        ask = ask_of(call, program=self._is_program(call))
+        ask = self._ask(number, ordinal, call, program=self._is_program(call))
         prepared = self._carrying.prepare(call, name, key, ask, tool, self._tools)
         if self._programs is not None:
             self._programs.take(prepared)
         return prepared
+
+    def _ask(self, number: int, ordinal: int, call: ToolCall, *, program: bool = False) -> Ask:
+        """What a call asks for. The effect before its batch is the model call whose reply has it."""
+        cause = Cause("model", keys.effect_key(self._run, number - 1, "model"), ordinal)
+        return ask_of(call, cause, program=program)
 
     def _is_program(self, call: ToolCall) -> bool:
         return self._programs is not None and call.name == PROGRAM
@@ -216,7 +221,7 @@ class Calling:
                 yield from left
                 if key not in known and (first or left):
                     unknown = unknown_in(left, key)
-                    ask = ask_of(call, program=True)
+                    ask = self._ask(turn.batch_id, ordinal, call, program=True)
                     # One that waits has left word of that; one that was killed in a call may have left none.
                     perhaps = first and not resumed and not left
                     yield stopped_program(key, ask, now, made_by(past, key), unknown, perhaps=perhaps)
@@ -227,7 +232,7 @@ class Calling:
             intended = ordinal in turn.intended
             if self._deferring.begun(key):  # also where it has no intent: somebody outside may know of it
                 kind = Cancelled if tool and tool.read_only else Unknown
-                yield kind(at=now, key=key, ask=None if intended else ask_of(call))
+                yield kind(at=now, key=key, ask=None if intended else self._ask(turn.batch_id, ordinal, call))
                 continue
             if tool and tool.read_only:
                 continue
@@ -239,9 +244,9 @@ class Calling:
             if intended and only_waits(past, key):
                 yield Cancelled(at=now, key=key)
             elif intended or (first and not resumed):
-                yield Unknown(at=now, key=key, ask=None if intended else ask_of(call))
+                yield Unknown(at=now, key=key, ask=None if intended else self._ask(turn.batch_id, ordinal, call))
             elif left_by_itself(past, key):  # it waited when a process before this one ended, and did not run again
-                yield Cancelled(at=now, key=key, ask=ask_of(call))
+                yield Cancelled(at=now, key=key, ask=self._ask(turn.batch_id, ordinal, call))
             first = False
 
 

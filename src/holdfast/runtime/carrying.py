@@ -16,7 +16,7 @@ from holdfast.effects.canonical import canonical_json, digest_of_bytes
 from holdfast.effects.replay import Again, Answer, Begin, Repeat, SettleUnknown
 from holdfast.errors import Suspended
 from holdfast.policy.subject import Taint
-from holdfast.records import Ask, Cancelled, Done, Unknown
+from holdfast.records import Ask, Cancelled, Cause, Done, Unknown
 from holdfast.runtime.call import Call
 from holdfast.runtime.interrupted import left_by_itself, only_waits
 from holdfast.runtime.invoking import Invoker
@@ -361,7 +361,8 @@ def _decline(call: Call) -> None:
         call.decision = Begin(intent=False)
 
 
-def ask_of(call: ToolCall, *, program: bool = False) -> Ask:
+def ask_of(call: ToolCall, cause: Cause, *, program: bool = False) -> Ask:
     """What a call asks for, as the journal keeps it. A program does nothing itself, but by the calls that it makes."""
     content = digest_of_bytes("call", canonical_json([call.name, call.arguments]))
-    return Ask("exec_code" if program else "tool_call", keys.shown(call.name), content)
+    kind = "exec_code" if program else "tool_call"
+    return Ask(kind, keys.shown(call.name), content, cause=cause)

@@ -25,8 +25,10 @@ from holdfast.policy.limits import beyond_turn
 from holdfast.records import Ended, EndStatus, Handed
 from holdfast.runtime.performing import HandedOver, Park, TurnRun
 from holdfast.runtime.reading import read_conversation, read_records
+from holdfast.runtime.requests import read_requests
 from holdfast.turns import Conversation, Ending, keys
 from holdfast.turns.conversation import ending_of
+from holdfast.turns.environment import Environment, changes
 
 if TYPE_CHECKING:
     import asyncio
@@ -41,6 +43,7 @@ if TYPE_CHECKING:
     from holdfast.records import Admitted
     from holdfast.runtime.call import Call, Work
     from holdfast.runtime.hooking import Hooked
+    from holdfast.runtime.requests import RecordedRequest
     from holdfast.runtime.services import Services
     from holdfast.sandbox import Sandbox
     from holdfast.store import Store
@@ -56,6 +59,8 @@ class Finding(msgspec.Struct, frozen=True):
 
     key: str
     divergence: Divergence
+    changes: tuple[str, ...] = ()
+    """Of a model call: what is different in instructions, tools, settings or model, as the lines of a diff."""
 
 
 class TurnCheck(msgspec.Struct, frozen=True):
@@ -118,6 +123,8 @@ class _Check:
         self._team = team
         self._before: list[TurnCheck] = []
         """What agents did in the turn under way that have handed it over."""
+        self._requests: dict[str, RecordedRequest] | None = None
+        """What models were asked, by key; None where nobody has wanted to know."""
 
     async def handed(self, agent: str | None, turn: OpenTurn, record: Handed) -> None:
         """An agent has handed its turn over."""
@@ -152,8 +159,24 @@ class _Check:
             await run.close()
         if finding is not None:
             return TurnCheck(turn.run, "divergence", status, (finding,))
-        drifts = tuple(Finding(drift.key, drift.divergence) for drift in run.performer.drifts)
+        found = run.performer.drifts
+        drifts = tuple(
+            [Finding(drift.key, drift.divergence, await self._changes(drift.key, agent, turn)) for drift in found]
+        )
         return TurnCheck(turn.run, "drift" if drifts else "ok", status, drifts)
+
+    async def _changes(self, key: str, agent: Agent, turn: OpenTurn) -> tuple[str, ...]:
+        """What is different in the request of a model call; nothing where the journal does not tell what it was."""
+        if self._requests is None:
+            self._requests = {found.key: found for found in await read_requests(self._store, self._session)}
+        asked = self._requests.get(key)
+        if asked is None or not asked.model:
+            return ()
+        request, today = asked.request, agent.working(turn.mode).environment
+        settings: dict[str, Any] = msgspec.to_builtins(request.settings)
+        before = Environment(asked.model, request.instructions, request.tools, request.output, settings)
+        found = changes(before, today)
+        return tuple(found or ["conversation: what was said before this call is not the same"])
 
 
 def _worst(verdicts: list[Verdict]) -> Verdict:

@@ -156,7 +156,12 @@ class Children:
         await self._store.mark()  # the reply that asks for this is in the journal of the parent, or this is not begun
         under = await self._under(order)
         youngest = await self._store.youngest(ROLE, order.session)
-        said = Said((Text(order.prompt),), deadline_ms=self._span(order), mandate=await self._mandate(order))
+        said = Said(
+            (Text(order.prompt),),
+            deadline_ms=self._span(order),
+            metadata=dict(order.metadata) if order.metadata else None,
+            mandate=await self._mandate(order),
+        )
         crash_point("delegate.reckoned")
         try:
             await self._accept(order, said, youngest, under)

@@ -35,7 +35,7 @@ from holdfast.messages import (
 from holdfast.models import model as named
 from holdfast.models import prices, respond
 from holdfast.policy.hooks import HookRequest
-from holdfast.records import Ask, Cancelled, Done
+from holdfast.records import Ask, Cancelled, Cause, Done
 from holdfast.runtime.spending import spent_on_room
 from holdfast.runtime.surroundings import passes
 from holdfast.tools.paging import READER
@@ -55,7 +55,7 @@ from holdfast.turns.compacting import (
     repair_request,
     summary_request,
 )
-from holdfast.turns.compactions import MARK, Compaction, decode_compaction
+from holdfast.turns.compactions import MARK, Compaction, decode_compaction, encode_asked
 from holdfast.turns.machine import added
 from holdfast.turns.unused import paid_for, paid_tries
 
@@ -118,6 +118,8 @@ class Compacting:
         """The summary that is under way, and the call that needs it."""
         self._vain: _Summary | None = None
         """The summary that somebody asked for and that could not be had."""
+        self._asked: list[bytes] = []
+        """The requests for the summary under way, as they are kept."""
         self.usage = _NO_USAGE
         """What making room for the call under way took."""
         self.cost: float | None = 0.0
@@ -222,6 +224,7 @@ class Compacting:
         if not await self._consulting.before_compaction(key, thread, made.before):
             return None
         begun = asyncio.get_running_loop().time()
+        self._asked.clear()
         done = await self._carried_out(key, thread, made)
         compaction = await self._recorded(key, done if refused is None else done.paying(refused), begun)
         if compaction is None:
@@ -236,11 +239,16 @@ class Compacting:
         """The compaction as the journal has it, with nothing secret in it; None when the store can't keep it."""
         place = self._next(key)
         self._here[key] = self._here.get(key, 0) + 1
+        if self._asked:
+            made = replace(made, asked=tuple(map(self._performer.keep_soon, self._asked)))
+            self._asked.clear()
         body = self._performer.redactor.bytes(msgspec.json.encode(made), numbers=False)
         kept = decode_compaction(body)
-        ask = Ask("direct", kept.model or kept.plan.way, digest_of_bytes("compaction", body))
+        cause, step = Cause("model", key), self._performer.iteration or 0
+        content = digest_of_bytes("compaction", body)
+        ask = Ask("direct", kept.model or kept.plan.way, content, cause=cause, iteration=step)
         crash_point("turn.before_compaction")
-        outcome = await self._performer.succeeded(place, ask, body, begun)
+        outcome = await self._performer.succeeded(place, ask, body, begun, kept.asked)
         if not isinstance(outcome, Done):
             return None
         self._recorder.submit([outcome], patient=True, spend=spent_on_room(kept))
@@ -258,7 +266,8 @@ class Compacting:
             return
         key, summary = self._summary
         if summary.tries:
-            ask = Ask("direct", "summary", digest_of_bytes("compaction", key.encode()))
+            cause, step = Cause("model", key), self._performer.iteration or 0
+            ask = Ask("direct", "summary", digest_of_bytes("compaction", key.encode()), cause=cause, iteration=step)
             detail = msgspec.Raw(self._performer.redactor.bytes(encode(summary.tries), numbers=False))
             cancelled = Cancelled(at=now, key=self._next(key), ask=ask, detail=detail)
             wasted = paid_tries(summary.tries)
@@ -367,6 +376,8 @@ class Compacting:
             summary.count(given, 0.0, "hook")
             return await self._consulting.after(asked, given)
         begun = len(summary.tries)
+        clean = self._performer.redactor.bytes
+        self._asked.append(encode_asked(model.name, request, lambda body: clean(body, numbers=False)))
         try:
             said = encode(await respond(model, request))
         except ModelError as error:

@@ -10,6 +10,7 @@ import msgspec
 
 from holdfast.crashpoints import crash_point
 from holdfast.driving import drive, replay
+from holdfast.effects.canonical import canonical
 from holdfast.effects.replay import Answer, Repeat
 from holdfast.errors import (
     EffectFailed,
@@ -99,7 +100,8 @@ class Completing:
         """The value of the reply; the recorded one after it was given once."""
         performer = self._performer
         await performer.admit()
-        ask = performer.envelope(key, "direct", NAME, question.model.name, question.body).ask()
+        envelope = performer.envelope(key, "direct", NAME, question.model.name, question.body)
+        ask = envelope.ask()
         with performer.occupied(place):
             decision = performer.decide(key, ask, Repeat.FREE)
             performer.check_order(place, key)
@@ -107,6 +109,8 @@ class Completing:
                 if isinstance(decision.outcome, Cancelled):
                     await performer.until_cancelled()
                 return await self._value(question, decision.outcome)
+            if not ask.body:  # too long to stand in the record
+                ask = msgspec.structs.replace(ask, blob=performer.keep_soon(canonical(envelope.command.body)))
             tried: list[Attempt] = []
             try:
                 outcome = await self._asked(key, ask, question, tried)

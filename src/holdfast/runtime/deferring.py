@@ -18,7 +18,7 @@ from holdfast.crashpoints import crash_point
 from holdfast.effects.canonical import digest_of_bytes
 from holdfast.effects.values import encode_value
 from holdfast.errors import PayloadTooLarge, Suspended
-from holdfast.records import Ask, Done, ErrorInfo, Failed, Intended
+from holdfast.records import Ask, Cause, Done, ErrorInfo, Failed, Intended
 from holdfast.runtime.answering import failure_in
 from holdfast.runtime.awaiting import known_as
 from holdfast.tools.deferral import NO_DEFAULT, Deferred
@@ -82,7 +82,7 @@ class Deferring:
         below, known = _names(key)
         await self._performer.admit()
         if not self.begun(key):
-            deferral = Intended(at=self._performer.now(), key=below, ask=_ask(known))
+            deferral = Intended(at=self._performer.now(), key=below, ask=_ask(known, key))
             self._recorder.submit([*self._intent(key), deferral])
         self._opened.add(key)
         crash_point("defer.before_open")
@@ -121,7 +121,8 @@ class Deferring:
         self._defaults[key] = default
         if key not in self._returned:
             self._returned.add(key)
-            ask = Ask("sample", "deferred", digest_of_bytes("deferred", key.encode()))
+            content, cause = digest_of_bytes("deferred", key.encode()), Cause("call", key)
+            ask = Ask("sample", "deferred", content, cause=cause)
             value = msgspec.Raw(b"{}" if default is None else msgspec.json.encode({_DEFAULT: msgspec.Raw(default)}))
             done = Done(at=self._performer.now(), key=key + _RETURNED, ask=ask, value=value)
             self._recorder.submit([done])
@@ -205,5 +206,6 @@ def _names(key: str) -> tuple[str, str]:
     return below, known_as(below)
 
 
-def _ask(known: str) -> Ask:
-    return Ask("await_event", known, digest_of_bytes("wait", known.encode()))
+def _ask(known: str, key: str) -> Ask:
+    content = digest_of_bytes("wait", known.encode())
+    return Ask("await_event", known, content, cause=Cause("call", key))

@@ -41,7 +41,7 @@ from holdfast.runtime.watch import TurnEnded
 from holdfast.spawning import spawn, unwound
 from holdfast.turns import Ending, OpenTurn
 from holdfast.turns.answers import stopped_by
-from holdfast.turns.conversation import Said, deadline_wait, input_of, refs_of
+from holdfast.turns.conversation import Said, deadline_wait, input_of, led_by, refs_of
 from holdfast.turns.notices import READER
 
 if TYPE_CHECKING:
@@ -269,11 +269,13 @@ class SessionDrive(Supplies):
         turn.said = (message,)
         if isinstance(waiting.said, Said):
             turn.mandate = turn.mandate or waiting.said.mandate
+            turn.metadata = {**conversation.metadata, **(waiting.said.metadata or {})}
             if waiting.said.taint is not None:
                 turn.taints[message.id] = waiting.said.taint
             if waiting.said.compact:
                 turn.said, turn.compacts = (), True
         turn.inputs[waiting.input.input] = message
+        turn.cause = led_by(waiting.input.input, waiting.input.key)
         return turn, [started, admitted]
 
     async def _admit(self, waiting: Waiting, run: str) -> tuple[Admitted, UserMessage]:

@@ -12,7 +12,7 @@ from holdfast.effects.canonical import digest_of_bytes
 from holdfast.effects.scopes import current
 from holdfast.effects.values import encode_value
 from holdfast.errors import Suspended, WaitEnded, WaitFailed
-from holdfast.records import Ask, Done, Unknown
+from holdfast.records import Ask, Cause, Done, Unknown
 from holdfast.runtime.interrupted import ASK, is_finding, next_look
 from holdfast.runtime.surroundings import passes
 from holdfast.tools.context import Context
@@ -69,7 +69,7 @@ class Finder:
         if outcome is not None:
             return outcome
         # What was found is used up with the run that follows: if that is interrupted too, it is looked for anew.
-        ask = Ask("sample", "reconcile", digest_of_bytes("look", look.encode()))
+        ask = Ask("sample", "reconcile", digest_of_bytes("look", look.encode()), cause=Cause("call", call.key))
         self._recorder.submit([Done(at=self._performer.now(), key=look, ask=ask, value=msgspec.Raw(b"false"))])
         await self._recorder.settle()
         return None

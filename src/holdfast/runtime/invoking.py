@@ -26,7 +26,7 @@ from holdfast.errors import (
     Suspended,
 )
 from holdfast.messages import Attachment
-from holdfast.records import ABSENT, Ask, Blob, ErrorInfo, Failed, Unknown
+from holdfast.records import ABSENT, Ask, Blob, Cause, ErrorInfo, Failed, Unknown
 from holdfast.runtime.call import Work
 from holdfast.runtime.finding import Finder
 from holdfast.runtime.interrupted import ATTEMPT, attempts_of
@@ -215,7 +215,8 @@ class Invoker:
         key = context.key
         number = self._tried.get(key) or attempts_of(self._performer.past, key)
         self._tried[key] = number = number + 1
-        ask = Ask("sample", "attempt", digest_of_bytes("attempt", f"{key} {number}".encode()))
+        content = digest_of_bytes("attempt", f"{key} {number}".encode())
+        ask = Ask("sample", "attempt", content, cause=Cause("call", key))
         name, info, ms = f"{key}/{ATTEMPT}{number}", raised(error, self._clean), self._since(begun)
         context.caller.note(Failed(at=self._performer.now(), key=name, ask=ask, error=info, ms=ms))
 

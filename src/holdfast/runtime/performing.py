@@ -23,7 +23,7 @@ from holdfast.policy.hooks import HookTurn
 from holdfast.policy.limits import ASKING
 from holdfast.policy.mandates import joined, limited, taint_under
 from holdfast.policy.subject import Taint
-from holdfast.records import Ask, Done, Ended, Parked
+from holdfast.records import Ask, Cause, Done, Ended, Parked
 from holdfast.runtime.asking import Asking
 from holdfast.runtime.authorising import Authorising
 from holdfast.runtime.awaiting import Awaiting
@@ -58,7 +58,7 @@ from holdfast.turns.conversation import Entered, checkpoint_of
 from holdfast.turns.machine import added, answer_of, go_on, paid
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
     from datetime import timedelta
 
     from holdfast.agent import Agent
@@ -104,9 +104,13 @@ class TurnRun:
         self.host = around.host
         self.run = turn.run
         self.deadline = turn.deadline
+        self.metadata: Mapping[str, Any] = turn.metadata
         self.stopped = False
         """The turn was cancelled, or its deadline has passed."""
         self.performer = Performer(ledger, fold(turn.records), turn.run, strict=strict)
+        self.performer.cause = turn.cause
+        self._first = turn.position - turn.carried.steps
+        """Model calls of the conversation before this turn."""
         self._around = around
         self._agent = agent
         self._turn = turn
@@ -128,9 +132,8 @@ class TurnRun:
         self._clean = self.performer.redactor.text
         hooks, guards = ((), ()) if agent is None else (agent.hooks, around.hooks)
         name = "" if agent is None else agent.name
-        self._hooked = Hooked(
-            hooks, HookTurn(around.session, name, turn.run), around.show, guards=guards, clean=self._clean
-        )
+        whose = HookTurn(around.session, name, turn.run, turn.metadata)
+        self._hooked = Hooked(hooks, whose, around.show, guards=guards, clean=self._clean)
         self._taint: Taint = joined(taint_under(turn.mandate), turn.taint)
         self._tainted = agent is not None and agent.wary
         """Whether anybody wants to know what is taken in."""
@@ -179,7 +182,8 @@ class TurnRun:
         recorder, hooked = self._recorder, self._hooked
         consulting = Consulting(performer, hooked, recorder.keep)
         compacting = Compacting(around, agent, self._turn, performer, recorder, hooked, consulting)
-        return Asking(around, self.run, agent, performer, recorder, hooked, consulting, compacting)
+        known = self._turn.environments
+        return Asking(around, self.run, agent, performer, recorder, hooked, consulting, compacting, known)
 
     async def finish(self) -> Ending:
         """Drive the turn to its end; answers how it ended.
@@ -210,6 +214,7 @@ class TurnRun:
                     if self._recorder.behind:
                         await self._recorder.settle()
                     key = self._expect(effect.id, "model")
+                    self.performer.iteration = 1 + effect.position - self._first
                     response: Response = (
                         await asking.compact(effect, key)
                         if effect.compacts
@@ -220,6 +225,7 @@ class TurnRun:
                     results = await self._calling.perform(effect, self._taint)
                     self._check_stopped()
                     response = self._worked(effect, results)
+                    self.performer.cause = Cause("effect", keys.effect_key(self.run, effect.id, "tools"))
                 case Checkpoint():
                     response = _NOTHING if self._nothing_at(effect) else await self._checkpoint(effect)
                 case Finish(ending=ending):
@@ -377,6 +383,10 @@ class TurnRun:
 
     async def _checkpoint(self, effect: Checkpoint) -> Inputs:
         inputs = await self._inputs(effect)
+        if inputs.messages:
+            self.performer.cause = Cause("input", inputs.messages[-1].id.rpartition(".i")[2])
+        elif inputs.told is not None:
+            self.performer.cause = Cause("effect", keys.effect_key(self.run, effect.id, "checkpoint"))
         self._entering(inputs.messages)
         return inputs
 
@@ -398,7 +408,10 @@ class TurnRun:
             entered = Entered(tuple(record.input for record, _ in entering), told)
             crash_point("turn.before_checkpoint")
             value = msgspec.Raw(msgspec.json.encode(entered))
-            done = Done(at=self.performer.now(), key=key, ask=_asked_at(effect), value=value)
+            led = Cause("input", str(entering[-1][0].input)) if entering else self.performer.cause
+            step = self.performer.iteration or 0
+            ask = msgspec.structs.replace(_asked_at(effect), cause=led, iteration=step)
+            done = Done(at=self.performer.now(), key=key, ask=ask, value=value)
             self._recorder.submit([done, *(record for record, _ in entering)])
             await self._entered(message for _, message in entering)
             return Inputs(tuple(message for _, message in entering), told)

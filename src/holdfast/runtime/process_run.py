@@ -37,6 +37,7 @@ from holdfast.processes.ids import (
     check_process_id,
     child_id,
     external_wait,
+    id_of,
     journal_of,
     number_of,
     run_of,
@@ -46,7 +47,7 @@ from holdfast.processes.ids import (
     timer_wait,
 )
 from holdfast.processes.state import Registration
-from holdfast.records import Cancelled, Done, Failed
+from holdfast.records import Cancelled, Cause, Done, Failed
 from holdfast.runtime.completing import NAME, Completing, Question
 from holdfast.runtime.hooking import Hooked
 from holdfast.runtime.process_children import Started, raise_unless_completed
@@ -56,6 +57,7 @@ from holdfast.runtime.process_deferrals import name_of as deferral_name
 from holdfast.runtime.process_waits import Waiting
 from holdfast.runtime.seeking import Awaited, AwaitedTurn, ChildEnded, TurnEnd
 from holdfast.spawning import spawn
+from holdfast.turns.conversation import TRIGGERED
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -107,6 +109,14 @@ class Registry(Protocol):
     def watch_turn(self, journal: str, wait: str, turn: AwaitedTurn) -> None: ...
 
 
+def _origin(state: ProcessState) -> Cause:
+    """What led to a process: another one, the occurrence of a trigger, or the input with which it was started."""
+    made = state.registration
+    if made is not None and made.parent is not None:
+        return Cause("process", id_of(made.parent))
+    return Cause("trigger", state.id) if state.id.startswith(TRIGGERED) else Cause("input", "1")
+
+
 class ProcessRun:
     """One run of a durable function, as its context sees it."""
 
@@ -116,6 +126,8 @@ class ProcessRun:
         self.run = run_of(state.attempt)
         self.secrets = around.lender
         self.performer = Performer(ledger, fold(state.records), self.run)
+        self.performer.iteration = state.attempt
+        self.performer.cause = _origin(state)
         self._around = around
         self._store = around.store
         self._registry = registry
@@ -253,6 +265,7 @@ class ProcessRun:
         outcome = await self.waiting.seek(place, key, ask, self._signal(slot, name, deadline), intend=True)
         if isinstance(outcome, Failed) and outcome.error.kind == "expired":
             raise WaitExpired(name)
+        self.performer.cause = Cause("signal", name)
         return await self._value(outcome, returns)
 
     def _signal(self, slot: str, name: str, deadline: int | None) -> Awaited:

@@ -26,7 +26,7 @@ from holdfast.errors.programs import ProgramDiverged, ProgramOver, ProgramsUnava
 from holdfast.messages import ToolCall
 from holdfast.policy.approvals import MARK
 from holdfast.policy.limits import Used
-from holdfast.records import ABSENT, Ask, Cancelled, Done, ErrorInfo, Failed, Unknown
+from holdfast.records import ABSENT, Ask, Cancelled, Cause, Done, ErrorInfo, Failed, Unknown
 from holdfast.runtime.amending import EDITED
 from holdfast.runtime.decided import recall
 from holdfast.runtime.invoking import Told
@@ -285,7 +285,13 @@ class ProgramRun:
         agent, host = self._means.agent, asked.host
         name = f"{self._call.name}.{asked.number}"
         body = canonical_json(self._performer.redactor.value(host.arguments))
-        ask = Ask("tool_call", host.name, host.digest, msgspec.Raw(body) if len(body) <= MAX_ASK_BODY else ABSENT)
+        ask = Ask(
+            "tool_call",
+            host.name,
+            host.digest,
+            msgspec.Raw(body) if len(body) <= MAX_ASK_BODY else ABSENT,
+            cause=Cause("call", self._key, asked.number),
+        )
         sent = ToolCall(name, host.name, host.arguments)
         call = self._means.carrying.prepare(sent, name, asked.key, ask, agent.tools.get(host.name), agent.tools)
         call.nested = True

@@ -8,7 +8,7 @@ import msgspec
 
 from holdfast.errors import PayloadTooLarge
 from holdfast.policy.approvals import EXPIRES_MS, KIND, Approved, Denied, Question, read_answer
-from holdfast.records import Ask, Done, Intended
+from holdfast.records import Ask, Cause, Done, Intended
 
 if TYPE_CHECKING:
     from holdfast.agent import Agent
@@ -64,7 +64,8 @@ class Questioning:
             wait = await self._around.open_wait(name, now + (expires_ms or EXPIRES_MS), kind=KIND, body=body)
         except PayloadTooLarge as error:
             return Denied(f"it is too large for a person to be asked about ({error.size:,} bytes)")
-        ask = Ask("await_event", name, question.digest)
+        cause, step = Cause("call", question.effect), self._performer.iteration or 0
+        ask = Ask("await_event", name, question.digest, cause=cause, iteration=step)
         begun = again or self.was_asked(question)
         if wait.state == "open":
             if not begun:

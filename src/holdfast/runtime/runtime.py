@@ -52,6 +52,7 @@ from holdfast.runtime.hooking import TurnHooks
 from holdfast.runtime.invocation import Emitted, Subscription, emit
 from holdfast.runtime.mirroring import Mirroring
 from holdfast.runtime.procedures import Processes
+from holdfast.runtime.requests import RecordedRequest, read_requests
 from holdfast.runtime.resolving import Resolve, ResolveTarget
 from holdfast.runtime.retaining import Retaining
 from holdfast.runtime.sandboxes import Sandboxes
@@ -365,9 +366,13 @@ class Runtime:
 
     # ---- sessions ----
 
-    def session(self, id: str, *, agent: Agent | str | None = None) -> Session:
-        """The session with this id. Nothing is read or written yet; without `agent`, it must exist when it is used."""
-        return Session(self, id, None if agent is None else self._agent_name(agent))
+    def session(self, id: str, *, agent: Agent | str | None = None, metadata: dict[str, Any] | None = None) -> Session:
+        """The session with this id. Nothing is read or written yet; without `agent`, it must exist when it is used.
+
+        `metadata` is what the host says about the session: a JSON object that is kept when the first input opens it,
+        and that tools, hooks and lists can read. A session that is there must have been opened with the same.
+        """
+        return Session(self, id, None if agent is None else self._agent_name(agent), metadata)
 
     def session_under(self, id: str, agent: Agent | str, under: tuple[str, str]) -> Session:
         """A session in which something is said on behalf of a process: see `Store.accept_into`."""
@@ -383,7 +388,7 @@ class Runtime:
         """Inputs that were not taken in, newest first: when, why, and how many of that session there were so far."""
         return await self.store.refusals(session, limit=limit)
 
-    async def run(
+    async def run(  # noqa: PLR0913
         self,
         agent: Agent | str,
         prompt: str,
@@ -391,13 +396,14 @@ class Runtime:
         session: str | None = None,
         key: str | None = None,
         deadline: timedelta | float | None = None,
+        metadata: dict[str, Any] | None = None,
     ) -> TurnOutcome:
         """Ask and wait for the answer, in a session of its own unless one is named."""
         name = f"run-{secrets.token_hex(6)}" if session is None else session
         asked = self.session(name, agent=agent)
         # Who expects the end before the beginning need not look whether it has come already.
         with self.watch.expecting(name, MAX_INT, ends=True) as expected:
-            turn = await asked.send(prompt, key=key, deadline=deadline)
+            turn = await asked.send(prompt, key=key, deadline=deadline, metadata=metadata)
             return await turn.outcome_told(expected)
 
     async def accept(  # noqa: PLR0913
@@ -409,13 +415,14 @@ class Runtime:
         *,
         youngest: str | None = None,
         under: tuple[str, str] | None = None,
+        metadata: dict[str, Any] | None = None,
     ) -> Receipt:
         """Take an input in, durably, and see to it that it is driven. `youngest`, `under`: see `accept_into`."""
         self._check_open()
         if key is not None and check_id("key", key).startswith(RESERVED):
             raise InvalidId("key", key, f"keys that begin with {RESERVED!r} are Holdfast's own")
         try:
-            return await self._accept(session, agent, said, key, youngest, under)
+            return await self._accept(session, agent, said, key, youngest, under, metadata)
         except REFUSALS as error:
             await self.gate.refused(session, agent, key, error)
             raise
@@ -438,6 +445,7 @@ class Runtime:
         key: str | None,
         youngest: str | None,
         under: tuple[str, str] | None,
+        metadata: dict[str, Any] | None,
     ) -> Receipt:
         body = msgspec.to_builtins(said)
         holder = await self.holder(session, agent)
@@ -459,6 +467,7 @@ class Runtime:
             admission=admission_of(terms),
             youngest=youngest,
             under=under,
+            metadata=metadata,
         )
         # The drive of a session that rests begins at once: its lease is claimed in the same commit.
         begun = early and self._engine is not None and self._engine.begin_early(session)
@@ -509,6 +518,13 @@ class Runtime:
         """
         self._check_open()
         return await complete_once(self._around, Question(model, prompt, output, instructions), key)
+
+    async def requests(self, journal: str) -> list[RecordedRequest]:
+        """What models were asked in a journal: of a session, a process, or ``direct/KEY`` of `complete`.
+
+        It is rebuilt from the records alone: no code of an agent is needed.
+        """
+        return await read_requests(self.store, journal)
 
     # ---- stopping and answering ----
 

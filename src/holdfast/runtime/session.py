@@ -16,9 +16,11 @@ from holdfast.messages import Attachment, Message, Text, Usage
 from holdfast.names import check_id, check_text
 from holdfast.policy.subject import InputTaint
 from holdfast.processes import is_process_journal
+from holdfast.records import Opened, metadata_of
 from holdfast.runtime.admitting import REFUSALS, check_shape
 from holdfast.runtime.following import follow_session, session_cursor
 from holdfast.runtime.reading import read_conversation
+from holdfast.runtime.requests import RecordedRequest, read_requests
 from holdfast.runtime.turn import Turn
 from holdfast.tasks import is_task_id
 from holdfast.triggers.definition import is_trigger_id
@@ -61,7 +63,15 @@ class UsageTotal(msgspec.Struct, frozen=True):
 class Session:
     """A conversation. The handle is cheap and holds nothing: make one wherever it is needed."""
 
-    def __init__(self, runtime: Runtime, id: str, agent: str | None, *, under: tuple[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        runtime: Runtime,
+        id: str,
+        agent: str | None,
+        metadata: dict[str, Any] | None = None,
+        *,
+        under: tuple[str, str] | None = None,
+    ) -> None:
         self._under = under
         """On whose behalf something is said, as `Store.accept_into` takes it."""
         self.id = check_id("session", id)
@@ -69,6 +79,7 @@ class Session:
             raise InvalidId("session", id, "ids like this are those of tasks, processes and triggers")
         self._runtime = runtime
         self._agent = agent
+        self._metadata = None if metadata is None else _checked_metadata(metadata)
 
     def __repr__(self) -> str:
         return f"Session({self.id!r})"
@@ -89,13 +100,12 @@ class Session:
         The same `key` with the same content gives the same turn. `steer` enters the turn that is running, at its next
         safe point; if none is, it begins one like any other input. `deadline` bounds the turn, from now on. What is
         pinned (`pin`) stays in the context of the model as it is, however long the conversation becomes. Files are
-        `hf.File`s, or what `runtime.attachments.put` gave. `untrusted` says that strangers wrote it (a mail, a form),
+        `hf.File`s, or what `runtime.attachments.put` gave. `metadata` is what the host says about the input: tools,
+        hooks, events and the history have it, and no model. `untrusted` says that strangers wrote it (a mail, a form),
         which taints the session as a page does that a tool has read.
         """
         if metadata is not None:
-            if not isinstance(metadata, dict):  # pyright: ignore[reportUnnecessaryIsInstance]  # callers may be untyped
-                raise InvalidArgument("metadata", metadata, "a dictionary")
-            check_json(metadata)
+            metadata = _checked_metadata(metadata)
         agent = await self._named_agent()
         given = _parts(content)
         said = Said(
@@ -109,12 +119,12 @@ class Session:
             else None,
         )
         try:
-            receipt = await self._runtime.accept(self.id, agent, said, key, under=self._under)
+            receipt = await self._runtime.accept(self.id, agent, said, key, under=self._under, metadata=self._metadata)
         except JournalConflict:
             if self._agent is not None or (now := await self.agent()) == agent:
                 raise
             # It was handed over a moment ago.
-            receipt = await self._runtime.accept(self.id, now, said, key, under=self._under)
+            receipt = await self._runtime.accept(self.id, now, said, key, under=self._under, metadata=self._metadata)
         after = receipt.head if receipt.fresh and not steer else 0
         return Turn(self._runtime, self.id, receipt.input, after, begins=not steer, fresh=receipt.fresh)
 
@@ -175,6 +185,12 @@ class Session:
             raise InvalidArgument("session", self.id, "the id of a session with an agent")
         return line.agent
 
+    async def metadata(self) -> dict[str, Any]:
+        """What the host said about the session when it was opened."""
+        first = await self._runtime.store.read(self.id, limit=1)
+        opened = first[0].record if first else None
+        return metadata_of(opened) if isinstance(opened, Opened) else {}
+
     async def status(self) -> Status:
         """How the session stands: idle, running, waiting, or how its last turn ended."""
         return (await self._runtime.store.journal(self.id)).status
@@ -194,11 +210,15 @@ class Session:
         """What was said, oldest first, with the turn that is under way; `at` shows it as it was at a record."""
         if at is not None:
             check_int("record", at, least=1)
-        return list((await read_conversation(self._runtime.store, self.id, upto=at)).thread.messages)
+        return (await read_conversation(self._runtime.store, self.id, upto=at)).history
 
     async def context(self) -> list[Message]:
         """What the model sees of the conversation: after compaction that is less than `history`."""
         return list((await read_conversation(self._runtime.store, self.id)).context.messages)
+
+    async def requests(self) -> list[RecordedRequest]:
+        """What models were asked in this session, rebuilt from its journal: no code of its agents is needed."""
+        return await read_requests(self._runtime.store, self.id)
 
     async def search(self, words: str) -> list[Message]:
         """The messages of `history` with these words in them, oldest first: also those that were compacted."""
@@ -246,6 +266,14 @@ class Session:
         name = f"{self.id[:240]}~{secrets.token_hex(4)}" if id is None else check_id("session", id)
         fork = await self._runtime.store.fork(name, self.id, line.head if at is None else at)
         return Session(self._runtime, name, fork.agent)
+
+
+def _checked_metadata(given: object) -> dict[str, Any]:
+    if not isinstance(given, dict):
+        raise InvalidArgument("metadata", given, "a dictionary")
+    found = cast("dict[str, Any]", given)
+    check_json(found)
+    return found
 
 
 def _parts(content: object) -> list[Text | File | Attachment]:

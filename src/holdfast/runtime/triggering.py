@@ -37,7 +37,7 @@ from holdfast.errors import (
 )
 from holdfast.errors.admission import RateExceeded
 from holdfast.leasing import Held
-from holdfast.records import TRIGGER, Admitted, Ask, Cancelled, Done, ErrorInfo, Failed, Intended, Parked
+from holdfast.records import TRIGGER, Admitted, Ask, Cancelled, Cause, Done, ErrorInfo, Failed, Intended, Parked
 from holdfast.runtime.targets import WaryTarget
 from holdfast.spawning import spawn
 from holdfast.triggers import books as accounts
@@ -232,7 +232,8 @@ class TriggerDrive:
 
     def _intended(self, one: Reserved) -> Record:
         body = msgspec.json.encode(one)
-        ask = Ask("process", self._name, digest_of_bytes("occurrence", body), msgspec.Raw(body))
+        cause = Cause("trigger", start_key(self._name, one))
+        ask = Ask("process", self._name, digest_of_bytes("occurrence", body), msgspec.Raw(body), cause=cause)
         return Intended(at=self._now(), key=self._key(one), ask=ask)
 
     def _key(self, one: Reserved) -> str:

@@ -19,7 +19,7 @@ from holdfast.effects.failures import printable
 from holdfast.effects.performer import Performer
 from holdfast.effects.replay import Again, Begin, Repeat, SettleUnknown, fold
 from holdfast.effects.scopes import install
-from holdfast.errors import Halted, HoldfastError, JournalMissing, LeaseHeld, Suspended
+from holdfast.errors import Halted, HoldfastError, JournalMissing, LeaseHeld, StoreError, Suspended
 from holdfast.leasing import Held
 from holdfast.messages import ToolCall
 from holdfast.policy.hooks import HookTurn
@@ -39,11 +39,12 @@ from holdfast.tasks.state import CALL, INTERRUPTED, RUN, TaskState, decode_call,
 from holdfast.tasks.words import body, title
 from holdfast.tools.paging import READER
 from holdfast.tools.results import shorten
-from holdfast.turns.conversation import deadline_wait
+from holdfast.turns.conversation import Said, deadline_wait, input_of
 from holdfast.turns.keys import DEFERRAL, RETURNED
+from holdfast.turns.keys import input_of as input_number
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from datetime import timedelta
 
     from holdfast.records import EndStatus, Outcome, Record
@@ -120,6 +121,18 @@ class TaskDrive:
     def _last_seen(self) -> int | None:
         return self._seen
 
+    async def _metadata(self, turn: str) -> dict[str, Any]:
+        """What the host said about the session that made the call, and about the input of its turn."""
+        session, number = self._state.session, input_number(turn)
+        if session is None or number is None:
+            return {}
+        try:
+            line, found = await self._store.journal(session), await self._store.input(session, number)
+        except StoreError:  # it is gone, or damaged: the call goes on without
+            return {}
+        said = None if found is None else input_of(found.body)
+        return {**line.metadata, **((said.metadata or {}) if isinstance(said, Said) else {})}
+
     async def _drive(self, lease: Lease, lost: asyncio.Future[HoldfastError]) -> None:
         self._state = await read_task(self._store, self.session)
         call = self._state.call
@@ -143,7 +156,8 @@ class TaskDrive:
         ledger.on_wake, ledger.attend = self.notify, self._attend
         if lease.head == 1:
             self._enter(ledger, call)
-        run = self._run = _TaskRun(self._around, self._state, call, ledger)
+        metadata = await self._metadata(call.turn)
+        run = self._run = _TaskRun(self._around, self._state, call, ledger, metadata)
         lost.add_done_callback(lambda done: done.cancelled() or run.performer.halt(done.result()))
         lost.add_done_callback(lambda _: self._carrying is not None and self._carrying.cancel())
         try:
@@ -286,8 +300,11 @@ class TaskDrive:
 class _TaskRun:
     """One run of a task: what its tool may use, and what is recorded of it."""
 
-    def __init__(self, around: Surround, state: TaskState, call: TaskCall, ledger: LeasedJournal) -> None:
+    def __init__(
+        self, around: Surround, state: TaskState, call: TaskCall, ledger: LeasedJournal, metadata: dict[str, Any]
+    ) -> None:
         self.session = state.session or state.id
+        self.metadata: Mapping[str, Any] = metadata
         self.host = Services(around, self.session, state.agent)
         self.run = call.turn
         self.deadline: int | None = None
@@ -348,7 +365,7 @@ class _TaskRun:
     def _hooked(self) -> Hooked:
         """Who sees what the call asks a model."""
         agent = self._around.agents.get(self._state.agent or "")
-        turn = HookTurn(self.session, self._state.agent or "", self.run)
+        turn = HookTurn(self.session, self._state.agent or "", self.run, self.metadata)
         hooks, clean = () if agent is None else agent.hooks, self.performer.redactor.text
         return Hooked(hooks, turn, guards=self._around.hooks, clean=clean)
 

@@ -128,6 +128,8 @@ class Journal(msgspec.Struct, frozen=True):
     """What a process is: "task" for a tool call in the background, say."""
     session: str | None = None
     """The session that it works for."""
+    metadata: dict[str, Any] = {}
+    """What the host said about a session when it was opened."""
 
 
 class Work(msgspec.Struct, frozen=True):
@@ -233,6 +235,8 @@ class OpenJournal(Command[Journal], frozen=True):
     agent: str | None
     role: str | None = None
     session: str | None = None
+    metadata: bytes | None = None
+    """A JSON object. A journal that is there must have been opened with the same one; None: with any."""
 
 
 class Fork(Command[Journal], frozen=True):
@@ -465,6 +469,10 @@ class Reader(Protocol):
     @property
     def pruning(self) -> PruningReader: ...
     def row(self, journal: str) -> JournalRow | None: ...
+    def line(self, journal: str) -> Journal | None:
+        """The line that the lists show for a journal."""
+        ...
+
     def records(self, journal: str, after: int, limit: int) -> list[Entry]: ...
     def tail(self, journal: str, limit: int) -> list[Entry]: ...
     def handed_at(self, journal: str, upto: int) -> int:

@@ -5,8 +5,9 @@ A rule either answers what is to be written or raises the error that the caller 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
 from msgspec.structs import replace
 
 from holdfast.errors import (
@@ -61,6 +62,14 @@ def check_opening(row: JournalRow | Tombstone, asked: OpenJournal) -> None:
         lent = row.kind == asked.kind == "session" and row.session is not None and asked.session is None
         helps = "fork it to go on from there, or choose another id" if lent else "choose another id"
         raise JournalConflict(asked.journal, _opened_as(row), _opened_as(asked), helps)
+
+
+def check_metadata(journal: str, known: dict[str, Any], given: dict[str, Any]) -> None:
+    """What the host says about a session is said once."""
+    if known != given:
+        shown = [msgspec.json.encode(each, order="sorted").decode()[:200] for each in (known, given)]
+        helps = "open it without metadata, or choose another id"
+        raise JournalConflict(journal, f"a session with the metadata {shown[0]}", f"one with {shown[1]}", helps)
 
 
 def _opened_as(opened: JournalRow | OpenJournal | Tombstone) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
@@ -66,6 +66,7 @@ class InboxCalls(Calls):
         youngest: str | None = None,
         spend: Spend | None = None,
         under: tuple[str, str] | None = None,
+        metadata: dict[str, Any] | None = None,
     ) -> asyncio.Future[Receipt]:
         """Open the journal and take an input in, both or neither. Refused as `open_journal` and `accept` are.
 
@@ -73,16 +74,26 @@ class InboxCalls(Calls):
         follows at once. `youngest` is what `youngest` said before it was decided what to begin: `SiblingBegun` when
         another journal of this role for this session was made since. `spend` is counted for the agent if this makes the
         journal, and not again otherwise. `under` is on whose behalf this comes: a journal, and the key of the request
-        to stop it. `StopRequested` once that request was accepted, unless the input was accepted before.
+        to stop it. `StopRequested` once that request was accepted, unless the input was accepted before. `metadata` is
+        kept with the journal that is made; one that is there must have been made with the same.
         """
         try:
-            accept = self._accept(journal, content, key, opening(journal, kind, agent, role, session), admission)
+            opened = opening(journal, kind, agent, role, session)
+            if metadata is not None:
+                opened = replace(opened, metadata=self._metadata(metadata))
+            accept = self._accept(journal, content, key, opened, admission)
             digests = tuple(blob.digest for blob in refs)
             counted = None if spend is None else checked(spend, MAX_SPEND)
             said = replace(accept, refs=digests, patient=patient, youngest=youngest, spend=counted, under=under)
             return self._submit(said)
         except HoldfastError as refusal:
             return refused(refusal)
+
+    def _metadata(self, given: dict[str, Any]) -> bytes:
+        body, limit = canonical(given), self._backend.limits.inline_bytes
+        if len(body) > limit:
+            raise PayloadTooLarge("the metadata of the session", len(body), limit)
+        return body
 
     async def youngest(self, role: str, session: str) -> str:
         """The journal of this role for this session that was made last; "" when there is none."""

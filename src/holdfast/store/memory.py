@@ -350,7 +350,14 @@ class MemoryDisk(Forgetting):
         end = len(found)
         if where.before is not None:
             end = bisect.bisect_left(found, where.before, key=lambda row: (row.updated, row.id))
-        return [as_journal(row) for row in found[max(end - limit, 0) : end][::-1]]
+        return [self._line(row) for row in found[max(end - limit, 0) : end][::-1]]
+
+    def line(self, journal: str) -> Journal | None:
+        row = self._journals.get(journal)
+        return None if row is None else self._line(row)
+
+    def _line(self, row: JournalRow) -> Journal:
+        return as_journal(row, records.metadata_in(self.first_record(row)))
 
     def _is_left_out(self, row: JournalRow, where: JournalFilter) -> bool:
         waits = self._waits[row.no].values() if where.untimed else ()

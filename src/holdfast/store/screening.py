@@ -43,7 +43,7 @@ _NAMES: Final = ("journal", "agent", "session", "key", "kind", "source", "scope"
 """The fields of commands that are names."""
 NOTHING_TOLD: Final[frozenset[type[Command[Any]]]] = frozenset(
     (
-        *(Claim, CollectBlobs, DeleteMemory, Fork, Mark, OpenJournal, PurgeMemory, PurgeNotifications, Release),
+        *(Claim, CollectBlobs, DeleteMemory, Fork, Mark, PurgeMemory, PurgeNotifications, Release),
         *(RemoveRule, Renew, ReplaceSpending, RevokeWaits, Ripen, SetTerms, SettleNotification, ShareAttachment),
         *(CountOlder, EmptyInputs, PruneJournal, RemoveWaits, TrimJournal),
     )
@@ -76,9 +76,15 @@ def _append(command: Append, redactor: Redactor) -> Append:
 
 def _accept(command: Accept | Carry, redactor: Redactor) -> Accept | Carry:
     if isinstance(command, Accept) and command.opening is not None:
-        screened(command.opening, redactor)
+        command = replace(command, opening=screened(command.opening, redactor))
     body = redactor.bytes(command.body, numbers=False)
     return command if body is command.body else replace(command, body=body, digest=input_digest(body))
+
+
+def _open_journal(command: OpenJournal, redactor: Redactor) -> OpenJournal:
+    if command.metadata is None:
+        return command
+    return replace(command, metadata=redactor.bytes(command.metadata, numbers=False))
 
 
 def _notify(command: Notify, redactor: Redactor) -> Notify:
@@ -137,6 +143,7 @@ CLEANED: Final[dict[type[Command[Any]], Callable[[Any, Redactor], Any]]] = {
     Carry: _accept,
     NoteRefusal: _note_refusal,
     Notify: _notify,
+    OpenJournal: _open_journal,
     OpenWait: _open_wait,
     PutAttachment: _put_attachment,
     PutBlob: _put_blob,

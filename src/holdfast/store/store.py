@@ -18,7 +18,7 @@ from holdfast.errors import (
 )
 from holdfast.errors.journals import JournalPruned
 from holdfast.names import check_choice, check_id, check_text
-from holdfast.records import JOURNAL_KINDS, STATUSES, Handed, Opened, is_plain
+from holdfast.records import JOURNAL_KINDS, STATUSES, Blob, Handed, Opened, is_plain
 from holdfast.store.attachments.calls import AttachmentCalls
 from holdfast.store.calls import refused
 from holdfast.store.contract import (
@@ -46,7 +46,6 @@ from holdfast.store.owners import is_gone
 from holdfast.store.pruning.calls import PruningCalls
 from holdfast.store.rules.calls import RuleCalls
 from holdfast.store.spending.calls import SpendingCalls, checked_spend
-from holdfast.store.transaction import as_journal
 from holdfast.store.waits.calls import WaitCalls
 
 if TYPE_CHECKING:
@@ -57,7 +56,7 @@ if TYPE_CHECKING:
     from typing import TypeVar
 
     from holdfast.clock import Clock
-    from holdfast.records import Blob, JournalKind, Record, Status
+    from holdfast.records import JournalKind, Record, Status
     from holdfast.store.contract import (
         Backend,
         Entry,
@@ -291,11 +290,11 @@ class Store(
     async def journal(self, journal: str) -> Journal:
         """One line of the lists; `JournalMissing` when there is none."""
         check_id("journal id", journal)
-        found = await self._guarded(journal, lambda reader: reader.row(journal))
+        found = await self._guarded(journal, lambda reader: reader.line(journal))
         if found is None:
             stone = await self.tombstone(journal)
             raise JournalMissing(journal) if stone is None else JournalPruned(journal, stone.detail, stone.at)
-        return as_journal(found)
+        return found
 
     async def read(self, journal: str, *, after: int = 0, limit: int | None = None) -> list[Entry]:
         """Records with a sequence above `after`, at most a page of them. A corrupt one quarantines the journal."""
@@ -506,6 +505,12 @@ class Store(
             raise PayloadTooLarge("the blob", len(body), limit)
         return await self._submit(PutBlob(blob_digest(body), body))
 
+    def queue_blob(self, body: bytes) -> Blob:
+        """Keep these bytes, once, without waiting: records that are appended after this call may refer to them."""
+        digest = blob_digest(body)
+        self._submit(PutBlob(digest, body), _passed_over)
+        return Blob(digest, len(body))
+
     async def blob(self, digest: str) -> bytes | None:
         """The bytes under `digest`; None when there are none. Bytes that do not match are a `BlobCorrupt`."""
         check_id("digest", digest)
@@ -573,6 +578,12 @@ def _names(journals: Sequence[str]) -> list[str]:
         return [check_id("journal id", journal) for journal in journals]
     except TypeError:
         raise InvalidArgument("journals", journals, "a list of journal ids") from None
+
+
+def _passed_over(done: asyncio.Future[Blob]) -> None:
+    """A blob that could not be kept needs no report: the record that refers to it fails."""
+    if not done.cancelled():
+        done.exception()
 
 
 def _lease(given: object) -> Lease:

@@ -9,9 +9,11 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
 from msgspec.structs import replace
 
 from holdfast import records
+from holdfast.effects.canonical import canonical
 from holdfast.effects.envelope import segment
 from holdfast.errors import (
     BlobMissing,
@@ -110,6 +112,9 @@ class Transaction:
         if asked.agent != row.agent and asked.agent == self._first_agent(row):
             asked = replace(asked, agent=row.agent)  # it was handed over since
         decisions.check_opening(row, asked)
+        if asked.metadata is not None:
+            known = records.metadata_in(self._rows.first_record(row))
+            decisions.check_metadata(asked.journal, known, msgspec.json.decode(asked.metadata))
         return row
 
     def _first_agent(self, row: JournalRow) -> str | None:
@@ -124,7 +129,9 @@ class Transaction:
         decisions.check_fork(parent, row, asked)
         if row is None:
             self.pruning.refuse(asked.journal, None, None)
-            opening = OpenJournal(asked.journal, parent.kind, asked.agent, parent.role, parent.session)
+            known = records.metadata_in(self._rows.first_record(parent))
+            metadata = canonical(known) if known else None
+            opening = OpenJournal(asked.journal, parent.kind, asked.agent, parent.role, parent.session, metadata)
             row = self._add_journal(opening, parent, asked.at)
         return as_journal(row)
 
@@ -144,6 +151,7 @@ class Transaction:
             parent_seq=parent_seq,
             role=asked.role,
             session=asked.session,
+            metadata=msgspec.Raw(asked.metadata) if asked.metadata else records.ABSENT,
         )
         self._rows.add_records(row, 1, 0, (records.encode(opened),))
         if parent is None:
@@ -457,11 +465,11 @@ _HANDLERS: Final[dict[type[Command[Any]], Callable[[Transaction, Any], Any]]] = 
 }
 
 
-def as_journal(row: JournalRow) -> Journal:
+def as_journal(row: JournalRow, metadata: dict[str, Any] | None = None) -> Journal:
     """The line that the lists show for a journal."""
     return Journal(
         *(row.id, row.kind, row.agent, row.status, row.head, row.created, row.updated, row.quarantine),
-        *(row.parent, row.parent_seq, row.role, row.session),
+        *(row.parent, row.parent_seq, row.role, row.session, metadata or {}),
     )
 
 

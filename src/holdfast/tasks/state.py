@@ -24,6 +24,7 @@ from holdfast.records import (
     Admitted,
     Ask,
     Cancelled,
+    Cause,
     Done,
     Ended,
     Failed,
@@ -87,7 +88,7 @@ def decode_call(body: bytes) -> TaskCall:
 def first_records(call: TaskCall, number: int, now: int) -> list[Record]:
     """What the journal of a task begins with: its call came in, and is about to be carried out."""
     body = msgspec.json.encode(call)
-    ask = Ask("tool_call", call.tool, digest_of_bytes("task", body))
+    ask = Ask("tool_call", call.tool, digest_of_bytes("task", body), cause=Cause("call", call.key), iteration=1)
     return [
         Admitted(at=now, input=number, key=CALL, body=msgspec.Raw(body), run=RUN),
         Intended(at=now, key=task_key(call.tool), ask=ask),

@@ -14,7 +14,7 @@ from holdfast.errors import Suspended
 from holdfast.tools.deferral import LONGEST, NO_DEFAULT
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterable, Callable
+    from collections.abc import AsyncIterable, Callable, Mapping
     from datetime import timedelta
     from pathlib import Path
 
@@ -33,6 +33,8 @@ class Caller(Protocol):
     deadline: int | None
     stopped: bool
     performer: Performer
+    metadata: Mapping[str, Any]
+    """What the host said about the session and the input with which the turn began."""
     host: Any
     """What the tools of Holdfast itself may use of the runtime; None where there is none."""
 
@@ -121,6 +123,11 @@ class Context(EffectContext):
         """Wait while the call moves."""
         while self._moving is not None:
             await asyncio.shield(self._moving)
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        """What the host said about the session, and about the input with which the turn began; that one wins."""
+        return dict(self._caller.metadata)
 
     @property
     def caller(self) -> Caller:

@@ -2,21 +2,51 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+import zlib
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 from msgspec.structs import replace
 
-from holdfast.messages import Attempt, Usage
+from holdfast.messages import Attempt, Usage, UserMessage, encode
+from holdfast.records import Blob  # noqa: TC001  msgspec reads the annotations
 from holdfast.turns.compacting import Plan, apply
+from holdfast.turns.environment import Environment
 
 if TYPE_CHECKING:
-    from holdfast.messages import ModelReply
+    from collections.abc import Callable
+
+    from holdfast.messages import ModelReply, ModelRequest
     from holdfast.turns.compacting import Breaker
     from holdfast.turns.thread import Thread
 
 MARK: Final = "/%compact-"
 """What stands between the key of a model call and the number of a compaction before it."""
+
+
+class AskedSummary(msgspec.Struct, frozen=True):
+    """The request for one piece of a summary. It is kept whole: its words are in no conversation."""
+
+    environment: Environment
+    messages: tuple[UserMessage, ...]
+
+
+def encode_asked(model: str, request: ModelRequest, clean: Callable[[bytes], bytes]) -> bytes:
+    """The request for a summary as it is kept; `clean` takes secrets out of it."""
+    settings: dict[str, Any] = msgspec.to_builtins(request.settings)
+    asked = AskedSummary(
+        Environment(model, request.instructions, settings=settings),
+        tuple(message for message in request.messages if isinstance(message, UserMessage)),
+    )
+    return zlib.compress(clean(encode(asked)))
+
+
+def decode_asked(body: bytes) -> AskedSummary:
+    """The request for a summary that was kept."""
+    return _asked(zlib.decompress(body))
+
+
+_asked: Final = msgspec.json.Decoder(AskedSummary).decode
 
 
 class Compaction(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -32,6 +62,8 @@ class Compaction(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     cost: float | None = 0.0
     attempts: tuple[Attempt, ...] = ()
     """Every try to get a summary."""
+    asked: tuple[Blob, ...] = ()
+    """The requests for the summary, each kept whole."""
 
     def applied(self, thread: Thread) -> Thread:
         """What the model sees of a conversation after it."""

@@ -31,6 +31,7 @@ from holdfast.records import (
     Admitted,
     Blob,
     Cancelled,
+    Cause,
     Done,
     Ended,
     EndStatus,
@@ -44,6 +45,7 @@ from holdfast.records import (
     Resumed,
     Started,
     Unknown,
+    metadata_of,
 )
 from holdfast.turns import keys
 from holdfast.turns.answers import forked, result_of, said_in, skipped, unknown
@@ -51,6 +53,7 @@ from holdfast.turns.background import started
 from holdfast.turns.compacting import Breaker, View, without_files, without_words
 from holdfast.turns.compactions import decode_compaction, is_compaction
 from holdfast.turns.ending import Ending, decode_ending
+from holdfast.turns.environment import is_environment
 from holdfast.turns.machine import added
 from holdfast.turns.programs import answer_message, decode_left, finish_of, is_finish, is_kept
 from holdfast.turns.stopwatch import Stopwatch
@@ -65,6 +68,9 @@ if TYPE_CHECKING:
 _parts: Final[Callable[[Any], tuple[InputPart, ...]]] = msgspec.json.Decoder(tuple[Text | Attachment, ...]).decode
 
 Source = Literal["turn", "direct", "child"]
+
+TRIGGERED: Final = "trigger/"
+"""How the keys of inputs begin that occurrences of triggers have started."""
 
 
 class Said(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -100,6 +106,11 @@ _stop: Final = msgspec.json.Decoder(Stop).decode
 def refs_of(said: Said) -> tuple[Blob, ...]:
     """The blobs that an input speaks of."""
     return tuple(Blob(part.digest, part.size) for part in said.parts if isinstance(part, Attachment))
+
+
+def led_by(number: int, key: str) -> Cause:
+    """What led to the turn that begins with an input: the occurrence of a trigger, or else the input itself."""
+    return Cause("trigger", key) if key.startswith(TRIGGERED) else Cause("input", str(number))
 
 
 def deadline_wait(run: str) -> str:
@@ -176,6 +187,12 @@ class OpenTurn:
     """What came with inputs, in answers from outside, and to agents that have handed the session over."""
     mode: str | None = None
     """How its model works: as it did when the agent that has it began. None: nobody knows."""
+    environments: dict[str, str] = field(default_factory=dict[str, str])
+    """The last recorded environment of each agent, by its id."""
+    cause: Cause | None = None
+    """What led to it."""
+    metadata: dict[str, Any] = field(default_factory=dict[str, Any])
+    """What the host said about the session and about the input with which the turn began."""
     refused: str = ""
     """The kind of the error with which the provider refused the last request."""
 
@@ -232,6 +249,12 @@ class Conversation:
         self._noticed = False
         self.variables: dict[str, Any] = {}
         """What programs have left for those that come after them."""
+        self.environments: dict[str, str] = {}
+        """The last recorded environment of each agent, by its id. Replaced, never changed."""
+        self.metadata: dict[str, Any] = {}
+        """What the host said about the session."""
+        self._inputs: dict[str, dict[str, Any]] = {}
+        """What it said about inputs, by the message that each became."""
 
     def add(self, seq: int, record: Record) -> None:
         """Take the next record into account."""
@@ -246,6 +269,7 @@ class Conversation:
         match record:
             case Opened():
                 self.agent = record.agent
+                self.metadata = metadata_of(record)
             case Started():
                 self._start(record)
             case Admitted():
@@ -285,6 +309,8 @@ class Conversation:
             variables=self.variables,
             taint=self.taint,
             mode=record.mode,
+            environments=self.environments,
+            metadata=self.metadata,
         )
 
     @property
@@ -311,6 +337,17 @@ class Conversation:
             return self.thread
         self._seen = self._seen.follow(self.thread)
         return self._seen.thread
+
+    @property
+    def history(self) -> list[Message]:
+        """All that was said, each input with what the host said about it."""
+        if not self._inputs:
+            return list(self.thread.messages)
+        return [self._with_metadata(message) for message in self.thread.messages]
+
+    def _with_metadata(self, message: Message) -> Message:
+        metadata = self._inputs.get(message.id)
+        return message if metadata is None else msgspec.structs.replace(message, metadata=metadata)
 
     def cut(self) -> None:
         """A fork begins here: a turn that was under way does not go on in it."""
@@ -341,8 +378,12 @@ class Conversation:
         if said.pin:
             self._pinned.add(message.id)
             turn.pinned |= {message.id}
+        if said.metadata:
+            self._inputs[message.id] = said.metadata
         if not turn.inputs:
             turn.said = (message,)
+            turn.cause = led_by(record.input, record.key)
+            turn.metadata = {**self.metadata, **(said.metadata or {})}
         turn.inputs[record.input] = message
         self.thread = self.thread.add(message)
 
@@ -433,6 +474,9 @@ class Conversation:
             self.variables = decode_left(bytes(record.value)).after(self.variables)
         elif is_finish(record.key):
             turn.finished = finish_of(record)
+        elif record.ask is not None and is_environment(record):
+            self.environments = {**self.environments, record.ask.target: record.ask.content}
+            turn.environments = self.environments
 
     def _intent(self, record: Intended) -> None:
         turn = self.turn

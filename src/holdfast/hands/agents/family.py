@@ -68,7 +68,10 @@ class Delegation:
         name = self.agent.name
         children = _children(ctx)
         by: str | None = getattr(ctx.host, "agent", None)
-        order = Order(name, prompt, self.budget, ctx.session, ctx.turn, ctx.key, ctx.idempotency_key, ctx.deadline, by)
+        told = ctx.metadata
+        order = Order(
+            *(name, prompt, self.budget, ctx.session, ctx.turn, ctx.key, ctx.idempotency_key, ctx.deadline, by, told)
+        )
         child = await children.delegate(order)
         ctx.progress(f"{name} works in session {child.session}")
         return _told(child, await _answer(ctx, children, child))

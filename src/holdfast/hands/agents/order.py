@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from holdfast.effects.canonical import digest
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from datetime import datetime
 
 _SESSION: Final = 160
@@ -32,6 +33,8 @@ class Order:
     deadline: datetime | None = None
     by: str | None = None
     """The agent that asks; None: whoever has the session."""
+    metadata: Mapping[str, Any] | None = None
+    """What the host said about the session and the turn that ask."""
 
     @property
     def child(self) -> str:

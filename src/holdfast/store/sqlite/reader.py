@@ -56,6 +56,7 @@ if TYPE_CHECKING:
 
 _LIST_COLUMNS: Final = "id, kind, agent, status, head, created, updated, quarantine, parent, parent_seq, role, session"
 _LISTED: Final = tuple(_LIST_COLUMNS.split(", "))
+_FIRST_BODY: Final = "(SELECT body FROM records WHERE journal = journals.no AND seq = 1)"
 _WAITS: Final = (
     f"SELECT j.id, {', '.join(f'w.{name}' for name in WAIT_COLUMNS.split(', '))}"  # noqa: S608  constants
     " FROM waits w JOIN journals j ON j.no = w.journal"
@@ -243,9 +244,17 @@ class SqliteReader:
             raise BlobCorrupt(digest)
         return body
 
+    def line(self, journal: str) -> Journal | None:
+        row = self.row(journal)
+        if row is None:
+            return None
+        body = self._one("SELECT body FROM records WHERE journal = ? AND seq = 1", (row.no,))
+        return as_journal(row, records.metadata_in(body))
+
     def journals(self, where: JournalFilter, limit: int) -> list[Journal]:
         sql, values = list_query(where, limit)
-        return [Journal(*mended(row, _LISTED)) for row in self._db.execute(sql, values).fetchall()]
+        rows = self._db.execute(sql, values).fetchall()
+        return [Journal(*mended(row[:-1], _LISTED), metadata=records.metadata_in(row[-1])) for row in rows]
 
     def blob_part(self, digest: str, start: int, size: int) -> bytes | None:
         number = self._one("SELECT id FROM blobs WHERE digest = ?", (digest,))
@@ -362,7 +371,8 @@ def list_query(where: JournalFilter, limit: int) -> tuple[str, list[Any]]:
         terms.append("(updated, id) < (?, ?)")
         values.extend(where.before)
     chosen = f" WHERE {' AND '.join(terms)}" if terms else ""
-    sql = f"SELECT {_LIST_COLUMNS} FROM journals{chosen} ORDER BY updated DESC, id DESC LIMIT ?"  # noqa: S608  constants
+    columns = f"{_LIST_COLUMNS}, {_FIRST_BODY}"
+    sql = f"SELECT {columns} FROM journals{chosen} ORDER BY updated DESC, id DESC LIMIT ?"  # noqa: S608  constants
     return sql, [*values, limit]
 
 

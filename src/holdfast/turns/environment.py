@@ -1,0 +1,103 @@
+"""The environment of a model call: all that a model is told besides the conversation.
+
+The journal has it once for each change, as the outcome of a `sync_environment` effect below the first model call that
+was made with it. Every later call of the same agent was made with the same one, until the next such record.
+"""
+
+from __future__ import annotations
+
+import difflib
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from holdfast.effects.canonical import digest_of_bytes
+from holdfast.messages import OutputSpec, Settings, ToolSpec
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from holdfast.records import Record
+
+MARK: Final = "/%environment-"
+"""What stands between the key of a model call and the number of an environment below it."""
+INLINE: Final = 512
+"""Bytes of an environment that a record holds itself; a larger one is kept once for the whole store."""
+
+
+class Environment(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Model, instructions, tools, the shape of the answer, settings."""
+
+    model: str
+    instructions: str = ""
+    tools: tuple[ToolSpec, ...] = ()
+    output: OutputSpec | None = None
+    settings: dict[str, Any] = {}
+
+    def asked_settings(self) -> Settings:
+        """The settings as a request has them."""
+        return msgspec.convert(self.settings, Settings)
+
+
+class Prefix(msgspec.Struct, frozen=True):
+    """The digest that the digest of each request began with."""
+
+    prefix: str
+
+
+_decode: Final = msgspec.json.Decoder(Environment).decode
+_prefix: Final = msgspec.json.Decoder(Prefix).decode
+encode_environment: Final = msgspec.json.Encoder(order="sorted").encode
+decode_environment = _decode
+
+
+def environment_id(prefix: str, model: str) -> str:
+    """What tells one environment of an agent from another."""
+    return digest_of_bytes("environment", f"{prefix}\n{model}".encode())
+
+
+def is_environment(record: Record) -> bool:
+    """Whether `record` tells an environment."""
+    return MARK in getattr(record, "key", "")
+
+
+def prefix_of(body: bytes) -> str:
+    """The prefix in what was asked of a `sync_environment` effect."""
+    return _prefix(body).prefix
+
+
+def changes(before: Environment, after: Environment) -> list[str]:
+    """What is different, as the lines of a diff that people read."""
+    lines = list(_changed("model", before.model, after.model))
+    lines += _changed("instructions", before.instructions, after.instructions)
+    old, new = ({tool.name: tool for tool in each.tools} for each in (before, after))
+    lines += [f"- tool {name}" for name in old if name not in new]
+    lines += [f"+ tool {name}" for name in new if name not in old]
+    for name in old:
+        if name in new:
+            lines += _changed(f"tool {name}, description", old[name].description, new[name].description)
+            parameters = [_laid_out(tool.parameters) for tool in (old[name], new[name])]
+            lines += _changed(f"tool {name}, parameters", *parameters)
+    lines += _changed("output", _laid_out(before.output), _laid_out(after.output))
+    lines += _changed("settings", _laid_out(before.settings), _laid_out(after.settings))
+    if not lines and [*old] != [*new]:
+        lines.append("tools: the same, in another order")
+    return lines
+
+
+def described(found: Environment) -> str:
+    """An environment in one line."""
+    tools = f"{len(found.tools)} tool{'' if len(found.tools) == 1 else 's'}"
+    return f"{found.model}, instructions of {len(found.instructions):,} characters, {tools}"
+
+
+def _laid_out(value: object) -> str:
+    return msgspec.json.format(encode_environment(value), indent=2).decode() if value else ""
+
+
+def _changed(what: str, before: str, after: str) -> Iterator[str]:
+    if before == after:
+        return
+    yield f"{what}:"
+    for line in list(difflib.unified_diff(before.splitlines(), after.splitlines(), n=1, lineterm=""))[2:]:
+        yield f"  {line}"

@@ -10,6 +10,7 @@ import pytest
 from tests.behaviour.agents_for_cli import asks, echo
 
 import holdfast as hf
+from holdfast.cli.options import DEFAULT_STORE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -38,7 +39,7 @@ def accept(shell: Shell, send: Callable[[hf.Runtime], Any]) -> None:
     """What an application does on the same store, in a process that drives nothing."""
 
     async def main() -> None:
-        async with hf.open(shell.folder / "holdfast.db", agents=[echo, asks], drive=False) as runtime:
+        async with hf.open(shell.folder / DEFAULT_STORE, agents=[echo, asks], drive=False) as runtime:
             await send(runtime)
 
     asyncio.run(main())
@@ -99,7 +100,7 @@ def test_the_recorded_file_is_found_from_another_folder(shell: Shell, tmp_path: 
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     (elsewhere / "agents.py").write_text(EVIL, encoding="utf-8")
-    done = shell.at(elsewhere)("resume", "s", "--store", shell.folder / "holdfast.db")
+    done = shell.at(elsewhere)("resume", "s", "--store", shell.folder / DEFAULT_STORE)
     assert done.returncode == 0, done.stderr
     assert not (elsewhere / "evil-ran").exists()
 
@@ -109,13 +110,13 @@ def test_a_module_is_looked_for_where_it_was_found(shell: Shell, tmp_path: Path)
     shell("resolve", "s", "approval", '"yes"')
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
-    done = shell.at(elsewhere)("resume", "s", "--store", shell.folder / "holdfast.db")
+    done = shell.at(elsewhere)("resume", "s", "--store", shell.folder / DEFAULT_STORE)
     assert done.returncode == 0, done.stderr
 
 
 def test_a_fork_has_the_code_of_the_session_it_began_in(shell: Shell) -> None:
     shell("run", "agents.py:echo", "hello", "--as", "s")
-    shell("fork", "s", "--at", "4", "--as", "f")
+    shell("fork", "s", "--at", "6", "--as", "f")
     accept(shell, lambda runtime: runtime.session("f", agent="echo").send("hi"))
     assert shell("resume", "f").stdout == "you said hi\n"
 
@@ -160,7 +161,7 @@ def test_unknown_code_is_shown_and_asked_about_on_a_terminal(
 
 def test_a_record_that_others_can_write_is_refused(shell: Shell) -> None:
     waiting(shell)
-    record = shell.folder / "holdfast.db.agents"
+    record = shell.folder / f"{DEFAULT_STORE}.agents"
     assert record.stat().st_mode & 0o777 == 0o600
     record.chmod(0o666)
     done = shell("resume", "s")

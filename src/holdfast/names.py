@@ -7,6 +7,9 @@ import unicodedata
 
 from holdfast.errors import InvalidId
 
+STORE_FOLDER = ".holdfast"
+"""The folder in which stores are kept by default, out of reach of the tools of agents."""
+
 MAX_ID = 256
 """Longest id of a journal, an input key, a wait, a step or an agent, in characters."""
 

@@ -9,9 +9,9 @@ from typing import Annotated, Final, TypeAlias
 import typer
 
 from holdfast.cli.failures import StoreNotMoved
-from holdfast.store.beside import FOLDER
+from holdfast.names import STORE_FOLDER
 
-DEFAULT_STORE: Final = Path(FOLDER, "holdfast.db")
+DEFAULT_STORE: Final = Path(STORE_FOLDER, "holdfast.db")
 ENVIRONMENT: Final = "HOLDFAST_STORE"
 _FORMER_STORE: Final = Path("holdfast.db")
 

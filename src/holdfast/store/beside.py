@@ -6,7 +6,9 @@ import os
 from pathlib import Path
 from typing import Final
 
-FOLDER: Final = ".holdfast"
+from holdfast.names import STORE_FOLDER
+
+FOLDER: Final = STORE_FOLDER
 """The folder in which stores are out of reach of every toolkit, also where it lies in a workspace."""
 _SUFFIXES: Final = ("", "-wal", "-shm", "-journal", ".key", ".log")
 

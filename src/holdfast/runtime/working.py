@@ -19,7 +19,7 @@ from holdfast.effects.failures import printable
 from holdfast.effects.performer import Performer
 from holdfast.effects.replay import Again, Begin, Repeat, SettleUnknown, fold
 from holdfast.effects.scopes import install
-from holdfast.errors import Halted, HoldfastError, JournalMissing, LeaseHeld, StoreError, Suspended
+from holdfast.errors import Halted, HoldfastError, JournalMissing, LeaseHeld, Suspended
 from holdfast.leasing import Held
 from holdfast.messages import ToolCall
 from holdfast.policy.hooks import HookTurn
@@ -128,7 +128,7 @@ class TaskDrive:
             return {}
         try:
             line, found = await self._store.journal(session), await self._store.input(session, number)
-        except StoreError:  # it is gone, or damaged: the call goes on without
+        except HoldfastError:  # the session is missing or damaged: the call goes on without
             return {}
         said = None if found is None else input_of(found.body)
         return {**line.metadata, **((said.metadata or {}) if isinstance(said, Said) else {})}

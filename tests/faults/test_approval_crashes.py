@@ -55,7 +55,7 @@ class Facts:
     """Questions, by the tool that they are about."""
     intended: frozenset[str]
     decided: frozenset[str]
-    """Tools about whose call a decision of a hook is recorded."""
+    """Tools about whose call the last decision of a hook is recorded."""
     results: dict[str, str]
     attempts: tuple[str, ...]
     hooked: Counter[str]
@@ -72,7 +72,7 @@ async def _facts(folder: Path, story: str) -> Facts:
             tuple(map(str, problems)),
             {_tool(wait.name): wait for wait in await _questions(runtime)} if known else {},
             frozenset(_tool(r.key) for r in records if isinstance(r, Intended) and r.ask.kind == "tool_call"),
-            frozenset(_tool(r.key) for r in records if isinstance(r, Done) and r.key.endswith("/%hook")),
+            frozenset(_tool(r.key) for r in records if isinstance(r, Done) and _is_last_decision(r.key)),
             await _results(runtime) if known else {},
             tuple(attempt.what for attempt in world.attempts()),
             Counter(notes(folder / "hook.log")),
@@ -87,6 +87,12 @@ async def _results(runtime: Runtime) -> dict[str, str]:
     history = await runtime.session(scenario.SESSION).history()
     found = [result for message in history if isinstance(message, ToolMessage) for result in message.results]
     return {result.name: result.state for result in found}
+
+
+def _is_last_decision(key: str) -> bool:
+    """Whether a key is of the last decision of hooks about a call. A person edits `ship`, and hooks judge that."""
+    place = key.rpartition("/")[2]
+    return place.startswith("%hook-edit-") or (place == "%hook" and _tool(key) != "ship")
 
 
 def _tool(key: str) -> str:

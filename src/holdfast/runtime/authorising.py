@@ -12,13 +12,12 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from holdfast.effects.values import encode_value
-from holdfast.errors import HoldfastError
 from holdfast.policy.approvals import Approved, Denied, refusal
 from holdfast.policy.hooks import Answer, Ask, Deny, Replace
 from holdfast.policy.subject import CLEAN, Decision
 from holdfast.records import Cancelled, Done, ErrorInfo
 from holdfast.runtime.amending import DENIED, Amending
-from holdfast.runtime.decided import HOOK, NOTHING, Decided, asked_hooks, noted, recall
+from holdfast.runtime.decided import HOOK, NOTHING, Decided, asked_hooks, noted, place_of_edit, recall
 from holdfast.runtime.hooking import seen
 from holdfast.runtime.questioning import Questioning
 from holdfast.tools.definition import Complaint
@@ -85,14 +84,18 @@ class Authorising:
                 known = self.decided(call.key)
                 await self._authorise(call, known, taint)
                 self._close(call, known)
-        if self._noted:  # what hooks decided is on record before any of the calls is made
+        await self._settle_hooks()
+
+    async def _settle_hooks(self) -> None:
+        """Wait until what hooks decided is durable: before that, none of the calls is made."""
+        if self._noted:
             self._noted = False
             await self._recorder.settle()
 
     async def _authorise(self, call: Call, known: Decided, taint: Taint) -> None:
         why = await self._hooks(call, known)
         if known.edited and known.hooks is not None:  # the process before may have died before hooks had judged that
-            await self._judge_edit(call)
+            await self._judge_edit(call, known)
         if call.refused is not None or call.given is not None:
             return
         if isinstance(known.answer, Denied):
@@ -156,6 +159,7 @@ class Authorising:
         if answer is not None:
             call.waits = ()
             await self._act_on(call, answer, taint)
+            await self._settle_hooks()
 
     def _close(self, call: Call, known: Decided) -> None:
         """A question that is not asked any more is recorded as dropped: the call has changed, or nobody need ask."""
@@ -190,26 +194,27 @@ class Authorising:
             said = f"{call.call.name} is not allowed with what a person wrote: {decision.why} ({decision.rule})"
             call.refused = ErrorInfo(DENIED, said)
             return
-        await self._judge_edit(call)
+        await self._judge_edit(call, self.decided(call.key))
 
     # ---- hooks ----
 
-    async def _judge_edit(self, call: Call) -> None:
-        """Let hooks judge arguments that a person wrote after they had seen the call. A person was asked already."""
-        if not self._hooked.has("before_tool"):
-            return
-        for decision in await self._hooked.judge_edit(seen(self._hooked.turn, call, self._performer)):
+    async def _judge_edit(self, call: Call, known: Decided) -> None:
+        """Let hooks judge, once, arguments that a person wrote after they had seen the call."""
+        place = place_of_edit(call.call.arguments or {})
+        judged: Sequence[ToolDecision] = known.judged.get(place, ())
+        if place not in known.judged and self._hooked.has("before_tool"):
+            asked = await self._hooked.judge_edit(seen(self._hooked.turn, call, self._performer))
+            judged, record = await noted(self._performer, call.key + place, asked_hooks(call.key), asked)
+            self._recorder.submit([record], patient=True)
+            self._noted = True
+        for decision in judged:
             match decision:
                 case Deny(reason):
                     call.refused = ErrorInfo(DENIED, f"{call.call.name} is not made with what a person wrote: {reason}")
                 case Answer(value):
-                    try:
-                        call.given = self._performer.redactor.bytes(encode_value(value))
-                    except (HoldfastError, TypeError, ValueError, RecursionError) as error:
-                        said = f"the answer of a hook can't be recorded: {str(error)[:500]}"
-                        call.refused = ErrorInfo(DENIED, said)
+                    call.given = encode_value(value)
                 case _:
-                    pass
+                    pass  # a person was asked already
 
     async def _hooks(self, call: Call, known: Decided) -> str | None:
         """Let hooks decide; answers why a person is to be asked, where one wants that."""

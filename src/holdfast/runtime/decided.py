@@ -5,13 +5,13 @@ What hooks decide about anything is put into a record here.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from holdfast.effects.canonical import check as check_json
-from holdfast.effects.canonical import digest_of_bytes
+from holdfast.effects.canonical import digest, digest_of_bytes
 from holdfast.effects.values import encode_value
 from holdfast.errors import HoldfastError
 from holdfast.policy.approvals import MARK, Approved, Denied
@@ -20,7 +20,7 @@ from holdfast.records import Ask as Asked
 from holdfast.records import Done
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from holdfast.effects.performer import Performer
     from holdfast.effects.replay import Recorded
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 HOOK: Final = "/%hook"
 """What is put to the key of a call to name what hooks decided about it."""
+
+_EDITED: Final = f"{HOOK}-edit-"
 
 _decisions: Final = msgspec.json.Decoder(list[ToolDecision])
 _answers: Final = msgspec.json.Decoder(Approved | Denied)
@@ -40,6 +42,8 @@ class Decided:
 
     hooks: tuple[ToolDecision, ...] | None = None
     """None: hooks were not asked yet."""
+    judged: Mapping[str, tuple[ToolDecision, ...]] = field(default_factory=dict[str, "tuple[ToolDecision, ...]"])
+    """What hooks decided about arguments that a person wrote, by `place_of_edit`."""
     answer: Approved | Denied | None = None
     """What a person answered, where that was used."""
     asked: tuple[str, ...] = ()
@@ -74,15 +78,22 @@ async def recall(performer: Performer, key: str) -> Decided:
     """What is recorded below the call `key`."""
     if key not in performer.past.order:
         return NOTHING
-    hooks: tuple[ToolDecision, ...] | None = None
+    hooks: dict[str, tuple[ToolDecision, ...]] = {}
     for found in performer.below(key, HOOK):
         if isinstance(found.outcome, Done):
-            hooks = tuple(_decisions.decode(await body_of(performer, found.outcome)))
+            decisions = tuple(_decisions.decode(await body_of(performer, found.outcome)))
+            hooks[found.outcome.key.removeprefix(key)] = decisions
     questions = performer.below(key, MARK)
     used = _last(questions)
     answer = None if used is None else _answers.decode(await body_of(performer, used))
     intents = [(each.intent.key, each.outcome is None) for each in questions if each.intent is not None]
-    return Decided(hooks, answer, tuple(key for key, _ in intents), tuple(key for key, is_open in intents if is_open))
+    return Decided(
+        hooks=hooks.get(HOOK),
+        judged={place: decisions for place, decisions in hooks.items() if place.startswith(_EDITED)},
+        answer=answer,
+        asked=tuple(key for key, _ in intents),
+        open=tuple(key for key, is_open in intents if is_open),
+    )
 
 
 def _last(found: list[Recorded]) -> Done | None:
@@ -93,6 +104,11 @@ def _last(found: list[Recorded]) -> Done | None:
 async def body_of(performer: Performer, done: Done) -> bytes:
     """The value of a record, wherever it is kept."""
     return bytes(done.value) if done.blob is None else await performer.large(done.blob)
+
+
+def place_of_edit(arguments: dict[str, Any]) -> str:
+    """What is put to the key of a call to name what hooks decided about these arguments, which a person wrote."""
+    return _EDITED + digest("edit", arguments)[:16]
 
 
 def asked_hooks(key: str) -> Asked:

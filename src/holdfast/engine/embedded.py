@@ -99,7 +99,9 @@ class Embedded:
         self._stuck: dict[str, HoldfastError] = {}
         self._failures: dict[str, tuple[int, float]] = {}
         self._held: Counter[str] = Counter()
-        """Sessions that are not begun here yet, and how many hold them back."""
+        """Sessions with inputs that are held back, and how many are."""
+        self._held_since: dict[str, float] = {}
+        """When such a session was last looked at."""
         self._wake = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         self._tasks_active: set[str] = set()
@@ -203,15 +205,20 @@ class Embedded:
         return len(self._active)
 
     def hold(self, session: str) -> None:
-        """Do not begin to drive a session here until it is let go; what is to be stopped is stopped all the same."""
+        """Some input of a session must wait: look for its work only every `TICK`, until it is let go.
+
+        What else comes for the session is seen to at once, as ever.
+        """
         self._held[session] += 1
+        self._held_since.setdefault(session, asyncio.get_running_loop().time())
 
     def let_go(self, session: str) -> None:
         """Drive a session that was held, if nobody else holds it."""
         self._held[session] -= 1
         if self._held[session] <= 0:
             del self._held[session]
-            self.poke(session)
+            self._held_since.pop(session, None)
+        self.poke(session)
 
     def drives(self, session: str) -> bool:
         """Whether a session is being driven here, or waits for room."""
@@ -339,13 +346,18 @@ class Embedded:
         if work.holder is not None and (work.holder == self._store.owner or not self._store.owner_gone(work.holder)):
             self._foreign = True  # somebody drives it; if that is another part of this process, it gives it back
             return
+        if session in self._held:
+            now = asyncio.get_running_loop().time()
+            if now - self._held_since.get(session, 0.0) < TICK:
+                return
+            self._held_since[session] = now
         self._begin(session, work)
 
     # ---- driving ----
 
     def _begin(self, session: str, work: Work | str, *, urgent: bool = False) -> None:
         """Drive a session, or queue it when there is no room. What is urgent (a stop) is seen to at once."""
-        if self._is_resting(session) or (session in self._held and not urgent):
+        if self._is_resting(session):
             return
         if self._is_task(session):
             drive = self._make(work, False)  # noqa: FBT003

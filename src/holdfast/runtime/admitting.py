@@ -53,7 +53,9 @@ def check_shape(terms: Terms, session: str, parts: Sequence[InputPart | File]) -
 
 
 def deadline_of(agent: Agent | None, said: Said) -> int | None:
-    """How long a turn may take, in milliseconds: as the input says, or else the agent."""
+    """How long a turn may take from now on, in milliseconds: as the input says, or else the agent."""
+    if said.deadline_from_start:
+        return None
     if said.deadline_ms is None and agent is not None and agent.limits.deadline is not None:
         return milliseconds(agent.limits.deadline)
     return said.deadline_ms

@@ -140,6 +140,8 @@ class SessionDrive(Supplies):
 
     def _last_seen(self) -> int | None:
         """Whoever knows the agent, has room, or opens the store next, must still find what was left here."""
+        if any(map(self._is_held, self._inbox)):
+            return None
         return self._seen if self._finished and self._agent is not None and not self._stops_only else None
 
     async def _drive(self, lease: Lease, lost: asyncio.Future[HoldfastError]) -> None:
@@ -210,7 +212,7 @@ class SessionDrive(Supplies):
             return False
         if turn.parked is not None:
             return await self._settled(turn)
-        return any(isinstance(found.said, Said) for found in self._inbox)
+        return any(self._may_begin(found) for found in self._inbox)
 
     async def _rest(self) -> None:
         """Nothing more to do for now. Inputs that are left wait behind a parked turn; their deadlines still count."""
@@ -251,12 +253,12 @@ class SessionDrive(Supplies):
 
     async def _next(self, conversation: Conversation) -> tuple[OpenTurn | None, list[Record]]:
         """The next turn: begun by the oldest input that waits, steering or not."""
-        waiting = next((found for found in self._inbox if isinstance(found.said, Said)), None)
+        waiting = next((found for found in self._inbox if self._may_begin(found)), None)
         if waiting is None or self._agent is None or self._stops_only:
             return None, []
         self._inbox.remove(waiting)
         admitted, message = await self._admit(waiting, waiting.run)
-        due = waiting.deadline(self._agent)
+        due = waiting.deadline(self._agent, self._ledger.now())
         started = Started(
             at=self._ledger.now(),
             run=waiting.run,
@@ -277,6 +279,13 @@ class SessionDrive(Supplies):
         turn.inputs[waiting.input.input] = message
         turn.cause = led_by(waiting.input.input, waiting.input.key)
         return turn, [started, admitted]
+
+    def _may_begin(self, waiting: Waiting) -> bool:
+        """Whether an input may begin a turn: not while a `Control` holds it back for want of room."""
+        return isinstance(waiting.said, Said) and not self._is_held(waiting)
+
+    def _is_held(self, waiting: Waiting) -> bool:
+        return (self.session, waiting.input.key) in self._around.held_inputs
 
     async def _admit(self, waiting: Waiting, run: str) -> tuple[Admitted, UserMessage]:
         """The record that takes an input in, and the message that it is."""

@@ -276,20 +276,20 @@ class TurnHooks:
     """
 
     def __init__(self) -> None:
-        self._running: dict[str, asyncio.Task[None]] = {}
-        self._waiting: dict[str, int] = {}
+        self._running: dict[str, list[asyncio.Task[None]]] = {}
+        """The hooks of ended turns by session, in the order of the turns; each waits for the one before."""
 
     def ended(self, hooked: Hooked, ending: Ending) -> None:
         """Let the hooks know how a turn ended, after those of the turns before it."""
         session = hooked.turn.session
-        waiting = self._waiting.get(session, 0)
-        if waiting >= MAX_WAITING:
+        running = self._running.setdefault(session, [])
+        if len(running) >= MAX_WAITING:
             _log.error(
-                "after_turn is not run for %s of %s: %d turns of it are waiting", hooked.turn.turn, session, waiting
+                "after_turn is not run for %s of %s: %d turns of it are waiting", hooked.turn.turn, session, MAX_WAITING
             )
             return
-        self._waiting[session] = waiting + 1
-        task = self._running[session] = spawn(self._run(self._running.get(session), hooked, ending))
+        task = spawn(self._run(running[-1] if running else None, hooked, ending))
+        running.append(task)
         task.add_done_callback(lambda done: self._done(session, done))
 
     async def _run(self, before: asyncio.Task[None] | None, hooked: Hooked, ending: Ending) -> None:
@@ -298,20 +298,21 @@ class TurnHooks:
         await hooked.after_turn(ending)
 
     def _done(self, session: str, task: asyncio.Task[None]) -> None:
-        self._waiting[session] -= 1
-        if self._running.get(session) is task:
-            del self._running[session], self._waiting[session]
+        running = self._running[session]
+        running.remove(task)
+        if not running:
+            del self._running[session]
         if not task.cancelled() and task.exception() is not None:
             _log.error("after_turn of %s failed", session, exc_info=task.exception())
 
     async def close(self, seconds: float) -> None:
         """Wait for the hooks that are under way; those that are not done in time are cut off."""
-        if not self._running:
+        tasks = [task for running in self._running.values() for task in running]
+        if not tasks:
             return
-        last = list(self._running.values())
-        _, left = await asyncio.wait(last, timeout=max(seconds, CLOSING))
+        _, left = await asyncio.wait(tasks, timeout=max(seconds, CLOSING))
         if left:
-            _log.warning("after_turn of %d sessions was cut off: the runtime is closed", len(left))
+            _log.warning("after_turn of %d turns was cut off: the runtime is closed", len(left))
             for task in left:
                 task.cancel()
             await asyncio.wait(left, timeout=CLOSING)

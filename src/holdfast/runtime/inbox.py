@@ -35,14 +35,15 @@ class Waiting:
         """Whether it tells of notifications."""
         return isinstance(self.said, Said) and self.said.origin == "holdfast"
 
-    def deadline(self, agent: Agent | None) -> int | None:
-        """When the turn that it begins must have ended."""
+    def deadline(self, agent: Agent | None, begun: int | None = None) -> int | None:
+        """When the turn that it begins must have ended, if it begins at `begun`; None before, where that counts."""
         if not isinstance(self.said, Said):
             return None
         span = self.said.deadline_ms
         if span is None and agent is not None and agent.limits.deadline is not None:
             span = milliseconds(agent.limits.deadline)
-        return None if span is None else self.input.at + span
+        since = begun if self.said.deadline_from_start else self.input.at
+        return None if span is None or since is None else since + span
 
 
 @dataclass(frozen=True, slots=True)

@@ -69,6 +69,11 @@ class Control:
         self._slots = None if concurrency is None else asyncio.Semaphore(concurrency)
         self._running: set[Emitted] = set()
 
+    @property
+    def waits(self) -> bool:
+        """Whether requests may have to wait for room: then a timeout counts from the start of their turn."""
+        return self._slots is not None
+
     async def cancel(self, reason: str = "") -> None:
         """Cancel all that was emitted with this control and has not ended; nothing new is accepted."""
         self.cancelled = True
@@ -154,24 +159,26 @@ async def emit(runtime: Runtime, request: EmitRequest, control: Control | None) 
     if not isinstance(request, EmitRequest):  # pyright: ignore[reportUnnecessaryIsInstance]  # callers may be untyped
         raise InvalidArgument("request", request, "an EmitRequest")
     name = _session_of(request) if request.session is None else request.session
-    session = runtime.session(name, agent=request.agent)
-    timeout = None if control is None else control.timeout
     key = None if request.client_request_id is None else check_id("client_request_id", request.client_request_id)
-    entered = control is None or await control.enter()
-    begin = None if entered else runtime.hold_back(name)
+    if control is None:
+        session = runtime.session(name, agent=request.agent)
+        return Emitted(await session.send(request.input, key=key, metadata=request.metadata))
+    session = runtime.session_for(name, request.agent, from_start=control.waits)
+    key = key or f"emit-{secrets.token_hex(8)}"
+    begin = None if await control.enter() else runtime.hold_back(name, key)
     try:
-        turn = await session.send(request.input, key=key, deadline=timeout, metadata=request.metadata)
+        turn = await session.send(request.input, key=key, deadline=control.timeout, metadata=request.metadata)
     except BaseException:
         if begin is not None:
             begin()
-        elif control is not None:
+        else:
             control.leave()
         raise
     emitted = Emitted(turn)
-    if control is not None and begin is not None:
+    if begin is not None:
         # It is accepted: if the caller does not wait for room any more, it is begun all the same when there is some.
         await asyncio.shield(spawn(control.admit(emitted, begin)))
-    elif control is not None:
+    else:
         await control.hold(emitted)
     return emitted
 

@@ -485,7 +485,7 @@ class Processes:
 
         `untrusted`: strangers wrote what the process was started with.
         """
-        asked = self._runtime.session_under(session, agent, (under, CANCEL))
+        asked = self._runtime.session_for(session, agent, under=(under, CANCEL))
         turn = await asked.send(prompt, key=key, deadline=deadline, untrusted=untrusted)
         return AwaitedTurn(session, keys.input_of(turn.id) or 0)
 

@@ -374,9 +374,14 @@ class Runtime:
         """
         return Session(self, id, None if agent is None else self._agent_name(agent), metadata)
 
-    def session_under(self, id: str, agent: Agent | str, under: tuple[str, str]) -> Session:
-        """A session in which something is said on behalf of a process: see `Store.accept_into`."""
-        return Session(self, id, self._agent_name(agent), under=under)
+    def session_for(
+        self, id: str, agent: Agent | str, *, under: tuple[str, str] | None = None, from_start: bool = False
+    ) -> Session:
+        """A session in which something is said for a process (`under`: see `Store.accept_into`) or a `Control`.
+
+        With `from_start` deadlines count from the start of the turn.
+        """
+        return Session(self, id, self._agent_name(agent), under=under, from_start=from_start)
 
     async def sessions(
         self, *, agent: str | None = None, status: Status | None = None, before: Journal | None = None, limit: int = 50
@@ -475,7 +480,7 @@ class Runtime:
         if receipt.fresh and due is not None:
             # It counts also while the turn waits for its turn; then nobody drives the session.
             await self.store.open_wait(session, deadline_wait(run_of(receipt.input)), deadline=receipt.at + due)
-        if self._engine is not None and not begun:
+        if self._engine is not None and not begun and (session, key) not in self._around.held_inputs:
             self._engine.poke(session)
         return receipt
 
@@ -646,13 +651,21 @@ class Runtime:
         subscription.start(self._subscriptions.discard)
         return subscription
 
-    def hold_back(self, session: str) -> Callable[[], None]:
-        """Do not begin with a session that rests until what this gives is called. Other processes may."""
-        engine = self._engine
+    def hold_back(self, session: str, key: str) -> Callable[[], None]:
+        """Begin no turn with this input until what this gives is called. Other processes may."""
+        engine, held = self._engine, self._around.held_inputs
         if engine is None:
             return lambda: None
+        held[session, key] += 1
         engine.hold(session)
-        return lambda: engine.let_go(session)
+
+        def let_go() -> None:
+            held[session, key] -= 1
+            if held[session, key] <= 0:
+                del held[session, key]
+            engine.let_go(session)
+
+        return let_go
 
     async def emit(self, request: EmitRequest, *, control: Control | None = None) -> Emitted:
         """Accept a request: the receipt names the turn at once; awaiting it gives the outcome."""

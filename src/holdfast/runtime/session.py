@@ -63,7 +63,7 @@ class UsageTotal(msgspec.Struct, frozen=True):
 class Session:
     """A conversation. The handle is cheap and holds nothing: make one wherever it is needed."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913
         self,
         runtime: Runtime,
         id: str,
@@ -71,7 +71,10 @@ class Session:
         metadata: dict[str, Any] | None = None,
         *,
         under: tuple[str, str] | None = None,
+        from_start: bool = False,
     ) -> None:
+        self._from_start = from_start
+        """Whether deadlines count from the start of a turn and not from when its input was accepted."""
         self._under = under
         """On whose behalf something is said, as `Store.accept_into` takes it."""
         self.id = check_id("session", id)
@@ -113,6 +116,7 @@ class Session:
             steer=bool(steer),
             pin=bool(pin),
             deadline_ms=None if deadline is None else milliseconds(deadline),
+            deadline_from_start=self._from_start and deadline is not None,
             metadata=metadata,
             taint=InputTaint(f"the input {key!r} of {self.id}" if key else f"an input of {self.id}")
             if untrusted

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Mapping  # noqa: TC003
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -62,6 +63,8 @@ class Surround:
     """Seconds that a model waits for a call, where neither tool nor agent says; None: without end."""
     missing_tool_ms: int = MISSING_TOOL_MS
     """How long a background call is left to a process that has its tool, in milliseconds."""
+    held_inputs: Counter[tuple[str, str]] = field(default_factory=Counter[tuple[str, str]])
+    """Inputs by session and key that begin no turn here yet: emitted with a `Control` that has no room."""
     turn_hooks: TurnHooks = field(init=False)
     desk: Desk = field(init=False)
     children: Children = field(init=False)

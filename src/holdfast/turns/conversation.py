@@ -81,7 +81,8 @@ class Said(msgspec.Struct, frozen=True, omit_defaults=True):
     pin: bool = False
     """It stays in the context of the model, however long the conversation becomes."""
     deadline_ms: int | None = None
-    """How long the turn may take, from the moment of acceptance."""
+    """How long the turn may take, from the moment of acceptance, or from its start with `deadline_from_start`."""
+    deadline_from_start: bool = False
     metadata: dict[str, Any] | None = None
     origin: Origin = "user"
     mandate: Mandate | None = None

@@ -125,6 +125,135 @@ def test_other_code_gives_another_digest(old: str, new: str, place: int) -> None
     assert [number for number in range(3) if before[number] != after[number]] == [place]
 
 
+CLASSES = """
+    import contextlib
+    import functools
+
+    class Base:
+        def inherited(self):
+            return "base"
+
+    class Helper(Base):
+        class Inner:
+            def run(self):
+                return "inner"
+
+        @staticmethod
+        def static():
+            return "static"
+
+        @classmethod
+        def made(cls):
+            return "made"
+
+        def __enter__(self):
+            return "special"
+
+        @functools.cached_property
+        def cached(self):
+            return "cached"
+
+        @property
+        def plain(self):
+            return "plain"
+
+        @plain.setter
+        def plain(self, value):
+            self.kept = "set"
+
+    HELPER = Helper()
+
+    @contextlib.contextmanager
+    def opened():
+        yield "opened"
+
+    def names_the_class():
+        return Helper.static()
+
+    def names_an_object():
+        return HELPER.static()
+
+    def closing_over(helper):
+        def closes_over():
+            return helper.static()
+        return closes_over
+
+    closes_over_the_class = closing_over(Helper)
+    closes_over_an_object = closing_over(HELPER)
+
+    class Owner(Base):
+        @property
+        def plain(self):
+            return "own property"
+
+        def __getitem__(self, key):
+            return "own item"
+
+        def unrelated(self):
+            return "unrelated"
+
+        @classmethod
+        def _kind(cls):
+            return "own kind"
+
+        @classmethod
+        def of_the_class(cls):
+            return cls._kind()
+
+        def method(self):
+            return self.plain, self[0], self.inherited()
+
+    method = Owner().method
+    class_method = Owner.of_the_class
+
+    def opens():
+        with opened() as found:
+            return found
+"""
+REACHED = {
+    "names_the_class": ("base", "inner", "static", "made", "special", "cached", "plain", "set"),
+    "names_an_object": ("base", "static"),
+    "closes_over_the_class": ("base", "static", "set"),
+    "closes_over_an_object": ("base", "static", "set"),
+    "method": ("own property", "own item", "base"),
+    "class_method": ("own kind",),
+    "opens": ("opened",),
+}
+
+
+@pytest.mark.parametrize(("name", "said"), [(name, said) for name in REACHED for said in REACHED[name]])
+def test_other_code_of_the_same_module_that_is_reached_through_a_class_gives_another_digest(
+    name: str, said: str
+) -> None:
+    before = code_digest(loaded(CLASSES)[name])
+    assert code_digest(loaded(CLASSES)[name]) == before
+    assert code_digest(loaded(CLASSES.replace(f'"{said}"', '"other"'))[name]) != before
+
+
+@pytest.mark.parametrize("name", REACHED)
+def test_methods_that_a_tool_does_not_reach_do_not_count(name: str) -> None:
+    changed = CLASSES.replace('"unrelated"', '"other"')
+    assert code_digest(loaded(changed)[name]) == code_digest(loaded(CLASSES)[name])
+
+
+@pytest.mark.parametrize("seed", ["0", "1", "2"])
+def test_another_process_gives_the_same_digest_of_code_behind_classes(tmp_path: Path, seed: str) -> None:
+    (tmp_path / "made_up.py").write_text(textwrap.dedent(CLASSES))
+    code = (
+        "import sys, made_up; from holdfast.tools.implementation import code_digest; "
+        "print(*(code_digest(getattr(made_up, name)) for name in sys.argv[1:]))"
+    )
+    found = subprocess.run(
+        [sys.executable, "-c", code, *REACHED],
+        cwd=tmp_path,
+        env={"PYTHONHASHSEED": seed, "PYTHONPATH": str(tmp_path), "PYTHONDONTWRITEBYTECODE": "1"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert found.stdout.split() == [code_digest(loaded(CLASSES)[name]) for name in REACHED]
+
+
 def test_values_that_a_closure_holds_are_not_code() -> None:
     def made(value: object) -> Callable[[], object]:
         def function() -> object:

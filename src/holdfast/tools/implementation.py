@@ -2,7 +2,8 @@
 
 Code is compiled code, as this process runs it: a source file may have changed since it was loaded. File names, line
 numbers and comments are no part of it, so that the same source gives the same digest in every process of one Python
-version. Values are no part of it either (what a closure or a module holds): `version=` of a tool speaks for those.
+version. Values are no part of it either (what a closure, a module, a dict or an attribute of an object holds):
+`version=` of a tool speaks for those.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ def code_digest(function: Callable[..., Any]) -> str:
     """SHA-256 of the code of a function and of the functions that it runs, as far as they belong to it.
 
     Those are the functions that it closes over or wraps (also those inside partials), functions of its own module that
-    it names, and, for a bound method, methods of its class that it names.
+    it names, and, for a bound method, methods and properties of its class that it names. All functions of a class of
+    its own module count, where it names or closes over that class or an object of it.
     """
     reader = _Reader()
     reader.add(function, None)
@@ -57,7 +59,7 @@ class _Reader:
         """The code of each function, and the places of those that it runs."""
         for function, owner in self._found:  # it grows meanwhile
             runs = [self.add(value, None) for value in _held(function)]
-            runs += [self.add(value, owner) for value in _named(function, owner)]
+            runs += [self.add(value, given) for value, given in _named(function, owner)]
             yield _described(function.__code__), _defaults(function), runs
 
 
@@ -70,7 +72,8 @@ def _function_of(value: object, owner: type | None) -> tuple[FunctionType | None
             case FunctionType():
                 return value, owner
             case MethodType():
-                value, owner = value.__func__, type(value.__self__)
+                bound = value.__self__
+                value, owner = value.__func__, bound if isinstance(bound, type) else type(bound)
             case functools.partial():
                 value = cast("functools.partial[Any]", value).func
             case staticmethod() | classmethod():
@@ -85,7 +88,8 @@ def _function_of(value: object, owner: type | None) -> tuple[FunctionType | None
 
 
 def _held(function: FunctionType) -> Iterator[object]:
-    """What a function holds itself: its closure, its defaults, what it wraps; and what partials among these hold."""
+    """What a function holds itself: its closure, its defaults, what it wraps; what partials and classes in it hold."""
+    module = function.__globals__.get("__name__")
     held: list[object] = [getattr(function, "__wrapped__", None)]
     for cell in function.__closure__ or ():
         try:
@@ -98,16 +102,63 @@ def _held(function: FunctionType) -> Iterator[object]:
         if isinstance(value, functools.partial):
             bound = cast("functools.partial[Any]", value)
             yield from (*bound.args, *bound.keywords.values())
+        yield from _functions_of_class(_class_of(cast("object", value)), module)
 
 
-def _named(function: FunctionType, owner: type | None) -> Iterator[object]:
-    """Functions of the same module, and methods of the same class, that the code names."""
+def _named(function: FunctionType, owner: type | None) -> Iterator[tuple[object, type | None]]:
+    """Functions and classes of its module, and methods of its class, that the code names; each with its owner."""
+    module = function.__globals__.get("__name__")
     for name in sorted(set(_names(function.__code__))):
         found = function.__globals__.get(name)
-        if getattr(_function_of(found, None)[0], "__globals__", None) is function.__globals__:
-            yield found
+        if _is_of(found, module):
+            yield found, None
+        for value in _functions_of_class(_class_of(found), module):
+            yield value, None
         if owner is not None:
-            yield inspect.getattr_static(owner, name, None)
+            for value in _parts(inspect.getattr_static(owner, name, None)):
+                yield value, owner
+    # Operators and `with` name no method.
+    for value in _functions_of_class(owner, module, special=True):
+        yield value, owner
+
+
+def _is_of(value: object, module: object) -> bool:
+    """Whether a function was written in a module. Decorators of other modules keep the name of its module."""
+    function = _function_of(value, None)[0]
+    return function is not None and module in {function.__module__, function.__globals__.get("__name__")}
+
+
+def _class_of(value: object) -> type:
+    return value if isinstance(value, type) else type(value)
+
+
+def _functions_of_class(cls: type | None, module: object, *, special: bool = False) -> Iterator[object]:
+    """The functions of a class, of its bases and of the classes in it, as far as they are of one module.
+
+    They come in the order of their names. `special`: only those that Python itself calls, such as `__getitem__`.
+    """
+    todo = [] if cls is None else [cls]
+    for each in todo:  # it grows meanwhile
+        if each.__dict__.get("__module__") != module:
+            continue
+        for name, value in sorted(each.__dict__.items()):
+            if special and not (name.startswith("__") and name.endswith("__")):
+                continue
+            if isinstance(value, type) and value not in todo:
+                todo.append(value)
+            yield from (part for part in _parts(value) if _is_of(part, module))
+        todo += [base for base in each.__mro__ if base not in todo]
+
+
+def _parts(value: object) -> tuple[object, ...]:
+    """The functions of a property; of what else a class has, itself."""
+    match value:
+        case property():
+            return value.fget, value.fset, value.fdel
+        case functools.cached_property() | functools.partialmethod() | functools.singledispatchmethod():
+            return (cast("functools.cached_property[Any]", value).func,)
+        case _:
+            return (value,)
 
 
 def _names(code: CodeType) -> Iterator[str]:

@@ -7,12 +7,13 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.behaviour.talk import SOON, until
+from tests.behaviour.talk import SOON, is_now, until
 
 import holdfast as hf
 from holdfast.errors import ApprovalClosed, ApprovalUnknown
 from holdfast.policy.mandates import ROLE
 from holdfast.runtime.runtime import Runtime
+from holdfast.store import Store
 from holdfast.testing import ScriptedModel, call, check, text
 
 if TYPE_CHECKING:
@@ -250,3 +251,45 @@ async def test_no_sub_agent_is_begun_after_a_cancel_from_elsewhere_was_acknowled
         stage.go_on.set()
         assert (await turn.outcome(timeout=SOON)).status == "cancelled"
         assert await runtime.store.journals(role=ROLE) == []
+
+
+async def test_a_cancel_that_comes_while_the_inbox_is_being_read_lets_no_step_of_a_process_begin(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The look at the inbox under way has read it before the cancel was accepted: another one must follow."""
+    steps = 0
+    reading, read = asyncio.Event(), asyncio.Event()
+    slow = False
+    pending = Store.pending
+
+    async def slowly(store: Store, journal: str, **options: Any) -> Any:
+        found = await pending(store, journal, **options)
+        if slow:
+            reading.set()
+            await read.wait()
+        return found
+
+    async def step() -> int:
+        nonlocal steps
+        steps += 1
+        await asyncio.sleep(0.001)
+        return steps
+
+    @hf.process
+    async def counting(ctx: hf.ProcessContext) -> None:
+        while True:
+            await ctx.step("count", step)
+
+    monkeypatch.setattr(Store, "pending", slowly)
+    async with hf.open(None, processes=[counting]) as runtime:
+        process = await runtime.start(counting)
+        await until(lambda: steps > 2)
+        slow = True
+        await process.signal("anything", 1)
+        await asyncio.wait_for(reading.wait(), SOON)
+        slow = False
+        assert await process.cancel("enough") == "requested"
+        begun = steps
+        read.set()
+        await until(lambda: is_now(process, "cancelled"))
+    assert steps == begun

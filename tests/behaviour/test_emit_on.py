@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, get_args
 
 import msgspec
@@ -11,7 +12,7 @@ from tests.behaviour.talk import until
 from tests.patience import PATIENCE
 
 import holdfast as hf
-from holdfast.errors import InvalidArgument
+from holdfast.errors import InvalidArgument, JournalMissing
 from holdfast.events import EVENTS, TERMINAL, LiveEvent, RecordEvent, TurnEnded
 from holdfast.messages import StreamEvent, TextChunk
 from holdfast.records import Admitted
@@ -931,3 +932,52 @@ async def test_a_handler_may_start_work_of_its_own() -> None:
         async with runtime.on(hf.TurnCompleted, react):
             await (await runtime.session("s", agent=agent).send("hello")).outcome()
             await until(lambda: answers == ["two"])
+
+
+async def test_a_request_that_waits_for_room_does_not_hold_up_the_turn_that_has_the_room() -> None:
+    """The first request parks; the second, in the same session, waits for its room; the answer must reach the first."""
+
+    @hf.tool
+    async def refund() -> str:
+        return "refunded"
+
+    script = ScriptedModel([call(refund), text("refunded"), text("hello")])
+    agent = hf.Agent("a", model=script, tools=[refund], policy=[hf.ask("refund")])
+    control = hf.Control(concurrency=1)
+    async with hf.open(None, agents=[agent]) as runtime:
+        first = await runtime.emit(hf.EmitRequest(agent=agent, input="refund", session="s"), control=control)
+        await until(lambda: runtime.active == 0)
+        second = asyncio.create_task(
+            runtime.emit(hf.EmitRequest(agent=agent, input="hello", session="s"), control=control)
+        )
+        await until(lambda: _accepted(runtime, 2))
+        (approval,) = await runtime.approvals()
+        await runtime.approve(approval.id, by="ops")
+        assert (await first.outcome(timeout=PATIENCE)).text == "refunded"
+        assert (await (await second).outcome(timeout=PATIENCE)).text == "hello"
+
+
+async def _accepted(runtime: hf.Runtime, count: int) -> bool:
+    with suppress(JournalMissing):
+        return await runtime.store.input("s", count) is not None
+    return False
+
+
+async def test_the_timeout_of_a_control_counts_from_the_start_of_the_turn() -> None:
+    """Each of three turns runs into the timeout, one after the other: none while it waits for room."""
+    asked = 0
+
+    async def never(_: hf.ModelRequest) -> hf.Text:
+        nonlocal asked
+        asked += 1
+        await asyncio.Event().wait()
+        return text("never")
+
+    agent = hf.Agent("a", model=ScriptedModel(never))
+    control = hf.Control(concurrency=1, timeout=0.2)
+    async with hf.open(None, agents=[agent]) as runtime:
+        request = hf.EmitRequest(agent=agent, input="hello")
+        emitted = await asyncio.gather(*(runtime.emit(request, control=control) for _ in range(3)))
+        outcomes = [await each.outcome(timeout=PATIENCE) for each in emitted]
+    assert [outcome.code for outcome in outcomes] == ["deadline"] * 3
+    assert asked == 3

@@ -295,3 +295,27 @@ async def test_hooks_see_a_call_of_which_nobody_knows_what_became(shop: Shop, tm
         await ended(runtime)
     assert "after_tool unknown" in seen.log
     assert any("took effect" in line for line in seen.log if line.startswith("on_error"))
+
+
+async def test_a_runtime_that_is_closed_leaves_no_hook_after_a_turn_running(shop: Shop) -> None:
+    """Two turns of one session have ended, and the hook after the first does not come to an end."""
+    begun, running = 0, set[int]()
+
+    class Endless(hf.Hooks):
+        async def after_turn(self, turn: hf.HookTurn, ending: Ending) -> None:
+            nonlocal begun
+            begun += 1
+            mine = begun
+            running.add(mine)
+            try:
+                await asyncio.Event().wait()
+            finally:
+                running.discard(mine)
+
+    agent = shop.agent(text("one"), hooks=[Endless()])
+    async with hf.open(None, agents=[agent]) as runtime:
+        await runtime.run(agent, "go", session=SESSION)
+        await runtime.run(agent, "go", session=SESSION)
+        await until(lambda: bool(running))
+        await runtime.close(grace=0)
+    assert not running

@@ -78,7 +78,11 @@ class ProcessDrive:
         """The request to cancel it, if there is one."""
         self._stopped: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._seen: int | None = None
+        self._news = False
+        """Something came that no look has begun to read since."""
         self._looking: asyncio.Task[None] | None = None
+        self._looked = 0
+        """How often the journal had been woken when it was last looked at before an effect."""
         self._abandoned: Admitted | None = None
         """The request to give it up, if there is one."""
         self._transferred: set[int] = set()
@@ -91,6 +95,7 @@ class ProcessDrive:
     def notify(self, wakes: int = 0) -> None:  # noqa: ARG002  whatever came, it is looked at
         """Something came for this process: a signal, the end of a child, a request to cancel it."""
         if self._run is not None:
+            self._news = True
             self._run.waiting.look()
             if self._looking is None or self._looking.done():
                 self._looking = spawn(self._look_while_working())
@@ -219,17 +224,24 @@ class ProcessDrive:
 
     async def _attend(self) -> None:
         """Whether it may begin an effect: not once a request to cancel it was accepted, by whichever process."""
+        wakes = 0
         if self._store.shared:
             wakes = (await self._store.wakes([self.session])).get(self.session, 0)
-            if wakes > self._ledger.wakes:
-                self._ledger.wakes = wakes
+            if wakes > max(self._ledger.wakes, self._looked):
                 self.notify()
-        if self._looking is not None and not self._looking.done():
-            await asyncio.shield(self._looking)
+        while (looking := self._looking) is not None and not looking.done():
+            await asyncio.shield(looking)
+        self._looked = max(self._looked, wakes)
         if self._stopped.done():
             await asyncio.get_running_loop().create_future()  # it is being stopped
 
     async def _look_while_working(self) -> None:
+        """Look as long as there is news: what came while one look read the inbox is read by the next."""
+        while self._news:
+            self._news = False
+            await self._look_if_possible()
+
+    async def _look_if_possible(self) -> None:
         try:
             await self._look()
         except StoreError as error:
@@ -398,7 +410,7 @@ class ProcessDrive:
         """Record how it ended and tell those who wait for that, in one commit."""
         name = run_of(self._state.attempt)
         end = Ended(at=self._ledger.now(), run=name, status=status, error=error, **(ended or {}))
-        await self._look_while_working()  # whoever it was given to is told of its end
+        await self._look_if_possible()  # whoever it was given to is told of its end
         records: list[Record] = [*first, *self._ledger.left_over(name)]
         self._ending = True
         crash_point("process.before_end")

@@ -93,12 +93,16 @@ class TaskDrive:
         """Why the task is to be cancelled, if it is."""
         self._stopped: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._seen: int | None = None
+        self._news = False
+        """Something came that no look has begun to read since."""
         self._looking: asyncio.Task[None] | None = None
 
     def notify(self, wakes: int = 0) -> None:  # noqa: ARG002  whatever came, it is looked at
         """Something came for this task: a request to cancel it."""
-        if self._run is not None and (self._looking is None or self._looking.done()):
-            self._looking = spawn(self._look())
+        if self._run is not None:
+            self._news = True
+            if self._looking is None or self._looking.done():
+                self._looking = spawn(self._look_while_working())
 
     def stop(self) -> None:
         """The runtime is being closed: the call may go on for a moment, and is then left to whoever comes next."""
@@ -212,10 +216,16 @@ class TaskDrive:
 
     async def _attend(self) -> None:
         """Whether it may begin a step of its own: not once a request to cancel it is known here."""
-        if self._looking is not None and not self._looking.done():
-            await asyncio.shield(self._looking)
+        while (looking := self._looking) is not None and not looking.done():
+            await asyncio.shield(looking)
         if self._stopped.done():
             await asyncio.get_running_loop().create_future()  # it is being stopped
+
+    async def _look_while_working(self) -> None:
+        """Look as long as there is news: what came while one look read the inbox is read by the next."""
+        while self._news:
+            self._news = False
+            await self._look()
 
     async def _look(self) -> None:
         """Whether somebody wants the task to be cancelled. The first request counts."""

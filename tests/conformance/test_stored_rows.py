@@ -157,7 +157,7 @@ async def _held_back(path: Path, change: Callable[[SqliteRows], None]) -> Spend:
     """What an agent has spent after a transaction in which it spent 1 before `change`."""
     async with hf.open_store(path):
         pass
-    db = connect_writer(path, "process", StoreLimits())
+    db = connect_writer(path, "process", StoreLimits(), None, 0)
     rows = SqliteRows(db, "a test", load_seal(path, db)[0])
     db.execute("BEGIN IMMEDIATE")
     rows.spending.add("clerk", 0, Spend(tasks=1))

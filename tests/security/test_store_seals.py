@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+import fcntl
 import os
 import shutil
+import threading
 from typing import TYPE_CHECKING, Any
 
 import apsw
 import pytest
 from msgspec.structs import replace
+from tests.patience import PATIENCE
 
 import holdfast as hf
 from holdfast.errors import (
@@ -23,8 +27,10 @@ from holdfast.errors import (
 )
 from holdfast.store.beside import key_file
 from holdfast.store.rules.contract import StoredRule
+from holdfast.store.sqlite.db import connect
 from holdfast.store.sqlite.files import renew_key
 from holdfast.store.sqlite.health import examine
+from holdfast.store.sqlite.key import keep_key
 from holdfast.store.sqlite.rows import wait_crc
 from holdfast.store.sqlite.rules import _crc as rule_crc  # pyright: ignore[reportPrivateUsage]  # what a forger would do
 
@@ -253,14 +259,126 @@ async def test_a_store_that_is_opened_by_a_link_has_one_key(path: Path) -> None:
     assert sorted(os.listdir(path.parent)) == ["link.db", "shop.db", "shop.db.key"]  # noqa: PTH208
 
 
-async def test_a_store_that_was_set_back_to_an_older_schema_is_not_sealed_again(path: Path) -> None:
-    await forge_answer(path)
+def set_back(path: Path) -> None:
+    """Make a store look as if it was of a schema without seals."""
     tamper(path, "ALTER TABLE waits DROP COLUMN mac")
     tamper(path, "ALTER TABLE rules DROP COLUMN mac")
+    tamper(path, "DELETE FROM meta WHERE key = 'key_check'")
     tamper(path, "PRAGMA user_version = 5")
-    with pytest.raises(StoreKeyWrong, match="set back"):
+
+
+async def test_a_store_that_was_set_back_to_an_older_schema_is_not_sealed_again(path: Path) -> None:
+    await forge_answer(path)
+    set_back(path)
+    with pytest.raises(StoreKeyWrong, match="set back") as raised:
         async with hf.open_store(path):
             pass
+    assert "holdfast doctor --new-key" in raised.value.remedy
+
+
+async def test_a_new_key_for_a_store_that_was_set_back_drops_what_may_be_forged(path: Path) -> None:
+    await forge_answer(path)
+    set_back(path)
+    tamper(path, "INSERT INTO meta (key, value) VALUES ('secret', ?)", b"k" * 32)
+    before = content(key_file(path))
+    renew_key(path, 5)
+    async with hf.open_store(path) as store:
+        assert await asked(store) == ["other", "edited"]
+        assert await store.rules("clerk") == []
+        assert store._backend.secret != b"k" * 32  # pyright: ignore[reportPrivateUsage]  # what must not be used
+    assert content(key_file(path).with_name("shop.db.key.away")) == before
+    assert examine(path).problems == ()
+
+
+async def test_a_store_that_was_set_back_under_a_key_of_the_environment_keeps_no_answer_rule_or_token(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOLDFAST_STORE_KEY", content(key_file(path)).decode().strip())
+    key_file(path).unlink()
+    await forge_answer(path)
+    set_back(path)
+    tamper(path, "INSERT INTO meta (key, value) VALUES ('secret', ?)", b"k" * 32)
+    async with hf.open_store(path) as store:
+        assert await asked(store) == ["other", "edited"]
+        assert await store.rules("clerk") == []
+        assert (await store.rule_history())[0].removed_by == "upgrade under HOLDFAST_STORE_KEY"
+        assert store._backend.secret != b"k" * 32  # pyright: ignore[reportPrivateUsage]  # what must not be used
+
+
+async def test_a_variable_beside_a_key_file_that_fits_is_to_be_unset(path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setenv("HOLDFAST_STORE_KEY", "ab" * 32)
+    with pytest.raises(StoreKeyWrong, match=f"{key_file(path)} fits; unset HOLDFAST_STORE_KEY"):
+        async with hf.open_store(path):
+            pass
+
+
+# ---- several processes -----------------------------------------------------------------------------------------------
+
+
+def leave_new_key(path: Path, text: str = "cd" * 32) -> Path:
+    """What a process leaves that was killed before it committed the store it made."""
+    left = key_file(path).with_name(f"{key_file(path).name}.new")
+    left.touch(0o600)
+    left.write_text(text)
+    return left
+
+
+async def test_a_new_key_of_a_killed_process_never_displaces_the_key_of_the_store(path: Path) -> None:
+    leave_new_key(path)
+    os.remove(path)  # noqa: PTH107
+    before = content(key_file(path))
+    for _ in range(2):  # the first makes the store, with the key that is there
+        async with hf.open_store(path):
+            pass
+    assert content(key_file(path)) == before
+
+
+@pytest.mark.parametrize("text", ["cd" * 32, ""])
+async def test_a_new_key_of_a_killed_process_gets_no_name_where_the_environment_has_the_key(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    monkeypatch.setenv("HOLDFAST_STORE_KEY", "ab" * 32)
+    leave_new_key(tmp_path / "s.db", text)
+    async with hf.open_store(tmp_path / "s.db"):
+        pass
+    assert not key_file(tmp_path / "s.db").exists()
+
+
+async def test_a_store_opens_while_another_process_gives_its_key_the_name(path: Path, monkeypatch: Any) -> None:
+    key = key_file(path)
+    new = key.rename(key.with_name(f"{key.name}.new"))
+    opened = os.open
+
+    def slow(file: Any, *arguments: Any, **more: Any) -> int:
+        try:
+            return opened(file, *arguments, **more)
+        finally:
+            if file == key and new.exists():
+                new.rename(key)
+
+    monkeypatch.setattr(os, "open", slow)
+    async with hf.open_store(path) as store:
+        assert await asked(store) == ["other", "edited"]
+
+
+async def test_a_key_that_another_process_is_giving_its_name_is_not_put_aside(path: Path, monkeypatch: Any) -> None:
+    """Two processes name a new key at once: each step of one comes between two of the other."""
+    key = key_file(path)
+    key.rename(key.with_name(f"{key.name}.new"))
+    flock = fcntl.flock
+    barrier = threading.Barrier(2, timeout=PATIENCE)
+
+    def together(handle: int, how: int) -> None:
+        barrier.wait()
+        flock(handle, how)
+
+    monkeypatch.setattr(fcntl, "flock", together)
+    db: Any = connect(path, apsw.SQLITE_OPEN_READONLY)
+    other: Any = connect(path, apsw.SQLITE_OPEN_READONLY)
+    await asyncio.gather(asyncio.to_thread(keep_key, path, db), asyncio.to_thread(keep_key, path, other))
+    db.close()
+    other.close()
+    assert [file.name for file in path.parent.glob("*.key*")] == ["shop.db.key"]
 
 
 # ---- a key that is lost ----------------------------------------------------------------------------------------------

@@ -42,8 +42,17 @@ def check_file(path: Path, file: Path) -> None:
         reason = f"others may read or write {file} (mode {stat.S_IMODE(found.st_mode):04o})"
         raise StoreUntrusted(path, reason, f"chmod 600 {quoted}")
     if found.st_nlink > 1:
-        reason = f"{file} has {found.st_nlink} names (hard links), and tools may reach it by another one"
-        raise StoreUntrusted(path, reason, f"cp -p {quoted} {quoted}.own && mv {quoted}.own {quoted}")
+        # No copy takes the place of the file: it would lose what a process writes that has the file open.
+        reason = (
+            f"{file} has {found.st_nlink} names (hard links), and tools may reach it by another one; rm every other "
+            "name that the command lists"
+        )
+        raise StoreUntrusted(path, reason, f"find {shlex.quote(str(_mount_of(file)))} -xdev -inum {found.st_ino}")
+
+
+def _mount_of(file: Path) -> Path:
+    """The top folder of the file system that a file is on."""
+    return next(folder for folder in file.absolute().parents if os.path.ismount(folder))
 
 
 def _check_folder(path: Path, folder: Path) -> None:

@@ -133,7 +133,7 @@ class SqliteBackend:
         return ReadConnection(connect_reader(self.path, self.limits, self._vfs), self.limits, self._seal)
 
     def _connect(self) -> tuple[Db, Seal]:
-        connection = connect_writer(self.path, self._durability, self.limits, self._vfs)
+        connection = connect_writer(self.path, self._durability, self.limits, self._vfs, self.clock.read().wall)
         if self._seal is None:
             try:
                 self._seal, self.secret = load_seal(self.path, connection)

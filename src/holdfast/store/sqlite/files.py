@@ -28,7 +28,7 @@ from holdfast.errors import (
     StoreTooNew,
     StoreUnsafe,
 )
-from holdfast.store.beside import FOLDER
+from holdfast.store.beside import FOLDER, key_file
 from holdfast.store.sqlite.access import check_access, check_schema, sync_directory
 from holdfast.store.sqlite.db import connect, connect_unchanging
 from holdfast.store.sqlite.key import keep_key, load_seal, make_seal, replace_key
@@ -266,15 +266,15 @@ def _try_lock(handle: int) -> bool:
     return True
 
 
-def connect_writer(path: Path, durability: Durability, limits: StoreLimits, vfs: str | None = None) -> Db:
-    """The one connection of this process that writes and checkpoints."""
+def connect_writer(path: Path, durability: Durability, limits: StoreLimits, vfs: str | None, now: int) -> Db:
+    """The one connection of this process that writes and checkpoints. It brings an older store up to date, at `now`."""
     connection = connect(path, apsw.SQLITE_OPEN_READWRITE, vfs)
     try:
         connection.set_busy_timeout(limits.busy_ms)
         connection.execute("PRAGMA trusted_schema = OFF; PRAGMA cell_size_check = ON; PRAGMA foreign_keys = OFF")
         try:
             check_schema(path, connection)
-            _bring_up_to_date(connection, path)
+            _bring_up_to_date(connection, path, now)
         except apsw.CantOpenError as error:
             # The file itself is open. What can't be opened is the memory that its readers and writers share.
             raise StoreUnsafe(path, _NO_LOG) from error
@@ -300,7 +300,7 @@ def _switch_to_log(connection: Db, busy_ms: int) -> bool:
             time.sleep(0.005)
 
 
-def _bring_up_to_date(connection: Db, path: Path) -> None:
+def _bring_up_to_date(connection: Db, path: Path, now: int) -> None:
     """Create or migrate in one transaction; the version is looked at under the write lock."""
     found = int(connection.pragma("user_version"))
     check_version(path, found)
@@ -314,14 +314,14 @@ def _bring_up_to_date(connection: Db, path: Path) -> None:
         found = int(connection.pragma("user_version"))
         migrate(connection, found, lambda: _first_rows(connection))
         if found < SEALED:
-            make_seal(path, connection, found)
+            make_seal(path, connection, found, now)
     except BaseException:
         connection.execute("ROLLBACK")
         raise
     crash_point("store.migration.before_commit")
     connection.execute("COMMIT")
     crash_point("store.migration.committed")
-    keep_key(path)
+    keep_key(path, connection)
 
 
 def _first_rows(connection: Db) -> None:
@@ -332,24 +332,31 @@ def _first_rows(connection: Db) -> None:
 
 
 def renew_key(path: Path, now: int) -> None:
-    """Give a store whose key is lost another one, see `replace_key`. A key that fits is not replaced."""
+    """Give a store whose key is lost another one, see `replace_key`. A key that fits is not replaced.
+
+    A store of a schema that had no keys, beside which there is one, is brought up to date with the new key.
+    """
     check_header(path)
     check_access(path)
     with translated(path):
         connection = connect(path, apsw.SQLITE_OPEN_READWRITE)
         try:
             check_schema(path, connection)
-            if int(connection.pragma("user_version")) != VERSION:
-                raise StoreRefused(path, "it is of another schema; open it once to bring it up to date")
             connection.execute("BEGIN IMMEDIATE")
             try:
-                _require_lost_key(path, connection)
+                found = int(connection.pragma("user_version"))
+                if 0 < found < SEALED and key_file(path).exists():
+                    migrate(connection, found, lambda: None)
+                elif found != VERSION:
+                    raise StoreRefused(path, "it is of another schema; open it once to bring it up to date")  # noqa: TRY301
+                else:
+                    _require_lost_key(path, connection)
                 replace_key(path, connection, now)
             except BaseException:
                 connection.execute("ROLLBACK")
                 raise
             connection.execute("COMMIT")
-            keep_key(path)
+            keep_key(path, connection)
         finally:
             connection.close()
 

@@ -6,12 +6,15 @@ name beside a store of an older schema tells that the store was sealed before, a
 
 from __future__ import annotations
 
+import fcntl
 import os
 import secrets
-from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final
+from contextlib import contextmanager
+from itertools import chain, count
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import apsw
+import msgspec
 from msgspec.structs import replace
 
 from holdfast.crashpoints import crash_point
@@ -23,6 +26,7 @@ from holdfast.store.sqlite.rows import WAIT_COLUMNS, raw_wait, wait_crc
 from holdfast.store.sqlite.rules import RuleQueries, RuleTable
 
 if TYPE_CHECKING:
+    from collections.abc import Generator
     from pathlib import Path
 
     from holdfast.store.sqlite.db import Db
@@ -30,7 +34,7 @@ if TYPE_CHECKING:
 ENVIRONMENT: Final = "HOLDFAST_STORE_KEY"
 _AT_ONCE: Final = 1_000
 _LONGEST: Final = 200
-_REPLACED_BY: Final = "holdfast doctor --new-key"
+_NEW_KEY: Final = "holdfast doctor --new-key"
 _WAITS: Final = (
     f"SELECT w.journal, j.id, {', '.join(f'w.{name}' for name in WAIT_COLUMNS.split(', '))}"  # noqa: S608  constants
     " FROM waits w JOIN journals j ON j.no = w.journal WHERE (w.journal, w.name) > (?, ?)"
@@ -46,62 +50,91 @@ def load_seal(path: Path, connection: Db, *, look: bool = False) -> tuple[Seal, 
     store_id, check = _value(connection, "store_id"), _value(connection, "key_check")
     if not isinstance(store_id, bytes) or not isinstance(check, bytes):
         raise apsw.CorruptError("a value that every store has is missing")
+    named = key_file(path)
     found = _from_environment(path)
     if found is not None:
         seal = Seal(found, store_id)
         if seal.check != check:
-            raise StoreKeyWrong(path, f"the variable {ENVIRONMENT} has another key", "set the one it was made with")
+            raise _other_in_environment(path, _fitting(path, named, store_id, check))
         return seal, seal.token_key(_value(connection, "tokens"))
-    named = key_file(path)
-    for file in (named, _new(named)):
-        found = _read(path, file)
-        if found is None:
-            continue
-        seal = Seal(found, store_id)
-        if seal.check == check:
+    # The name is looked at twice: between the first look and that at the new file, another process may give it.
+    for file in (named, _new(named), named):
+        seal = _fitting(path, file, store_id, check)
+        if seal is not None:
             if file != named and not look:
-                _name(file, named)  # whoever made it was killed before this
+                keep_key(path, connection)  # whoever made it was killed before this
             return seal, seal.token_key(_value(connection, "tokens"))
     if named.exists():
         raise StoreKeyWrong(path, f"{named} is the key of another store", "put the key back that was beside this store")
     raise StoreKeyMissing(path, named)
 
 
+def _other_in_environment(path: Path, beside: Seal | None) -> StoreKeyWrong:
+    """What to do about a variable with a key that is not the store's; `beside` is the seal of a key file that fits."""
+    reason = f"the variable {ENVIRONMENT} has another key"
+    if beside is None:
+        return StoreKeyWrong(path, reason, "set the one it was made with")
+    return StoreKeyWrong(path, f"{reason}, and {key_file(path)} fits", f"unset {ENVIRONMENT}")
+
+
+def _fitting(path: Path, file: Path, store_id: bytes, check: bytes) -> Seal | None:
+    """The seal with the key in a file, if it is that of the store with this `check`."""
+    key = _read(path, file)
+    if key is None:
+        return None
+    seal = Seal(key, store_id)
+    return seal if seal.check == check else None
+
+
 def _value(connection: Db, key: str) -> Any:  # noqa: ANN401  a damaged file may give anything
     return connection.execute("SELECT value FROM meta WHERE key = ?", (key,)).get
 
 
-def make_seal(path: Path, connection: Db, found: int) -> None:
-    """Give a store of schema `found` its key, and seal all that is in it; in the caller's transaction."""
+def make_seal(path: Path, connection: Db, found: int, now: int) -> None:
+    """Give a store of schema `found` its key, and seal all that is in it; in the caller's transaction.
+
+    A key file tells that a store was sealed before, and was set back. A key in the environment leaves nothing that
+    could tell, so what an older store holds is not trusted then: see `replace_key`.
+    """
     named = key_file(path)
     key = _from_environment(path)
+    if key is not None and found:
+        _replace(connection, Seal(key, _value(connection, "store_id")), now, f"upgrade under {ENVIRONMENT}")
+        return
     if key is None:
         key = _read(path, named)
         if key is not None and found:
-            reason = f"its schema is version {found}, which has no key, but there is {named}: it was set back"
             raise StoreKeyWrong(
-                path, reason, f"if you restored an older backup, take that file away: mv {named} {named}.away"
+                path,
+                f"its schema is version {found}, which has no key, but there is {named}: it was set back, and its "
+                "rules and answers may be forged",
+                f"if you restored an older backup, '{_NEW_KEY} {path}' keeps the rest and drops these",
             )
         key = key or _made(path, _new(named))
-    store_id = _value(connection, "store_id")
-    seal = Seal(key, store_id)
+    seal = Seal(key, _value(connection, "store_id"))
     secret = _value(connection, "secret")
     if isinstance(secret, bytes) and len(secret) == KEY_BYTES:
         connection.execute("INSERT INTO meta (key, value) VALUES ('tokens', ?)", (seal.cover(secret),))
-    connection.execute("PRAGMA secure_delete = ON")
-    connection.execute("DELETE FROM meta WHERE key = 'secret'")
-    connection.execute("INSERT INTO meta (key, value) VALUES ('key_check', ?)", (seal.check,))
+    _set_check(connection, seal)
     _seal_rows(connection, seal)
 
 
-def keep_key(path: Path) -> None:
-    """The store is committed: a key that was made for it gets its name."""
+def keep_key(path: Path, connection: Db) -> None:
+    """The store is committed: if a new key beside it is its own, it gets its name.
+
+    A key file that has the name and is of another store is put aside. A new key that is not the store's was left by a
+    process that was killed, or is about to be committed by another one; it stays.
+    """
     named = key_file(path)
-    if not _new(named).exists():
-        return
-    if named.exists():
-        named.rename(named.with_name(f"{named.name}.away"))
-    _name(_new(named), named)
+    with _locked(named.parent):
+        store_id, check = _value(connection, "store_id"), _value(connection, "key_check")
+        if _fitting(path, _new(named), store_id, check) is None or _fitting(path, named, store_id, check) is not None:
+            return
+        if named.exists():
+            named.rename(_free(named.with_name(f"{named.name}.away")))
+        _new(named).rename(named)
+        sync_directory(named.parent)
+    crash_point("store.key_named")
 
 
 def replace_key(path: Path, connection: Db, now: int) -> None:
@@ -115,16 +148,33 @@ def replace_key(path: Path, connection: Db, now: int) -> None:
     key = _from_environment(path)
     if key is None:
         key = _made(path, _new(key_file(path)))
-    seal = Seal(key, _value(connection, "store_id"))
-    connection.execute("DELETE FROM meta WHERE key IN ('tokens', 'key_check')")
-    connection.execute("INSERT INTO meta (key, value) VALUES ('key_check', ?)", (seal.check,))
-    _seal_rows(connection, seal, now)
+    _replace(connection, Seal(key, _value(connection, "store_id")), now, _NEW_KEY)
 
 
-def _seal_rows(connection: Db, seal: Seal, replaced: int | None = None) -> None:
+def _replace(connection: Db, seal: Seal, now: int, by: str) -> None:
+    connection.execute("DELETE FROM meta WHERE key = 'tokens'")
+    _set_check(connection, seal)
+    _seal_rows(connection, seal, Replacement(now, by))
+
+
+def _set_check(connection: Db, seal: Seal) -> None:
+    """Note which key seals the store, and take out the token key that a store of an older schema holds."""
+    connection.execute("PRAGMA secure_delete = ON")
+    connection.execute("DELETE FROM meta WHERE key = 'secret'")
+    connection.execute("INSERT OR REPLACE INTO meta (key, value) VALUES ('key_check', ?)", (seal.check,))
+
+
+class Replacement(msgspec.Struct, frozen=True):
+    """When a key was put in the place of one that can't vouch for the store any more, and by what."""
+
+    at: int
+    by: str
+
+
+def _seal_rows(connection: Db, seal: Seal, replaced: Replacement | None = None) -> None:
     """Seal all rows that match their checksum. What does not match stays without a seal, and is not trusted.
 
-    `replaced` is when the key was replaced, if it was: then answers and rules don't count any more.
+    With a replacement, answers and rules don't count any more.
     """
     last: tuple[int, str] = (0, "")
     while rows := connection.execute(_WAITS, (*last, _AT_ONCE)).fetchall():
@@ -142,7 +192,7 @@ def _seal_rows(connection: Db, seal: Seal, replaced: int | None = None) -> None:
     rules = RuleTable(connection, connection.execute, seal)
     for rule, sound in RuleQueries(connection, 1).raw():
         if sound and replaced is not None and rule.removed_at is None:
-            rules.remove(replace(rule, removed_by=_REPLACED_BY, removed_at=replaced))
+            rules.remove(replace(rule, removed_by=replaced.by, removed_at=replaced.at))
         elif sound:
             rules.seal(rule)
 
@@ -154,17 +204,19 @@ def _from_environment(path: Path) -> bytes | None:
     text = os.environ.get(ENVIRONMENT, "")
     if not text:
         return None
-    return _key_of(path, text, f"the variable {ENVIRONMENT}")
+    return _key_of(text) or _refuse(path, f"the variable {ENVIRONMENT}")
 
 
-def _key_of(path: Path, text: str, where: str) -> bytes:
+def _key_of(text: str) -> bytes | None:
     try:
         key = bytes.fromhex(text.strip()) if text.isascii() else b""
     except ValueError:
         key = b""
-    if len(key) != KEY_BYTES:
-        raise StoreRefused(path, f"{where} holds no key: one is {KEY_BYTES * 2} hexadecimal digits")
-    return key
+    return key if len(key) == KEY_BYTES else None
+
+
+def _refuse(path: Path, where: str) -> NoReturn:
+    raise StoreRefused(path, f"{where} holds no key: one is {KEY_BYTES * 2} hexadecimal digits")
 
 
 def _new(named: Path) -> Path:
@@ -179,7 +231,10 @@ def _read(path: Path, file: Path) -> bytes | None:
     except FileNotFoundError:
         return None
     with open(handle, encoding="ascii", errors="replace") as opened:  # noqa: PTH123  it is open already
-        return _key_of(path, opened.read(_LONGEST), f"the file {file}")
+        key = _key_of(opened.read(_LONGEST))
+    if key is None and file == key_file(path):
+        _refuse(path, f"the file {file}")
+    return key  # a new file without a key is of a process that was killed while it wrote it
 
 
 def _made(path: Path, file: Path) -> bytes:
@@ -196,8 +251,18 @@ def _made(path: Path, file: Path) -> bytes:
     return key
 
 
-def _name(file: Path, named: Path) -> None:
-    with suppress(FileNotFoundError):  # another process has done it
-        file.rename(named)
-    sync_directory(named.parent)
-    crash_point("store.key_named")
+@contextmanager
+def _locked(folder: Path) -> Generator[None]:
+    """Of all processes, one at a time gives key files in this folder their names."""
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
+
+
+def _free(file: Path) -> Path:
+    """This name, or with a number the first that no file has: a key that was put aside is never written over."""
+    names = chain([file], (file.with_name(f"{file.name}.{number}") for number in count(2)))
+    return next(name for name in names if not os.path.lexists(name))

@@ -17,6 +17,7 @@ from holdfast.hands.files import files
 from holdfast.hands.files.errors import PathProtected
 from holdfast.hands.files.protected import RULES, protection
 from holdfast.hands.shell import WorkspaceRefused, sandbox_problem, shell
+from holdfast.hands.shell.nested import MOST_FOLDERS
 
 pytestmark = pytest.mark.skipif(sandbox_problem() is not None, reason=f"no sandbox: {sandbox_problem()}")
 needs_git = pytest.mark.skipif(shutil.which("git", path="/usr/bin:/bin") is None, reason="git is not installed")
@@ -155,6 +156,90 @@ async def test_a_repository_that_was_there_without_the_name_stays_as_it_is(works
     found = await ran(workspace, "echo x > mirror/config; touch mirror/hooks/x; mv mirror old; rm -rf mirror")
     assert sorted(os.listdir(repository)) == ["HEAD", "hooks", "objects", "refs"]  # noqa: PTH208
     assert "disarmed" not in found
+
+
+@pytest.fixture
+def beyond(workspace: Path) -> Path:
+    """A person's repository, farther down than repositories are bound read-only."""
+    for number in range(MOST_FOLDERS):
+        (workspace / f"a{number:03}").mkdir()
+    repository = workspace / "z" / "deep" / "mine" / ".git"
+    for name in ("objects", "refs", "hooks"):
+        (repository / name).mkdir(parents=True)
+    (repository / "HEAD").write_text("ref: refs/heads/main\n", encoding="utf-8")
+    (repository / "config").write_text("[core]\n\tbare = false\n", encoding="utf-8")
+    (repository / "hooks" / "pre-commit").write_text("exit 0\n", encoding="utf-8")
+    return repository
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "echo 'ref: refs/heads/other' > HEAD.lock; mv HEAD.lock HEAD",
+        "touch index objects/x refs/y",
+        "touch config hooks/pre-commit",
+        "cp config config.lock; mv config.lock config",
+    ],
+)
+async def test_a_repository_that_was_there_stays_one_while_what_git_runs_in_it_is_the_same(
+    workspace: Path, beyond: Path, command: str
+) -> None:
+    found = await ran(workspace, f"cd z/deep/mine/.git; {command}")
+    assert (beyond / "HEAD").exists()
+    assert "disarmed" not in found
+
+
+async def test_a_repository_that_was_there_and_changed_is_told(workspace: Path, beyond: Path) -> None:
+    found = await ran(workspace, "touch z/deep/mine/.git/index")
+    assert found["appeared"] == ["z/deep/mine/.git"]
+    assert (beyond / "index").exists()
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "echo '[core]' >> config",
+        "echo '[core]' > config.worktree",
+        "echo ../other > commondir",
+        "echo 'touch x' > hooks/pre-commit",
+        "chmod +x hooks/pre-commit",
+        "echo 'touch x' > hooks/post-checkout",
+        "mv hooks old; ln -s ../../hooks hooks",
+        "head -c 2000000 /dev/zero > config",
+        "rm config; mkfifo config",
+        "cd ..; mv .git old; cp -r old .git; echo x >> .git/config",
+    ],
+)
+async def test_a_repository_that_was_there_is_disarmed_when_what_git_runs_in_it_changed(
+    workspace: Path, beyond: Path, command: str
+) -> None:
+    found = await ran(workspace, f"cd z/deep/mine/.git; {command}")
+    assert not (beyond / "HEAD").exists()
+    assert "z/deep/mine/.git" in found["disarmed"]
+
+
+async def test_a_file_that_leads_to_a_repository_stays_while_it_leads_to_the_same(
+    workspace: Path, beyond: Path
+) -> None:
+    place = beyond.parent.parent / "tree" / ".git"
+    place.parent.mkdir()
+    place.write_text("gitdir: ../mine/.git\n", encoding="utf-8")
+    assert "disarmed" not in await ran(workspace, "touch z/deep/tree/.git")
+    assert (await ran(workspace, "echo x > z/deep/tree/.git"))["disarmed"] == ["z/deep/tree/.git"]
+
+
+async def test_a_repository_among_other_peoples_code_stays_one_when_only_its_head_changed(workspace: Path) -> None:
+    repository = workspace / ".venv" / "src" / "mine" / ".git"
+    for name in ("objects", "refs"):
+        (repository / name).mkdir(parents=True)
+    (repository / "HEAD").write_text("ref: refs/heads/main\n", encoding="utf-8")
+    assert "disarmed" not in await ran(workspace, "echo 'ref: refs/heads/x' > .venv/src/mine/.git/HEAD")
+    assert (repository / "HEAD").exists()
+
+
+async def test_the_note_tells_how_to_undo_it(workspace: Path) -> None:
+    found = await ran(workspace, made(BARE, "evil", workspace))
+    assert "mv HEAD.disarmed HEAD" in found["note"]
 
 
 async def test_a_workspace_that_is_itself_such_a_repository_is_refused(workspace: Path) -> None:

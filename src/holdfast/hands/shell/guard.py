@@ -11,6 +11,7 @@ from holdfast.hands.files.confined import choose
 from holdfast.hands.files.repositories import is_repository
 from holdfast.hands.shell.errors import WorkspaceRefused
 from holdfast.hands.shell.inspection import Findings, Inspection
+from holdfast.hands.shell.inventory import inventory
 from holdfast.hands.shell.nested import Look, Nested, Seen
 from holdfast.hands.shell.protecting import Cover, StandIns, has_stand_ins
 
@@ -28,12 +29,16 @@ class Guard:
     `deep` says whether bubblewrap can bind open files: only then can names deeper down be protected.
     """
 
-    __slots__ = ("_drift", "_nested", "_opener", "_protection", "_root", "_stand_ins", "_workspace", "findings")
+    __slots__ = (
+        *("_drift", "_known", "_nested", "_opener", "_protection", "_root", "_stand_ins", "_workspace"),
+        "findings",
+    )
 
     def __init__(self, workspace: str, protection: Protection, *, deep: bool) -> None:
         self._workspace = workspace
         self._protection = protection
         self._nested: Nested | None = None
+        self._known: dict[str, bytes] = {}
         self.findings = Findings()
         """What appeared, once the command has ended."""
         try:
@@ -53,6 +58,8 @@ class Guard:
                 self._inspect(self._stand_ins.abandoned, frozenset(self._stand_ins.covers))
             seen = Look(self._root, self._opener, protection, self._stand_ins.covers).run() if deep else _NOTHING
             self._nested = Nested(self._root, self._opener, seen, workspace, self._stand_ins.covers)
+            if protection.repositories and not (deep and seen.all_bound):
+                self._known = inventory(self._root, self._opener, self._unwritable(), self._stand_ins.since or 0)
         except BaseException:
             self.close()
             raise
@@ -74,12 +81,10 @@ class Guard:
 
     def inspect(self) -> Findings:
         """Look for what appeared, also while a command ran that was killed before. No process of it may be left."""
-        bound = (bind.path for bind in self.binds if not bind.writable)
-        kept = {*bound, *(cover.path for cover in self.covers if cover.kind != "pinned")}
         begun = self._stand_ins.since
         # Where the clock was set back meanwhile, what is new looks older than it is.
         since = 0 if begun is None else begun + min(_wall_ahead() - self._drift, 0)
-        self._inspect(since, kept)
+        self._inspect(since, self._unwritable())
         return self.findings
 
     def close(self) -> None:
@@ -93,8 +98,13 @@ class Guard:
             reason = "it is a git repository without a working tree; give a folder with a working tree"
             raise WorkspaceRefused(self._workspace, reason)
 
+    def _unwritable(self) -> set[str]:
+        """Paths that the command can't change."""
+        bound = (bind.path for bind in self.binds if not bind.writable)
+        return {*bound, *(cover.path for cover in self.covers if cover.kind != "pinned")}
+
     def _inspect(self, since: int, kept: frozenset[str] | set[str]) -> None:
-        found = Inspection(self._root, self._opener, self._protection, kept, since).run()
+        found = Inspection(self._root, self._opener, self._protection, kept, since, self._known).run()
         self.findings.add(found)
         _log_findings(self._workspace, found)
 
@@ -116,7 +126,10 @@ def _log_findings(workspace: str, found: Findings) -> None:
     if found.names:
         _log.warning("protected names have appeared in %r, look at them: %s", workspace, _listed(found.names))
     if found.disarmed:
-        reason = "git repositories have appeared in %r and were disarmed (HEAD or .git was renamed): %s"
+        reason = (
+            "git repositories have appeared in %r and were disarmed (HEAD or .git was renamed; "
+            "`mv HEAD.disarmed HEAD` there undoes it, if it is your own): %s"
+        )
         _log.warning(reason, workspace, _listed(found.disarmed))
     if found.armed:
         reason = "git repositories have appeared in %r and could not be disarmed, do not run git there: %s"

@@ -2,8 +2,9 @@
 
 No sandbox can keep a command that may write from making a folder and a repository in it, with or without the name
 `.git`, and git on the host runs programs that the configuration of a repository names. So after each command, when none
-of its processes is left, the whole workspace is walked. A repository that was made or changed since then is disarmed:
-its HEAD is renamed, and git no longer takes the folder for a repository.
+of its processes is left, the whole workspace is walked. A repository that was made meanwhile is disarmed: its HEAD is
+renamed, and git no longer takes the folder for a repository. One that was there before is disarmed where what git runs
+in it has changed (`inventory`).
 
 The kernel sets the change time of a file, and nobody can set it back. That tells what is new.
 """
@@ -20,17 +21,15 @@ from secrets import token_hex
 from typing import TYPE_CHECKING, Final
 
 from holdfast.hands.files.repositories import HEAD, is_repository
+from holdfast.hands.shell.inventory import MOST_FOLDERS, REPOSITORY, file_digest, has_changed, program_digest
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Mapping
 
     from holdfast.hands.files.confined import Opener
     from holdfast.hands.files.protected import Protection
 
-REPOSITORY: Final = ".git"
 DISARMED: Final = ".disarmed"
-MOST_FOLDERS: Final = 1_000_000
-"""How many folders one walk takes: more than the limit on files lets a command make."""
 
 _FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY
 _MOST_PATH: Final = 4_000
@@ -38,8 +37,6 @@ _MOST_TOLD: Final = 1_000
 """How many names of each kind are kept."""
 _SLACK_NS: Final = 2_000_000_000
 """Some file systems keep times to two seconds."""
-_TELLING: Final = (HEAD, "config", "config.worktree", "commondir", "objects", "refs", "hooks")
-"""What makes a directory a repository, or names programs in it."""
 
 
 @dataclass(slots=True)
@@ -74,14 +71,26 @@ class Findings:
 
 
 class Inspection:
-    """One walk through a workspace. `kept` are paths that no command could change; they are passed over."""
+    """One walk through a workspace. `kept` are paths that no command could change; they are passed over.
 
-    def __init__(self, root: int, opener: Opener, protection: Protection, kept: Collection[str], since: int) -> None:
+    `known` are the repositories that were there before, as `inventory` has them.
+    """
+
+    def __init__(  # noqa: PLR0913, PLR0917
+        self,
+        root: int,
+        opener: Opener,
+        protection: Protection,
+        kept: Collection[str],
+        since: int,
+        known: Mapping[str, bytes],
+    ) -> None:
         self._root = root
         self._opener = opener
         self._protection = protection
         self._kept = kept
         self._since = since - _SLACK_NS
+        self._known = known
         self._harmless: set[str] = set()
         self.found = Findings()
 
@@ -119,7 +128,7 @@ class Inspection:
                     if entry.is_dir(follow_symlinks=False):
                         below.append(((*folder, name), covered or named))
             suspect = suspect and self._protection.repositories
-            if suspect and folder and is_repository(descriptor) and self._has_changed(descriptor):
+            if suspect and folder and is_repository(descriptor) and self._is_armed(descriptor, "/".join(folder)):
                 self._disarm(descriptor, HEAD, "/".join(folder))
         except FileNotFoundError:
             pass  # removed meanwhile, by another command
@@ -180,7 +189,9 @@ class Inspection:
         return False
 
     def _note(self, descriptor: int, path: str, name: str, *, is_folder: bool) -> None:
-        if name.lower() == REPOSITORY and not is_folder and self._protection.repositories:
+        leads_away = name.lower() == REPOSITORY and not is_folder and self._protection.repositories
+        known = self._known.get(path)
+        if leads_away and (known is None or file_digest(descriptor, name) != known):
             self._disarm(descriptor, name, path)  # it leads to a repository elsewhere
         else:
             self.found.note(self.found.names, path)
@@ -188,21 +199,12 @@ class Inspection:
     def _is_new(self, found: os.stat_result) -> bool:
         return found.st_ctime_ns >= self._since
 
-    def _has_changed(self, descriptor: int) -> bool:
-        if self._is_new(os.fstat(descriptor)):
-            return True
-        for name in _TELLING:
-            with suppress(OSError):
-                if self._is_new(os.stat(name, dir_fd=descriptor, follow_symlinks=False)):
-                    return True
-        with suppress(OSError):
-            hooks = self._opener(descriptor, b"hooks", _FOLDER, follow=False)
-            try:
-                with os.scandir(hooks) as entries:
-                    return any(self._is_new(entry.stat(follow_symlinks=False)) for entry in entries)
-            finally:
-                os.close(hooks)
-        return False
+    def _is_armed(self, descriptor: int, path: str) -> bool:
+        """Whether git would run, in an open repository, what a command may have put there."""
+        known = self._known.get(path)
+        if known is not None:
+            return program_digest(descriptor, self._opener) != known
+        return has_changed(descriptor, self._opener, self._since)
 
     def _disarm(self, descriptor: int, name: str, path: str) -> None:
         """Rename what makes the folder a repository. The folder may be closed to us by now."""

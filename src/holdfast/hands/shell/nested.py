@@ -19,13 +19,14 @@ from typing import TYPE_CHECKING, Final
 
 from holdfast.hands.files.repositories import HEAD, is_repository
 from holdfast.hands.shell.confinement import Bind
-from holdfast.hands.shell.inspection import REPOSITORY
+from holdfast.hands.shell.inventory import REPOSITORY
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator
+    from collections.abc import Collection, Iterable, Iterator, Mapping
 
     from holdfast.hands.files.confined import Opener
     from holdfast.hands.files.protected import Protection
+    from holdfast.hands.shell.protecting import Cover
 
 PASSED_OVER: Final = frozenset(("node_modules", ".venv", "venv", "__pycache__", ".tox", ".mypy_cache", "site-packages"))
 """Folders of other people's code: nobody works in them, and they are too many to look through."""
@@ -48,19 +49,30 @@ class Seen:
     repositories: frozenset[str]
     """Those of them that are repositories."""
     whole: bool
-    """Whether everything was looked at."""
+    """Whether everything was looked at, but for what is always passed over."""
+    passed_over: bool = False
+    """Whether there are folders that are always passed over."""
+
+    @property
+    def all_bound(self) -> bool:
+        """Whether every repository is bound over itself, so that no command can change it."""
+        return self.whole and not self.passed_over and len(self.names) <= MOST_NAMES
 
 
 class Look:
     """Looks through a workspace, breadth first, without following links. `kept` are protected at the top already."""
 
-    def __init__(self, root: int, opener: Opener, protection: Protection, kept: Collection[str] = ()) -> None:
+    def __init__(
+        self, root: int, opener: Opener, protection: Protection, kept: Mapping[str, Cover] | None = None
+    ) -> None:
+        kept = kept or {}
         self._root = root
         self._opener = opener
         self._protection = protection
         self._kept = kept
         self._names: list[str] = []
         self._repositories: set[str] = set()
+        self._passed_over = any(cover.kind == "pinned" for cover in kept.values())
 
     def run(self) -> Seen:
         """All protected names that are there."""
@@ -69,7 +81,7 @@ class Look:
         while folders and looked < MOST_FOLDERS:
             looked += 1
             folders.extend(sorted(self._look_into(folders.popleft())))
-        return Seen(tuple(self._names), frozenset(self._repositories), not folders)
+        return Seen(tuple(self._names), frozenset(self._repositories), not folders, self._passed_over)
 
     def _look_into(self, folder: tuple[str, ...]) -> list[tuple[str, ...]]:
         """Note the names in a folder; answers the folders in it that are to be looked into."""
@@ -91,7 +103,9 @@ class Look:
                 continue
             if self._protection.rule_at(folder, name) is not None:
                 self._note(path, repository=name == REPOSITORY)
-            elif is_folder and name not in PASSED_OVER:
+            elif is_folder and name in PASSED_OVER:
+                self._passed_over = True
+            elif is_folder:
                 below.append((*folder, name))
         return below
 

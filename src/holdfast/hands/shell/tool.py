@@ -249,7 +249,8 @@ def _found_notes(found: Findings) -> list[str]:
     if found.disarmed:
         notes.append(
             f"git repositories appeared and were disarmed, so that git on the host does not run what they name: "
-            f"{_listed(found.disarmed)} (HEAD, or a .git file, was renamed to end in {DISARMED})"
+            f"{_listed(found.disarmed)} (HEAD, or a .git file, was renamed to end in {DISARMED}; "
+            f"a person whose own it is undoes that there with `mv HEAD{DISARMED} HEAD`)"
         )
     if found.armed:
         notes.append(f"git repositories appeared that could not be disarmed, do not run git in {_listed(found.armed)}")

@@ -33,6 +33,7 @@ from holdfast.store.sqlite.health import examine
 from holdfast.store.sqlite.key import keep_key
 from holdfast.store.sqlite.rows import wait_crc
 from holdfast.store.sqlite.rules import _crc as rule_crc  # pyright: ignore[reportPrivateUsage]  # what a forger would do
+from holdfast.testing import ScriptedModel, call, text
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -394,6 +395,104 @@ async def test_a_new_key_drops_rules_and_answers_that_nobody_used(path: Path) ->
         assert await store.rules("clerk") == []
         assert (await store.rule_history())[0].removed_at == 5
     assert examine(path).problems == ()
+
+
+async def lose_key_after_forging(path: Path, **columns: Any) -> None:
+    """Forge an answer, with other values in some of its columns too, and replace the key that is lost."""
+    async with hf.open_store(path) as store:
+        (wait,) = await store.waits("edited")
+    forged = replace(wait, state="resolved", payload=b'{"approved": true}', **columns)
+    tamper(
+        path,
+        "UPDATE waits SET state = ?, payload = ?, kind = ?, consumed = ?, opened = ?, crc = ? WHERE crc = ?",
+        *(forged.state, forged.payload, forged.kind, forged.consumed, int(forged.opened)),
+        *(wait_crc(forged), wait_crc(wait)),
+    )
+    key_file(path).unlink()
+    renew_key(path, 5)
+
+
+@pytest.mark.parametrize("columns", [{"kind": None}, {"opened": False}], ids=["kind", "opened"])
+async def test_a_new_key_drops_a_forged_answer_that_is_not_marked_as_one(path: Path, columns: Any) -> None:
+    await lose_key_after_forging(path, **columns)
+    async with hf.open_store(path) as store:
+        assert await store.wait("edited", "may I") is None
+        assert (await store.open_wait("edited", "may I", kind="approval", body=b"refund 900")).state == "open"
+
+
+async def test_a_new_key_opens_a_question_again_whose_forged_answer_no_record_has_used(path: Path) -> None:
+    await lose_key_after_forging(path, consumed=1)
+    async with hf.open_store(path) as store:
+        assert await asked(store) == ["other", "edited"]
+        assert (await store.answer_wait("edited", "may I", "yes")).won
+
+
+async def test_a_new_key_does_not_ask_again_what_was_answered_and_used(tmp_path: Path) -> None:
+    path, paid = tmp_path / "shop.db", list[int]()
+
+    @hf.tool
+    def pay(amount: int) -> str:
+        """Pay."""
+        paid.append(amount)
+        return "paid"
+
+    def clerk() -> hf.Agent:
+        return hf.Agent(
+            "clerk", model=ScriptedModel([call("pay", amount=5), text("ok")]), tools=[pay], policy=[hf.ask("*")]
+        )
+
+    async with hf.open(path, agents=[clerk()]) as runtime:
+        turn = await runtime.session("s", agent="clerk").send("go")
+        async with asyncio.timeout(PATIENCE):
+            while not (shown := await runtime.approvals()):  # noqa: ASYNC110  a condition in the store
+                await asyncio.sleep(0.005)
+        await runtime.approve(shown[0].id)
+        assert (await turn.outcome()).status == "completed"
+        (before,) = [wait for wait in await runtime.store.waits("s") if wait.kind == "approval"]
+    key_file(path).unlink()
+    renew_key(path, 5)
+    async with hf.open(path, agents=[clerk()]) as runtime:
+        assert await runtime.approvals() == []
+        assert before in await runtime.store.waits("s")
+    assert paid == [5]
+    assert examine(path).problems == ()
+
+
+async def test_a_new_key_leaves_the_signals_that_a_process_took_and_drops_the_others(tmp_path: Path) -> None:
+    path, taken = tmp_path / "shop.db", asyncio.Event()
+
+    @hf.process
+    async def hears(ctx: hf.ProcessContext) -> list[Any]:
+        first = await ctx.wait("said")
+        taken.set()
+        await ctx.wait("go")
+        return [first, await ctx.wait("said")]
+
+    async with hf.open(path, processes=[hears]) as runtime:
+        process = await runtime.start(hears, id="p")
+        await process.signal("said", 1, key="first")
+        await asyncio.wait_for(taken.wait(), PATIENCE)
+        await process.signal("said", 2, key="second")
+    key_file(path).unlink()
+    renew_key(path, 5)
+    async with hf.open(path, processes=[hears]) as runtime:
+        process = runtime.processes.handle("p")
+        assert await process.signal("said", 1, key="first") == "already_signalled"
+        assert await process.signal("said", 3, key="second") == "signalled"
+        await process.signal("go", None)
+        assert await process.result(timeout=PATIENCE) == [1, 3]
+    assert examine(path).problems == ()
+
+
+async def test_a_key_is_not_replaced_while_the_store_is_open(path: Path) -> None:
+    async with hf.open_store(path) as store:
+        key_file(path).rename(path.parent / "kept")
+        with pytest.raises(StoreRefused, match=rf"process {os.getpid()} \(\w+\) has it open"):
+            renew_key(path, 5)
+        assert (await store.answer_wait("other", "may I", "yes")).won
+    (path.parent / "kept").rename(key_file(path))
+    async with hf.open_store(path) as store:
+        assert await asked(store) == ["edited"]
 
 
 async def test_a_key_that_fits_is_not_replaced(path: Path) -> None:

@@ -47,6 +47,9 @@ if TYPE_CHECKING:
 STOP: Final = "holdfast/cancel"
 """The key of the input that asks for a process to be stopped; that of a turn has the name of the turn behind it."""
 
+SIGNALLED: Final = "~signalled/"
+"""What the names begin with under which signals that have a key are remembered."""
+
 
 def require_journal(row: JournalRow | None, journal: str) -> JournalRow:
     """The journal, or the error that says it is not there."""
@@ -242,8 +245,13 @@ def decide_settle(row: JournalRow, found: Wait | None, asked: SettleWait, now: I
 def memo_of(row: JournalRow, asked: SettleNext) -> Wait:
     """What is remembered of a signal that has a key: that it came, and what it said. Each run has its own signals."""
     run = asked.prefix.partition("/")[0]
-    name = f"~signalled/{blob_digest(f'{run}/{asked.key}'.encode())[:40]}"
-    return Wait(row.id, name, "resolved", None, f'"{blob_digest(asked.payload)}"'.encode(), opened=False)
+    name = f"{SIGNALLED}{blob_digest(f'{run}/{asked.key}'.encode())[:40]}"
+    return Wait(row.id, name, "resolved", None, signal_memo(asked.payload), opened=False)
+
+
+def signal_memo(payload: bytes) -> bytes:
+    """What is remembered of what a signal said."""
+    return f'"{blob_digest(payload)}"'.encode()
 
 
 def decide_again(row: JournalRow, known: Wait, memo: Wait, asked: SettleNext) -> Settlement:

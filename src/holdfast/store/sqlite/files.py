@@ -29,9 +29,11 @@ from holdfast.errors import (
     StoreUnsafe,
 )
 from holdfast.store.beside import FOLDER, key_file
+from holdfast.store.owners import is_gone
 from holdfast.store.sqlite.access import check_access, check_schema, sync_directory
 from holdfast.store.sqlite.db import connect, connect_unchanging
 from holdfast.store.sqlite.key import keep_key, load_seal, make_seal, replace_key
+from holdfast.store.sqlite.rows import owner_of
 from holdfast.store.sqlite.schema import APPLICATION_ID, SEALED, VERSION, migrate
 
 if TYPE_CHECKING:
@@ -49,6 +51,7 @@ _NO_LOG: Final = "the file system can't hold a write-ahead log, which needs shar
 _MAGIC: Final = b"SQLite format 3\x00"
 _JOURNAL_MAGIC: Final = bytes.fromhex("d9d505f920a163d7")
 _HEADER: Final = 100
+_RENEW_BUSY_MS: Final = 1_000
 
 # Network and host-shared file systems whose locks or shared memory can't be trusted (statfs f_type).
 _REMOTE: Final = {
@@ -334,15 +337,23 @@ def _first_rows(connection: Db) -> None:
 def renew_key(path: Path, now: int) -> None:
     """Give a store whose key is lost another one, see `replace_key`. A key that fits is not replaced.
 
-    A store of a schema that had no keys, beside which there is one, is brought up to date with the new key.
+    A store of a schema that had no keys, beside which there is one, is brought up to date with the new key. A store
+    that is open elsewhere is refused: that process would go on with the key that it has read.
     """
     check_header(path)
     check_access(path)
     with translated(path):
         connection = connect(path, apsw.SQLITE_OPEN_READWRITE)
         try:
-            check_schema(path, connection)
-            connection.execute("BEGIN IMMEDIATE")
+            connection.set_busy_timeout(_RENEW_BUSY_MS)
+            connection.execute(
+                "PRAGMA locking_mode = EXCLUSIVE"
+            )  # first: it keeps all others out from the first read on
+            try:
+                check_schema(path, connection)
+                connection.execute("BEGIN EXCLUSIVE")
+            except apsw.BusyError as error:
+                raise _in_use(path) from error
             try:
                 found = int(connection.pragma("user_version"))
                 if 0 < found < SEALED and key_file(path).exists():
@@ -359,6 +370,17 @@ def renew_key(path: Path, now: int) -> None:
             keep_key(path, connection)
         finally:
             connection.close()
+
+
+def _in_use(path: Path) -> StoreRefused:
+    """The store is open elsewhere: who is known to work on it."""
+    connection = connect(path, apsw.SQLITE_OPEN_READONLY)
+    try:
+        owners = [owner_of(text) for (text,) in connection.execute("SELECT owner FROM writers ORDER BY instance")]
+    finally:
+        connection.close()
+    living = ", ".join(owner.describe() for owner in owners if not is_gone(owner)) or "another process"
+    return StoreRefused(path, f"{living} has it open and would go on with the old key; stop it, then run this again")
 
 
 def _require_lost_key(path: Path, connection: Db) -> None:

@@ -18,8 +18,11 @@ import msgspec
 from msgspec.structs import replace
 
 from holdfast.crashpoints import crash_point
+from holdfast.errors.journals import RecordUnreadable
 from holdfast.errors.store import StoreKeyMissing, StoreKeyWrong, StoreRefused
+from holdfast.records import Cancelled, Done, Failed, Intended, Unknown, decode
 from holdfast.store.beside import key_file
+from holdfast.store.decisions import SIGNALLED, signal_memo
 from holdfast.store.seals import KEY_BYTES, Seal
 from holdfast.store.sqlite.access import check_file, sync_directory
 from holdfast.store.sqlite.rows import WAIT_COLUMNS, raw_wait, wait_crc
@@ -30,6 +33,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from holdfast.store.sqlite.db import Db
+    from holdfast.store.waits.contract import Wait
 
 ENVIRONMENT: Final = "HOLDFAST_STORE_KEY"
 _AT_ONCE: Final = 1_000
@@ -39,6 +43,10 @@ _WAITS: Final = (
     f"SELECT w.journal, j.id, {', '.join(f'w.{name}' for name in WAIT_COLUMNS.split(', '))}"  # noqa: S608  constants
     " FROM waits w JOIN journals j ON j.no = w.journal WHERE (w.journal, w.name) > (?, ?)"
     " ORDER BY w.journal, w.name LIMIT ?"
+)
+
+_SEAL_WAIT: Final = (
+    "UPDATE waits SET state = ?, payload = ?, consumed = ?, crc = ?, mac = ? WHERE journal = ? AND name = ?"
 )
 
 
@@ -176,18 +184,23 @@ def _seal_rows(connection: Db, seal: Seal, replaced: Replacement | None = None) 
 
     With a replacement, answers and rules don't count any more.
     """
+    answers = None if replaced is None else _Answers(connection)
     last: tuple[int, str] = (0, "")
     while rows := connection.execute(_WAITS, (*last, _AT_ONCE)).fetchall():
-        sealed: list[tuple[Any, ...]] = []
         for number, journal, *found in rows:
             wait, sound = raw_wait(journal, tuple(found))
-            if sound:
-                if replaced is not None and wait.kind and wait.state == "resolved" and not wait.consumed:
-                    wait = replace(wait, state="open", payload=None)
-                sealed.append((wait.state, wait.payload, wait_crc(wait), seal.of_wait(wait), number, wait.name))
-        connection.executemany(
-            "UPDATE waits SET state = ?, payload = ?, crc = ?, mac = ? WHERE journal = ? AND name = ?", sealed
-        )
+            if not sound:
+                continue
+            kept = wait if answers is None else answers.take_back(number, wait)
+            if kept is None:
+                connection.execute("DELETE FROM waits WHERE journal = ? AND name = ?", (number, wait.name))
+                # Its session asks again, if it waits for this.
+                connection.execute("UPDATE journals SET wakes = wakes + 1 WHERE no = ?", (number,))
+                continue
+            connection.execute(
+                _SEAL_WAIT,
+                (kept.state, kept.payload, kept.consumed, wait_crc(kept), seal.of_wait(kept), number, kept.name),
+            )
         last = rows[-1][0], rows[-1][2]
     rules = RuleTable(connection, connection.execute, seal)
     for rule, sound in RuleQueries(connection, 1).raw():
@@ -195,6 +208,53 @@ def _seal_rows(connection: Db, seal: Seal, replaced: Replacement | None = None) 
             rules.remove(replace(rule, removed_by=replaced.by, removed_at=replaced.at))
         elif sound:
             rules.seal(rule)
+
+
+class _Answers:
+    """Takes answers back that were not used. Waits are given in the order of their journals and names."""
+
+    def __init__(self, connection: Db) -> None:
+        self._db = connection
+        self._journal = 0
+        self._used: set[str] = set()
+        """The waits of the journal of which its records tell how they ended."""
+        self._base = 0
+        self._dropped: set[bytes] = set()
+        """What is remembered of signals of the journal that were taken back."""
+
+    def take_back(self, number: int, wait: Wait) -> Wait | None:
+        """The wait as it is kept: without its answer if no record tells that it was used. None: it is not kept.
+
+        Neither the kind of a wait nor its column `consumed` counts for that: both may be forged.
+        """
+        if wait.state != "resolved":
+            return wait
+        if number != self._journal:
+            self._read(number)
+        if wait.name in self._used or 0 < wait.consumed <= self._base:
+            return wait
+        if wait.name.startswith(SIGNALLED):  # it comes after all waits for signals; only the sender may send it again
+            return None if wait.payload in self._dropped else wait
+        self._dropped.add(signal_memo(wait.payload or b""))
+        if not wait.opened or (wait.kind is None and wait.body is not None):
+            return None  # nobody waits for it yet; or it is a question that nobody would be shown
+        return replace(wait, state="open", payload=None, consumed=0)
+
+    def _read(self, number: int) -> None:
+        self._journal, self._used, self._dropped = number, set(), set()
+        self._base = self._db.execute("SELECT base FROM journals WHERE no = ?", (number,)).get
+        targets: dict[str, str] = {}
+        for (body,) in self._db.execute("SELECT body FROM records WHERE journal = ? ORDER BY seq", (number,)):
+            try:
+                record = decode(body)
+            except RecordUnreadable:
+                continue
+            if not isinstance(record, Intended | Done | Failed | Unknown | Cancelled):
+                continue
+            if record.ask is not None and record.ask.kind in {"await_event", "process"}:
+                targets[record.key] = record.ask.target
+            if not isinstance(record, Intended):
+                self._used.update((record.key, targets.get(record.key, record.key)))
 
 
 # ---- the file --------------------------------------------------------------------------------------------------------

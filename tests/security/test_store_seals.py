@@ -11,10 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 import apsw
 import pytest
+from msgspec import Raw, json
 from msgspec.structs import replace
+from tests.behaviour.approving import Shop, parked, sent
+from tests.behaviour.background import SESSION
+from tests.behaviour.talk import until
 from tests.patience import PATIENCE
 
 import holdfast as hf
+from holdfast.effects.canonical import canonical_json, digest_of_bytes
 from holdfast.errors import (
     HoldfastError,
     JournalCorrupt,
@@ -25,7 +30,10 @@ from holdfast.errors import (
     StoreRefused,
     StoreUntrusted,
 )
+from holdfast.policy.approvals import Approved, read_question
+from holdfast.records import Ask, Done, Intended, encode_readable
 from holdfast.store.beside import key_file
+from holdfast.store.checksum import checksum, salt_of
 from holdfast.store.rules.contract import StoredRule
 from holdfast.store.sqlite.db import connect
 from holdfast.store.sqlite.files import renew_key
@@ -38,7 +46,9 @@ from holdfast.testing import ScriptedModel, call, text
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from holdfast.records import Record
     from holdfast.store import Store
+    from holdfast.store.contract import Wait
 
 
 @pytest.fixture
@@ -162,6 +172,101 @@ async def test_the_doctor_names_the_rows_that_another_program_wrote(path: Path) 
         "checksum: edited/wait may I: the wait does not match its checksum or its seal",
         "checksum: rule 1: the rule does not match its checksum or its seal",
     ]
+
+
+# ---- answers in a journal --------------------------------------------------------------------------------------------
+
+
+def forge_record(path: Path, record: Record) -> None:
+    """Append to the journal as a program would that has the file, and have the session looked at again."""
+    db: Any = apsw.Connection(str(path))
+    no, seq = db.execute("SELECT no, head + 1 FROM journals WHERE id = ?", (SESSION,)).fetchone()
+    (epoch,) = db.execute("SELECT max(epoch) FROM records WHERE journal = ?", (no,)).fetchone()
+    body = encode_readable(record)
+    db.execute(
+        "INSERT INTO records (journal, seq, epoch, crc, body) VALUES (?, ?, ?, ?, ?)",
+        (no, seq, epoch, checksum(salt_of(SESSION), seq, epoch, body), body),
+    )
+    db.execute("UPDATE journals SET head = head + 1, wakes = wakes + 1 WHERE no = ?", (no,))
+    db.close()
+
+
+async def asked_about(path: Path, shop: Shop, agent: hf.Agent) -> Wait:
+    """The wait in which a person is asked about the one call of a session."""
+    async with hf.open(path, agents=[agent]) as runtime:
+        await sent(runtime, agent)
+        await parked(runtime)
+        assert shop.done == []
+        return (await runtime.store.open_waits("approval"))[0]
+
+
+def approval_of(wait: Wait) -> Done:
+    """The record that says that somebody has approved it."""
+    question = read_question(wait.body or b"")
+    assert question is not None
+    return Done(at=wait.at + 1, key=wait.name, value=Raw(json.encode(Approved(question.digest, "boss"))))
+
+
+async def assert_quarantined(path: Path, shop: Shop, agent: hf.Agent) -> None:
+    """The session is taken out of use, its call is not made, and another session goes on."""
+    async with hf.open(path, agents=[agent]) as runtime:
+
+        async def quarantined() -> bool:
+            return (await runtime.store.journal(SESSION)).quarantine is not None
+
+        await until(quarantined)
+        assert "another program has written that" in ((await runtime.store.journal(SESSION)).quarantine or "")
+        assert shop.done == []
+        await sent(runtime, agent, session="another")
+        await until(runtime.approvals)
+
+
+async def test_an_approval_that_another_program_wrote_into_the_journal_is_not_used(tmp_path: Path) -> None:
+    shop, path = Shop(), tmp_path / "shop.db"
+    agent = shop.agent()
+    wait = await asked_about(path, shop, agent)
+    forge_record(path, approval_of(wait))
+    tamper(path, "DELETE FROM waits")
+    await assert_quarantined(path, shop, agent)
+
+
+async def test_an_approval_in_the_journal_does_not_count_where_a_person_denied_the_call(tmp_path: Path) -> None:
+    shop, path = Shop(), tmp_path / "shop.db"
+    agent = shop.agent()
+    wait = await asked_about(path, shop, agent)
+    async with hf.open(path, agents=[agent], drive=False) as runtime:
+        (approval,) = await runtime.approvals()
+        await runtime.deny(approval.id)
+    forge_record(path, approval_of(wait))
+    await assert_quarantined(path, shop, agent)
+
+
+async def test_a_call_that_counts_as_begun_while_a_person_is_asked_about_it_is_not_made(tmp_path: Path) -> None:
+    shop, path = Shop(), tmp_path / "shop.db"
+    agent = shop.agent(tools=[shop.refund(idempotent=True)])
+    wait = await asked_about(path, shop, agent)
+    question = read_question(wait.body or b"")
+    assert question is not None
+    said = {"order": "7", "cents": 900}
+    content = digest_of_bytes("call", canonical_json(["refund", said]))
+    forge_record(path, Intended(at=wait.at + 1, key=question.effect, ask=Ask("tool_call", "refund", content)))
+    tamper(path, "DELETE FROM waits")
+    await assert_quarantined(path, shop, agent)
+
+
+async def test_an_approval_that_a_person_gave_while_nobody_worked_is_used(tmp_path: Path) -> None:
+    shop, path = Shop(), tmp_path / "shop.db"
+    agent = shop.agent()
+    await asked_about(path, shop, agent)
+    async with hf.open(path, agents=[agent], drive=False) as runtime:
+        (approval,) = await runtime.approvals()
+        await runtime.approve(approval.id)
+    async with hf.open(path, agents=[agent]):
+
+        async def made() -> bool:
+            return shop.done == [("7", 900)]
+
+        await until(made)
 
 
 # ---- the key ---------------------------------------------------------------------------------------------------------

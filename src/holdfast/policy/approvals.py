@@ -111,6 +111,15 @@ def read_answer(question: Question, payload: bytes | None) -> Answer:
     return answer
 
 
+def approves(payload: bytes | None, digest: str) -> bool:
+    """Whether an answer says yes to the call with this digest."""
+    try:
+        answer = _answers.decode(payload or b"")
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return False
+    return isinstance(answer, Approved) and answer.digest == digest
+
+
 def refusal(tool: str, answer: Denied) -> str:
     """What the model is told."""
     who = "A person" if answer.by is None else f"A person ({answer.by})"

@@ -80,11 +80,21 @@ class Authorising:
     async def authorise(self, calls: Iterable[Call], taint: Taint = CLEAN) -> None:
         """Settle for each call that has not begun whether it may: those that may not are refused, or wait."""
         for call in calls:
+            if (known := self.decided(call.key)).questioned:
+                await self._check_answer(call, known)
             if call.fresh and call.bound is not None and call.refused is None:
-                known = self.decided(call.key)
                 await self._authorise(call, known, taint)
                 self._close(call, known)
         await self._settle_hooks()
+
+    async def _check_answer(self, call: Call, known: Decided) -> None:
+        """Use no answer from the journal that the sealed row of its question does not tell: somebody has forged it."""
+        wait = None if known.answered is None else await self._around.find_wait(known.answered)
+        forged = known.forged(wait, begun=not call.fresh)
+        if forged is not None:
+            raise await self._around.quarantine(f"{forged}: another program has written that")
+        if wait is not None and wait.state == "revoked" and call.fresh and isinstance(known.answer, Approved):
+            call.refused = ErrorInfo(DENIED, refusal(call.call.name, Denied("the approval was revoked")))
 
     async def _settle_hooks(self) -> None:
         """Wait until what hooks decided is durable: before that, none of the calls is made."""

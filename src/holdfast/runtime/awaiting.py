@@ -64,6 +64,10 @@ class JournalWaits:
             wait = (await self._store.expire_wait(self._journal, name)).wait
         return wait
 
+    async def find(self, name: str) -> Wait | None:
+        """The wait as the store has it; None where there is none. One whose seal is broken quarantines the journal."""
+        return await self._store.wait(self._journal, name)
+
     async def close_wait(self, name: str) -> None:
         """Nobody can answer it any more, if nobody has."""
         with suppress(WaitUnknown):  # it was never opened, or revoked

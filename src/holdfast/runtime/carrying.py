@@ -120,11 +120,12 @@ class Carrying:
     async def authorise(self, calls: list[Call], taint: Taint) -> None:
         """Let hooks, the policy and people decide about calls that are not known to have begun."""
         calls = [call for call in calls if call.result is None and not call.program]
-        if self._authorising is None or not any(call.fresh for call in calls):
+        authorising = self._authorising
+        if authorising is None or not any(call.fresh or authorising.decided(call.key).questioned for call in calls):
             return
         if self._caller.stopped:
             raise asyncio.CancelledError
-        await self._authorising.authorise(calls, taint)
+        await authorising.authorise(calls, taint)
         for call in calls:
             _decline(call)
             await self._look_at_files(call, taint)

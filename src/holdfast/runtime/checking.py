@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from holdfast.agent import Agent
+    from holdfast.errors import JournalCorrupt
     from holdfast.events import LiveEvent
     from holdfast.messages import ModelReply, UserMessage
     from holdfast.policy.hooks import Hooks
@@ -288,6 +289,14 @@ class _Nobody:
         body: bytes | None = None,  # noqa: ARG002
     ) -> Wait:
         message = f"a check must not open the wait {name!r}"
+        raise InvariantBroken(message)
+
+    async def find_wait(self, name: str) -> Wait | None:
+        message = f"a check must not use the answer to {name!r}"
+        raise InvariantBroken(message)
+
+    async def quarantine(self, reason: str) -> JournalCorrupt:
+        message = f"a check must not quarantine a session ({reason})"
         raise InvariantBroken(message)
 
     async def close_wait(self, name: str) -> None:

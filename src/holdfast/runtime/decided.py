@@ -14,7 +14,7 @@ from holdfast.effects.canonical import check as check_json
 from holdfast.effects.canonical import digest, digest_of_bytes
 from holdfast.effects.values import encode_value
 from holdfast.errors import HoldfastError
-from holdfast.policy.approvals import MARK, Approved, Denied
+from holdfast.policy.approvals import MARK, Approved, Denied, approves
 from holdfast.policy.hooks import Answer, Ask, Deny, Replace, ToolDecision
 from holdfast.records import Ask as Asked
 from holdfast.records import Done
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from holdfast.effects.replay import Recorded
     from holdfast.messages import ToolCall
     from holdfast.records import Outcome
+    from holdfast.store.contract import Wait
 
 HOOK: Final = "/%hook"
 """What is put to the key of a call to name what hooks decided about it."""
@@ -46,6 +47,8 @@ class Decided:
     """What hooks decided about arguments that a person wrote, by `place_of_edit`."""
     answer: Approved | Denied | None = None
     """What a person answered, where that was used."""
+    answered: str | None = None
+    """The question to which that is the answer."""
     asked: tuple[str, ...] = ()
     """The questions that were put to a person."""
     open: tuple[str, ...] = ()
@@ -64,6 +67,25 @@ class Decided:
     def questioned(self) -> bool:
         """Whether a person was asked about it, or has answered."""
         return bool(self.asked) or self.answer is not None
+
+    def forged(self, wait: Wait | None, *, begun: bool) -> str | None:
+        """Why what the journal has of a person's answer can't be true; None where nothing speaks against it.
+
+        `wait` is the sealed row of the question that was answered. An approval is recorded, used up and followed by the
+        intent of its call in one commit, so a row that tells something else, or none at all, was not Holdfast's doing.
+        """
+        if begun and self.open:
+            return f"a call was begun although nobody has answered {self.open[0]!r}"
+        if begun and isinstance(self.answer, Denied):
+            return f"a call was begun although {self.answered!r} was denied"
+        if not isinstance(self.answer, Approved):
+            return None  # a denial lets nothing run
+        if wait is None:
+            return f"{self.answered!r} counts as approved, and there is no such wait"
+        used = wait.consumed and approves(wait.payload, self.answer.digest)
+        if used or wait.state == "revoked":  # a wait that was revoked does not tell any more what it was
+            return None
+        return f"{self.answered!r} counts as approved, and its wait does not say so"
 
     @property
     def edited(self) -> bool:
@@ -91,6 +113,7 @@ async def recall(performer: Performer, key: str) -> Decided:
         hooks=hooks.get(HOOK),
         judged={place: decisions for place, decisions in hooks.items() if place.startswith(_EDITED)},
         answer=answer,
+        answered=None if used is None else used.key,
         asked=tuple(key for key, _ in intents),
         open=tuple(key for key, is_open in intents if is_open),
     )

@@ -6,7 +6,7 @@ import logging
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
-from holdfast.errors import HoldfastError, RuleCorrupt
+from holdfast.errors import HoldfastError, JournalCorrupt, RuleCorrupt
 from holdfast.models.prices import reply_cost
 from holdfast.policy.always import answered
 from holdfast.runtime.awaiting import JournalWaits
@@ -56,6 +56,13 @@ class Supplies:
         self, name: str, deadline: int | None, *, kind: str | None = None, body: bytes | None = None
     ) -> Wait:
         return await self._waits.open_wait(name, deadline, kind=kind, body=body)
+
+    async def find_wait(self, name: str) -> Wait | None:
+        return await self._waits.find(name)
+
+    async def quarantine(self, reason: str) -> JournalCorrupt:
+        await self._store.quarantine(self.session, reason)
+        return JournalCorrupt(self.session, 0, reason)
 
     async def close_wait(self, name: str) -> None:
         await self._waits.close_wait(name)

@@ -12,6 +12,7 @@ from holdfast.errors import Halted, Suspended
 
 if TYPE_CHECKING:
     from holdfast.agent import Agent
+    from holdfast.errors import JournalCorrupt
     from holdfast.events import LiveEvent
     from holdfast.messages import ModelReply, UserMessage
     from holdfast.models.prices import Price
@@ -133,6 +134,14 @@ class Surroundings(Protocol):
         self, name: str, deadline: int | None, *, kind: str | None = None, body: bytes | None = None
     ) -> Wait:
         """The wait as it now is."""
+        ...
+
+    async def find_wait(self, name: str) -> Wait | None:
+        """The wait as the store has it; None where there is none."""
+        ...
+
+    async def quarantine(self, reason: str) -> JournalCorrupt:
+        """Take the session out of use, since its journal can't be trusted; answers the error that says so."""
         ...
 
     async def close_wait(self, name: str) -> None:

@@ -185,6 +185,16 @@ class Intended(_Record, frozen=True, gc=False, tag="intended"):
     ask: Ask
 
 
+class InputTaint(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
+    """What an input, or the answer of a sub-agent, brings: the record that is untrusted, and the one that is private.
+
+    Empty for neither.
+    """
+
+    untrusted: str = ""
+    private: str = ""
+
+
 class Done(_Record, frozen=True, gc=False, tag="done"):
     """The effect succeeded. `ask` is here when no intent was recorded before."""
 
@@ -198,6 +208,8 @@ class Done(_Record, frozen=True, gc=False, tag="done"):
     """Attachments that the value speaks of."""
     kept: tuple[Blob, ...] = ()
     """What was too long for the value and can be read apart."""
+    taint: InputTaint | None = None
+    """What the value brings with it, where a sub-agent gave it. None: what the definition of its tool says."""
 
 
 class Failed(_Record, frozen=True, gc=False, tag="failed"):
@@ -209,6 +221,8 @@ class Failed(_Record, frozen=True, gc=False, tag="failed"):
     ms: Number = 0
     detail: msgspec.Raw = ABSENT
     """What else is known about it: the tries of a model call, say."""
+    taint: InputTaint | None = None
+    """What the message brings with it, where it tells of a sub-agent. None: what the definition of its tool says."""
 
 
 class Unknown(_Record, frozen=True, gc=False, tag="unknown"):

@@ -305,7 +305,7 @@ async def test_what_the_parent_has_read_taints_its_sub_agents() -> None:
         assert approval.tool == "publish"
 
 
-async def test_what_a_sub_agent_may_have_read_taints_its_parent() -> None:
+async def test_what_a_sub_agent_has_read_taints_its_parent() -> None:
     low = agent("low", [[call("browse"), call("ledger")], text("done")], tools=[browse, ledger])
     script = [call("low", prompt="Go."), call("publish", what="x"), text("x")]
     high = agent("high", script, tools=[publish, hf.agent_tool(low)])

@@ -7,12 +7,17 @@ import hashlib
 import hmac
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 from tests.behaviour.background import ended_task
 from tests.behaviour.talk import SOON, until
 
 import holdfast as hf
+from holdfast.policy.subject import CLEAN, Taint
+from holdfast.records import Done
+from holdfast.runtime.provenance import taint_of
 from holdfast.testing import ScriptedModel, call, text
+from holdfast.turns import Conversation
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -137,6 +142,186 @@ async def test_the_question_of_a_later_turn_names_them_too(post: Post, tmp_path:
         await until(runtime.approvals)
         (shown,) = await runtime.approvals()
         assert "untrusted: browse, t1/2.tools/2.browse of s" in shown.why
+
+
+# ---- what sub-agents have read ---------------------------------------------------------------------------------------
+
+UNUSED: list[Any] = [text("nothing to read")]
+USED: list[Any] = [[call("ledger"), call("browse")], text("read")]
+HELP = call("helper", prompt="Look.")
+
+
+def _helper(post: Post, script: list[Any], **options: Any) -> Any:
+    """A sub-agent that owns what is private and what strangers write, as a tool."""
+    _, ledger, browse = post.tools()
+    helper = hf.Agent("helper", model=ScriptedModel([*script]), tools=[ledger, browse], policy=OPEN)
+    return hf.agent_tool(helper, **options)
+
+
+def _between(post: Post, script: list[Any]) -> Any:
+    """A sub-agent whose sub-agent owns them."""
+    middle = hf.Agent("middle", model=ScriptedModel([HELP, text("asked")]), tools=[_helper(post, script)], policy=OPEN)
+    return hf.agent_tool(middle, name="helper")
+
+
+def _in_background(post: Post, script: list[Any]) -> Any:
+    return _helper(post, script, background=True)
+
+
+def _past_its_budget(post: Post, script: list[Any]) -> Any:
+    return _helper(post, script, inline_budget=0.001)
+
+
+MADE = {"at once": _helper, "two levels below": _between}
+BACKGROUND = {"from the start": _in_background, "past its budget": _past_its_budget}
+
+
+@pytest.mark.parametrize("made", MADE.values(), ids=MADE)
+async def test_a_sub_agent_that_did_not_use_its_tools_taints_nothing(post: Post, made: Any) -> None:
+    agent = post.agent(HELP, SEND, tools=[made(post, UNUSED)])
+    async with hf.open(None, agents=[agent]) as runtime:
+        await runtime.session("s", agent=agent).send("go")
+        assert await post.settled(runtime) == []
+
+
+@pytest.mark.parametrize("made", MADE.values(), ids=MADE)
+async def test_a_sub_agent_taints_with_what_it_has_read_and_the_question_names_the_records(
+    post: Post, made: Any
+) -> None:
+    agent = post.agent(HELP, SEND, tools=[made(post, USED)])
+    async with hf.open(None, agents=[agent]) as runtime:
+        await runtime.session("s", agent=agent).send("go")
+        (shown,) = await post.settled(runtime)
+        assert (shown.session, shown.rule, post.sent) == ("s", "taint", [])
+        assert "untrusted: browse, t1/2.tools/2.browse of s~" in shown.why
+        assert "private: ledger, t1/2.tools/1.ledger of s~" in shown.why
+
+
+async def test_a_sub_agent_that_failed_taints_with_what_it_has_read(post: Post) -> None:
+    _, ledger, browse = post.tools()
+    script = [[call("ledger"), call("browse")]] * 5
+    helper = hf.Agent(
+        "helper", model=ScriptedModel(script), tools=[ledger, browse], policy=OPEN, limits=hf.Limits(steps=2)
+    )
+    agent = post.agent(HELP, SEND, tools=[hf.agent_tool(helper)])
+    async with hf.open(None, agents=[agent]) as runtime:
+        await runtime.session("s", agent=agent).send("go")
+        (shown,) = await post.settled(runtime)
+        assert "browse, t1/2.tools/2.browse of s~" in shown.why
+
+
+@pytest.mark.parametrize(("script", "asked"), [(UNUSED, []), (USED, ["taint"])], ids=["unused", "used"])
+async def test_what_a_sub_agent_has_read_is_known_in_a_later_turn_after_a_restart(
+    post: Post, script: list[Any], asked: list[str], tmp_path: Path
+) -> None:
+    def made() -> hf.Agent:
+        return post.agent(HELP, text("asked"), SEND, tools=[_helper(post, script)])
+
+    async with hf.open(tmp_path / "s.db", agents=[agent := made()]) as runtime:
+        await (await runtime.session("s", agent=agent).send("ask")).outcome(timeout=SOON)
+    async with hf.open(tmp_path / "s.db", agents=[agent := made()]) as runtime:
+        await runtime.session("s", agent=agent).send("go")
+        shown = await post.settled(runtime)
+        assert [each.rule for each in shown] == asked
+        assert all("browse, t1/2.tools/2.browse of s~" in each.why for each in shown)
+
+
+@pytest.mark.parametrize(("script", "asked"), [(UNUSED, []), (USED, ["taint"])], ids=["unused", "used"])
+async def test_what_a_sub_agent_has_read_is_known_when_its_turn_goes_on_after_a_restart(
+    post: Post, script: list[Any], asked: list[str], tmp_path: Path
+) -> None:
+    keys: list[str] = []
+
+    @hf.tool(read_only=True)
+    async def wait(ctx: hf.Context) -> str:
+        """Wait for somebody."""
+        keys.append(ctx.wait_token("go"))
+        return str(await ctx.wait("go"))
+
+    def made() -> hf.Agent:
+        return post.agent(HELP, call("wait"), SEND, tools=[_helper(post, script), wait])
+
+    async with hf.open(tmp_path / "s.db", agents=[agent := made()]) as runtime:
+        await runtime.session("s", agent=agent).send("go")
+
+        async def waits() -> bool:
+            return await runtime.session("s").status() == "waiting" and not runtime.active
+
+        await until(waits)
+    async with hf.open(tmp_path / "s.db", agents=[made()]) as runtime:
+        await runtime.resolve(keys[0], "on")
+        shown = await post.settled(runtime)
+        assert [each.rule for each in shown] == asked
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["at once", "after a restart"])
+@pytest.mark.parametrize("made", BACKGROUND.values(), ids=BACKGROUND)
+@pytest.mark.parametrize(("script", "asked"), [(UNUSED, []), (USED, ["taint"])], ids=["unused", "used"])
+async def test_a_sub_agent_in_the_background_taints_with_what_it_has_read(  # noqa: PLR0917
+    post: Post,
+    made: Any,
+    script: list[Any],
+    asked: list[str],
+    again: bool,  # noqa: FBT001
+    tmp_path: Path,
+) -> None:
+    def agent() -> hf.Agent:
+        return post.agent(HELP, text("wait"), text("told"), SEND, tools=[made(post, script)])
+
+    async def sends(runtime: Runtime) -> list[hf.Approval]:
+        await runtime.session("s", agent="post").send("go")
+        return await post.settled(runtime)
+
+    async with hf.open(tmp_path / "s.db", agents=[agent()]) as runtime:
+        session = runtime.session("s", agent="post")
+        await session.send("ask")
+        await ended_task(runtime)
+
+        async def told() -> bool:
+            return any("told" in str(each) for each in await session.history())
+
+        await until(told)
+        shown = [] if again else await sends(runtime)
+    if again:
+        async with hf.open(tmp_path / "s.db", agents=[agent()]) as runtime:
+            shown = await sends(runtime)
+    assert [each.rule for each in shown] == asked
+    assert all("browse, t1/2.tools/2.browse of s~" in each.why for each in shown)
+
+
+@pytest.mark.parametrize(("script", "asked"), [(UNUSED, []), (USED, ["taint"])], ids=["unused", "used"])
+async def test_a_process_tells_what_sub_agents_of_its_agents_have_read(
+    post: Post, script: list[Any], asked: list[str]
+) -> None:
+    @hf.process
+    async def inner(ctx: hf.ProcessContext) -> str:
+        return str(await ctx.run_agent("asker", "Look."))
+
+    @hf.process
+    async def outer(ctx: hf.ProcessContext) -> str:
+        return str(await (await ctx.start(inner)).result())
+
+    asker = hf.Agent("asker", model=ScriptedModel([HELP, text("asked")]), tools=[_helper(post, script)], policy=OPEN)
+    agent = post.agent(text("hi"), SEND)
+    async with hf.open(None, agents=[agent, asker], processes=[inner, outer]) as runtime:
+        await (await runtime.session("s", agent=agent).send("hello")).outcome(timeout=SOON)
+        await runtime.start(outer, id="p", session="s")
+        assert [each.rule for each in await post.settled(runtime)] == asked
+
+
+async def test_the_answer_of_a_sub_agent_that_an_earlier_release_recorded_counts_as_what_its_tools_may_read(
+    post: Post,
+) -> None:
+    agent = post.agent(HELP, text("asked"), tools=[_helper(post, UNUSED)])
+    now, before = Conversation(), Conversation()
+    async with hf.open(None, agents=[agent]) as runtime:
+        await (await runtime.session("s", agent=agent).send("ask")).outcome(timeout=SOON)
+        async for entry in runtime.store.read_all("s"):
+            now.add(entry.seq, entry.record)
+            record = entry.record
+            before.add(entry.seq, msgspec.structs.replace(record, taint=None) if isinstance(record, Done) else record)
+    assert taint_of(now, agent, "s") == CLEAN
+    assert taint_of(before, agent, "s") == Taint(untrusted_input=True, private_data=True)
 
 
 # ---- files -----------------------------------------------------------------------------------------------------------

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 import msgspec
 
+from holdfast.records import InputTaint
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -62,13 +64,6 @@ class Call:
     family: str | None = None
 
 
-class InputTaint(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What an input brings with it: the record that is untrusted, and the one that is private; empty for neither."""
-
-    untrusted: str = ""
-    private: str = ""
-
-
 @dataclass(frozen=True, slots=True)
 class Taint:
     """What a turn has taken in so far, and the first records with which it did."""
@@ -80,12 +75,12 @@ class Taint:
 
     @classmethod
     def of(cls, given: InputTaint) -> Taint:
-        """The taint that an input brings."""
+        """The taint that an input or an answer brings."""
         return cls(bool(given.untrusted), bool(given.private), given.untrusted, given.private)
 
     @property
     def as_input(self) -> InputTaint:
-        """The same for an input that tells of it."""
+        """The same for an input or an answer that tells of it."""
         return InputTaint(
             (self.untrusted_by or "an earlier record") if self.untrusted_input else "",
             (self.private_by or "an earlier record") if self.private_data else "",

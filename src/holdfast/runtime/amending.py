@@ -98,7 +98,9 @@ class Amending:
                 call, outcome, f"what a hook returned can't be kept: {self._performer.redactor.text(str(error))[:500]}"
             )
         made = await self._performer.succeeded(outcome.key, outcome.ask, body, 0.0, refs, kept)
-        return msgspec.structs.replace(made, ms=outcome.ms) if isinstance(made, Done | Failed) else outcome
+        if not isinstance(made, Done | Failed):
+            return outcome
+        return msgspec.structs.replace(made, ms=outcome.ms, taint=outcome.taint)
 
 
 def _error(call: Call, outcome: Done | Failed | Unknown) -> EffectFailed | EffectUnknown | None:
@@ -130,4 +132,4 @@ def _withheld(call: Call, outcome: Done | Failed, reason: str) -> Failed:
     else:
         said = "The call was made, and took effect. Its result is withheld:"
     error = ErrorInfo(DENIED, f"{said} {reason}")
-    return Failed(at=outcome.at, key=outcome.key, ask=outcome.ask, error=error, ms=outcome.ms)
+    return Failed(at=outcome.at, key=outcome.key, ask=outcome.ask, error=error, ms=outcome.ms, taint=outcome.taint)

@@ -15,8 +15,8 @@ from holdfast.crashpoints import crash_point
 from holdfast.effects.canonical import canonical_json, digest_of_bytes
 from holdfast.effects.replay import Again, Answer, Begin, Repeat, SettleUnknown
 from holdfast.errors import Suspended
-from holdfast.policy.subject import Taint
-from holdfast.records import Ask, Cancelled, Cause, Done, Unknown
+from holdfast.policy.subject import CLEAN, Taint
+from holdfast.records import Ask, Cancelled, Cause, Done, Failed, Unknown
 from holdfast.runtime.call import Call
 from holdfast.runtime.interrupted import left_by_itself, only_waits
 from holdfast.runtime.invoking import Invoker
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from holdfast.agent import Agent
     from holdfast.effects.performer import Performer
     from holdfast.messages import ToolCall, ToolResult
-    from holdfast.records import Outcome, Record
+    from holdfast.records import InputTaint, Outcome, Record
     from holdfast.runtime.authorising import Authorising
     from holdfast.runtime.call import Work
     from holdfast.runtime.deferring import Deferring
@@ -65,6 +65,8 @@ class Carrying:
         self.settled: set[str] = set()
         self._brought: dict[str, str] = {}
         """Calls that read a file that was written while tainted, with the record that wrote it."""
+        self._told: dict[str, InputTaint] = {}
+        """What the results of calls bring with them, where their tools have said so."""
         self.judges = authorising is not None
         """Whether hooks, a policy or people decide about calls."""
         self._spills = spills
@@ -235,6 +237,8 @@ class Carrying:
         """Record the outcome of a call; gives what is to be waited for after that, where something is."""
         crash_point("tool.before_outcome")
         self._recorder.gather(outcome, prepared.beside)
+        if isinstance(outcome, Done | Failed) and outcome.taint is not None:
+            self._told[prepared.key] = outcome.taint
         if handed is not None:
             self._recorder.submit([handed])
         if prepared.recorded is not None:
@@ -322,15 +326,22 @@ class Carrying:
 
     def taint_after(self, agent: Agent, taint: Taint, results: Iterable[tuple[str, ToolResult]]) -> Taint:
         """The taint of the turn with the results of these calls, each with its key."""
-        found = list(results)
         session = self._around.session
-        taint = agent.taint_after(taint, found, session)
-        for key, _ in found:
+        for key, result in results:
+            told = self._told.get(key) or self._told_before(key)
+            read = agent.taint_after(CLEAN, [(key, result)], session) if told is None else Taint.of(told)
+            taint = taint.joined(read)
             if self._deferring.answered(key):
                 taint = taint.joined(answer_taint(key, session))
             if key in self._brought:
                 taint = taint.joined(Taint(untrusted_input=True, untrusted_by=self._brought[key]))
         return taint
+
+    def _told_before(self, key: str) -> InputTaint | None:
+        """What a recorded result brings, where its record says so."""
+        recorded = self._past.effects.get(key)
+        outcome = None if recorded is None else recorded.outcome
+        return outcome.taint if isinstance(outcome, Done | Failed) else None
 
     # ---- when the turn is stopped ----
 

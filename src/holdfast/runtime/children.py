@@ -35,7 +35,7 @@ from holdfast.policy.limits import Budget, OutOf, Used
 from holdfast.policy.mandates import ROLE, Account, Mandate, limited, narrowed, promised, share
 from holdfast.policy.spans import milliseconds
 from holdfast.runtime.outcome import TurnReader
-from holdfast.runtime.provenance import taint_of
+from holdfast.runtime.provenance import taint_of, taint_of_session
 from holdfast.runtime.reading import read_conversation
 from holdfast.spawning import let_go, spawn
 from holdfast.store.decisions import STOP, stop_key
@@ -49,6 +49,7 @@ if TYPE_CHECKING:
 
     from holdfast.agent import Agent
     from holdfast.hands.agents import Order
+    from holdfast.records import InputTaint
     from holdfast.runtime.outcome import TurnOutcome
     from holdfast.runtime.runtime import Runtime
     from holdfast.runtime.surroundings import Surround
@@ -248,6 +249,10 @@ class Children:
         if ending is not None:
             self.mine.discard(child.session)
         return None if ending is None else reader.outcome(ending, None)
+
+    async def taint(self, child: Child) -> InputTaint:
+        """What its session has read."""
+        return (await taint_of_session(self._store, self._around.agents, child.session)).as_input
 
     async def _awaited(self, reader: TurnReader) -> Ending | None:
         waiting = spawn(reader.wait(self._around.watch, self._runtime.stuck))

@@ -26,7 +26,7 @@ from holdfast.errors import (
     Suspended,
 )
 from holdfast.messages import Attachment
-from holdfast.records import ABSENT, Ask, Blob, Cause, ErrorInfo, Failed, Unknown
+from holdfast.records import ABSENT, Ask, Blob, Cause, Done, ErrorInfo, Failed, Unknown
 from holdfast.runtime.call import Work
 from holdfast.runtime.finding import Finder
 from holdfast.runtime.interrupted import ATTEMPT, attempts_of
@@ -107,7 +107,7 @@ class Invoker:
         context = Context(self._caller, key, prepared.call.id, tool.name, idempotency=prepared.idempotency)
         running = self._attempts(tool, bound, context)
         if budget is None or spill is None:
-            return self._settled(prepared, tool, begun, running)
+            return _with_taint(context, self._settled(prepared, tool, begun, running))
         return self._in_time(Work(prepared, context, asyncio.ensure_future(running), begun), budget, spill)
 
     async def _without(
@@ -172,7 +172,7 @@ class Invoker:
         if tool is None:
             message = f"{work.call.key!r} runs without its tool"
             raise InvariantBroken(message)
-        return await self._settled(work.call, tool, work.begun, work.task)
+        return await _with_taint(work.context, self._settled(work.call, tool, work.begun, work.task))
 
     def _attempts(self, tool: AnyTool, bound: Bound, context: Context) -> Coroutine[Any, Any, object]:
         """What the tool gives, at the first or at a later attempt, where it says that it may be tried again."""
@@ -365,6 +365,14 @@ class Invoker:
     def _failed(self, prepared: Call, error: ErrorInfo, begun: float) -> Failed:
         ms = self._since(begun) if begun else 0
         return Failed(at=self._performer.now(), key=prepared.key, ask=prepared.asked, error=error, ms=ms)
+
+
+async def _with_taint(context: Context, settled: Awaitable[Outcome]) -> Outcome:
+    """The outcome of a call, with what its result brings as far as its tool has said that."""
+    outcome = await settled
+    if context.taint is None or not isinstance(outcome, Done | Failed):
+        return outcome
+    return msgspec.structs.replace(outcome, taint=context.taint)
 
 
 class Told(Exception):

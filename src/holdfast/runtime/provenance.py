@@ -9,8 +9,8 @@ import msgspec
 from holdfast.errors import HoldfastError
 from holdfast.policy.mandates import taint_under
 from holdfast.policy.subject import CLEAN, InputTaint, Taint
-from holdfast.processes.ids import is_process_journal
-from holdfast.records import Done
+from holdfast.processes.ids import is_process_journal, journal_of
+from holdfast.records import Done, Failed
 from holdfast.runtime.process_journal import read_process
 from holdfast.runtime.reading import read_conversation
 from holdfast.runtime.seeking import AwaitedTurn
@@ -23,12 +23,15 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from holdfast.agent import Agent
+    from holdfast.processes.state import ProcessState
     from holdfast.records import Record
     from holdfast.store import Notification, Store
     from holdfast.turns import Conversation
 
 MAX_SESSIONS: Final = 20
 """Sessions of one process that are looked at. One that asked in more counts as having read everything."""
+MAX_PROCESSES: Final = 20
+"""The same for the processes whose results it was given."""
 _DEFERRAL: Final = f"/{DEFERRAL}"
 
 
@@ -37,6 +40,16 @@ def taint_of(conversation: Conversation, agent: Agent, session: str) -> Taint:
     taint = taint_under(conversation.mandate).joined(conversation.taint)
     taint = taint.joined(agent.taint_of(conversation.heard, session))
     return taint.joined(_everything("an earlier notification")) if conversation.noticed else taint
+
+
+async def taint_of_session(store: Store, agents: Mapping[str, Agent], session: str) -> Taint:
+    """What a session has taken in; everything where that can't be read, or its agent is not known here."""
+    try:
+        conversation = await read_conversation(store, session)
+    except HoldfastError:
+        return _everything(session)
+    agent = agents.get(conversation.agent or "")
+    return _everything(session) if agent is None else taint_of(conversation, agent, session)
 
 
 async def taint_of_notices(
@@ -63,6 +76,8 @@ async def _taint_of_work(store: Store, agents: Mapping[str, Agent], source: str)
 
 async def _taint_of_task(store: Store, agents: Mapping[str, Agent], task: str) -> Taint:
     state = await read_task(store, task)
+    if isinstance(state.outcome, Done | Failed) and state.outcome.taint is not None:
+        return _with_answers(Taint.of(state.outcome.taint), state.records, task)
     agent = agents.get(state.agent or "")
     if state.call is None or agent is None or state.call.tool not in agent.tools:
         return _everything(task)
@@ -71,28 +86,51 @@ async def _taint_of_task(store: Store, agents: Mapping[str, Agent], task: str) -
 
 
 async def _taint_of_process(store: Store, agents: Mapping[str, Agent], journal: str) -> Taint:
-    state = await read_process(store, journal)
+    """What its agents have read, and those of the processes whose results it was given, at any depth."""
     taint = CLEAN
-    if state.registration is not None and state.registration.taint is not None:
-        taint = Taint.of(state.registration.taint)
-    sessions = dict.fromkeys(_sessions(state.records))
-    if len(sessions) > MAX_SESSIONS:
-        return _everything(journal)
+    sessions: dict[str, None] = {}
+    journals = [journal]
+    for each in journals:  # it grows
+        state = await read_process(store, each)
+        if state.registration is not None and state.registration.taint is not None:
+            taint = taint.joined(Taint.of(state.registration.taint))
+        taint = _with_answers(taint, state.records, each)
+        sessions |= dict.fromkeys(_sessions(state.records))
+        journals += [found for found in map(journal_of, _awaited(state)) if found not in journals]
+        if len(sessions) > MAX_SESSIONS or len(journals) > MAX_PROCESSES:
+            return _everything(journal)
     for session in sessions:
-        conversation = await read_conversation(store, session)
-        agent = agents.get(conversation.agent or "")
-        taint = taint.joined(_everything(session) if agent is None else taint_of(conversation, agent, session))
-    return _with_answers(taint, state.records, journal)
+        taint = taint.joined(await taint_of_session(store, agents, session))
+    return taint
 
 
 def _sessions(records: Iterable[Record]) -> Iterator[str]:
     """The sessions in which a process asked agents."""
+    for record in _asked(records, "agent"):
+        yield msgspec.json.decode(bytes(record.value), type=AwaitedTurn).session
+
+
+def _awaited(state: ProcessState) -> dict[str, None]:
+    """The processes whose results a process was given."""
+    found: dict[str, None] = {}
+    for record in _asked(state.records, "await"):
+        body = b"" if record.ask is None else bytes(record.ask.body)
+        if not body:  # too large to be recorded
+            return state.children
+        found[msgspec.json.decode(body, type=_Awaited).id] = None
+    return found
+
+
+class _Awaited(msgspec.Struct):
+    id: str
+
+
+def _asked(records: Iterable[Record], target: str) -> Iterator[Done]:
     for record in records:
-        if isinstance(record, Done) and record.ask is not None and (record.ask.kind, record.ask.target) == _ASKED:
-            yield msgspec.json.decode(bytes(record.value), type=AwaitedTurn).session
-
-
-_ASKED: Final = ("process", "agent")
+        if not isinstance(record, Done) or record.ask is None:
+            continue
+        if (record.ask.kind, record.ask.target) == ("process", target):
+            yield record
 
 
 def _with_answers(taint: Taint, records: Iterable[Record], journal: str) -> Taint:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from holdfast.effects.performer import Performer
     from holdfast.messages import Attachment
-    from holdfast.records import Record
+    from holdfast.records import InputTaint, Record
     from holdfast.secrets.lending import Lender
     from holdfast.tools.deferral import Deferred
 
@@ -68,7 +68,7 @@ class Context(EffectContext):
 
     __slots__ = (
         *("_caller", "_idempotency", "_left", "_moving", "_suspension", "_waits", "call_id", "place", "session"),
-        *("tool", "turn", "used"),
+        *("taint", "tool", "turn", "used"),
     )
 
     def __init__(  # noqa: PLR0913
@@ -88,6 +88,8 @@ class Context(EffectContext):
         self._moving: asyncio.Future[None] | None = None
         self.used = False
         """Whether the call has asked for steps or waits, which are recorded where it began."""
+        self.taint: InputTaint | None = None
+        """What the result brings with it, where a tool of Holdfast knows that; None: what the definition says."""
         self._caller = caller
         self._waits: dict[str, int] = {}
         self._left: tuple[str, ...] | None = None

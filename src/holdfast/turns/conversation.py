@@ -155,6 +155,8 @@ class OpenTurn:
     batch_id: int = 0
     results: dict[int, ToolResult] = field(default_factory=dict[int, ToolResult])
     intended: set[int] = field(default_factory=set[int])
+    told: set[int] = field(default_factory=set[int])
+    """Calls of the batch whose outcomes say what they bring: what their tools may read does not count."""
     steps: int = 0
     usage: Usage = field(default_factory=Usage)
     cost: float | None = 0.0
@@ -459,7 +461,7 @@ class Conversation:
         """A program got this: no model reads it, but it was used, and what comes after may depend on it."""
         name = keys.tool_of(record.key)
         background = started(result_of(ToolCall("", name, {}), record))
-        if not background:
+        if not background and not self._tainted(turn, record):
             self._heard.setdefault(name, record.key)
         self.tool_calls += 1
         self.background += background
@@ -504,6 +506,7 @@ class Conversation:
             return
         self.thread = self.thread.add(message)
         turn.batch, turn.batch_id, turn.results, turn.intended = message.calls, number + 1, {}, set()
+        turn.told = set()
 
     def _count(self, name: tuple[str, Source], calls: int, usage: Usage, cost: float | None) -> None:
         self.usage[name] = self.usage.get(name, Usage()) + usage
@@ -540,21 +543,30 @@ class Conversation:
         if not 1 <= call <= len(turn.batch) or (isinstance(record, Cancelled) and call in turn.results):
             return
         result = turn.results[call] = result_of(turn.batch[call - 1], record)
+        if self._tainted(turn, record):
+            turn.told.add(call)
         self.tool_calls += 1
         self.background += started(result)
         if len(turn.results) == len(turn.batch):
             self._answer_all(turn)
 
+    def _tainted(self, turn: OpenTurn, record: Outcome) -> bool:
+        """Whether an outcome itself says what it brings; then that is taken in."""
+        if not isinstance(record, Done | Failed) or record.taint is None:
+            return False
+        self.taint = turn.taint = self.taint.joined(Taint.of(record.taint))
+        return True
+
     def _answer_all(self, turn: OpenTurn) -> None:
         results = tuple(turn.results[number] for number in range(1, len(turn.batch) + 1))
         for number, result in enumerate(results, 1):
-            if result.state != "skipped" and not started(result):
+            if number not in turn.told and result.state != "skipped" and not started(result):
                 self._heard.setdefault(result.name, keys.call_key(turn.run, turn.batch_id, number, result.name))
         turn.spent += Used(tool_calls=len(results), background=sum(map(started, results)))
         self.thread = self.thread.add(ToolMessage(f"{turn.run}.{turn.batch_id}", results))
         if turn.finished is not None:
             self.thread = self.thread.add(answer_message(turn.run, turn.batch_id, turn.finished))
-        turn.batch, turn.results, turn.finished = (), {}, None
+        turn.batch, turn.results, turn.told, turn.finished = (), {}, set(), None
 
     # ---- how it ended ----
 

@@ -18,6 +18,7 @@ from holdfast.hands.agents.errors import SubAgentFailed
 from holdfast.hands.agents.order import Order
 from holdfast.hands.host import RuntimeMissing
 from holdfast.names import check_string
+from holdfast.records import InputTaint
 from holdfast.tools import ToolRetry, tool
 from holdfast.tools.context import Context  # noqa: TC001  read from the signature
 from holdfast.tools.reach import Reach
@@ -62,6 +63,7 @@ class Delegation:
             ctx: The call.
             prompt: What it is to do, with all that it must know: it sees nothing of this conversation.
         """
+        ctx.taint = InputTaint()  # whatever is told before a sub-agent has answered was not read anywhere
         if not prompt.strip() or len(prompt) > PROMPT:
             raise ToolRetry(f"The prompt must say what is to be done, in at most {PROMPT:,} characters.")
         check_string("prompt", prompt)
@@ -74,7 +76,9 @@ class Delegation:
         )
         child = await children.delegate(order)
         ctx.progress(f"{name} works in session {child.session}")
-        return _told(child, await _answer(ctx, children, child))
+        outcome = await _answer(ctx, children, child)
+        ctx.taint = await children.taint(child)
+        return _told(child, outcome)
 
 
 def agent_tool(  # noqa: PLR0913

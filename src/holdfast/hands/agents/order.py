@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from datetime import datetime
 
+    from holdfast.records import InputTaint
+
 _SESSION: Final = 160
 _AGENT: Final = 32
 _DIGEST: Final = 20
@@ -74,6 +76,10 @@ class Children(Protocol):
 
     async def outcome(self, child: Child) -> Answered | None:
         """How it ended; None when it takes longer than anybody should wait in memory."""
+        ...
+
+    async def taint(self, child: Child) -> InputTaint:
+        """What its session has read."""
         ...
 
     def tell(self, child: Child, token: str) -> None:

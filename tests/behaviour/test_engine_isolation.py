@@ -33,7 +33,7 @@ async def test_a_session_whose_agent_is_not_known_here_is_left_alone(tmp_path: P
         before = (await runtime.store.journal("theirs")).head
         assert (await (await runtime.session("ours", agent="plain").send("go")).outcome(timeout=PATIENCE)).ok
         assert (await runtime.store.journal("theirs")).head == before
-        assert await runtime.session("theirs").turn("t1").status() == "queued"
+        assert await runtime.session("theirs").turn("t1").status() == "no_agent"
 
 
 async def test_a_session_whose_agent_is_not_known_here_is_driven_where_it_is(tmp_path: Path) -> None:

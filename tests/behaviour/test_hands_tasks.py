@@ -285,8 +285,11 @@ async def test_a_task_that_has_ended_stays_as_it_is(held: Held) -> None:
 
 
 async def test_without_a_runtime_the_tools_say_what_they_need() -> None:
+    class Running:
+        over = False
+
     class Nobody:
-        session, run, deadline, stopped, performer, host = "s", "t1", None, False, None, None
+        session, run, deadline, stopped, performer, host = "s", "t1", None, False, Running(), None
 
     with pytest.raises(RuntimeMissing, match="works only for an agent of a runtime"):
         await LISTER.function(Context(Nobody(), "t1/1.tools/1.list_tasks", "c", "list_tasks"))  # pyright: ignore[reportArgumentType]

@@ -128,7 +128,7 @@ async def test_a_result_too_large_to_keep_is_told_as_a_call_that_took_effect(kin
     async def gives_much() -> str:
         return "x" * 2_000
 
-    assert "took effect" in str((await _tried(gives_much, limits=SMALL)).result.content)
+    assert "it ran to its end" in str((await _tried(gives_much, limits=SMALL)).result.content)
 
 
 async def test_a_step_whose_value_is_too_large_to_keep_fails_and_says_that_it_took_effect() -> None:
@@ -136,7 +136,7 @@ async def test_a_step_whose_value_is_too_large_to_keep_fails_and_says_that_it_to
     async def steps(ctx: hf.Context) -> str:
         return await ctx.step("large", lambda: "x" * 2_000)
 
-    assert "took effect" in str((await _tried(steps, limits=SMALL)).result.content)
+    assert "it ran to its end" in str((await _tried(steps, limits=SMALL)).result.content)
 
 
 async def test_progress_that_can_not_be_shown_does_not_harm_the_call() -> None:

@@ -19,6 +19,7 @@ from holdfast.testing import check
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from holdfast.store.seals import Seal
     from holdfast.store.sqlite.db import Cursor, Db
 
 Fault = Literal["after", "before", "for good"]
@@ -66,8 +67,9 @@ class FaultyBackend(SqliteBackend):
 
     faults: Faults
 
-    def _connect(self) -> Db:
-        return self.faults.connect(super()._connect())
+    def _connect(self) -> tuple[Db, Seal]:
+        connection, seal = super()._connect()
+        return self.faults.connect(connection), seal
 
 
 async def _open(path: Path) -> tuple[Store, Faults]:

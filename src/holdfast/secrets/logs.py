@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from holdfast.secrets.redactor import Redactor
 
 LOGGERS: Final = (
-    *("asyncio", "holdfast", "holdfast.agents", "holdfast.driver", "holdfast.engine", "holdfast.hooks", "holdfast.on"),
+    *("asyncio", "holdfast", "holdfast.agents", "holdfast.compaction", "holdfast.driver", "holdfast.effects"),
+    *("holdfast.engine", "holdfast.hooks", "holdfast.memory", "holdfast.on", "holdfast.policy", "holdfast.runtime"),
     *(
         "holdfast.processes",
         "holdfast.retention",

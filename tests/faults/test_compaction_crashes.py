@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
     from forking import Forks
 
-SUMMARIES = 3
-"""How often a summary is asked for without a kill."""
+SUMMARIES = 5
+"""How often a summary is asked for without a kill: of the second turn none can be had, and each is asked for twice."""
 AROUND = 3
 """So many crash points before and after a compaction are tried at each."""
 

@@ -309,6 +309,34 @@ async def test_a_process_tells_what_sub_agents_of_its_agents_have_read(
         assert [each.rule for each in await post.settled(runtime)] == asked
 
 
+async def test_a_process_tells_what_the_agents_of_its_child_processes_have_read(post: Post) -> None:
+    @hf.process
+    async def inner(ctx: hf.ProcessContext) -> str:
+        return str(await ctx.run_agent("reader", "Look."))
+
+    @hf.process
+    async def outer(ctx: hf.ProcessContext) -> str:
+        found = await (await ctx.start(inner)).result()
+        await ctx.wait("go")
+        return str(found)
+
+    _, ledger, browse = post.tools()
+    reader = hf.Agent("reader", model=ScriptedModel([*USED]), tools=[ledger, browse], policy=OPEN)
+    agent = post.agent(text("hi"), SEND)
+    async with hf.open(None, agents=[agent, reader], processes=[inner, outer]) as runtime:
+        await (await runtime.session("s", agent=agent).send("hello")).outcome(timeout=SOON)
+        process = await runtime.start(outer, id="p")
+
+        async def waits() -> bool:
+            children = await runtime.processes.list(parent="p")
+            return [child.status for child in children] == ["completed"]
+
+        await until(waits)
+        await process.transfer("s")  # the child told nobody
+        await process.signal("go")
+        assert [each.rule for each in await post.settled(runtime)] == ["taint"]
+
+
 async def test_the_answer_of_a_sub_agent_that_an_earlier_release_recorded_counts_as_what_its_tools_may_read(
     post: Post,
 ) -> None:

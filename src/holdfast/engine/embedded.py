@@ -42,6 +42,8 @@ MOST: Final = 0.5
 """The longest such pause, in seconds."""
 HOLDER_CHECK: Final = 0.25
 """Between two looks at the processes that hold leases, in seconds."""
+LEAST: Final = 0.001
+"""Least time between two looks where the next one waits for a time, in seconds."""
 IDLE_CHECK: Final = 30.0
 """Between two looks when nothing happens, in seconds."""
 TICK: Final = 5.0
@@ -263,9 +265,10 @@ class Embedded:
             left = (self._due - self._store.clock.read().wall) / 1000
             waits.append(left if left > 0 else HOLDER_CHECK)
         now = asyncio.get_running_loop().time()
-        waits.append(max(0.0, self._ticked + self._tick_every - now))
+        waits.append(self._ticked + self._tick_every - now)
         waits.extend(at - now for _, at in self._failures.values() if at > now)
-        return min(waits)
+        # A wait below the resolution of the clock would be over before the time has come, again and again.
+        return max(min(waits), LEAST)
 
     async def _tick(self) -> bool:
         """A safety net: what was ready and was not delivered (the host's gate was closed, say) is found again.

@@ -169,7 +169,11 @@ def beyond(workspace: Path) -> Path:
     (repository / "HEAD").write_text("ref: refs/heads/main\n", encoding="utf-8")
     (repository / "config").write_text("[core]\n\tbare = false\n", encoding="utf-8")
     (repository / "hooks" / "pre-commit").write_text("exit 0\n", encoding="utf-8")
-    return repository
+    last, probe = repository.joinpath("hooks", "pre-commit").stat().st_ctime_ns, workspace.parent / "probe"
+    while True:  # change times move in ticks of a few milliseconds: what is there must be older than the command
+        probe.touch()
+        if probe.stat().st_ctime_ns > last:
+            return repository
 
 
 @pytest.mark.parametrize(

@@ -122,6 +122,7 @@ class Crowd:
         work: dict[str | None, Callable[[], Awaitable[object]]] = {
             "model_call": lambda: model.respond(request),
             "tool_call": lambda: self.tool(item=1),
+            "sync_environment": _nothing,
             None: _nothing,
         }
         sessions: dict[str, list[tuple[Callable[[], Awaitable[object]], Row]]] = {}

@@ -37,7 +37,16 @@ POINTED = BARE.replace("{at}", "{at}/hidden") + "; echo 'gitdir: hidden' > {at}/
 async def ran(workspace: Path, command: str, **given: Any) -> dict[str, Any]:
     said: dict[str, Any] = {"profile": "write", **given}
     (tool,) = shell(workspace, **said)
+    _pass_a_tick(workspace.parent / "probe")
     return await tool.function(None, command)
+
+
+def _pass_a_tick(probe: Path) -> None:
+    """Change times move in ticks of a few milliseconds: what is there must be older than the command."""
+    probe.touch()
+    begun = probe.stat().st_ctime_ns
+    while probe.stat().st_ctime_ns <= begun:
+        probe.touch()
 
 
 @pytest.fixture
@@ -169,11 +178,7 @@ def beyond(workspace: Path) -> Path:
     (repository / "HEAD").write_text("ref: refs/heads/main\n", encoding="utf-8")
     (repository / "config").write_text("[core]\n\tbare = false\n", encoding="utf-8")
     (repository / "hooks" / "pre-commit").write_text("exit 0\n", encoding="utf-8")
-    last, probe = repository.joinpath("hooks", "pre-commit").stat().st_ctime_ns, workspace.parent / "probe"
-    while True:  # change times move in ticks of a few milliseconds: what is there must be older than the command
-        probe.touch()
-        if probe.stat().st_ctime_ns > last:
-            return repository
+    return repository
 
 
 @pytest.mark.parametrize(

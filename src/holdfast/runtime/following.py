@@ -188,14 +188,14 @@ async def follow_session(
     store: Store, watch: Watch, rings: Rings, session: str, after: Cursor
 ) -> AsyncGenerator[Event]:
     """All events of a session behind a cursor: those that are there, then those to come, without an end."""
-    head = (await store.heads([session])).get(session, 0)
-    if after.place > head:
-        raise CursorInvalid(after.place, f"the session has {head} records")
     live = _Live(session, after.place, store.clock)
     with rings.read_by(live, session):
-        ring = rings.get(session)
+        ring = rings.get(session)  # before anything is awaited: a quick turn may be over by then
         if ring is not None:
             live.offer(ring)
+        head = (await store.heads([session])).get(session, 0)
+        if after.place > head:
+            raise CursorInvalid(after.place, f"the session has {head} records")
         if after.ring is not None:
             live.resume(after)
         seq = after.place if after.seen == WHOLE else after.place - 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import signal
 from typing import TYPE_CHECKING
 
@@ -21,6 +22,17 @@ settings.load_profile("same")
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     # Started in the background by a shell, which has us ignore it; the programs of tests are begun as by a person.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Whatever is made here stays to the end: let the garbage collector look at none of it, now or during a test."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.fixture(scope="session", autouse=True)

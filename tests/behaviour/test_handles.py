@@ -140,6 +140,55 @@ async def test_the_outcome_of_steering_is_that_of_the_turn_it_entered(stage: Sta
         assert (await session.turn("t2").outcome(timeout=SOON)).turn == "t1"
 
 
+# ---- the outcome of a turn whose events were read --------------------------------------------------------------------
+
+
+async def _ends(turn: hf.Turn) -> list[hf.Event]:
+    async with asyncio.timeout(SOON):
+        return [event async for event in turn.events()]
+
+
+async def test_the_outcome_after_the_events_is_the_one_that_the_journal_tells(stage: Stage) -> None:
+    stage.go_on.set()
+    async with hf.open(None, agents=[stage.agent]) as runtime:
+        session = runtime.session("s", agent=stage.agent)
+        turn = await session.send("x")
+        await _ends(turn)
+        assert await turn.outcome(timeout=SOON) == await session.turn("t1").outcome(timeout=SOON)
+
+
+async def test_the_outcome_after_the_events_is_that_of_the_turn_and_not_of_a_later_one(stage: Stage) -> None:
+    stage.go_on.set()
+    async with hf.open(None, agents=[stage.agent]) as runtime:
+        session = runtime.session("s", agent=stage.agent)
+        first, second = await session.send("x"), await session.send("y")
+        await second.outcome(timeout=SOON)
+        await _ends(first)
+        assert (await first.outcome(timeout=SOON)).turn == "t1"
+
+
+async def test_the_outcome_after_the_events_of_steering_is_that_of_the_turn_it_entered(stage: Stage) -> None:
+    async with hf.open(None, agents=[stage.agent]) as runtime:
+        session = runtime.session("s", agent=stage.agent)
+        await session.send("one")
+        await stage.running()
+        steering = await session.send("steer", steer=True)
+        reading = asyncio.ensure_future(_ends(steering))
+        stage.go_on.set()
+        await reading
+        assert (await steering.outcome(timeout=SOON)).turn == "t1"
+
+
+async def test_the_outcome_after_the_events_of_a_cancelled_turn_says_why(stage: Stage) -> None:
+    async with hf.open(None, agents=[stage.agent]) as runtime:
+        turn = await runtime.session("s", agent=stage.agent).send("one")
+        await stage.running()
+        await turn.cancel("enough")
+        await _ends(turn)
+        outcome = await turn.outcome(timeout=SOON)
+        assert (outcome.status, outcome.message) == ("cancelled", "enough")
+
+
 # ---- stopping a session ----------------------------------------------------------------------------------------------
 
 

@@ -465,20 +465,20 @@ class SessionDrive(Supplies):
         run.performer.submit(first)
         self._stop_open()  # what came while the turn was being made
         self._set_alarm()
-        ending: Ending | None = None
+        ended: TurnEnded | None = None
         try:
             if self._interruption is not None:
                 await self._break_off(run, self._interruption)
             else:
-                ending = await self._work_on(run)
+                ended = await self._work_on(run, turn)
         finally:
             await run.close()
             self._turn, self._look_at = None, None
         if turn.parked is None and not self._handed:  # else a request to stop it must still find it
             self._open, self._interruption = None, None
-        return None if ending is None else TurnEnded(turn.run, turn.inputs.keys(), ending, run.answer(ending))
+        return ended
 
-    async def _work_on(self, run: TurnRun) -> Ending | None:
+    async def _work_on(self, run: TurnRun, turn: OpenTurn) -> TurnEnded | None:
         """Drive a turn; answers how it ended, if it did so by itself."""
         work = self._work = spawn(run.finish())
         concluded = self._concluded = asyncio.get_running_loop().create_future()
@@ -521,8 +521,9 @@ class SessionDrive(Supplies):
             raise
         finally:
             self._work = self._concluded = None
+        ended = self._ring.ended = TurnEnded(turn.run, turn.inputs.keys(), ending, run.answer(ending))
         await run.seal(ending)
-        return ending
+        return ended
 
     async def _unwind(self, run: TurnRun, work: asyncio.Task[Ending]) -> None:
         if not await unwound(work):

@@ -154,25 +154,30 @@ class _Live:
             self._missing = None
         while self._rings:
             ring = self._rings[0]
-            yield from self._of(ring, since, seq)
+            while page := self._page(ring, since, seq):
+                yield from page
             if not ring.closed or self._number < ring.last:
                 return
             self._rings.popleft()
             self._number = 0
 
-    def _of(self, ring: Ring, since: int, seq: int) -> Iterator[LiveEvent]:
-        while True:
+    def _page(self, ring: Ring, since: int, seq: int) -> list[LiveEvent]:
+        """The next live events of a ring that are to be shown; none when all up to `seq` were."""
+        while self._number < ring.last:
             ring.trim()
+            gap: list[LiveEvent] = []
             if ring.first > self._number + 1:
                 self._number = ring.first - 1
                 if ring.lost >= since:
-                    yield self._gap(seq, "the reader was slower than the live events")
-            found = ring.next(self._number, seq)
-            if found is None:
-                return
-            self._number, event = found
-            if event.seq >= since:
-                yield event
+                    gap.append(self._gap(seq, "the reader was slower than the live events"))
+            found = ring.page(self._number, seq)
+            self._number += len(found)
+            if found and found[0].seq < since:
+                found = [event for event in found if event.seq >= since]
+                if not (gap or found):
+                    continue
+            return gap + found if gap else found
+        return []
 
     def _gap(self, seq: int, reason: str) -> Gap:
         cursor = f"{seq}@{tag_of(self._session)}"
@@ -212,7 +217,7 @@ async def follow_session(
                     for event in live.upto(seq):
                         yield event
                     seq = number
-                    record = await fetched(store, kept)
+                    record = await fetched(store, kept) if getattr(kept, "blob", None) is not None else kept
                     found = events_of(session, seq, record, f"{seq}", tag)
                     for event in found if seq > after.place else found[after.seen + 1 :]:
                         yield event

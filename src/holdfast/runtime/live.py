@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from holdfast.clock import Clock
     from holdfast.driving import LeasedJournal
     from holdfast.records import Record
-    from holdfast.runtime.watch import Watch
+    from holdfast.runtime.watch import TurnEnded, Watch
 
 MAX_EVENTS: Final = 2_048
 """Live events that are kept for one session."""
@@ -30,6 +30,8 @@ MAX_AGE_MS: Final = 120_000
 """How long a live event is kept."""
 BETWEEN: Final = 0.005
 """Seconds between two times that live events wake a reader: tokens that come faster are read together."""
+PAGE: Final = 64
+"""Live events that a reader takes at once."""
 MAX_MERGED: Final = 4_096
 """Deltas that nobody has read yet are joined, up to so many characters."""
 
@@ -61,6 +63,8 @@ class Ring:
         """The number of the newest event."""
         self.lost = -1
         """The place of the newest event that is not here any more."""
+        self.ended: TurnEnded | None = None
+        """The newest turn of this drive whose end was submitted."""
         self._ledger = ledger
         self._redactor = ledger.redactor
         self._wall = wall_of(clock)
@@ -152,19 +156,28 @@ class Ring:
         """Let go of what is too old."""
         self._trim(self._wall())
 
-    def next(self, number: int, seq: int) -> tuple[int, LiveEvent] | None:
-        """The event behind `number`, with its number, unless a record above `seq` comes before it."""
-        first = self.first
-        index = max(number + 1 - first, 0)
-        if index >= len(self._items) or self._items[index].seq > seq:
-            return None
-        item, found = self._items[index], first + index
-        self._read = max(self._read, found)
-        return found, self._event(item, found)
+    def page(self, number: int, seq: int) -> list[LiveEvent]:
+        """The next events behind `number`, up to `PAGE`, as far as no record above `seq` comes before them."""
+        items, session = self._items, self.session
+        found: list[LiveEvent] = []
+        number = max(number, self.last - len(items))
+        begin = number + len(items) - self.last
+        for index in range(begin, min(begin + PAGE, len(items))):
+            item = items[index]
+            if item.seq > seq:
+                break
+            number += 1
+            cursor = f"{item.seq}~{self.id}.{number}@{self.tag}"
+            fields = item.fields
+            found.append(item.kind(session=session, turn=item.turn, at=item.at, seq=item.seq, cursor=cursor, **fields))
+        if found and number > self._read:
+            self._read = number
+        return found
 
-    def _event(self, item: _Item, number: int) -> LiveEvent:
-        cursor = f"{item.seq}~{self.id}.{number}@{self.tag}"
-        return item.kind(session=self.session, turn=item.turn, at=item.at, seq=item.seq, cursor=cursor, **item.fields)
+    def end_of(self, turn: str | None, seq: int) -> TurnEnded | None:
+        """How a turn ended whose last record is `seq`, if that was written here and is the newest that ended here."""
+        ended = self.ended
+        return ended if ended is not None and ended.run == turn and seq <= self.durable else None
 
 
 def tag_of(name: str) -> str:

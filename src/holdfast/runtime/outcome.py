@@ -137,7 +137,7 @@ class TurnReader:
 
         `missing` is asked, before anybody waits, whether the session has an agent.
         """
-        if expected is not None and self._is_mine(ended := await expected.news):
+        if expected is not None and self.is_told(ended := await expected.news):
             return ended.ending
         while True:
             with watch.expecting(self.session, self._conversation.seq, ends=True) as found:
@@ -151,10 +151,11 @@ class TurnReader:
                     raise error
                 found.head = self._conversation.seq
                 ended = await found.news
-            if self._is_mine(ended):
+            if self.is_told(ended):
                 return ended.ending
 
-    def _is_mine(self, ended: object) -> TypeGuard[TurnEnded]:
+    def is_told(self, ended: object) -> TypeGuard[TurnEnded]:
+        """Whether this is the end of the turn, told by whoever drove it: then nothing has to be read."""
         if not isinstance(ended, TurnEnded) or self._number not in ended.inputs:
             return False
         self.run, self._text = ended.run, ended.text

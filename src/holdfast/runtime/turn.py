@@ -1,4 +1,4 @@
-"""A turn, as a handle: addressable from any process, holding nothing."""
+"""A turn, as a handle: addressable from any process, holding nothing but the end that its events have shown."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from holdfast.events import Event
     from holdfast.runtime.outcome import TurnOutcome
     from holdfast.runtime.runtime import Runtime
-    from holdfast.runtime.watch import Expectation
+    from holdfast.runtime.watch import Expectation, TurnEnded
 
 TurnStatus = Literal["queued", "running", "waiting", "no_agent", "completed", "failed", "cancelled", "limit"]
 CancelStatus = Literal["requested", "already_requested", "too_late"]
@@ -52,6 +52,8 @@ class Turn:
         """The input was accepted, and begins a turn of its own: nothing has to be looked up."""
         self._fresh = fresh
         """It was accepted just now, and not before."""
+        self._ended: TurnEnded | None = None
+        """The end, where its event was read here and this process has recorded it."""
 
     def __repr__(self) -> str:
         return f"Turn({self.session!r}, {self.id!r})"
@@ -78,7 +80,9 @@ class Turn:
         step_aside()  # a tool that waits for another turn must not keep the calls of that turn out
         reader, ending = self._reader(), None
         watch, stuck = self._runtime.watch, self._runtime.stuck
-        if patience > 0 and await self._runtime.agent_missing(self.session) is not None:
+        if self._ended is not None and reader.is_told(self._ended):
+            ending = self._ended.ending
+        elif patience > 0 and await self._runtime.agent_missing(self.session) is not None:
             with suppress(TimeoutError):
                 async with asyncio.timeout(patience):
                     ending = await reader.wait(watch, stuck)
@@ -121,13 +125,19 @@ class Turn:
             if after is not None and await self._is_over(cursor):
                 return
             async for event in follow_session(runtime.store, runtime.watch, runtime.rings, self.session, cursor):
-                if run is None and isinstance(event, InputAccepted) and event.input == self._number:
-                    run = event.turn  # an input that steers is part of the turn from here on
-                if run is None or event.turn not in {run, None}:
+                turn = event.turn
+                if run is None:
+                    if not (isinstance(event, InputAccepted) and event.input == self._number):
+                        continue
+                    run = turn  # an input that steers is part of the turn from here on
+                if turn is not None and turn != run:
                     continue
-                yield event
-                if event.turn == run and isinstance(event, TERMINAL):
+                if turn is not None and type(event) in TERMINAL:
+                    ring = runtime.rings.get(self.session)
+                    self._ended = None if ring is None else ring.end_of(run, event.seq)
+                    yield event
                     return
+                yield event
 
     async def _entered(self) -> str | None:
         """The turn that the input entered, if it has."""

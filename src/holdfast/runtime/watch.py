@@ -7,7 +7,7 @@ and only when something was committed, serves everybody who waits.
 from __future__ import annotations
 
 import asyncio
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -91,22 +91,29 @@ class Watch:
 
         With `ends`, a journal that is driven here is waited for until one of its turns ends, or its drive does.
         """
-        if self._closed:
-            raise StoreClosed
-        what = (journal, ends)
-        found = Expectation(head, asyncio.get_running_loop().create_future())
-        self._waiting.setdefault(what, []).append(found)
-        self.readers += not ends
-        if self._looking is None or self._looking.done():
-            self._looking = spawn(self._look())
+        found = self._expect((journal, ends), head)
         try:
             yield found
         finally:
-            self.readers -= not ends
-            with suppress(ValueError, KeyError):
-                self._waiting[what].remove(found)
-                if not self._waiting[what]:
-                    del self._waiting[what]
+            self._forget((journal, ends), found)
+
+    def _expect(self, what: tuple[str, bool], head: int) -> Expectation:
+        if self._closed:
+            raise StoreClosed
+        found = Expectation(head, asyncio.get_running_loop().create_future())
+        self._waiting.setdefault(what, []).append(found)
+        self.readers += not what[1]
+        if self._looking is None or self._looking.done():
+            self._looking = spawn(self._look())
+        return found
+
+    def _forget(self, what: tuple[str, bool], found: Expectation) -> None:
+        self.readers -= not what[1]
+        waiting = self._waiting.get(what)
+        if waiting is not None and found in waiting:
+            waiting.remove(found)
+            if not waiting:
+                del self._waiting[what]
 
     async def beyond(self, journal: str, head: int, version: int | None) -> None:
         """Wait until `journal` has records above `head` (for `ANY`: the store has positions above it), or is touched.
@@ -114,10 +121,14 @@ class Watch:
         `version` is the version of the store when the caller last looked; None for a journal that is driven here and of
         which the caller knows, at this moment, that nothing above `head` is durable: the drive touches it.
         """
-        with self.expecting(journal, head) as found:
+        what = (journal, False)
+        found = self._expect(what, head)
+        try:
             if version is not None and self._store.version != version:
-                await self._compare([(journal, False)])  # what came between the caller's look and now
+                await self._compare([what])  # what came between the caller's look and now
             await found.news
+        finally:
+            self._forget(what, found)
 
     async def _look(self) -> None:
         """Compare what people wait for with what is there, as long as anybody waits."""

@@ -1,7 +1,7 @@
 """Tables of cases that are tried in one test: quicker than a test for each, and as clear about what fails.
 
-`@every` takes what `pytest.mark.parametrize` takes, for tests that await nothing. It tries
-all cases, and then raises one error that names those that fail, each with its data and its own error.
+`@every` takes what `pytest.mark.parametrize` takes, for tests that await nothing. It tries all cases, and then raises
+one error that names those that fail, each with its data and its own error.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def every(names: str | Iterable[str], rows: Iterable[Any], *, ids: Ids = None) -
         def tried(**given: object) -> None:
             failed = [found for name, row in cases for found in _errors(plain, given, name, row)]
             if failed:
-                told = "\n".join(["", *(f"{note}: {error!r:.500}" for note, error in failed), ""])
+                told = "\n".join(["", *(f"{note}: {_shown(error)}" for note, error in failed), ""])
                 raise ExceptionGroup(f"{len(failed)} of {len(cases)} cases fail{told}", [error for _, error in failed])
 
         kept = [parameter for name, parameter in signature.parameters.items() if name not in words]
@@ -65,11 +65,22 @@ def _cases(words: list[str], rows: Iterable[Any], ids: Ids) -> Iterator[Case]:
 def _errors(
     test: Callable[..., None], given: dict[str, object], name: str, row: dict[str, Any]
 ) -> Iterator[tuple[str, Exception]]:
-    note = f"case {name} ({', '.join(f'{word}={value!r:.300}' for word, value in row.items())})"
     try:
         test(**given, **row)
     except Exception as error:  # noqa: BLE001  all that fail are told at the end
+        note = _note(name, row)
         error.add_note(note)
         yield note, error
     except (pytest.fail.Exception, pytest.skip.Exception) as error:  # no `Exception`, nor may one case skip the others
-        yield note, AssertionError(f"{error.msg}: {note}")
+        yield _note(name, row), AssertionError(error.msg)
+
+
+def _note(name: str, row: dict[str, Any]) -> str:
+    return f"case {name} ({', '.join(f'{word}={_shown(value)}' for word, value in row.items())})"
+
+
+def _shown(value: object) -> str:
+    try:
+        return f"{value!r:.300}"
+    except Exception as error:  # noqa: BLE001  a hostile value, or a number with too many digits
+        return f"<{type(value).__name__} that can't be shown: {error}>"

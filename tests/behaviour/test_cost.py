@@ -16,6 +16,7 @@ from genai_prices.types import Usage as TheirUsage
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
+from tests.every import every
 
 from holdfast.errors import InvalidArgument, InvalidNumber
 from holdfast.messages import Usage
@@ -64,7 +65,7 @@ def test_no_tokens_of_a_known_model_cost_nothing() -> None:
     assert cost(SONNET, Usage()) == 0
 
 
-@pytest.mark.parametrize(
+@every(
     "name",
     [
         *("anthropic:no-such-model", "nobody:claude-sonnet-4-6", "claude-sonnet-4-6", "anthropic:", "", ":"),
@@ -129,7 +130,7 @@ def test_a_router_is_asked_for_the_price_of_who_serves() -> None:
 # ---- names of providers ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("ours", sorted(PROVIDERS))
+@every("ours", sorted(PROVIDERS))
 def test_a_provider_is_priced_under_the_name_that_the_library_has_for_it(ours: str) -> None:
     assert PRICED[PROVIDERS[ours]].models
 

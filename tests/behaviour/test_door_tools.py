@@ -7,6 +7,7 @@ import sys
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.every import every
 
 import holdfast as hf
 from holdfast import tools
@@ -25,12 +26,12 @@ def printed(code: str) -> str:
     return done.stdout.strip()
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@every("family", FAMILIES)
 def test_a_family_is_at_the_door_after_a_plain_import(family: str) -> None:
     assert printed(f"import holdfast as hf; print(callable(hf.tools.{family}))") == "True"
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@every("family", FAMILIES)
 def test_a_family_can_be_imported_by_its_name(family: str) -> None:
     assert printed(f"from holdfast.tools import {family}; print(callable({family}))") == "True"
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, get_args
 import msgspec
 import pytest
 from tests.behaviour.talk import until
+from tests.every import every
 from tests.patience import PATIENCE
 
 import holdfast as hf
@@ -450,7 +451,7 @@ def test_a_limit_that_lets_nothing_run_is_refused(concurrency: Any) -> None:
         hf.Control(concurrency=concurrency)
 
 
-@pytest.mark.parametrize("timeout", [0, -1, "3", float("nan"), float("inf"), True])
+@every("timeout", [0, -1, "3", float("nan"), float("inf"), True])
 def test_a_timeout_that_is_no_time_is_refused(timeout: Any) -> None:
     with pytest.raises(hf.UsageError):
         hf.Control(timeout=timeout)

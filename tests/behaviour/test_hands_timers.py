@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.behaviour.background import SESSION, asked, heard, notices, results, told
 from tests.behaviour.talk import SOON
+from tests.every import every
 
 import holdfast as hf
 from holdfast.errors import InvalidNumber
@@ -72,7 +73,7 @@ def test_all_of_them_may_be_repeated(tool: hf.Tool[..., Any]) -> None:
     assert tool.read_only or tool.idempotent
 
 
-@pytest.mark.parametrize(
+@every(
     "options",
     [
         {"most": 0},

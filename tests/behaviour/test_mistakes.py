@@ -7,6 +7,7 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.every import every
 from tests.patience import PATIENCE
 
 import holdfast as hf
@@ -57,7 +58,7 @@ def test_a_runtime_in_a_plain_with_says_what_is_missing() -> None:
 # ---- agents ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("family", ["files", "memory", "plan", "project", "shell", "skills", "tasks", "timers", "web"])
+@every("family", ["files", "memory", "plan", "project", "shell", "skills", "tasks", "timers", "web"])
 def test_a_family_of_tools_that_was_not_called_is_told_when_the_agent_is_made(family: str) -> None:
     with pytest.raises(ToolInvalid, match=rf"write hf\.tools\.{family}\(\.\.\.\)"):
         agent(tools=[getattr(hf.tools, family)])

@@ -14,6 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.every import every
 
 import holdfast as hf
 from holdfast.errors import InvalidArgument, ModelError
@@ -100,7 +101,7 @@ def test_a_known_name_keeps_what_is_not_given() -> None:
     assert (given.retry, given.timeouts) == (hf.Retry(), hf.Timeouts())
 
 
-@pytest.mark.parametrize(
+@every(
     ("option", "value", "words"),
     [
         ("retry", 3, "a Retry"),
@@ -140,7 +141,7 @@ OPTIONS: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("option", OPTIONS)
+@every("option", OPTIONS)
 def test_what_was_set_up_already_takes_no_options(option: str) -> None:
     register("ready-made", lambda _name: ScriptedModel([]))
     for model in (ScriptedModel([]), ["groq:a", "groq:b"], "ready-made:x"):

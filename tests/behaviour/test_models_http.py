@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
+from tests.every import every
 
 import holdfast as hf
 from holdfast.errors import InvalidArgument, InvalidNumber, ModelError, ModelUnknown, StreamCut
@@ -941,8 +942,8 @@ async def test_a_connection_that_does_not_come_about_in_time_is_a_timeout() -> N
     assert (caught.value.kind, caught.value.message) == ("timeout", f"no connection to 127.0.0.1:{address[1]} in time")
 
 
-@pytest.mark.parametrize("name", ["connect", "first_byte", "idle", "total"])
-@pytest.mark.parametrize("value", [0, -1, float("nan"), float("inf"), "1", True])
+@every("name", ["connect", "first_byte", "idle", "total"])
+@every("value", [0, -1, float("nan"), float("inf"), "1", True])
 def test_a_time_that_can_not_be_meant_is_refused(name: str, value: Any) -> None:
     with pytest.raises(InvalidNumber):
         Timeouts(**{name: value})

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.every import every
 
 import holdfast as hf
 from holdfast.errors import ContextOverflow, InvalidNumber, ModelError, StreamCut
@@ -40,7 +41,7 @@ def failure(kind: str = "server_error", **more: Any) -> ModelError:
     return ModelError("no", kind=kind, **more)
 
 
-@pytest.mark.parametrize(
+@every(
     "error",
     [
         *(failure(status=status) for status in (408, 409, 425, 429, 500, 501, 502, 503, 504, 520, 529)),
@@ -56,7 +57,7 @@ def test_what_may_pass_is_worth_another_try(error: ModelError) -> None:
     assert worth_another(error)
 
 
-@pytest.mark.parametrize(
+@every(
     "error",
     [
         *(failure("bad_request", status=status, retryable=True) for status in (400, 401, 403, 404)),
@@ -150,7 +151,7 @@ def test_every_pause_is_a_number_within_the_policy(
     assert waited is None or (0 <= waited <= 121 and elapsed + waited <= 600)
 
 
-@pytest.mark.parametrize(
+@every(
     "wrong",
     [{"attempts": 0}, {"attempts": 1.5}, {"first": -1}, {"longest": math.nan}, {"within": math.inf}, {"factor": "2"}],
     ids=str,
@@ -166,7 +167,7 @@ _NOON = 1_577_880_000.0
 _LATER = "Wed, 01 Jan 2020 12:00:30 GMT"
 
 
-@pytest.mark.parametrize(
+@every(
     ("headers", "asked"),
     [
         ({}, None),

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
+from tests.every import every
 
 import holdfast as hf
 from holdfast.errors import InvalidArgument, ModelError, ModelUnknown, StreamCut
@@ -414,7 +415,7 @@ async def test_numbers_of_tokens_and_schemas_with_secret_names_stay(path: Path) 
     assert exchanges(path)[0]["request"]["body"] == sent
 
 
-@pytest.mark.parametrize(
+@every(
     "name",
     [
         *("authorization", "Authorization", "authorization_token", "api_key", "apiKey", "apikey", "x-api-key", "token"),
@@ -426,7 +427,7 @@ def test_these_names_call_their_value_a_secret(name: str) -> None:
     assert Secrets().request({"a": [{name: "x"}]}) == {"a": [{name: "REDACTED"}]}
 
 
-@pytest.mark.parametrize(
+@every(
     "name",
     [
         *("max_tokens", "max_output_tokens", "maxOutputTokens", "tokens", "token_count", "input_tokens", "author"),

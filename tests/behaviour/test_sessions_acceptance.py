@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 from tests.behaviour.talk import SOON, asked
+from tests.every import every
 
 import holdfast as hf
 from holdfast.errors import InboxFull, InputTooLarge, JournalConflict, JournalMissing
@@ -464,7 +465,7 @@ async def test_a_session_that_does_not_exist_says_so_wherever_it_is_read() -> No
                 await reading
 
 
-@pytest.mark.parametrize(
+@every(
     "given",
     [
         {"name": None},

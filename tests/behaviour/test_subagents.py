@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pydantic import BaseModel
 from tests.behaviour.stage import SOON, Stage
+from tests.every import every
 from tests.patience import stopwatch
 
 import holdfast as hf
@@ -234,7 +235,7 @@ async def test_after_a_restart_the_same_turn_is_found_and_nothing_is_asked_again
     assert asked == ["Which colour?", "result"]
 
 
-@pytest.mark.parametrize("budget", [0, -1, 1.5, True, "half", None])
+@every("budget", [0, -1, 1.5, True, "half", None])
 def test_a_share_is_above_zero_and_at_most_one(budget: Any) -> None:
     with pytest.raises(InvalidNumber):
         hf.agent_tool(researcher(), budget=budget)

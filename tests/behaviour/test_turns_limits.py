@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.every import every
 
 import holdfast as hf
 from holdfast.errors import ContextOverflow, HoldfastError
@@ -118,7 +119,7 @@ async def test_usage_is_the_sum_of_all_steps() -> None:
     assert outcome.usage == Usage(input=30, output=3)
 
 
-@pytest.mark.parametrize(
+@every(
     "limits",
     [
         {"steps": 0},

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import pytest
 from pydantic import BaseModel, ConfigDict, Field
 from tests.behaviour.talk import SOON
+from tests.every import every
 
 import holdfast as hf
 from holdfast.testing import ScriptedModel, call, reply, text
@@ -228,7 +229,7 @@ async def test_a_refusal_of_a_shaped_answer_is_a_refusal_and_is_not_repaired() -
 # ---- bad input -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@every(
     "output",
     [5, "Nowhere", object(), {"type": "nonsense"}, {"$ref": "#/nowhere"}, [1], ...],
     ids=["number", "text", "object", "schema", "reference", "list", "ellipsis"],

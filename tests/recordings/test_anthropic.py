@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 import msgspec
 import pytest
+from tests.every import every
 
 from holdfast.errors import ContextOverflow, ModelError, StreamCut
 from holdfast.messages import (
@@ -179,7 +180,7 @@ def plain(block: dict[str, Any]) -> bool:
     return block["type"] == "tool_use" and block.get("caller", {}).get("type", "direct") == "direct"
 
 
-@pytest.mark.parametrize("path", RECORDINGS)
+@every("path", RECORDINGS)
 def test_every_block_is_read_without_loss_and_in_order(path: Path) -> None:
     for model, response in good(path):
         told = message_of(response)["content"]
@@ -195,7 +196,7 @@ def test_every_block_is_read_without_loss_and_in_order(path: Path) -> None:
         assert found == expected
 
 
-@pytest.mark.parametrize("path", RECORDINGS)
+@every("path", RECORDINGS)
 def test_finish_model_and_id_are_what_the_provider_says(path: Path) -> None:
     for model, response in good(path):
         told, reply = message_of(response), reply_of(model, response)
@@ -204,7 +205,7 @@ def test_finish_model_and_id_are_what_the_provider_says(path: Path) -> None:
         assert (reply.finish, reply.model, reply.response_id) == expected
 
 
-@pytest.mark.parametrize("path", RECORDINGS)
+@every("path", RECORDINGS)
 def test_usage_is_the_last_that_the_provider_counted(path: Path) -> None:
     for model, response in good(path):
         usage, reply = message_of(response)["usage"], reply_of(model, response)
@@ -219,7 +220,7 @@ def test_usage_is_the_last_that_the_provider_counted(path: Path) -> None:
         )
 
 
-@pytest.mark.parametrize("path", RECORDINGS)
+@every("path", RECORDINGS)
 def test_what_streams_adds_up_to_the_reply(path: Path) -> None:
     for model, response in good(path):
         if "sse" not in response:
@@ -235,13 +236,13 @@ def test_what_streams_adds_up_to_the_reply(path: Path) -> None:
         assert tuple(event.call for event in events if isinstance(event, CallEnd)) == reply.calls
 
 
-@pytest.mark.parametrize("path", RECORDINGS)
+@every("path", RECORDINGS)
 def test_no_frame_of_a_recording_is_unknown(path: Path) -> None:
     for model, response in good(path):
         assert "sse" not in response or read(model, frames(response["sse"]))[0].ignored == 0
 
 
-@pytest.mark.parametrize("path", RECORDINGS)
+@every("path", RECORDINGS)
 def test_frames_split_at_every_byte_give_the_same_reply(path: Path) -> None:
     for model, response in good(path):
         if "sse" not in response:
@@ -256,7 +257,7 @@ def test_frames_split_at_every_byte_give_the_same_reply(path: Path) -> None:
             assert decoder.feed(data[:cut]) + decoder.feed(data[cut:]) + decoder.close() == whole
 
 
-@pytest.mark.parametrize("path", RECORDINGS)
+@every("path", RECORDINGS)
 def test_a_stream_that_ends_anywhere_before_its_last_frame_is_cut(path: Path) -> None:
     for model, response in good(path):
         given = frames(response["sse"]) if "sse" in response else []
@@ -492,7 +493,7 @@ def found_in(path: Path) -> list[str]:
     return [name for recorded, ours in requests(path) for name in differences(recorded, ours)]
 
 
-@pytest.mark.parametrize("path", RECORDINGS)
+@every("path", RECORDINGS)
 def test_the_requests_that_we_build_differ_only_as_the_table_says(path: Path) -> None:
     assert conftest.unexplained("anthropic", path, found_in(path)) == []
 
@@ -501,13 +502,13 @@ def test_every_row_of_the_table_is_needed() -> None:
     assert conftest.needless("anthropic", RECORDINGS, found_in) == []
 
 
-@pytest.mark.parametrize("path", RECORDINGS)
+@every("path", RECORDINGS)
 def test_no_request_has_more_cache_markers_than_the_provider_takes(path: Path) -> None:
     for _, ours in requests(path):
         assert 1 <= json.dumps(ours).count('"cache_control"') <= 4
 
 
-@pytest.mark.parametrize("path", RECORDINGS)
+@every("path", RECORDINGS)
 def test_every_result_follows_its_call(path: Path) -> None:
     for _, ours in requests(path):
         for before, after in zip(ours["messages"], ours["messages"][1:], strict=False):

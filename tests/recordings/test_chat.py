@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.every import every
 
 from holdfast.errors import ContextOverflow, ModelError, StreamCut
 from holdfast.messages import (
@@ -181,7 +182,7 @@ def _check_usage(reply: ModelReply, said: _Oracle) -> None:
     assert reply.usage.reasoning == (said.usage.get("completion_tokens_details") or _NOTHING).get("reasoning_tokens", 0)
 
 
-@pytest.mark.parametrize("path", RECORDINGS)
+@every("path", RECORDINGS)
 def test_every_answer_is_read_without_loss(path: Path) -> None:
     recording = conftest.load(path)
     for exchange in recording["exchanges"]:
@@ -197,7 +198,7 @@ def test_every_answer_is_read_without_loss(path: Path) -> None:
             _check_reply(_reply(where, exchange), said)
 
 
-@pytest.mark.parametrize(("path", "index"), STREAMS)
+@every(("path", "index"), STREAMS)
 def test_events_tell_the_same_as_the_reply(path: Path, index: int) -> None:
     recording = conftest.load(path)
     exchange = recording["exchanges"][index]
@@ -229,7 +230,7 @@ def _outcome(where: Endpoint, model: str, pieces: list[bytes]) -> object:
         return type(error), error.kind, error.message
 
 
-@pytest.mark.parametrize(("path", "index"), STREAMS)
+@every(("path", "index"), STREAMS)
 def test_bytes_that_come_in_other_pieces_give_the_same_reply(path: Path, index: int) -> None:
     recording = conftest.load(path)
     exchange = recording["exchanges"][index]
@@ -257,7 +258,7 @@ ERRORS = {
 }
 
 
-@pytest.mark.parametrize("path", RECORDINGS)
+@every("path", RECORDINGS)
 def test_every_error_status_gets_its_kind(path: Path) -> None:
     for exchange in conftest.load(path)["exchanges"]:
         response = exchange["response"]
@@ -526,7 +527,7 @@ def _differences(path: Path) -> set[str]:
     return used
 
 
-@pytest.mark.parametrize("path", RECORDINGS)
+@every("path", RECORDINGS)
 def test_our_requests_are_the_recorded_ones_but_for_what_the_table_says(path: Path) -> None:
     assert conftest.unexplained("chat", path, _differences(path)) == []
 
@@ -535,7 +536,7 @@ def test_every_row_of_the_table_is_needed() -> None:
     assert conftest.needless("chat", RECORDINGS, _differences) == []
 
 
-@pytest.mark.parametrize("path", RECORDINGS)
+@every("path", RECORDINGS)
 def test_what_was_sent_once_is_sent_again_byte_for_byte(path: Path) -> None:
     recording = conftest.load(path)
     position = len(recording["exchanges"]) - 1

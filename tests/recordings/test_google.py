@@ -9,6 +9,7 @@ import re
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard
 
 import pytest
+from tests.every import every
 from tests.recordings.conftest import load, may_mean, needless, recordings, unexplained
 
 from holdfast.errors import ContextOverflow, ModelError
@@ -118,7 +119,7 @@ def signatures(value: Any) -> list[str]:
 # ---- decoded without loss --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("path", RECORDINGS)
+@every("path", RECORDINGS)
 def test_text_and_thoughts_are_those_of_the_frames(path: Path) -> None:
     for exchange in answered(path):
         reply = reply_to(exchange)
@@ -128,14 +129,14 @@ def test_text_and_thoughts_are_those_of_the_frames(path: Path) -> None:
         assert thoughts == "".join(part.get("text", "") for part in parts if part.get("thought"))
 
 
-@pytest.mark.parametrize("path", RECORDINGS)
+@every("path", RECORDINGS)
 def test_signatures_are_kept_byte_for_byte_in_their_order(path: Path) -> None:
     for exchange in answered(path):
         kept = [part.replay for part in reply_to(exchange).parts if isinstance(part, Reasoning | ToolCall)]
         assert signatures(kept) == signatures(parts_of(frames_of(exchange["response"])))
 
 
-@pytest.mark.parametrize("path", RECORDINGS)
+@every("path", RECORDINGS)
 def test_calls_are_those_of_the_frames(path: Path) -> None:
     for exchange in answered(path):
         said = [part["functionCall"] for part in parts_of(frames_of(exchange["response"])) if "functionCall" in part]
@@ -149,7 +150,7 @@ def test_calls_are_those_of_the_frames(path: Path) -> None:
             assert call.id == given["id"] if "id" in given else call.id.startswith(NO_ID)
 
 
-@pytest.mark.parametrize("path", RECORDINGS)
+@every("path", RECORDINGS)
 def test_parts_of_the_providers_own_are_kept_as_they_came(path: Path) -> None:
     for exchange in answered(path):
         own = [part for part in parts_of(frames_of(exchange["response"])) if not {"text", "functionCall"} & set(part)]
@@ -157,7 +158,7 @@ def test_parts_of_the_providers_own_are_kept_as_they_came(path: Path) -> None:
         assert [replay["part"] for replay in replays if "text" not in replay.get("part", {"text"})] == own
 
 
-@pytest.mark.parametrize("path", RECORDINGS)
+@every("path", RECORDINGS)
 def test_usage_adds_up_to_the_total_that_the_last_frame_says(path: Path) -> None:
     for exchange in answered(path):
         reply = reply_to(exchange)
@@ -171,7 +172,7 @@ def test_usage_adds_up_to_the_total_that_the_last_frame_says(path: Path) -> None
 FINISHES = {"STOP": "stop", "MAX_TOKENS": "output_limit", "UNEXPECTED_TOOL_CALL": "tool_calls"}
 
 
-@pytest.mark.parametrize("path", RECORDINGS)
+@every("path", RECORDINGS)
 def test_the_finish_reason_is_that_of_the_last_frame(path: Path) -> None:
     for exchange in answered(path):
         reply = reply_to(exchange)
@@ -183,7 +184,7 @@ def test_the_finish_reason_is_that_of_the_last_frame(path: Path) -> None:
         assert reply.finish == ("tool_calls" if said == "stop" and reply.calls else said)
 
 
-@pytest.mark.parametrize("path", RECORDINGS)
+@every("path", RECORDINGS)
 def test_who_answered_is_told(path: Path) -> None:
     for exchange in answered(path):
         reply = reply_to(exchange)
@@ -191,7 +192,7 @@ def test_who_answered_is_told(path: Path) -> None:
         assert (reply.model, reply.response_id) == (last["modelVersion"], last["responseId"])
 
 
-@pytest.mark.parametrize("path", RECORDINGS)
+@every("path", RECORDINGS)
 def test_the_events_tell_the_same_as_the_reply(path: Path) -> None:
     for exchange in answered(path):
         fold = DIALECT.fold(*endpoint_of(exchange))
@@ -206,7 +207,7 @@ def test_the_events_tell_the_same_as_the_reply(path: Path) -> None:
         assert tuple(event.call for event in events if isinstance(event, CallEnd)) == reply.calls
 
 
-@pytest.mark.parametrize("path", RECORDINGS)
+@every("path", RECORDINGS)
 def test_bytes_split_anywhere_give_the_same_frames(path: Path) -> None:
     for exchange in answered(path):
         response = exchange["response"]
@@ -224,7 +225,7 @@ def test_bytes_split_anywhere_give_the_same_frames(path: Path) -> None:
             assert split(SseDecoder(), [data[:at], data[at:]]) == whole
 
 
-@pytest.mark.parametrize("path", RECORDINGS)
+@every("path", RECORDINGS)
 def test_a_stream_without_its_last_frame_is_cut(path: Path) -> None:
     for exchange in answered(path):
         fold = DIALECT.fold(*endpoint_of(exchange))
@@ -248,7 +249,7 @@ ERRORS = {
 }
 
 
-@pytest.mark.parametrize("path", RECORDINGS)
+@every("path", RECORDINGS)
 def test_an_error_is_named_for_what_it_is(path: Path) -> None:
     failed = [exchange["response"] for exchange in load(path)["exchanges"] if exchange["response"]["status"] != 200]
     assert failed or path.stem not in ERRORS
@@ -466,7 +467,7 @@ def name_of(difference: Difference) -> str:
     return repr(difference)
 
 
-@pytest.mark.parametrize("path", RECORDINGS)
+@every("path", RECORDINGS)
 def test_our_requests_are_the_recorded_ones_but_for_the_differences_in_the_table(path: Path) -> None:
     assert unexplained("google", path, named_in(path)) == []
 
@@ -475,7 +476,7 @@ def test_every_row_of_the_table_is_needed() -> None:
     assert needless("google", RECORDINGS, named_in) == []
 
 
-@pytest.mark.parametrize("path", RECORDINGS)
+@every("path", RECORDINGS)
 def test_a_signature_goes_back_on_the_part_it_came_with(path: Path) -> None:
     for exchange in answered(path):
         if exchange["request"] is None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 import pytest
+from tests.every import every
 
 from holdfast.errors import ContextOverflow, ModelError, StreamCut
 from holdfast.messages import (
@@ -90,9 +91,9 @@ def _has(path: Path | None, key: str) -> bool:
     return not path or any(response["status"] < 400 if key == "reply" else key in response for response in responses)
 
 
-each = pytest.mark.parametrize("path", RECORDINGS)
-each_reply = pytest.mark.parametrize("path", [param for param in RECORDINGS if _has(param.values[0], "reply")])
-each_stream = pytest.mark.parametrize("path", [param for param in RECORDINGS if _has(param.values[0], "sse")])
+each = every("path", RECORDINGS)
+each_reply = every("path", [param for param in RECORDINGS if _has(param.values[0], "reply")])
+each_stream = every("path", [param for param in RECORDINGS if _has(param.values[0], "sse")])
 each_error = pytest.mark.parametrize("path", [param for param in RECORDINGS if "error-" in param.id])
 
 

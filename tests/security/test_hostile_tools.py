@@ -10,6 +10,7 @@ import pytest
 from tests.behaviour.approving import ASKING, CALL, Shop, asked_once, ended, parked, sent, the_wait, told
 from tests.behaviour.background import SESSION, heard
 from tests.behaviour.talk import SOON, asked, pairs_are_whole, until
+from tests.every import every
 
 import holdfast as hf
 from holdfast.errors import ToolInvalid, WaitUnknown
@@ -186,8 +187,8 @@ def differences(one: object, other: object, path: str = "") -> Iterator[str]:
         yield path
 
 
-@pytest.mark.parametrize("output", HOSTILE.values(), ids=HOSTILE)
-@pytest.mark.parametrize("name", DIALECTS)
+@every("output", HOSTILE.values(), ids=HOSTILE)
+@every("name", DIALECTS)
 def test_a_hostile_result_changes_nothing_of_a_request_but_itself(name: str, output: object) -> None:
     found = list(differences(encoded(name, "harmless"), encoded(name, output)))
     assert found
@@ -398,7 +399,7 @@ async def test_characters_that_are_not_seen_are_not_repeated_to_the_model(shop: 
         assert unseen == []
 
 
-@pytest.mark.parametrize("name", ["ref\u202eund", "refund\n", "refund\x00", "", " refund", "a" * 500], ids=ascii)
+@every("name", ["ref\u202eund", "refund\n", "refund\x00", "", " refund", "a" * 500], ids=ascii)
 def test_a_tool_can_not_be_given_a_name_that_hides_something(name: str) -> None:
     with pytest.raises(ToolInvalid):
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.every import every
 
 from holdfast.errors import InvalidId
 from holdfast.hands.memory import PathInvalid, memory
@@ -210,7 +211,7 @@ def test_no_key_can_be_one_of_our_own_files() -> None:
 # ---- the tool --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@every(
     "path",
     [
         "",

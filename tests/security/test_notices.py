@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 import unicodedata
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.every import every
 
 from holdfast.store.notifications.contract import Notification
 from holdfast.turns.notices import NoticeLimits, chosen, notice
@@ -118,7 +118,7 @@ def test_what_is_chosen_always_fits(found: list[Notification], total: int) -> No
     assert len(notice(taken, limits)) <= total
 
 
-@pytest.mark.parametrize("body", [text for text in HOSTILE if text.strip()])
+@every("body", [text for text in HOSTILE if text.strip()])
 def test_a_hostile_body_can_still_be_read(body: str) -> None:
     [(_, lines)] = read(notice([made(1, "task", "t", body, None)]))
     shown = "".join(lines)

@@ -6,6 +6,7 @@ from datetime import timedelta
 from typing import Any, Final
 
 import pytest
+from tests.every import every
 
 from holdfast.errors import (
     DuplicateInput,
@@ -79,7 +80,7 @@ def test_no_more_is_looked_at_than_is_needed(admission: Admission, span: int) ->
     assert admission.looks_back_ms == span
 
 
-@pytest.mark.parametrize(
+@every(
     "given",
     [
         {"max_chars": 0},

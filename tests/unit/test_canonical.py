@@ -9,6 +9,7 @@ from enum import IntEnum
 from typing import Any
 
 import pytest
+from tests.every import every
 
 from holdfast.effects.canonical import MAX_DEPTH, canonical, digest, digest_of_bytes
 from holdfast.errors import InvalidValue
@@ -40,7 +41,7 @@ GOLDEN: list[tuple[Any, bytes]] = [
 ]
 
 
-@pytest.mark.parametrize(("value", "body"), GOLDEN, ids=lambda item: repr(item)[:40])
+@every(("value", "body"), GOLDEN, ids=lambda item: repr(item)[:40])
 def test_each_value_has_exactly_these_bytes(value: Any, body: bytes) -> None:
     assert canonical(value) == body
 
@@ -57,9 +58,7 @@ def test_the_order_of_insertion_leaves_no_trace() -> None:
     assert canonical({"a": 1, "b": {"x": 1, "y": 2}}) == canonical({"b": {"y": 2, "x": 1}, "a": 1})
 
 
-@pytest.mark.parametrize(
-    ("one", "other"), [(1, True), (1, 1.0), (0, False), (0.0, -0.0), ("1", 1), ([], {}), (None, 0)]
-)
+@every(("one", "other"), [(1, True), (1, 1.0), (0, False), (0.0, -0.0), ("1", 1), ([], {}), (None, 0)])
 def test_values_that_python_calls_equal_have_different_bytes(one: Any, other: Any) -> None:
     assert canonical([one]) != canonical([other])
 
@@ -107,7 +106,7 @@ def _nested(levels: int, leaf: object = 1) -> object:
     return value
 
 
-@pytest.mark.parametrize(
+@every(
     ("value", "path", "reason"),
     [
         (float("nan"), "$", "nan is not a JSON number"),
@@ -133,7 +132,7 @@ def test_what_json_has_no_word_for_is_refused_with_its_path(value: object, path:
     assert (caught.value.path, caught.value.reason) == (path, reason)
 
 
-@pytest.mark.parametrize(
+@every(
     ("value", "path", "reason"),
     [
         (2**64, "$", "the integer does not fit into 64 bits"),

@@ -7,6 +7,7 @@ import json
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.every import every
 
 from holdfast.cli.escaping import BAR, GOES_ON, WIDTH, as_json, escaped, fenced
 
@@ -21,14 +22,14 @@ HIDDEN = [
 ]
 
 
-@pytest.mark.parametrize("character", HIDDEN, ids=lambda character: f"U+{ord(character):04X}")
+@every("character", HIDDEN, ids=lambda character: f"U+{ord(character):04X}")
 def test_a_character_that_nobody_sees_is_escaped(character: str) -> None:
     shown = escaped(f"a{character}b")
     assert (shown[0], shown[1], shown[-1]) == ("a", "\\", "b")
     assert shown.isascii()
 
 
-@pytest.mark.parametrize("text", ["plain words", "Grüße", "日本語", "e\u0301", "שלום", "🎉", "a\\b"])
+@every("text", ["plain words", "Grüße", "日本語", "e\u0301", "שלום", "🎉", "a\\b"])
 def test_what_can_be_seen_stays_as_it_is(text: str) -> None:
     assert escaped(text) == text
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.every import every
 
 from holdfast.messages import (
     AssistantMessage,
@@ -38,7 +39,7 @@ def per_character(text: str) -> float:
     return text_tokens(text) / len(text)
 
 
-@pytest.mark.parametrize(
+@every(
     ("text", "least", "most"),
     [
         pytest.param(PROSE, 0.20, 0.35, id="prose"),

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
+from tests.every import every
 
 from holdfast.errors import InvalidArgument, InvalidNumber, InvariantBroken, RecordUnreadable
 from holdfast.messages import (
@@ -180,9 +181,7 @@ def test_the_name_of_a_result_leads_to_its_place_in_the_journal() -> None:
     assert place_of(result_id("t1.2", 3)) == ("t1", 2, 3)
 
 
-@pytest.mark.parametrize(
-    "id", ["", "ab12", "t1.2", "t1/2", "t1.2/", "t1.x/1", "t0.2/1", "t1.2/0", "t1.2/1/2", "t1.²/1"]
-)
+@every("id", ["", "ab12", "t1.2", "t1/2", "t1.2/", "t1.x/1", "t0.2/1", "t1.2/0", "t1.2/1/2", "t1.²/1"])
 def test_an_id_of_another_kind_names_no_result(id: str) -> None:
     assert place_of(id) is None
 
@@ -261,7 +260,7 @@ def test_the_recent_messages_stay_as_they_are() -> None:
     assert 0.1 * BUDGET.room < sum(map(COUNTER.tokens, recent)) <= BUDGET.recent * BUDGET.room
 
 
-@pytest.mark.parametrize("count", range(30, 50))
+@every("count", range(30, 50))
 def test_what_stays_never_begins_with_a_result_without_its_call(count: int) -> None:
     thread = long_turn(count, words="four " * 40)
     made = plan(thread, BUDGET, COUNTER, None, "t1.i1")
@@ -472,8 +471,8 @@ def test_a_budget_of_impossible_shares_is_refused(fields: dict[str, Any]) -> Non
         Budget(window=4_000, reserve=400, **fields)
 
 
-@pytest.mark.parametrize("why", ["full", "overflow", "asked"])
-@pytest.mark.parametrize("messages", [(), (user("t1.i1"),)], ids=["empty", "one"])
+@every("why", ["full", "overflow", "asked"])
+@every("messages", [(), (user("t1.i1"),)], ids=["empty", "one"])
 def test_a_conversation_of_next_to_nothing_gives_no_plan(messages: tuple[Message, ...], why: Why) -> None:
     first = messages[0].id if messages else ""
     assert not isinstance(plan(Thread().add(*messages), BUDGET, COUNTER, None, first, why=why), Plan)

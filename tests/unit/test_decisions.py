@@ -6,6 +6,7 @@ from typing import Literal
 
 import msgspec
 import pytest
+from tests.every import every
 
 from holdfast.clock import Instant
 from holdfast.errors import (
@@ -94,7 +95,7 @@ FORKED = msgspec.structs.replace(row(), id="f", parent="j", parent_seq=2)
 PLAIN = msgspec.structs.replace(row(), id="f")
 
 
-@pytest.mark.parametrize(
+@every(
     ("parent", "found", "at", "refused"),
     [
         (row(), None, 1, None),
@@ -141,7 +142,7 @@ def working(
     return msgspec.structs.replace(row(quarantine=quarantine), wakes=wakes, seen=seen, status=status, kind=kind, id="j")
 
 
-@pytest.mark.parametrize(
+@every(
     ("found", "work"),
     [
         (working(), False),
@@ -189,7 +190,7 @@ OTHER_BOOT = msgspec.structs.replace(OWNER, boot="boot-0")
 NO_BOOT = msgspec.structs.replace(OWNER, boot="")
 
 
-@pytest.mark.parametrize(
+@every(
     ("found", "left"),
     [
         (row(owner=None, mono_expires=NOW.mono + 999), 0),
@@ -212,7 +213,7 @@ def test_two_systems_that_do_not_name_their_boot_go_by_the_wall_clock() -> None:
     assert decisions.lease_left(row(owner=NO_BOOT, mono_expires=0, expires=NOW.wall + 8), nameless) == 8
 
 
-@pytest.mark.parametrize(
+@every(
     ("found", "gone", "refused"),
     [
         (row(owner=None), False, None),
@@ -270,7 +271,7 @@ def append(*, epoch: int = 4, head: int = 3, count: int = 2) -> Append:
     return Append("j", epoch, head, [Started(at=1, run="r")] * count, [b"{}"] * count)
 
 
-@pytest.mark.parametrize(
+@every(
     ("found", "asked", "expected"),
     [
         (row(), append(), 5),
@@ -302,7 +303,7 @@ EARLIER = InputRow(7, "k", "digest", b"1", 99)
 ADMITTED = msgspec.structs.replace(EARLIER, pending=False)
 
 
-@pytest.mark.parametrize(
+@every(
     ("found", "earlier", "digest", "expected"),
     [
         (row(), None, "digest", None),
@@ -351,7 +352,7 @@ def wait(
 BUFFERED = wait("resolved", payload=b"1", opened=False)
 
 
-@pytest.mark.parametrize(
+@every(
     ("found", "written"),
     [
         (None, wait(deadline=LATER)),
@@ -367,7 +368,7 @@ def test_opening_a_wait_writes_it_once(found: Wait | None, written: Wait | None)
     assert decisions.decide_open_wait(row(), found, OpenWait("j", "w", LATER), 0) == written
 
 
-@pytest.mark.parametrize(
+@every(
     ("status", "found", "after", "news"),
     [
         ("waiting", wait(), wait("resolved"), True),
@@ -392,7 +393,7 @@ def test_a_journal_that_waits_is_woken_when_a_wait_is_settled(
 Settling = Literal["resolved", "expired", "cancelled"]
 
 
-@pytest.mark.parametrize(
+@every(
     ("found", "asked", "after", "won"),
     [
         (None, "resolved", wait("resolved", payload=b"1", opened=False), True),
@@ -423,8 +424,8 @@ def test_the_first_to_settle_a_wait_decides(
     assert decisions.decide_settle(row(), found, request, NOW) == Settlement(after, won=won)
 
 
-@pytest.mark.parametrize("asked", ["resolved", "expired", "cancelled"])
-@pytest.mark.parametrize("found", [None, wait(), BUFFERED, wait("revoked")])
+@every("asked", ["resolved", "expired", "cancelled"])
+@every("found", [None, wait(), BUFFERED, wait("revoked")])
 def test_a_revoked_wait_is_unknown_whatever_is_asked(found: Wait | None, asked: Settling) -> None:
     alone = found is not None and found.state == "revoked"
     with pytest.raises(WaitUnknown):

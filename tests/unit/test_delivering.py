@@ -6,6 +6,7 @@ from functools import partial
 from typing import Any
 
 import pytest
+from tests.every import every
 
 from holdfast.errors import UsageError
 from holdfast.errors.delivering import GateInvalid, NotASession
@@ -26,7 +27,7 @@ class _Object:
         return bool(session)
 
 
-@pytest.mark.parametrize("gate", [_later, _several, partial(_later), _Object(), True, "yes", 1])
+@every("gate", [_later, _several, partial(_later), _Object(), True, "yes", 1])
 def test_a_gate_that_can_not_answer_at_once_is_refused(gate: Any) -> None:
     with pytest.raises(GateInvalid, match="plain function"):
         checked_gate(gate)

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel, Field, TypeAdapter
+from tests.every import every
 
 from holdfast.errors import ContextOverflow, InvalidArgument, ModelError, StreamCut
 from holdfast.messages import (
@@ -247,7 +248,7 @@ def test_ids_and_names_of_other_providers_are_made_to_fit_and_still_match() -> N
     assert call["name"] == "functions_find"
 
 
-@pytest.mark.parametrize(
+@every(
     ("value", "expected"),
     [("words", "words"), ({"a": [1, None]}, '{"a":[1,null]}'), (None, "null"), ("", ""), ([], "[]"), (3, "3")],
 )
@@ -331,7 +332,7 @@ def test_a_refusal_goes_back_as_words() -> None:
 # ---- thinking, output and the rest -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@every(
     ("model", "effort", "thinking", "config"),
     [
         ("claude-sonnet-4-6", "high", {"type": "adaptive"}, {"effort": "high"}),
@@ -381,7 +382,7 @@ def test_a_turn_that_was_begun_without_our_thoughts_is_ended_without(begun: tupl
     assert not thinks(HELLO, *begun)
 
 
-@pytest.mark.parametrize(
+@every(
     "before",
     [
         pytest.param((said(SIGNED, CALL), ANSWERED), id="we thought"),
@@ -686,7 +687,7 @@ def test_no_arguments_are_an_empty_object(pieces: tuple[str, ...]) -> None:
     assert arguments(*pieces) == ToolCall("toolu_1", "find", {})
 
 
-@pytest.mark.parametrize("text", ['{"q":', "[1]", '"x"', "nonsense", '{"q":"\\ud83d"}', "[" * 100_000])
+@every("text", ['{"q":', "[1]", '"x"', "nonsense", '{"q":"\\ud83d"}', "[" * 100_000])
 def test_arguments_that_are_no_object_are_kept_as_they_came(text: str) -> None:
     assert arguments(text) == ToolCall("toolu_1", "find", None, text)
 
@@ -747,7 +748,7 @@ def test_the_events_of_a_call_have_the_id_that_was_made_up() -> None:
     assert [event.id for event in events if isinstance(event, CallStart | CallChunk)] == [call.id, call.id]
 
 
-@pytest.mark.parametrize(
+@every(
     ("reason", "finish"),
     [
         ("end_turn", "stop"),
@@ -859,7 +860,7 @@ def test_an_end_without_a_beginning_is_no_reply() -> None:
         reply(*end())
 
 
-@pytest.mark.parametrize("data", [b"{", b"\xff", b"[]", b"1", b'"\\ud800"', b"[" * 100_000])
+@every("data", [b"{", b"\xff", b"[]", b"1", b'"\\ud800"', b"[" * 100_000])
 def test_a_frame_that_is_no_object_is_an_error_that_may_pass(data: bytes) -> None:
     with pytest.raises(ModelError) as raised:
         reply(start(), Frame("message_delta", data))
@@ -992,7 +993,7 @@ def told(kind: str, words: str = "words") -> dict[str, Any]:
     return {"type": "error", "error": {"type": kind, "message": words}, "request_id": "req_1"}
 
 
-@pytest.mark.parametrize(
+@every(
     ("kind", "words", "expected", "retryable"),
     [
         ("overloaded_error", "Overloaded", "overloaded", True),
@@ -1026,7 +1027,7 @@ def failed(status: int, given: Any = None, **headers: str) -> ModelError:
     return DIALECT.error(status, named, given if isinstance(given, bytes) else json.dumps(given).encode())
 
 
-@pytest.mark.parametrize(
+@every(
     ("status", "kind", "retryable"),
     [
         (400, "bad_request", False),
@@ -1079,7 +1080,7 @@ def test_the_provider_may_forbid_another_try() -> None:
     assert not failed(500, b"", x_should_retry="false").retryable
 
 
-@pytest.mark.parametrize(
+@every(
     ("headers", "seconds"),
     [
         ({"Retry-After": "7"}, 7.0),

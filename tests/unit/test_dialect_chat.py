@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.every import every
 
 from holdfast.errors import ContextOverflow, InvalidArgument, ModelError, ModelUnknown, StreamCut
 from holdfast.messages import (
@@ -134,7 +135,7 @@ def test_a_deployment_is_part_of_the_path_and_the_query_follows() -> None:
     assert DIALECT.encode(where, "a/b", ask()).path == "/deployments/a%2Fb/chat/completions?api-version=1"
 
 
-@pytest.mark.parametrize(
+@every(
     ("flag", "settings", "fields"),
     [
         ("no_stream_usage", Settings(), {}),
@@ -187,7 +188,7 @@ def test_only_schemas_that_allow_it_are_strict() -> None:
     assert [tool["function"].get("strict") for tool in found] == [None, True]
 
 
-@pytest.mark.parametrize(
+@every(
     ("schema", "strict"),
     [
         (CLOSED, True),
@@ -562,7 +563,7 @@ def test_only_the_first_choice_counts() -> None:
     assert reply(delta(content="a"), other, END).parts == (Text("a"),)
 
 
-@pytest.mark.parametrize(
+@every(
     ("reason", "finish"),
     [
         ("stop", "stop"),
@@ -842,7 +843,7 @@ def test_a_filtered_choice_may_have_no_message() -> None:
     assert (made.parts, made.finish) == ((), "content_filter")
 
 
-@pytest.mark.parametrize("body", [b"", b"{", b"[]", b"{}", b'{"choices":[]}', b"<html>", b"\xff"])
+@every("body", [b"", b"{", b"[]", b"{}", b'{"choices":[]}', b"<html>", b"\xff"])
 def test_a_body_that_is_no_answer_is_a_named_error(body: bytes) -> None:
     with pytest.raises(ModelError) as caught:
         DIALECT.fold(at(), MODEL).whole(body)
@@ -858,7 +859,7 @@ def test_an_error_in_a_whole_body_is_raised() -> None:
 # ---- usage -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@every(
     ("usage", "counted"),
     [
         (
@@ -910,7 +911,7 @@ def failure(status: int, body: Any = None, **headers: str) -> ModelError:
     return DIALECT.error(status, {name.replace("_", "-"): value for name, value in headers.items()}, data)
 
 
-@pytest.mark.parametrize(
+@every(
     ("status", "body", "kind", "retryable"),
     [
         (400, {"error": {"message": "no"}}, "bad_request", False),
@@ -943,7 +944,7 @@ def test_an_error_status_has_a_kind(status: int, body: Any, kind: str, retryable
     assert isinstance(error, ContextOverflow) == (kind == "context_overflow")
 
 
-@pytest.mark.parametrize(
+@every(
     ("body", "words"),
     [
         ({"error": {"message": "m1"}}, "m1"),
@@ -960,7 +961,7 @@ def test_the_words_of_an_error_are_found_wherever_they_are(body: Any, words: str
     assert words in failure(500, body).message
 
 
-@pytest.mark.parametrize(
+@every(
     ("headers", "body", "seconds"),
     [
         ({"retry_after": "7"}, None, 7),
@@ -998,7 +999,7 @@ def test_the_words_of_an_error_are_bounded() -> None:
     assert len(failure(500, {"error": {"message": "x" * 100_000}}).message) <= 1_000
 
 
-@pytest.mark.parametrize(
+@every(
     ("chunk", "kind", "retryable"),
     [
         ({"error": {"message": "x", "code": 502}}, "server_error", True),
@@ -1181,7 +1182,7 @@ def test_whatever_error_comes_it_has_a_kind(status: int, headers: dict[str, str]
 # ---- the endpoints ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", names())
+@every("name", names())
 def test_every_endpoint_has_a_dialect_flags_and_an_address_that_are_known(name: str) -> None:
     known = ENDPOINTS[name]
     found = known.endpoint
@@ -1229,7 +1230,7 @@ def test_an_endpoint_without_an_address_says_how_to_give_one() -> None:
         endpoint("azure", environ={})
 
 
-@pytest.mark.parametrize(
+@every(
     "address",
     ["", "there/v1", "ftp://there", "http://", "http://a b", "https://x/v1?key=1", "http://a:99999", "http://["],
 )

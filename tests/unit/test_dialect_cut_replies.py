@@ -6,6 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.every import every
 
 from holdfast.errors import ModelError, StreamCut
 from holdfast.messages import (
@@ -70,8 +71,8 @@ def test_a_frame_that_says_failed_is_believed() -> None:
         read("responses", frame)
 
 
-@pytest.mark.parametrize("status", ["completed", "in_progress", "incomplete"])
-@pytest.mark.parametrize("arguments", ["", " ", None])
+@every("status", ["completed", "in_progress", "incomplete"])
+@every("arguments", ["", " ", None])
 def test_the_last_call_of_a_cut_response_is_malformed_without_arguments(status: str, arguments: str | None) -> None:
     reply, _ = read("responses", completed("incomplete", pay('{"n":1}'), pay(arguments, call_id="c2", status=status)))
     assert [call.arguments for call in reply.calls] == [{"n": 1}, None]

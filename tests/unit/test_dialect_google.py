@@ -12,6 +12,7 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.every import every
 
 from holdfast.errors import ContextOverflow, InvalidArgument, ModelError, StreamCut
 from holdfast.messages import (
@@ -363,12 +364,12 @@ PARTS: list[list[dict[str, Any]]] = [
 ]
 
 
-@pytest.mark.parametrize("parts", PARTS)
+@every("parts", PARTS)
 def test_parts_go_back_as_they_came(parts: list[dict[str, Any]]) -> None:
     assert back(*reply(frame(*parts, reason="STOP")).parts) == parts
 
 
-@pytest.mark.parametrize("parts", PARTS)
+@every("parts", PARTS)
 def test_parts_go_back_as_they_came_also_after_a_journal(parts: list[dict[str, Any]]) -> None:
     came = reply(frame(*parts, reason="STOP"))
     kept = msgspec.json.decode(msgspec.json.encode(came), type=ModelReply)
@@ -439,7 +440,7 @@ def test_a_call_comes_with_start_arguments_and_end() -> None:
     assert (whole.calls, whole.finish) == ((call,), "tool_calls")
 
 
-@pytest.mark.parametrize("arguments", [{}, {"args": None}, {"args": {}}, {"args": ""}, {"args": " "}, {"args": "{}"}])
+@every("arguments", [{}, {"args": None}, {"args": {}}, {"args": ""}, {"args": " "}, {"args": "{}"}])
 def test_a_call_without_arguments_has_an_empty_object(arguments: dict[str, Any]) -> None:
     (call,) = reply(frame({"functionCall": {"name": "find", **arguments}}, reason="STOP")).calls
     assert call.arguments == {}
@@ -507,7 +508,7 @@ def test_arguments_in_pieces_are_put_together() -> None:
     assert (second.name, second.arguments) == ("next", {})
 
 
-@pytest.mark.parametrize("path", ["", "$", "q", "$.q[5]", "$.q[999999999]", "$..q", "$.q['x", "$[0]"])
+@every("path", ["", "$", "q", "$.q[5]", "$.q[999999999]", "$..q", "$.q['x", "$[0]"])
 def test_a_piece_that_belongs_nowhere_makes_the_call_malformed(path: str) -> None:
     part = {"functionCall": {"name": "find", "partialArgs": [{"jsonPath": path, "numberValue": 1}]}}
     (call,) = reply(frame(part, reason="STOP")).calls
@@ -538,7 +539,7 @@ FINISHES: list[tuple[str, FinishReason]] = [
 ]
 
 
-@pytest.mark.parametrize(("reason", "finish"), FINISHES)
+@every(("reason", "finish"), FINISHES)
 def test_a_finish_reason_has_its_neutral_word(reason: str, finish: FinishReason) -> None:
     assert reply(frame({"text": "so"}, reason=reason)).finish == finish
 
@@ -645,7 +646,7 @@ def test_a_frame_that_is_no_json_is_a_bad_frame(data: bytes) -> None:
     assert (caught.value.kind, caught.value.retryable) == ("bad_frame", True)
 
 
-@pytest.mark.parametrize("data", [b"", b" ", b"[DONE]", b"{}", b"[]", b"1", b'"x"', b'{"new":{}}'])
+@every("data", [b"", b" ", b"[DONE]", b"{}", b"[]", b"1", b'"x"', b'{"new":{}}'])
 def test_a_frame_that_nobody_knows_is_ignored_and_counted(data: bytes) -> None:
     fold = DIALECT.fold(ENDPOINT, MODEL)
     assert fold.feed(Frame("", data)) == []
@@ -714,7 +715,7 @@ def test_a_body_that_is_a_page_is_a_bad_frame() -> None:
 # ---- characters that were cut in two ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@every(
     ("pieces", "shown"),
     [
         (("a\ud83d", "\ude00b", "c"), ["a", "\U0001f600b", "c"]),
@@ -725,7 +726,7 @@ def test_a_body_that_is_a_page_is_a_bad_frame() -> None:
         (("\ud83d", "a"), ["\ufffda"]),
     ],
 )
-@pytest.mark.parametrize("thought", [False, True])
+@every("thought", [False, True])
 def test_a_character_that_was_cut_in_two_is_joined_or_marked(
     pieces: tuple[str, ...],
     shown: list[str],
@@ -769,7 +770,7 @@ def test_a_character_that_was_cut_in_two_is_joined_in_arguments() -> None:
     assert whole.calls[0].arguments == {"q": "\U0001f600"}
 
 
-@pytest.mark.parametrize(
+@every(
     "part",
     [
         {"functionCall": {"name": "\ud83d", "id": "\ud83d", "args": {"text": "\ud83d", "\ud83d": ["\ud83d"]}}},
@@ -814,7 +815,7 @@ KINDS: list[tuple[int, dict[str, Any], str, bool]] = [
 ]
 
 
-@pytest.mark.parametrize(("status", "error", "kind", "retryable"), KINDS)
+@every(("status", "error", "kind", "retryable"), KINDS)
 def test_an_error_has_its_kind(status: int, error: dict[str, Any], kind: str, retryable: bool) -> None:  # noqa: FBT001
     failed = failure(status, error)
     assert (failed.kind, failed.retryable, failed.status) == (kind, retryable, status)
@@ -827,7 +828,7 @@ def test_an_error_in_an_array_is_the_same_error() -> None:
     assert (failed.message, failed.kind) == ("slow down", "rate_limited")
 
 
-@pytest.mark.parametrize("body", [b"", b"<html>busy</html>", b"\xff", b"[" * 100_000, b'{"error": "busy"}', b"[1]"])
+@every("body", [b"", b"<html>busy</html>", b"\xff", b"[" * 100_000, b'{"error": "busy"}', b"[1]"])
 def test_an_error_of_any_other_shape_goes_by_its_status(body: bytes) -> None:
     assert DIALECT.error(503, {}, body).kind == "overloaded"
 
@@ -843,7 +844,7 @@ NOW = "Sun, 15 Nov 2026 12:00:00 GMT"
 THEN = "Sun, 15 Nov 2026 12:00:30 GMT"
 
 
-@pytest.mark.parametrize(
+@every(
     ("headers", "delay", "seconds"),
     [
         ({}, None, None),
@@ -887,7 +888,7 @@ def elements(*pieces: bytes, limit: int = 1_000) -> list[bytes]:
     return [one.data for piece in pieces for one in splitter.feed(piece)]
 
 
-@pytest.mark.parametrize("first", range(len(ARRAY) + 1))
+@every("first", range(len(ARRAY) + 1))
 def test_an_array_split_anywhere_gives_its_elements(first: int) -> None:
     for second in range(first, len(ARRAY) + 1):
         assert elements(ARRAY[:first], ARRAY[first:second], ARRAY[second:]) == ELEMENTS

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from tests.every import every
 
 from holdfast.messages import Attachment, ModelRequest, ToolMessage, ToolResult
 from holdfast.models.names import dialect
@@ -54,8 +55,8 @@ LABELS = {
 }
 
 
-@pytest.mark.parametrize("name", DIALECTS)
-@pytest.mark.parametrize(
+@every("name", DIALECTS)
+@every(
     "content",
     [
         {"caption": "here", "picture": recorded(PNG)},
@@ -93,8 +94,8 @@ def test_a_file_inside_of_a_value_follows_where_a_result_can_not_hold_it() -> No
     assert second["parts"] == [{"inlineData": {"mimeType": "image/png", "data": CODED}}]
 
 
-@pytest.mark.parametrize("name", DIALECTS)
-@pytest.mark.parametrize("content", [recorded(ZIP), {"archive": recorded(ZIP)}], ids=["alone", "inside"])
+@every("name", DIALECTS)
+@every("content", [recorded(ZIP), {"archive": recorded(ZIP)}], ids=["alone", "inside"])
 def test_a_file_of_a_tool_that_nobody_takes_is_named_and_ends_nothing(name: str, content: Any) -> None:
     body = json.dumps(sent(name, content, ZIP.digest))
     assert "z.zip" in body

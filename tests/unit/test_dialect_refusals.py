@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import pytest
+from tests.every import every
 
 from holdfast.errors import ModelError
 from holdfast.models.chat.errors import http_error, in_stream
@@ -31,7 +32,7 @@ def refused(error: dict[str, Any], status: int = 429, **headers: str) -> ModelEr
 # ---- money, or time --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@every(
     "error",
     [
         {"message": UPGRADE, "type": "tokens", "code": "rate_limit_exceeded"},
@@ -48,7 +49,7 @@ def test_a_limit_that_passes_is_no_matter_of_money(error: dict[str, Any]) -> Non
     assert (found.kind, found.retryable) == ("rate_limited", True)
 
 
-@pytest.mark.parametrize(
+@every(
     "error",
     [
         {"message": QUOTA, "type": "insufficient_quota", "code": "insufficient_quota"},
@@ -74,7 +75,7 @@ def test_a_limit_in_the_middle_of_a_stream_is_no_matter_of_money() -> None:
 # ---- how long --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@every(
     ("words", "seconds"),
     [
         ("Please try again in 5.4s. More at", 5.4),
@@ -104,7 +105,7 @@ def test_the_chat_dialect_takes_the_longer_of_delay_and_words_that_google_tells(
     assert http_error(429, {}, json.dumps([{"error": error}]).encode()).retry_after == 22.5
 
 
-@pytest.mark.parametrize(
+@every(
     ("headers", "seconds"),
     [
         ({"x-ratelimit-remaining-requests": "0", "x-ratelimit-reset-requests": "6m0s"}, 360),
@@ -172,8 +173,8 @@ def said_in_stream(name: str, message: str, **more: str) -> ModelError:
     return caught.value
 
 
-@pytest.mark.parametrize("key", KEYS, ids=["plain", "sk", "AIza"])
-@pytest.mark.parametrize("name", DIALECTS)
+@every("key", KEYS, ids=["plain", "sk", "AIza"])
+@every("name", DIALECTS)
 def test_no_piece_of_a_key_is_left_of_an_error_in_a_stream_wherever_the_key_stands(name: str, key: str) -> None:
     pieces = [key[at : at + 6] for at in range(len(key) - 5)]
     for before in (0, 470, *range(955, 1_005, 3)):
@@ -190,8 +191,8 @@ def test_what_the_model_had_made_follows_all_that_was_said() -> None:
 # ---- words that can't be written -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", DIALECTS)
-@pytest.mark.parametrize(
+@every("name", DIALECTS)
+@every(
     "shape",
     [
         '{"error":{"message":%s}}',

@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import pytest
+from tests.every import every
 
 from holdfast.messages import AssistantMessage, Attachment, ModelRequest, OutputSpec, Settings, Text, UserMessage
 from holdfast.models.names import dialect
@@ -21,8 +22,8 @@ def sent(name: str, *flags: str, model: str = "m", **fields: Any) -> dict[str, A
     return json.loads(dialect(name).encode(at(name, *flags), model, request).body)
 
 
-@pytest.mark.parametrize("flags", [(), ("json_object",), ("schema_in_words",)])
-@pytest.mark.parametrize(
+@every("flags", [(), ("json_object",), ("schema_in_words",)])
+@every(
     "schema",
     [{"type": "array", "items": {"type": "string"}}, {"anyOf": [{"type": "object"}, {"type": "null"}]}],
     ids=["list", "either"],
@@ -55,8 +56,8 @@ def test_a_picture_is_one_however_its_type_is_written(media_type: str) -> None:
 ROLES = {"anthropic": "messages", "responses": "input", "chat": "messages", "google": "contents"}
 
 
-@pytest.mark.parametrize("parts", [(), (Text(""),), (Text(" \n"),)], ids=["no part", "no text", "blanks"])
-@pytest.mark.parametrize("name", ROLES)
+@every("parts", [(), (Text(""),), (Text(" \n"),)], ids=["no part", "no text", "blanks"])
+@every("name", ROLES)
 def test_an_empty_message_of_the_user_keeps_its_place(name: str, parts: tuple[Text, ...]) -> None:
     messages = (UserMessage("u", parts), AssistantMessage("a", (Text("Hello?"),)), UserMessage("v", (Text("Yes."),)))
     body = json.loads(dialect(name).encode(at(name), "m", ModelRequest(messages=messages)).body)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.every import every
 
 from holdfast.errors import ContextOverflow, ModelError, StreamCut
 from holdfast.media import sniffed
@@ -249,7 +250,7 @@ def changed(**fields: Any) -> dict[str, Any]:
 NESTED = {"type": "object", "properties": {"a": {"type": "string"}}, "required": ["a"]}
 
 
-@pytest.mark.parametrize(
+@every(
     ("schema", "strict"),
     [
         pytest.param(CLOSED, True, id="closed"),
@@ -448,7 +449,7 @@ def test_two_messages_stay_two() -> None:
     assert [(item["id"], item["content"][0]["text"]) for item in back] == [("m1", "a"), ("m2", "b")]
 
 
-@pytest.mark.parametrize(
+@every(
     "item",
     [
         {"id": "ws_1", "type": "web_search_call", "status": "completed", "action": {"type": "search", "query": "x"}},
@@ -911,7 +912,7 @@ def test_the_name_of_the_event_counts_where_the_data_has_no_type() -> None:
     assert fold.feed(Frame("response.output_text.delta", b'{"delta":"a"}')) == [TextChunk("a")]
 
 
-@pytest.mark.parametrize("data", [b"{", b"[1]", b'"text"', b"null", b"\xff\xfe", b"[" * 100_000, b'{"a":NaN}'])
+@every("data", [b"{", b"[1]", b'"text"', b"null", b"\xff\xfe", b"[" * 100_000, b'{"a":NaN}'])
 def test_a_frame_that_can_not_be_read_is_a_bad_frame(data: bytes) -> None:
     with pytest.raises(ModelError) as caught:
         DIALECT.fold(ENDPOINT, MODEL).feed(Frame("response.output_text.delta", data))
@@ -995,7 +996,7 @@ def test_a_reply_has_a_limit_of_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
 # ---- replies ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@every(
     ("said_as", "arguments", "malformed"),
     [
         ('{"a":1}', {"a": 1}, None),
@@ -1120,7 +1121,7 @@ def test_a_reply_survives_the_journal() -> None:
 # ---- errors ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@every(
     ("status", "error", "kind", "retryable"),
     [
         (400, {"code": "context_length_exceeded", "message": "Too long."}, "context_overflow", False),
@@ -1151,7 +1152,7 @@ def test_errors_have_kinds(status: int, error: dict[str, Any], kind: str, retrya
     assert isinstance(found, ContextOverflow) is (kind == "context_overflow")
 
 
-@pytest.mark.parametrize(
+@every(
     ("body", "said"),
     [
         (b'{"error":{"message":"a"}}', "a"),
@@ -1178,7 +1179,7 @@ def test_keys_in_the_words_of_an_error_are_not_kept() -> None:
     assert "tok123" not in str(found)
 
 
-@pytest.mark.parametrize(
+@every(
     ("headers", "seconds"),
     [
         ({"Retry-After": "7"}, 7.0),
@@ -1204,7 +1205,7 @@ def test_the_id_of_a_failed_request_is_told() -> None:
     assert DIALECT.error(500, {"X-Request-Id": "req_1"}, b"").request_id == "req_1"
 
 
-@pytest.mark.parametrize(
+@every(
     ("one", "kind", "retryable"),
     [
         (ended("failed", error={"code": "server_error", "message": "Oh."}), "server_error", True),

@@ -9,6 +9,7 @@ import json
 from typing import Any
 
 import pytest
+from tests.every import every
 
 from holdfast.errors import ContextOverflow, ModelError, StreamCut
 from holdfast.messages import ModelReply, Reasoning, Refusal, Text, ToolCall, Usage
@@ -44,7 +45,7 @@ def thoughts(found: ModelReply) -> str:
 FIRST, SECOND = '{"a":1}', '{"b":2}'
 
 
-@pytest.mark.parametrize(
+@every(
     "text",
     [
         f"data: {FIRST}\n\ndata: {SECOND}\n\n",
@@ -92,10 +93,8 @@ def called(*pieces: dict[str, Any] | list[dict[str, Any]]) -> list[tuple[str, st
     return [(made.id, made.name, made.arguments) for made in found.calls]
 
 
-@pytest.mark.parametrize("field", ["reasoning_content", "reasoning", "reasoning_text", "thinking"])
-@pytest.mark.parametrize(
-    "told", ["Hm.", {"text": "Hm."}, {"content": "Hm."}, [{"type": "text", "text": "Hm."}]], ids=str
-)
+@every("field", ["reasoning_content", "reasoning", "reasoning_text", "thinking"])
+@every("told", ["Hm.", {"text": "Hm."}, {"content": "Hm."}, [{"type": "text", "text": "Hm."}]], ids=str)
 def test_chat_reasoning_is_found_in_each_field_and_form(field: str, told: Any) -> None:
     found = reply("chat", chunk(**{field: told}), chunk(content="Yes."), chunk("stop"))
     assert (thoughts(found), found.text) == ("Hm.", "Yes.")
@@ -191,7 +190,7 @@ def test_chat_nothing_is_added_to_calls_that_are_over() -> None:
     assert [made.name for made in found.calls] == ["f"]
 
 
-@pytest.mark.parametrize(
+@every(
     ("frame", "kind"),
     [
         ({"error": {"message": "no", "code": 429}}, "rate_limited"),
@@ -261,7 +260,7 @@ def test_chat_done_alone_is_no_reply_anywhere() -> None:
 USED = {"prompt_tokens": 9, "completion_tokens": 3}
 
 
-@pytest.mark.parametrize(
+@every(
     "ending",
     [
         [{**chunk("stop"), "usage": USED}],
@@ -458,7 +457,7 @@ def test_responses_done_is_not_completed_where_the_response_knows_better() -> No
     assert reply("responses", CREATED, message({"type": "output_text", "text": "Ye"}), done).finish == "output_limit"
 
 
-@pytest.mark.parametrize(
+@every(
     "given",
     [
         {"type": "web_search_call", "status": "completed", "action": {"type": "search", "query": "q"}},
@@ -479,7 +478,7 @@ def test_responses_items_of_its_own_are_kept_as_they_came(given: dict[str, Any])
     assert kept.replay == {"id": "i1", **given}
 
 
-@pytest.mark.parametrize(
+@every(
     ("frame", "kind"),
     [
         ({"type": "error", "code": "server_error", "message": "no", "sequence_number": 3}, "server_error"),
@@ -525,7 +524,7 @@ def test_google_a_reason_before_the_first_word_is_not_taken_for_the_end() -> Non
     assert not fold.complete
 
 
-@pytest.mark.parametrize(
+@every(
     "part",
     [
         {"executableCode": {"language": "PYTHON", "code": "1"}},
@@ -549,7 +548,7 @@ def test_google_a_call_may_have_neither_id_nor_arguments(arguments: dict[str, An
     assert [(call.name, call.arguments) for call in found.calls] == [("f", {})]
 
 
-@pytest.mark.parametrize(
+@every(
     ("finish", "meant"),
     [
         *((reason, "content_filter") for reason in ("SAFETY", "RECITATION", "BLOCKLIST", "PROHIBITED_CONTENT", "SPII")),
@@ -592,7 +591,7 @@ def test_a_stream_with_an_error_in_it_is_cut_and_says_why(spoken: str, frame: di
 # ---- how long to wait ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@every(
     ("headers", "seconds"),
     [
         ({"retry-after": "7"}, 7.0),
@@ -632,8 +631,8 @@ TOO_LONG = [
 ]
 
 
-@pytest.mark.parametrize("said", TOO_LONG)
-@pytest.mark.parametrize("spoken", ["chat", "responses", "anthropic", "google"])
+@every("said", TOO_LONG)
+@every("spoken", ["chat", "responses", "anthropic", "google"])
 def test_a_conversation_that_is_too_long_is_known_by_the_words_of_each_provider(spoken: str, said: str) -> None:
     body = json.dumps({"error": {"message": said, "type": "invalid_request_error", "status": "INVALID_ARGUMENT"}})
     assert isinstance(dialect(spoken).error(400, {}, body.encode()), ContextOverflow)

@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from tests.every import every
 
 from holdfast.effects.canonical import canonical
 from holdfast.effects.divergence import MAX_PATHS, Difference, diverge
 
 
-@pytest.mark.parametrize(
+@every(
     ("recorded", "asked", "differences"),
     [
         ({"a": {"b": [1, {"c": 2}]}}, {"a": {"b": [1, {"c": 3}]}}, [("a.b[1].c", "2", "3")]),

@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+from tests.every import every
 
 import holdfast
 from holdfast import errors
@@ -37,7 +38,7 @@ def test_importing_holdfast_loads_no_dependency() -> None:
     assert done.stdout.strip() == ""
 
 
-@pytest.mark.parametrize("kind", [k for k in vars(errors).values() if isinstance(k, type)], ids=lambda k: k.__name__)
+@every("kind", [k for k in vars(errors).values() if isinstance(k, type)], ids=lambda k: k.__name__)
 def test_every_error_says_who_can_act(kind: type[BaseException]) -> None:
     if kind in {errors.Halted, errors.Suspended}:
         assert not issubclass(kind, Exception), "user code must not be able to swallow it by accident"

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.every import every
 
 from holdfast import models
 from holdfast.errors import InvalidArgument
@@ -51,8 +52,8 @@ def test_a_variable_of_vertex_that_is_not_set_is_named(missing: str) -> None:
         endpoint("vertex", environ={name: value for name, value in PLACE.items() if name != missing})
 
 
-@pytest.mark.parametrize("variable", PLACE)
-@pytest.mark.parametrize("value", ["evil.example/", "a@evil.example", "a/../b", "A", "a?b", "a#b", "..", "a b", "a\n"])
+@every("variable", PLACE)
+@every("value", ["evil.example/", "a@evil.example", "a/../b", "A", "a?b", "a#b", "..", "a b", "a\n"])
 def test_a_variable_can_not_lead_the_token_to_another_host(variable: str, value: str) -> None:
     if value == "a\n":
         assert endpoint("vertex", environ=PLACE | {variable: value}).base_url.isprintable()
@@ -68,7 +69,7 @@ def test_an_address_that_is_given_goes_before_the_variables_of_vertex() -> None:
 # ---- flags and dialects ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", sorted(ENDPOINTS))
+@every("name", sorted(ENDPOINTS))
 def test_every_flag_of_a_known_endpoint_is_one_of_its_dialect(name: str) -> None:
     found = ENDPOINTS[name].endpoint
     assert found.flags <= set(flags_of(found.dialect))
@@ -113,7 +114,7 @@ def test_headers_are_known_by_their_names_in_lower_case() -> None:
     assert endpoint("groq", headers={"X-Team": "blue"}).headers == {"x-team": "blue"}
 
 
-@pytest.mark.parametrize(
+@every(
     "headers",
     [
         *({"": "x"}, {"a b": "x"}, {"a:": "x"}, {"a\n": "x"}, {7: "x"}, {"é": "x"}),

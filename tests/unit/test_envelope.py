@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from tests.every import every
 
 from holdfast.effects.envelope import (
     MAX_ASK_BODY,
@@ -102,7 +103,7 @@ def test_a_large_command_is_kept_by_its_digest_alone() -> None:
     assert bytes(too_large.body) == b""
 
 
-@pytest.mark.parametrize(
+@every(
     ("changes", "what"),
     [
         ({"scope": Scope("", "main")}, "journal id"),
@@ -145,7 +146,7 @@ def test_a_body_without_json_form_is_refused_when_it_is_asked_for() -> None:
         envelope(command=Command("refund", {"cents": float("nan")})).ask()
 
 
-@pytest.mark.parametrize(
+@every(
     ("name", "occurrence", "part"),
     [
         ("fetch", 1, "fetch"),

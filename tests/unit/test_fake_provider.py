@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import aiohttp
 import pytest
+from tests.every import every
 
 from holdfast.errors import InvalidArgument, InvalidNumber, UsageError
 from holdfast.messages import ModelReply, Reasoning, Refusal, Text, ToolCall, Usage
@@ -398,8 +399,8 @@ async def test_each_chunk_is_a_write_of_its_own() -> None:
     assert len(chunks) == 8
 
 
-@pytest.mark.parametrize("dialect", DIALECTS)
-@pytest.mark.parametrize("chunks", [1, 3, 8])
+@every("dialect", DIALECTS)
+@every("chunks", [1, 3, 8])
 def test_a_reply_goes_out_in_as_many_writes_as_are_wanted(dialect: DialectName, chunks: int) -> None:
     made = ModelReply((Text("Let me look for it."), ToolCall("c", "look", {"item": 1}), Text("And for this.")))
     answer = dialects.streamed(dialects.Asked(dialect, "m", 0), made, ["Let me look for it.", "And for this."], chunks)
@@ -710,7 +711,7 @@ def test_bad_faults_are_refused_at_once(faults: Any) -> None:
         FakeProvider([], faults=faults)
 
 
-@pytest.mark.parametrize(
+@every(
     "make",
     [
         lambda: FakeProvider([], chunks=0),

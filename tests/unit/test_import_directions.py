@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
-import pytest
+from tests.every import every
 from tests.parsing import parsed
 
 PACKAGE = Path(__file__).parents[2] / "src" / "holdfast"
@@ -127,7 +127,7 @@ def _home(path: Path) -> str:
     return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
 
 
-@pytest.mark.parametrize("path", _modules(), ids=lambda path: str(path.relative_to(PACKAGE)))
+@every("path", _modules(), ids=lambda path: str(path.relative_to(PACKAGE)))
 def test_a_module_imports_only_from_its_own_layer_and_those_below(path: Path) -> None:
     home = _home(path)
     own = _layer(home)
@@ -142,7 +142,7 @@ def test_a_module_imports_only_from_its_own_layer_and_those_below(path: Path) ->
         assert layer <= own, f"{path.name} imports {module}, which stands above it"
 
 
-@pytest.mark.parametrize("name", PURE)
+@every("name", PURE)
 def test_a_pure_module_has_no_way_to_touch_the_world(name: str) -> None:
     touched = {module.split(".")[0] for module in _imports(PACKAGE / name)} & IMPURE_MODULES
     assert not touched, f"{name} imports {touched}"

@@ -6,6 +6,7 @@ import io
 import zipfile
 
 import pytest
+from tests.every import every
 
 from holdfast.errors import MediaTypeMismatch
 from holdfast.media import media_type_of, sniffed
@@ -50,17 +51,17 @@ KINDS = {
 }
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@every("kind", KINDS)
 def test_bytes_are_known_by_how_they_begin(kind: str) -> None:
     assert sniffed(KINDS[kind]) == kind
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@every("kind", KINDS)
 def test_a_claim_that_is_true_is_taken(kind: str) -> None:
     assert media_type_of(KINDS[kind], kind) == kind
 
 
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "image/png"])
+@every("kind", [kind for kind in KINDS if kind != "image/png"])
 def test_a_claim_that_is_not_true_is_refused(kind: str) -> None:
     with pytest.raises(MediaTypeMismatch):
         media_type_of(KINDS[kind], "image/png")

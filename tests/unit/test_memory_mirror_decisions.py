@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from tests.every import every
 
 from holdfast.memory.deciding import (
     AUTHOR,
@@ -74,9 +74,7 @@ TABLE: list[tuple[str, Base | None, str | None, Entry, Decision]] = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("base", "file", "entry", "decision"), [row[1:] for row in TABLE], ids=[row[0] for row in TABLE]
-)
+@every(("base", "file", "entry", "decision"), [row[1:] for row in TABLE], ids=[row[0] for row in TABLE])
 def test_the_table_holds(base: Base | None, file: str | None, entry: Entry, decision: Decision) -> None:
     assert decide(base, None if file is None else Seen(file, file), entry) == decision
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from tests.every import every
 
 from holdfast.errors import InvalidArgument, InvalidNumber
 from holdfast.store.notifications.contract import Notification
@@ -131,9 +132,7 @@ def test_a_text_about_nothing_is_refused() -> None:
         notice([])
 
 
-@pytest.mark.parametrize(
-    "limits", [{"count": 0}, {"body": -1}, {"total": 10}, {"title": 1}, {"body": 16_000}, {"count": "7"}]
-)
+@every("limits", [{"count": 0}, {"body": -1}, {"total": 10}, {"title": 1}, {"body": 16_000}, {"count": "7"}])
 def test_limits_that_can_not_be_meant_are_refused(limits: dict[str, Any]) -> None:
     with pytest.raises(InvalidNumber):
         NoticeLimits(**limits)

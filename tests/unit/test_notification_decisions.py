@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from msgspec.structs import replace
+from tests.every import every
 
 from holdfast.errors import NotificationUnknown
 from holdfast.records import Ended
@@ -30,7 +31,7 @@ def test_a_pause_is_never_out_of_its_bounds(attempts: int) -> None:
     assert 1_000 <= backoff(attempts) <= 300_000
 
 
-@pytest.mark.parametrize(
+@every(
     ("status", "unstarted", "state"),
     [
         ("completed", False, "acknowledged"),
@@ -58,7 +59,7 @@ def test_what_comes_back_is_due_later_and_wakes_its_journal_again() -> None:
     assert (back.due, back.woken) == (7_000, False)
 
 
-@pytest.mark.parametrize(
+@every(
     ("change", "ready"),
     [
         ({}, True),

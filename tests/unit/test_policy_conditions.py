@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from tests.every import every
 
 from holdfast.errors.policy import PolicyInvalid
 from holdfast.policy import Policy, Subject, allow, ask, deny
@@ -79,7 +80,7 @@ BYPASSES: list[Any] = [
 ]
 
 
-@pytest.mark.parametrize("command", BYPASSES, ids=repr)
+@every("command", BYPASSES, ids=repr)
 def test_no_other_command_is_allowed_by_the_words(command: Any) -> None:
     assert verdict(run(command), STATUS) == "deny"
 
@@ -108,7 +109,7 @@ def test_a_deny_of_commands_denies_a_tool_that_does_not_say_which_argument_is_it
     assert verdict(Subject(tool="run", args={"command": ["ls"]}), deny("run", argv=["rm"]), allow("*")) == "deny"
 
 
-@pytest.mark.parametrize("argv", [[], "git status", ["git", 7], ["git", []], [""], 7])
+@every("argv", [[], "git status", ["git", 7], ["git", []], [""], 7])
 def test_words_that_can_not_be_meant_are_an_error(argv: Any) -> None:
     with pytest.raises(PolicyInvalid, match="'argv'"):
         allow("run", argv=argv)
@@ -119,7 +120,7 @@ def test_words_that_can_not_be_meant_are_an_error(argv: Any) -> None:
 SITE = allow("fetch", domains=["example.com", "*.docs.example.com", "bücher.example", "192.0.2.7"])
 
 
-@pytest.mark.parametrize(
+@every(
     "url",
     [
         "https://example.com",
@@ -176,7 +177,7 @@ ELSEWHERE: list[Any] = [
 ]
 
 
-@pytest.mark.parametrize("url", ELSEWHERE, ids=repr)
+@every("url", ELSEWHERE, ids=repr)
 def test_no_other_url_is_allowed_by_the_hosts(url: Any) -> None:
     assert verdict(fetch(url), SITE) == "deny"
 
@@ -194,7 +195,7 @@ def test_a_deny_of_a_host_leaves_the_others_alone() -> None:
     assert verdict(fetch("https://example.com/"), deny("web", domains=["evil.com"]), allow("*")) == "allow"
 
 
-@pytest.mark.parametrize(
+@every(
     "domain",
     ["https://example.com", "example.com:443", "example.com/a", "*", "*.", "a.*.com", "*.192.0.2.7", "*.[::1]", "", 7],
 )
@@ -224,7 +225,7 @@ CONTRARY: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
-@pytest.mark.parametrize(("key", "given"), CONTRARY)
+@every(("key", "given"), CONTRARY)
 def test_an_example_about_which_the_rule_says_the_opposite_is_an_error(key: str, given: dict[str, Any]) -> None:
     with pytest.raises(PolicyInvalid, match=rf"'{key}': .* (is|is not) covered by the rule"):
         allow("run", **given)
@@ -246,7 +247,7 @@ POINTLESS: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("given", POINTLESS)
+@every("given", POINTLESS)
 def test_examples_that_say_nothing_about_the_rule_are_an_error(given: dict[str, Any]) -> None:
     with pytest.raises(PolicyInvalid, match="'matches'"):
         allow("run", **given)

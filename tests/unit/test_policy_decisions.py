@@ -7,6 +7,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
+from tests.every import every
 
 from holdfast.errors.policy import PolicyInvalid, PolicyMissing
 from holdfast.policy import (
@@ -47,24 +48,22 @@ SERVED = Subject(tool="read_file", family="mcp.github", args={})
 # ---- which rule ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "tool", ["read_file", "read*", "*_file", "read_fil?", "*", "files", "files.read*", "files.*", "f*.read_file"]
-)
+@every("tool", ["read_file", "read*", "*_file", "read_fil?", "*", "files", "files.read*", "files.*", "f*.read_file"])
 def test_a_tool_is_meant_by_its_name_its_family_and_patterns_of_both(tool: str) -> None:
     assert verdict(READ, allow(tool)) == "allow"
 
 
-@pytest.mark.parametrize("tool", ["read", "file", "web", "web.read*", "files.write*", "mcp", "mcp.files", "READ_FILE"])
+@every("tool", ["read", "file", "web", "web.read*", "files.write*", "mcp", "mcp.files", "READ_FILE"])
 def test_a_tool_is_not_meant_by_anything_else(tool: str) -> None:
     assert verdict(READ, allow(tool)) == "deny"
 
 
-@pytest.mark.parametrize("tool", ["mcp", "mcp.github", "mcp.git*", "mcp.github.read*", "mcp.github.read_file", "*"])
+@every("tool", ["mcp", "mcp.github", "mcp.git*", "mcp.github.read*", "mcp.github.read_file", "*"])
 def test_a_tool_of_a_server_is_meant_by_its_server(tool: str) -> None:
     assert verdict(SERVED, allow(tool)) == "allow"
 
 
-@pytest.mark.parametrize("tool", ["mcp.gitlab", "mcp.github.write*", "read_file", "read*", "*.read*", "files"])
+@every("tool", ["mcp.gitlab", "mcp.github.write*", "read_file", "read*", "*.read*", "files"])
 def test_a_server_gets_no_permission_by_naming_its_tool_like_another(tool: str) -> None:
     assert verdict(SERVED, allow(tool)) == "deny"
 
@@ -207,7 +206,7 @@ def test_what_one_predicate_does_to_its_arguments_another_does_not_see() -> None
 # ---- conditions on arguments -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@every(
     ("asked", "value", "expected"),
     [
         ({"equals": "IT"}, "IT", "allow"),
@@ -244,8 +243,8 @@ def test_an_argument_that_nobody_can_compare_counts_against_the_call(args: dict[
     assert verdict(refund(**args), ask("refund", when={"cents": {"above": 5000}}), allow("*")) == "ask"
 
 
-@pytest.mark.parametrize("rule", [ask, deny])
-@pytest.mark.parametrize(
+@every("rule", [ask, deny])
+@every(
     ("asked", "value"),
     [
         ({"equals": "DE"}, 5),
@@ -297,9 +296,9 @@ BOTH = Taint(untrusted_input=True, private_data=True)
 SEND = Subject(tool="send_mail", args={}, external=True)
 
 
-@pytest.mark.parametrize("untrusted", [False, True])
-@pytest.mark.parametrize("private", [False, True])
-@pytest.mark.parametrize("external", [False, True])
+@every("untrusted", [False, True])
+@every("private", [False, True])
+@every("external", [False, True])
 def test_an_external_effect_asks_in_a_turn_that_has_read_strangers_and_private_data(
     *, untrusted: bool, private: bool, external: bool
 ) -> None:
@@ -413,19 +412,19 @@ def test_a_child_can_not_switch_the_taint_of_its_parent_off() -> None:
 # ---- what can't be meant ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("tool", ["", "a b", "files.", ".read", "a.b.c", "mcp.a.b.c", "read[ab]", "x" * 201, 7, None])
+@every("tool", ["", "a b", "files.", ".read", "a.b.c", "mcp.a.b.c", "read[ab]", "x" * 201, 7, None])
 def test_what_names_no_tools_is_an_error(tool: Any) -> None:
     with pytest.raises(PolicyInvalid, match="'tool'"):
         allow(tool)
 
 
-@pytest.mark.parametrize("when", [7, "cents > 5", {}, {"cents": {}}, {"cents": 5}, {"cents": {"over": 5}}])
+@every("when", [7, "cents > 5", {}, {"cents": {}}, {"cents": 5}, {"cents": {"over": 5}}])
 def test_conditions_that_can_not_be_meant_are_an_error(when: Any) -> None:
     with pytest.raises(PolicyInvalid, match="'when"):
         allow("refund", when=when)
 
 
-@pytest.mark.parametrize(
+@every(
     "asked", [{"above": "5"}, {"above": True}, {"below": float("nan")}, {"one_of": []}, {"equals": [1]}, {"matches": 5}]
 )
 def test_a_condition_with_a_value_that_nobody_can_compare_is_an_error(asked: dict[str, Any]) -> None:

@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import pytest
+from tests.every import every
 
 from holdfast.errors import UsageError
 from holdfast.profiles import PriceLine, Profile, ProfileInvalid, ReferenceInvalid, SecretRefused
@@ -50,7 +51,7 @@ def test_an_empty_profile_says_nothing() -> None:
     assert encode(Profile()) == b"{}\n"
 
 
-@pytest.mark.parametrize(
+@every(
     ("fields", "word"),
     [
         ({"colour": "red"}, "colour"),
@@ -94,7 +95,7 @@ def test_what_can_not_be_meant_is_refused_by_its_field(fields: dict[str, Any], w
     assert word in caught.value.reason
 
 
-@pytest.mark.parametrize("data", [b"", b"{", b"[]", b"7", b"null", b"\xff\xfe", b'{"store": "\xff"}', b"[" * 5_000])
+@every("data", [b"", b"{", b"[]", b"7", b"null", b"\xff\xfe", b'{"store": "\xff"}', b"[" * 5_000])
 def test_a_file_that_holds_no_profile_is_refused(data: bytes) -> None:
     with pytest.raises(ProfileInvalid):
         decode("work", data)
@@ -109,8 +110,8 @@ def test_something_nested_without_end_is_refused() -> None:
 # ---- secrets ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("key", KEYS)
-@pytest.mark.parametrize(
+@every("key", KEYS)
+@every(
     "fields",
     [
         '{"secrets": {"VARIABLE": "KEY"}}',
@@ -137,7 +138,7 @@ def test_a_key_in_a_path_is_refused(field: str) -> None:
         read(**{field: "/srv/sk-ant-api03-abcdefgh12345678/x.py"})
 
 
-@pytest.mark.parametrize(
+@every(
     "text",
     [
         "anthropic:claude-sonnet-4-5-20250929",
@@ -212,7 +213,7 @@ def test_a_price_has_two_to_four_amounts() -> None:
     assert made.prices == {"a:b": PriceLine(3, 15), "a:c": PriceLine(3, 15, 0.3, 3.75)}
 
 
-@pytest.mark.parametrize(
+@every(
     "change",
     ["store", "colour=red", "deadline=soon", "deadline=inf", "deadline=nan", "price.a:b=3", "price.a:b=1,2,3,4,5",
      "price.=1,2", "price.a:b=x,y", "secret.=env:A", "secret.A=hunter2", "=x", "prices=1",
@@ -223,8 +224,8 @@ def test_a_change_that_can_not_be_meant_is_refused(change: str) -> None:
         changed("work", Profile(), [change], "/")
 
 
-@pytest.mark.parametrize("key", KEYS)
-@pytest.mark.parametrize("change", ["secret.KEY={}", "api_key={}", "{}", "{}=x", "model=a:{}", "secret.{}=env:A"])
+@every("key", KEYS)
+@every("change", ["secret.KEY={}", "api_key={}", "{}", "{}=x", "model=a:{}", "secret.{}=env:A"])
 def test_a_key_in_a_change_is_refused_and_not_repeated(key: str, change: str) -> None:
     with pytest.raises(UsageError) as caught:
         changed("work", Profile(), [change.format(key)], "/")

@@ -6,6 +6,7 @@ from typing import get_args
 
 import msgspec
 import pytest
+from tests.every import every
 
 from holdfast import records
 from holdfast.errors import RecordUnreadable
@@ -133,12 +134,12 @@ def _name(item: object) -> str:
     return type(item).__name__ if isinstance(item, msgspec.Struct) else ""
 
 
-@pytest.mark.parametrize(("record", "body"), GOLDEN, ids=_name)
+@every(("record", "body"), GOLDEN, ids=_name)
 def test_each_record_has_exactly_these_bytes(record: Record, body: str) -> None:
     assert records.encode(record).decode() == body
 
 
-@pytest.mark.parametrize(("record", "body"), GOLDEN, ids=_name)
+@every(("record", "body"), GOLDEN, ids=_name)
 def test_each_record_is_read_back_as_it_was(record: Record, body: str) -> None:
     assert records.decode(body.encode()) == record
 
@@ -158,13 +159,13 @@ def test_the_first_record_of_a_journal_carries_the_format_version() -> None:
     assert msgspec.json.decode(records.encode(opened))["format"] == FORMAT
 
 
-@pytest.mark.parametrize(("_", "body"), GOLDEN, ids=_name)
-def test_fields_of_a_newer_release_are_ignored(_: Record, body: str) -> None:
+@every("body", [body for _, body in GOLDEN])
+def test_fields_of_a_newer_release_are_ignored(body: str) -> None:
     newer = msgspec.json.decode(body) | {"added_later": {"x": [1]}}
     assert records.decode(msgspec.json.encode(newer)) == records.decode(body.encode())
 
 
-@pytest.mark.parametrize(
+@every(
     "body",
     [
         b'{"t":"teleported","at":1}',
@@ -220,9 +221,9 @@ def test_the_end_of_a_run_that_never_began_touches_no_list() -> None:
 _STATUSES: tuple[Status, ...] = get_args(Status)
 
 
-@pytest.mark.parametrize("status", _STATUSES)
-@pytest.mark.parametrize(("record", "_"), GOLDEN, ids=_name)
-def test_the_status_follows_the_record(status: Status, record: Record, _: str) -> None:
+@every("status", _STATUSES)
+@every("record", [record for record, _ in GOLDEN], ids=_name)
+def test_the_status_follows_the_record(status: Status, record: Record) -> None:
     match record:
         case Ended(unstarted=True):
             expected = status

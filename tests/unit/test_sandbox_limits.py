@@ -6,6 +6,7 @@ from importlib import metadata
 from typing import Any
 
 import pytest
+from tests.every import every
 from tests.sandboxed import TOOLS
 
 from holdfast.errors import InvalidArgument, InvalidNumber
@@ -19,7 +20,7 @@ from holdfast.sandbox.plans import planned, refusal
 LIMITS = ProgramLimits()
 
 
-@pytest.mark.parametrize(
+@every(
     "given",
     [
         {"seconds": 0},

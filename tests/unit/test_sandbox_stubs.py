@@ -6,6 +6,7 @@ import ast
 from typing import Any
 
 import pytest
+from tests.every import every
 from tests.parsing import parsed
 from tests.sandboxed import spec
 
@@ -27,7 +28,7 @@ def annotation(schema: object, root: dict[str, Any] | None = None) -> str:
     return Shapes().annotation(schema, "T", root or {})
 
 
-@pytest.mark.parametrize(
+@every(
     ("schema", "written"),
     [
         ({"type": "string"}, "str"),
@@ -97,7 +98,7 @@ def test_what_must_be_given_comes_first() -> None:
     assert "async def tool(b: int, a: int = ...) -> Any: ..." in declarations([stub("b", a=NUMBER, b=NUMBER)])
 
 
-@pytest.mark.parametrize("text", ['say """', "a\\", "new\nline", 'end"', "\x00\x1b[0m", "\u2028"])
+@every("text", ['say """', "a\\", "new\nline", 'end"', "\x00\x1b[0m", "\u2028"])
 def test_a_description_never_leaves_its_place(text: str) -> None:
     (made,) = stubs_of([ToolSpec("tool", f"Does {text}", {})])
     tree = parsed(declarations([made]))
@@ -108,7 +109,7 @@ def test_the_whole_source_is_python() -> None:
     assert parsed(stub_source([stub("a", a=NUMBER)], ["rows"])).body
 
 
-@pytest.mark.parametrize(
+@every(
     ("tool", "name"),
     [
         ("find", "find"),

@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from tests.every import every
 
 from holdfast.sandbox.values import MAX_DEPTH, NotPlain, has_lookalike, plain
 
 ROOM = 10_000
 
 
-@pytest.mark.parametrize("value", [None, True, 0, -(2**63), 2**64 - 1, 1.5, "é", [], {}, [1, [2]], {"a": {"b": None}}])
+@every("value", [None, True, 0, -(2**63), 2**64 - 1, 1.5, "é", [], {}, [1, [2]], {"a": {"b": None}}])
 def test_what_json_has_a_word_for_stays_as_it_is(value: object) -> None:
     assert plain(value, ROOM)[0] == value
 
@@ -20,7 +21,7 @@ def test_a_tuple_becomes_a_list() -> None:
     assert plain({"a": (1, (2,))}, ROOM)[0] == {"a": [1, [2]]}
 
 
-@pytest.mark.parametrize(
+@every(
     "value", [2**64, -(2**63) - 1, float("nan"), float("inf"), {1}, b"x", {1: 2}, [object()], "\ud800", {"\udfff": 1}]
 )
 def test_what_json_has_no_word_for_is_refused(value: object) -> None:

@@ -8,6 +8,7 @@ import random
 from typing import Any
 
 import pytest
+from tests.every import every
 
 from holdfast.sandbox import events, nodes, requests, wire
 from holdfast.sandbox.events import Called, Completed, System, Threw, Waits, event, printed, unwanted
@@ -39,7 +40,7 @@ def back(value: object, room: int = ROOM) -> Any:
 # ---- values ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@every(
     "value",
     [
         None,
@@ -130,7 +131,7 @@ def test_the_end_is_read() -> None:
     assert said(COMPLETED) == Completed(0, too_large=False)
 
 
-@pytest.mark.parametrize(
+@every(
     ("field", "content", "expected"),
     [
         (23, b"", System(7, "today")),
@@ -205,7 +206,7 @@ def test_bytes_without_a_meaning_are_refused_and_nothing_else() -> None:
             continue
 
 
-@pytest.mark.parametrize(
+@every(
     "message",
     [
         b"\xff\xff\xff",

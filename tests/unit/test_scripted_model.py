@@ -8,6 +8,7 @@ from datetime import date
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.every import every
 
 from holdfast.errors import InvalidArgument, InvalidNumber, InvalidValue, ModelError, StreamCut
 from holdfast.messages import (
@@ -274,7 +275,7 @@ async def test_it_says_its_name() -> None:
     assert (await ScriptedModel(["x"], name="scripted:other").respond(at(0))).model == "scripted:other"
 
 
-@pytest.mark.parametrize("script", ["hello", 3, None, [3], [[3]], [ValueError], [{"a": 1}], [reply(3)]], ids=repr)  # pyright: ignore[reportArgumentType]  # a wrong script on purpose
+@every("script", ["hello", 3, None, [3], [[3]], [ValueError], [{"a": 1}], [reply(3)]], ids=repr)  # pyright: ignore[reportArgumentType]  # a wrong script on purpose
 def test_a_script_that_can_not_be_followed_is_refused_at_once(script: Any) -> None:
     with pytest.raises(InvalidArgument):
         ScriptedModel(script)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from base64 import b64encode
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.every import every
 
 from holdfast.secrets.redactor import Redactor
 
@@ -31,7 +31,7 @@ def cut(text: str, places: list[int]) -> list[str]:
     return [text[a:b] for a, b in zip([0, *ends], [*ends, len(text)], strict=True)]
 
 
-@pytest.mark.parametrize("place", range(len(KEY) + 1))
+@every("place", range(len(KEY) + 1))
 def test_a_secret_that_is_cut_anywhere_is_not_shown(place: int) -> None:
     assert shown(knowing(KEY), [f"a {KEY[:place]}", f"{KEY[place:]} b"]) == "a [secret K0] b"
 

@@ -7,6 +7,7 @@ import json
 from typing import TYPE_CHECKING, Final
 
 import pytest
+from tests.every import every
 
 from holdfast.secrets.redactor import Redactor
 
@@ -99,7 +100,7 @@ def holds(text: str, value: str) -> bool:
     return any(form(value) in text for called, form in FORMS.items() if "base64" not in called and "MIME" not in called)
 
 
-@pytest.mark.parametrize(("value", "form"), CASES)
+@every(("value", "form"), CASES)
 def test_a_text_does_not_tell_it(value: str, form: str) -> None:
     told = redactor(value).text(f"before {form} after")
     assert "[secret KEY0]" in told
@@ -109,7 +110,7 @@ def test_a_text_does_not_tell_it(value: str, form: str) -> None:
     assert told.endswith(" after")
 
 
-@pytest.mark.parametrize(("value", "form"), CASES)
+@every(("value", "form"), CASES)
 def test_json_does_not_tell_it(value: str, form: str) -> None:
     body = json.dumps({"said": ["fine", f"before {form} after"]}).encode()
     told = redactor(value).bytes(body)
@@ -119,7 +120,7 @@ def test_json_does_not_tell_it(value: str, form: str) -> None:
     assert form not in said
 
 
-@pytest.mark.parametrize(("value", "form"), [case for case in CASES if len(str(case.values[1])) < 400])
+@every(("value", "form"), [case for case in CASES if len(str(case.values[1])) < 400])
 def test_a_stream_that_is_cut_anywhere_does_not_tell_it(value: str, form: str) -> None:
     hiding = redactor(value)
     text = f"before {form} after"
@@ -132,8 +133,8 @@ def test_a_stream_that_is_cut_anywhere_does_not_tell_it(value: str, form: str) -
     assert "".join([*(stream.feed(letter) for letter in text), stream.end()]) == whole
 
 
-@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be"])
-@pytest.mark.parametrize("value", VALUES.values(), ids=VALUES)
+@every("encoding", ["utf-16", "utf-16-le", "utf-16-be"])
+@every("value", VALUES.values(), ids=VALUES)
 def test_bytes_of_utf_16_do_not_tell_it(value: str, encoding: str) -> None:
     body = f"before {value} after".encode(encoding)
     told = redactor(value).bytes(body)
@@ -173,8 +174,8 @@ def test_words_that_only_make_it_together_are_not_hidden() -> None:
     assert redactor("letmein").text("let me in") == "let me in"
 
 
-@pytest.mark.parametrize("value", ["50%25off!", "a\\u0041b\\", "&#65;x;;y", "%41%42%43", "\\x41\\n\\\\"])
-@pytest.mark.parametrize("called", FORMS)
+@every("value", ["50%25off!", "a\\u0041b\\", "&#65;x;;y", "%41%42%43", "\\x41\\n\\\\"])
+@every("called", FORMS)
 def test_a_value_that_looks_like_an_escape_is_hidden(value: str, called: str) -> None:
     told = redactor(value).text(f"before {FORMS[called](value)} after")
     assert "[secret KEY0]" in told

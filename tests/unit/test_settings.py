@@ -6,6 +6,7 @@ import math
 from typing import Any, get_args
 
 import pytest
+from tests.every import every
 
 import holdfast as hf
 from holdfast.errors import InvalidArgument, InvalidNumber
@@ -22,7 +23,7 @@ REQUEST = ModelRequest(messages=(UserMessage("u", (Text("hi"),)),))
 # ---- when they are made ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@every(
     "wrong",
     [
         {"max_output_tokens": 0},
@@ -46,7 +47,7 @@ def test_a_number_that_can_not_be_meant_is_refused_when_settings_are_made(wrong:
         Settings(**wrong)
 
 
-@pytest.mark.parametrize(
+@every(
     "wrong",
     [
         {"effort": "huge"},
@@ -83,11 +84,9 @@ def sent(model: str, settings: Settings, name: str = "anthropic", provider: str 
     return Parameters(endpoint, model, **own).adjust(settings).settings
 
 
-@pytest.mark.parametrize("effort", get_args(Effort))
-@pytest.mark.parametrize(
-    "model", ["claude-opus-4-7", "claude-sonnet-4-6", "claude-3-7-sonnet", "gpt-5.5", "gemini-3-pro", "m"]
-)
-@pytest.mark.parametrize("name", DIALECTS)
+@every("effort", get_args(Effort))
+@every("model", ["claude-opus-4-7", "claude-sonnet-4-6", "claude-3-7-sonnet", "gpt-5.5", "gemini-3-pro", "m"])
+@every("name", DIALECTS)
 def test_every_effort_can_be_sent_in_every_dialect(name: str, model: str, effort: Effort) -> None:
     settings = sent(model, Settings(effort=effort), name)
     endpoint = Endpoint(provider=name, dialect=name, base_url="https://here")
@@ -124,8 +123,8 @@ def test_an_effort_that_a_claude_does_not_know_is_sent_as_the_nearest(model: str
     assert sent(model, Settings(effort=asked)).effort == known
 
 
-@pytest.mark.parametrize("name", ["responses", "chat"])
-@pytest.mark.parametrize(("model", "asked", "known"), OPENAI)
+@every("name", ["responses", "chat"])
+@every(("model", "asked", "known"), OPENAI)
 def test_an_effort_that_a_model_of_openai_does_not_know_is_sent_as_the_nearest(
     name: str, model: str, asked: Any, known: str
 ) -> None:
@@ -143,7 +142,7 @@ def test_an_effort_that_an_endpoint_does_not_know_is_sent_as_the_nearest(provide
 BOTH = Settings(temperature=0.5, top_p=0.9)
 
 
-@pytest.mark.parametrize(
+@every(
     ("model", "name", "left"),
     [
         ("claude-opus-4-7", "anthropic", (None, None)),

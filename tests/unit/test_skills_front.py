@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.every import every
 
 from holdfast.hands.skills.errors import SkillInvalid
 from holdfast.hands.skills.front import MAX_DESCRIPTION, Front, read_front
@@ -18,7 +19,7 @@ def described(value: str) -> str:
     return front(f"name: pdf\ndescription: {value}").description
 
 
-@pytest.mark.parametrize(
+@every(
     ("value", "text"),
     [
         ("Fills in forms.", "Fills in forms."),
@@ -36,7 +37,7 @@ def test_a_description_is_one_line_of_text_however_it_is_written(value: str, tex
     assert described(value) == text
 
 
-@pytest.mark.parametrize(
+@every(
     "value",
     [
         "",
@@ -84,7 +85,7 @@ def test_a_description_that_is_too_long_is_refused() -> None:
         described("x" * (MAX_DESCRIPTION + 1))
 
 
-@pytest.mark.parametrize("name", ["PDF", "pdf_forms", "-pdf", "pdf-", "a--b", "a b", "../pdf", "x" * 65, "pdf/a", "é"])
+@every("name", ["PDF", "pdf_forms", "-pdf", "pdf-", "a--b", "a b", "../pdf", "x" * 65, "pdf/a", "é"])
 def test_a_name_has_small_letters_digits_and_dashes(name: str) -> None:
     with pytest.raises(SkillInvalid, match="its name"):
         front(f'name: "{name}"\ndescription: d', name)

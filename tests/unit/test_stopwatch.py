@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.every import every
 
 from holdfast.records import Admitted, Ask, Done, Ended, Parked, Resumed, Started
 from holdfast.store.spending.contract import DAY_MS, Spend
@@ -42,7 +42,7 @@ def queue(at: int) -> Admitted:
     return Admitted(at=at, input=2, key="k")
 
 
-@pytest.mark.parametrize(
+@every(
     ("records", "total"),
     [
         ([start(10), step(15), end(30)], 20),

@@ -7,6 +7,7 @@ import itertools
 import string
 
 import pytest
+from tests.every import every
 
 from holdfast.errors import WaitUnknown
 from holdfast.names import MAX_ID
@@ -38,14 +39,14 @@ def test_a_token_is_the_same_at_any_time() -> None:
     assert mint(SECRET, "customer-42", "approval") == TOKEN
 
 
-@pytest.mark.parametrize("position", range(len(TOKEN)))
+@every("position", range(len(TOKEN)))
 def test_no_character_can_be_changed(position: int) -> None:
     for character in ALPHABET:
         if character != TOKEN[position]:
             refused(TOKEN[:position] + character + TOKEN[position + 1 :])
 
 
-@pytest.mark.parametrize("length", range(len(TOKEN)))
+@every("length", range(len(TOKEN)))
 def test_no_beginning_of_a_token_is_one(length: int) -> None:
     refused(TOKEN[:length])
 
@@ -66,7 +67,7 @@ def test_parts_can_not_be_reordered_doubled_or_left_out() -> None:
                 refused(".".join(choice))
 
 
-@pytest.mark.parametrize(
+@every(
     "token",
     [
         "", ".", "..", "...", "hfw1", "hfw1.", "hfw1..", TOKEN + ".", TOKEN + "=", TOKEN + "A", " " + TOKEN,

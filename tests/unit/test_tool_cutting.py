@@ -9,6 +9,7 @@ from typing import Any, cast
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from tests.every import every
 
 from holdfast.messages import ToolCall
 from holdfast.tools import Bound, Complaint, ToolRetry
@@ -78,7 +79,7 @@ def test_a_short_line_before_a_giant_one_does_not_use_up_the_room() -> None:
     assert len(made("short\n" + "x" * 100_000).text) > 700
 
 
-@pytest.mark.parametrize(
+@every(
     ("text", "at"),
     [
         ("e\u0301", 1),

@@ -6,6 +6,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from tests.every import every
 
 from holdfast.errors import InvalidArgument, InvalidNumber, ToolInvalid
 from holdfast.tools import NotDone, ToolRetry, ToolRetryPolicy, tool
@@ -31,7 +32,7 @@ def test_a_number_of_attempts_is_a_policy() -> None:
     assert tool(work, read_only=True, retry=5).retry == ToolRetryPolicy(attempts=5)
 
 
-@pytest.mark.parametrize(
+@every(
     ("said", "reason"),
     [
         ({"inline_budget": 0}, "inline_budget must be more than 0 seconds"),
@@ -123,7 +124,7 @@ def test_what_is_not_about_the_call_is_never_tried_again(error: BaseException) -
     assert ToolRetryPolicy().pause_after(1, error) is None
 
 
-@pytest.mark.parametrize(
+@every(
     "said",
     [
         {"attempts": 0},

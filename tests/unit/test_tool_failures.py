@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 import pytest
+from tests.every import every
 from tests.patience import PATIENCE as SOON
 
 from holdfast.errors import InvalidValue
@@ -58,7 +59,7 @@ def _deep(depth: int) -> BaseException:
 # ---- what it raises --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@every(
     "act",
     [
         lambda: _raise(RuntimeError()),

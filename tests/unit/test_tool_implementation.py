@@ -10,6 +10,7 @@ import textwrap
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.every import every
 
 import holdfast as hf
 from holdfast.errors import ToolInvalid
@@ -118,7 +119,7 @@ CHANGES = {
 }
 
 
-@pytest.mark.parametrize(("old", "new", "place"), CHANGES.values(), ids=CHANGES)
+@every(("old", "new", "place"), CHANGES.values(), ids=CHANGES)
 def test_other_code_gives_another_digest(old: str, new: str, place: int) -> None:
     assert old in PAY
     before, after = digests(PAY), digests(PAY.replace(old, new))
@@ -221,7 +222,7 @@ REACHED = {
 }
 
 
-@pytest.mark.parametrize(("name", "said"), [(name, said) for name in REACHED for said in REACHED[name]])
+@every(("name", "said"), [(name, said) for name in REACHED for said in REACHED[name]])
 def test_other_code_of_the_same_module_that_is_reached_through_a_class_gives_another_digest(
     name: str, said: str
 ) -> None:
@@ -230,7 +231,7 @@ def test_other_code_of_the_same_module_that_is_reached_through_a_class_gives_ano
     assert code_digest(loaded(CLASSES.replace(f'"{said}"', '"other"'))[name]) != before
 
 
-@pytest.mark.parametrize("name", REACHED)
+@every("name", REACHED)
 def test_methods_that_a_tool_does_not_reach_do_not_count(name: str) -> None:
     changed = CLASSES.replace('"unrelated"', '"other"')
     assert code_digest(loaded(changed)[name]) == code_digest(loaded(CLASSES)[name])

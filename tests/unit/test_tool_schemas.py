@@ -15,6 +15,7 @@ import jsonschema_rs
 import msgspec
 import pytest
 from pydantic import BaseModel, ConfigDict, Field
+from tests.every import every
 
 import holdfast as hf
 from holdfast.errors import ToolInvalid
@@ -141,7 +142,7 @@ TAKEN: list[tuple[str, Any, list[Any]]] = [
     ("anything", Any, [None, 1, "x", [{}]]),
     ("list of anything", list[Any], [[1, "x", None]]),
 ]
-TABLE = pytest.mark.parametrize(("hint", "values"), [row[1:] for row in TAKEN], ids=[row[0] for row in TAKEN])
+TABLE = every(("hint", "values"), [row[1:] for row in TAKEN], ids=[row[0] for row in TAKEN])
 
 
 # ---- the dialects ----------------------------------------------------------------------------------------------------
@@ -191,7 +192,7 @@ def nodes(schema: Any) -> Iterator[dict[str, Any]]:
         yield from nodes(one)
 
 
-@pytest.mark.parametrize("dialect", DIALECTS)
+@every("dialect", DIALECTS)
 @TABLE
 def test_a_dialect_sends_only_words_that_its_provider_takes(dialect: str, hint: Any, values: list[Any]) -> None:
     for schema in on_the_wire(dialect, of(hint)):
@@ -200,7 +201,7 @@ def test_a_dialect_sends_only_words_that_its_provider_takes(dialect: str, hint: 
             assert node.get("type") in TYPES or node == {"description": "Any JSON value."}
 
 
-@pytest.mark.parametrize("dialect", DIALECTS)
+@every("dialect", DIALECTS)
 @TABLE
 def test_a_dialect_sends_closed_objects_with_names_that_its_provider_takes(
     dialect: str, hint: Any, values: list[Any]
@@ -213,7 +214,7 @@ def test_a_dialect_sends_closed_objects_with_names_that_its_provider_takes(
                 assert all(NAME.fullmatch(name) for name in node["properties"])
 
 
-@pytest.mark.parametrize("dialect", DIALECTS)
+@every("dialect", DIALECTS)
 @TABLE
 def test_a_dialect_sends_choices_and_formats_that_its_provider_takes(
     dialect: str, hint: Any, values: list[Any]
@@ -253,7 +254,7 @@ def test_a_schema_is_the_same_every_time(hint: Any, values: list[Any]) -> None:
 # ---- what becomes of a type ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@every(
     ("hint", "schema"),
     [
         (str | None, {"type": "string"}),
@@ -352,7 +353,7 @@ class Loose(BaseModel):
     value: int | str
 
 
-@pytest.mark.parametrize(
+@every(
     ("hint", "reason"),
     [
         (Node, "Node contains itself"),
@@ -407,7 +408,7 @@ def complaint(made: AnyTool, what: Any) -> str:
     return found.text
 
 
-@pytest.mark.parametrize(
+@every(
     ("hint", "sent", "said"),
     [
         (list[Address], [{"street": "s"}], '- what[0].zip: it is missing (expected {"type":"string"})'),

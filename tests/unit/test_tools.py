@@ -19,6 +19,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, Field, field_validator
+from tests.every import every
 
 from holdfast.effects.replay import Repeat
 from holdfast.errors import InvalidValue, ToolInvalid
@@ -377,7 +378,7 @@ class _Shop:
         return item
 
 
-@pytest.mark.parametrize(
+@every(
     ("function", "parameter", "reason"),
     [
         (takes_many, "*many", "name each parameter"),
@@ -431,13 +432,13 @@ def test_a_tool_is_not_made_a_tool_again() -> None:
         tool(add)
 
 
-@pytest.mark.parametrize("name", ["", "2fast", "a b", "é", "x" * 65, "<lambda>", "a\n"])
+@every("name", ["", "2fast", "a b", "é", "x" * 65, "<lambda>", "a\n"])
 def test_a_name_that_providers_refuse_is_refused(name: str) -> None:
     with pytest.raises(ToolInvalid, match="begins with a letter"):
         tool(name)(add.function)
 
 
-@pytest.mark.parametrize("timeout", [0, -1, float("nan"), float("inf"), timedelta(0), True, "30"], ids=repr)
+@every("timeout", [0, -1, float("nan"), float("inf"), timedelta(0), True, "30"], ids=repr)
 def test_a_timeout_that_can_not_be_meant_is_refused(timeout: Any) -> None:
     with pytest.raises(ToolInvalid, match="timeout"):
         tool(timeout=timeout)(add.function)

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.every import every
 
 from holdfast.errors import HoldfastError, InvalidNumber
 from holdfast.errors.triggers import TemplateInvalid, TriggerInvalid
@@ -261,7 +262,7 @@ def test_full_books_read_back_and_are_not_large() -> None:
 # ---- what people write -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["", "a/b", "..", "-x", "a b", "x" * 101, 5, None])
+@every("name", ["", "a/b", "..", "-x", "a b", "x" * 101, 5, None])
 def test_a_name_that_can_not_be_meant_is_refused(name: object) -> None:
     with pytest.raises(TriggerInvalid):
         check_trigger(name)
@@ -283,7 +284,7 @@ def test_the_path_of_a_file_is_only_there_where_files_are_watched() -> None:
         _define(event("paid"), prompt="Read {path}")
 
 
-@pytest.mark.parametrize(
+@every(
     "make",
     [
         lambda: interval(timedelta(milliseconds=5)),

@@ -9,6 +9,7 @@ from zoneinfo import ZoneInfo
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.every import every
 
 from holdfast.errors.triggers import ScheduleInvalid
 from holdfast.triggers.expressions import parse
@@ -203,7 +204,7 @@ def test_names_steps_and_short_forms_mean_the_numbers(written: str, same: str) -
     assert parse(written) == parse(same)
 
 
-@pytest.mark.parametrize(
+@every(
     "written",
     [
         "",

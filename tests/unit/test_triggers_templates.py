@@ -7,6 +7,7 @@ from typing import Any, Final
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.every import every
 
 from holdfast.errors.triggers import TemplateInvalid, TemplateUnfilled
 from holdfast.triggers.schedules import zone
@@ -22,7 +23,7 @@ VALUES: Final[dict[str, Any]] = values_of(
 )
 
 
-@pytest.mark.parametrize(
+@every(
     ("template", "filled"),
     [
         ("For {date} at {time}", "For 2026-03-29 at 03:00"),
@@ -43,7 +44,7 @@ def test_places_are_filled(template: Any, filled: Any) -> None:
     assert fill(template, VALUES) == filled
 
 
-@pytest.mark.parametrize(
+@every(
     "template",
     [
         "{",

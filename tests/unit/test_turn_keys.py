@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.every import every
 
 from holdfast.effects.envelope import segment
 from holdfast.turns import keys
@@ -28,7 +29,7 @@ def test_a_run_is_named_after_the_input_that_began_it(number: int) -> None:
     assert input_of(run_of(number)) == number
 
 
-@pytest.mark.parametrize("run", ["", "t", "t0", "t01", "3", "x3", "t3x", "t-3", "t²", "t٣", "T3", "t 3", " t3", "t3/1"])
+@every("run", ["", "t", "t0", "t01", "3", "x3", "t3x", "t-3", "t²", "t٣", "T3", "t 3", " t3", "t3/1"])
 def test_what_is_not_the_id_of_a_turn_has_no_input(run: str) -> None:
     assert input_of(run) is None
 
@@ -84,12 +85,12 @@ def test_no_name_that_a_model_makes_up_leads_to_another_call(number: int, call: 
     assert found == EffectKey("t1", number, "tools", call, inner=False)
 
 
-@pytest.mark.parametrize("tool", ["", "a/b", "a b", "ä", "a.b", "²", "x" * 65])
+@every("tool", ["", "a/b", "a b", "ä", "a.b", "²", "x" * 65])
 def test_a_name_that_no_tool_can_have_is_left_out(tool: str) -> None:
     assert call_key("t1", 2, 1, tool) == "t1/2.tools/1.tool"
 
 
-@pytest.mark.parametrize("key", ["", "t1", "t1/", "t1/model", "t1/x.model", "t1/.model", "main/fetch", "cancel:t1"])
+@every("key", ["", "t1", "t1/", "t1/model", "t1/x.model", "t1/.model", "main/fetch", "cancel:t1"])
 def test_a_key_of_something_else_is_none(key: str) -> None:
     assert parse(key) is None
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 import pytest
+from tests.every import every
 
 from holdfast.errors import InvariantBroken, UsageError
 from holdfast.messages import (
@@ -325,10 +326,10 @@ def test_nothing_is_exceeded_without_budgets() -> None:
     assert exceeded(Limits(), turn=spent, session=spent, day=spent, total=spent) is None
 
 
-@pytest.mark.parametrize(
+@every(
     ("name", "scope"), [("session", "session"), ("daily", "day"), ("total", "total")], ids=["session", "daily", "total"]
 )
-@pytest.mark.parametrize(
+@every(
     ("budget", "spent", "code"),
     [
         (Budget(steps=5), Used(steps=5), "steps"),
@@ -402,7 +403,7 @@ def test_a_budget_beyond_the_turn_is_known_by_its_code(code: str, *, beyond: boo
 # ---- what can't be meant ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@every(
     "given",
     [
         {"tokens": 0},
@@ -419,13 +420,13 @@ def test_a_budget_beyond_the_turn_is_known_by_its_code(code: str, *, beyond: boo
     ],
     ids=str,
 )
-@pytest.mark.parametrize("kind", [Limits, Budget])
+@every("kind", [Limits, Budget])
 def test_a_number_that_can_not_be_meant_is_refused(kind: Any, given: dict[str, Any]) -> None:
     with pytest.raises(UsageError):
         kind(**given)
 
 
-@pytest.mark.parametrize(
+@every(
     "given",
     [
         {"background": -1},

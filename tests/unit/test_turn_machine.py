@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 import pytest
+from tests.every import every
 
 from holdfast.errors import InvariantBroken
 from holdfast.messages import (
@@ -263,8 +264,8 @@ def test_an_answer_completes_the_turn_when_nothing_came_meanwhile() -> None:
     assert ending == Ending("completed", answer="t3.1", steps=1, usage=Usage(1, 2))
 
 
-@pytest.mark.parametrize("finish", ["refusal", "content_filter", "context_overflow"])
-@pytest.mark.parametrize("parts", [(), (Refusal("no"),), (ToolCall("c", "a", {}),)], ids=["empty", "words", "a call"])
+@every("finish", ["refusal", "content_filter", "context_overflow"])
+@every("parts", [(), (Refusal("no"),), (ToolCall("c", "a", {}),)], ids=["empty", "words", "a call"])
 def test_a_reply_that_the_provider_stopped_fails_the_turn(parts: tuple[Part, ...], finish: FinishReason) -> None:
     ending = _ending(_after(_start(), _reply(*parts, finish=finish)))
     assert (ending.status, ending.code, ending.blame) == ("failed", finish, "model")

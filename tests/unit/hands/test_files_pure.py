@@ -9,6 +9,7 @@ import time
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.every import every
 
 from holdfast.errors import InvalidArgument, InvalidNumber
 from holdfast.hands.files import RULES, FileLimits, NotText, PathRefused, PatternInvalid
@@ -23,7 +24,7 @@ from holdfast.hands.files.regex_worker import compiled, find_lines, window
 # ---- paths -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@every(
     ("given", "parts"),
     [
         (".", ()),
@@ -39,7 +40,7 @@ def test_a_path_is_read_from_the_workspace_on(given: str, parts: tuple[str, ...]
     assert read_place(given).parts == parts
 
 
-@pytest.mark.parametrize(
+@every(
     ("given", "why"),
     [
         ("/etc/passwd", "absolute"),
@@ -76,7 +77,7 @@ def test_a_name_that_can_not_be_printed_is_shown_escaped() -> None:
 # ---- globs -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@every(
     ("glob", "path", "fits"),
     [
         ("*.py", "a.py", True),
@@ -124,7 +125,7 @@ def test_a_glob_that_is_too_much_or_leads_out_is_refused(glob: str) -> None:
 # ---- protected names -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("rule", RULES)
+@every("rule", RULES)
 def test_every_rule_holds_at_every_depth_and_below(rule: str) -> None:
     guard = protection()
     path = rule.replace("*", "x").split("/")
@@ -134,7 +135,7 @@ def test_every_rule_holds_at_every_depth_and_below(rule: str) -> None:
     assert guard.rule_for([part.upper() for part in path])
 
 
-@pytest.mark.parametrize(
+@every(
     "name",
     [
         ".git",
@@ -280,7 +281,7 @@ def test_lines_that_end_in_cr_lf_keep_their_ends() -> None:
     assert replace("a\r\nb\r\n", "a\nb", "c\nd", every=False) == Edited("c\r\nd\r\n", 1, 1)
 
 
-@pytest.mark.parametrize(
+@every(
     ("text", "old", "new", "found"),
     [
         ("has new", "old", "new", Trace.MADE),

@@ -3,6 +3,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.every import every
 
 from holdfast.hands.shell.confinement import Confinement, Descriptors, Tree, arguments
 from holdfast.hands.shell.protecting import Cover
@@ -30,8 +31,8 @@ def has(found: list[str], *wanted: str) -> bool:
     return any(tuple(found[place : place + len(wanted)]) == wanted for place in range(len(found)))
 
 
-@pytest.mark.parametrize("profile", PROFILES)
-@pytest.mark.parametrize(
+@every("profile", PROFILES)
+@every(
     "flag",
     ["--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--die-with-parent", "--new-session"],
 )
@@ -49,8 +50,8 @@ def test_every_profile_has_the_filter_of_system_calls(profile: Profile) -> None:
     assert has(line(profile), "--seccomp", "3")
 
 
-@pytest.mark.parametrize("profile", PROFILES)
-@pytest.mark.parametrize("place", ["/", "/proc", "/dev"])
+@every("profile", PROFILES)
+@every("place", ["/", "/proc", "/dev"])
 def test_what_is_made_for_the_command_can_only_be_read(profile: Profile, place: str) -> None:
     assert has(line(profile), "--remount-ro", place)
 

@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import tracemalloc
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.every import every
 
 from holdfast.hands.shell.cutting import Clip, Notes, Shown
 
@@ -51,7 +51,7 @@ def test_one_endless_line_is_cut_between_characters() -> None:
     assert "\ufffd" not in shown.text
 
 
-@pytest.mark.parametrize("shift", range(10))
+@every("shift", range(10))
 def test_a_cut_never_splits_a_character_wherever_it_falls(shift: int) -> None:
     assert "\ufffd" not in clipped(b"x" * shift + "ä€😀".encode() * 1000).text
 

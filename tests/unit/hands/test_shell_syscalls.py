@@ -8,6 +8,7 @@ import struct
 from pathlib import Path
 
 import pytest
+from tests.every import every
 
 from holdfast.hands.shell.syscalls import denied, program, supported
 
@@ -56,8 +57,8 @@ def test_every_denied_call_gets_its_error_whatever_its_arguments(machine: str) -
     assert found == {name: ERROR | error for name, (_, error) in denied(machine).items()}
 
 
-@pytest.mark.parametrize("machine", MACHINES)
-@pytest.mark.parametrize("name", ["ptrace", "bpf", "mount", "unshare", "setns", "keyctl", "open_by_handle_at"])
+@every("machine", MACHINES)
+@every("name", ["ptrace", "bpf", "mount", "unshare", "setns", "keyctl", "open_by_handle_at"])
 def test_dangerous_calls_are_not_permitted(machine: str, name: str) -> None:
     assert denied(machine)[name][1] == errno.EPERM
 
@@ -78,26 +79,26 @@ def test_a_call_under_an_x32_number_does_not_exist(number: int) -> None:
     assert verdict("x86_64", number) == ERROR | errno.ENOSYS
 
 
-@pytest.mark.parametrize("machine", MACHINES)
-@pytest.mark.parametrize("flag", [0x20000, 0x2000000, 0x4000000, 0x8000000, 0x10000000, 0x20000000, 0x40000000])
+@every("machine", MACHINES)
+@every("flag", [0x20000, 0x2000000, 0x4000000, 0x8000000, 0x10000000, 0x20000000, 0x40000000])
 def test_a_process_with_a_namespace_of_its_own_is_not_permitted(machine: str, flag: int) -> None:
     assert verdict(machine, CLONE[machine], flag | 17) == ERROR | errno.EPERM
 
 
-@pytest.mark.parametrize("machine", MACHINES)
-@pytest.mark.parametrize("flags", [17, 0x4111, 0x3D0F00])
+@every("machine", MACHINES)
+@every("flags", [17, 0x4111, 0x3D0F00])
 def test_processes_and_threads_are_allowed(machine: str, flags: int) -> None:
     assert verdict(machine, CLONE[machine], flags) == ALLOW
 
 
-@pytest.mark.parametrize("machine", MACHINES)
-@pytest.mark.parametrize("family", [0, 1, 17, 38, 40, 2**32 - 1])
+@every("machine", MACHINES)
+@every("family", [0, 1, 17, 38, 40, 2**32 - 1])
 def test_sockets_that_lead_to_services_of_the_host_are_refused(machine: str, family: int) -> None:
     assert verdict(machine, SOCKET[machine], family) == ERROR | errno.EAFNOSUPPORT
 
 
-@pytest.mark.parametrize("machine", MACHINES)
-@pytest.mark.parametrize("family", [2, 10, 16])
+@every("machine", MACHINES)
+@every("family", [2, 10, 16])
 def test_sockets_of_the_internet_are_allowed(machine: str, family: int) -> None:
     assert verdict(machine, SOCKET[machine], family) == ALLOW
 
@@ -107,20 +108,20 @@ def test_a_family_is_read_as_the_kernel_reads_it(machine: str) -> None:
     assert verdict(machine, SOCKET[machine], 2**32 | 1) == ERROR | errno.EAFNOSUPPORT
 
 
-@pytest.mark.parametrize("machine", MACHINES)
-@pytest.mark.parametrize("kind", [1, 5, 1 | 0o2000000, 1 | 0o4000])
+@every("machine", MACHINES)
+@every("kind", [1, 5, 1 | 0o2000000, 1 | 0o4000])
 def test_pairs_of_connected_sockets_are_allowed(machine: str, kind: int) -> None:
     assert verdict(machine, SOCKETPAIR[machine], 1, kind) == ALLOW
 
 
-@pytest.mark.parametrize("machine", MACHINES)
-@pytest.mark.parametrize("kind", [2, 3, 2 | 0o2000000])
+@every("machine", MACHINES)
+@every("kind", [2, 3, 2 | 0o2000000])
 def test_pairs_that_could_be_turned_elsewhere_are_not_permitted(machine: str, kind: int) -> None:
     assert verdict(machine, SOCKETPAIR[machine], 1, kind) == ERROR | errno.EPERM
 
 
-@pytest.mark.parametrize("machine", MACHINES)
-@pytest.mark.parametrize("request_", [0x5412, 0x541C, 2**32 | 0x5412])
+@every("machine", MACHINES)
+@every("request_", [0x5412, 0x541C, 2**32 | 0x5412])
 def test_typing_into_a_terminal_is_not_permitted(machine: str, request_: int) -> None:
     assert verdict(machine, IOCTL[machine], 0, request_) == ERROR | errno.EPERM
 

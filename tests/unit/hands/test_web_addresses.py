@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.every import every
 
 import holdfast as hf
 from holdfast.hands.web import UrlInvalid, UrlRefused, web
@@ -122,7 +123,7 @@ def test_numbers_are_read_as_the_c_library_reads_them(address: IPv4Address, part
 # ---- URLs ------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@every(
     ("text", "url"),
     [
         ("https://example.com", "https://example.com/"),
@@ -140,7 +141,7 @@ def test_a_url_has_one_form(text: str, url: str) -> None:
     assert str(read_url(text)) == url
 
 
-@pytest.mark.parametrize(
+@every(
     "text",
     [
         *("", "example.com", "//example.com", "https:example.com", "https:/example.com", "https://", "https:///x"),
@@ -162,7 +163,7 @@ def test_what_can_be_misread_is_no_url(text: str) -> None:
         read_url(text)
 
 
-@pytest.mark.parametrize(
+@every(
     "host",
     [
         *("2130706433", "0x7f000001", "0X7F000001", "017700000001", "0x7f.1", "127.1", "127.0.1", "0177.0.0.1"),
@@ -176,7 +177,7 @@ def test_an_address_in_odd_clothes_is_no_url(host: str) -> None:
         read_url(f"http://{host}/")
 
 
-@pytest.mark.parametrize("host", ["127.0.0.1", "127.0.0.1.", "①②⑦.⓪.⓪.1", "127。0。0。1", "[::1]", "[0:0:0:0:0:0:0:1]"])
+@every("host", ["127.0.0.1", "127.0.0.1.", "①②⑦.⓪.⓪.1", "127。0。0。1", "[::1]", "[0:0:0:0:0:0:0:1]"])
 def test_an_address_in_plain_clothes_is_known_for_one(host: str) -> None:
     assert read_url(f"http://{host}/").address in {ip_address("127.0.0.1"), ip_address("::1")}
 
@@ -198,7 +199,7 @@ def test_a_redirect_is_relative_to_where_it_stands(location: str, url: str) -> N
 # ---- where an agent may go -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@every(
     ("rule", "host", "matches"),
     [
         ("example.com", "example.com", True),
@@ -261,9 +262,7 @@ def test_a_name_that_may_lie_inside_may_lead_there(address: str) -> None:
     assert not leads_to(address, allow_private=["wiki.example:81"])
 
 
-@pytest.mark.parametrize(
-    "address", ["169.254.169.254", "169.254.0.1", "fe80::1", "100.100.100.200", "fd00:ec2::254", "::", "224.0.0.1"]
-)
+@every("address", ["169.254.169.254", "169.254.0.1", "fe80::1", "100.100.100.200", "fd00:ec2::254", "::", "224.0.0.1"])
 def test_no_name_may_lead_to_link_local_or_metadata_addresses(address: str) -> None:
     assert not leads_to(address, allow_private=["wiki.example:80"])
 
@@ -279,7 +278,7 @@ def test_a_refusal_does_not_tell_which_inside_address_a_name_has() -> None:
     assert "10.11.12.13" not in str(refused.value)
 
 
-@pytest.mark.parametrize(
+@every(
     "said",
     [
         {"allow": "example.com"},

@@ -8,6 +8,7 @@ import zlib
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.every import every
 
 from holdfast.hands.web.inflating import BodyBroken, body_of
 from holdfast.hands.web.media import Found, Unfit, decoded, judge
@@ -75,7 +76,7 @@ def test_an_encoding_that_was_not_asked_for_is_not_read(encoding: str) -> None:
     assert body_of(encoding) is None
 
 
-@pytest.mark.parametrize(
+@every(
     ("header", "body", "kind", "media_type"),
     [
         ("text/html; charset=utf-8", b"<p>", "page", "text/html"),
@@ -100,7 +101,7 @@ def test_an_answer_is_known_by_its_header_and_its_first_bytes(
     assert (found.kind, found.media_type) == (kind, media_type)
 
 
-@pytest.mark.parametrize(
+@every(
     ("header", "body", "said"),
     [
         ("application/zip", b"PK\x03\x04", "application/zip"),
@@ -118,7 +119,7 @@ def test_other_binaries_are_refused_by_name(header: str, body: bytes, said: str)
     assert said in found.reason
 
 
-@pytest.mark.parametrize(
+@every(
     ("data", "header", "shown"),
     [
         ("grün".encode(), "text/html", "grün"),

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.every import every
 
 from holdfast.hands.web.page import read_page
 
@@ -17,7 +17,7 @@ def text(source: str) -> str:
     return read_page(source, BASE).text
 
 
-@pytest.mark.parametrize(
+@every(
     ("source", "shown"),
     [
         ("<h1>Big <em>title</em></h1><p>Words", "# Big title\n\nWords"),
@@ -50,7 +50,7 @@ def test_each_kind_of_element_has_its_form(source: str, shown: str) -> None:
     assert text(source) == shown
 
 
-@pytest.mark.parametrize(
+@every(
     ("source", "shown"),
     [
         ("<a href='/x'>Go</a>", "[Go](https://example.com/x)"),
@@ -92,7 +92,7 @@ def test_the_title_is_one_line() -> None:
     assert read_page("<title> A &amp;\n b </title><svg><title>no</title></svg>", BASE).title == "A & b"
 
 
-@pytest.mark.parametrize(
+@every(
     "source",
     [
         "<script>secret</script>",
@@ -121,7 +121,7 @@ def test_a_body_that_waits_for_a_script_to_show_it_is_read() -> None:
     assert text("<body style='visibility:hidden'><p>Words") == "Words"
 
 
-@pytest.mark.parametrize("char", ["\u202e", "\u200b", "\u2066", "\U000e0041", "\U000e0100", "\x1b", "\x00", "\u00ad"])
+@every("char", ["\u202e", "\u200b", "\u2066", "\U000e0041", "\U000e0100", "\x1b", "\x00", "\u00ad"])
 def test_characters_that_nobody_sees_are_left_out(char: str) -> None:
     assert text(f"a{char}b") == "ab"
 
@@ -136,7 +136,7 @@ def test_the_text_is_cut_at_its_limit_and_says_so() -> None:
     assert len(page.text) <= 500
 
 
-@pytest.mark.parametrize(
+@every(
     "piece",
     [
         *("<", "<!--", "<a ", "<a b='", "<div>", "<table><td>", "<a href=x>y", "<a href=x><p>y", "<blockquote>x"),

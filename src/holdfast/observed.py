@@ -76,9 +76,10 @@ def events_of(session: str, seq: int, record: Record, place: str, tag: str = "")
     `place` is the place of the record in the stream that `tag` names; the cursor of its n-th event is ``place.n@tag``.
     """
     found: list[Event] = []
-    for kind, turn, fields in _seen(record):
+    at = record.at
+    for kind, turn, fields in _outcome(record) if isinstance(record, _OUTCOMES) else _seen(record):
         cursor = f"{place}.{len(found)}@{tag}"
-        found.append(kind(session=session, turn=turn, at=record.at, seq=seq, cursor=cursor, **fields))
+        found.append(kind(session=session, turn=turn, at=at, seq=seq, cursor=cursor, **fields))
     return found
 
 
@@ -88,14 +89,15 @@ def call_name(key: EffectKey) -> str:
     return f"{name}.{key.nested}" if key.nested else name
 
 
+_OUTCOMES: Final = (Done, Failed, Unknown, Cancelled)
 _Seen: TypeAlias = "tuple[type[Event], str | None, dict[str, Any]]"
 
 
 def _seen(record: Record) -> Iterator[_Seen]:
-    if getattr(record, "run", None) == TASK:
+    run = getattr(record, "run", None)
+    if run == TASK:
         yield from _task(record)
         return
-    run = getattr(record, "run", None)
     if run == TRIGGER:
         return  # the books of a trigger: what it starts is seen where it was started
     if run is not None and is_process_run(run):
@@ -113,8 +115,6 @@ def _seen(record: Record) -> Iterator[_Seen]:
             yield from _ended(record)
         case Intended():
             yield from _intended(record)
-        case Done() | Failed() | Unknown() | Cancelled():
-            yield from _outcome(record)
         case Handed():
             yield HandedOver, record.run, _handed(record)
         case _:
@@ -209,32 +209,36 @@ def _ordered(mandate: Mandate) -> dict[str, Any]:
     return {"parent": mandate.session, "parent_turn": mandate.turn, "call": call, "above": mandate.above}
 
 
-def _outcome(record: Outcome) -> Iterator[_Seen]:
+def _outcome(record: Outcome) -> list[_Seen]:
+    found: list[_Seen] = []
     key = keys.parse(record.key)
     if key is None or is_process_run(key.run):
-        return
+        return found
     if key.inner:
         if isinstance(record, Done) and is_compaction(record.key):
-            yield _compacted(key, record)
+            found.append(_compacted(key, record))
         elif isinstance(record, Done) and is_finish(record.key):
-            yield MessageCommitted, key.run, {"message": answer_message(key.run, key.number, finish_of(record))}
-        return
+            message = answer_message(key.run, key.number, finish_of(record))
+            found.append((MessageCommitted, key.run, {"message": message}))
+        return found
     if key.nested and record.ask is not None:
-        yield _called(key, record.key, record.ask)
+        found.append(_called(key, record.key, record.ask))
     match key.name, record:
+        case "tools", _:
+            found.append(_finished(key, record))
         case "model", Done():
-            yield from _reply(key, record)
+            found += _reply(key, record)
         case "model", Failed():
-            yield ModelFailed, key.run, {"code": record.error.kind, "message": record.error.message, "ms": record.ms}
+            fields = {"code": record.error.kind, "message": record.error.message, "ms": record.ms}
+            found.append((ModelFailed, key.run, fields))
         case "checkpoint", Done():
             note = checkpoint_of(record).note
             if note is not None:
-                message = UserMessage(f"{key.run}.{key.number}", (Text(note),), "holdfast")
-                yield MessageCommitted, key.run, {"message": message}
-        case "tools", _:
-            yield _finished(key, record)
+                said = UserMessage(f"{key.run}.{key.number}", (Text(note),), "holdfast")
+                found.append((MessageCommitted, key.run, {"message": said}))
         case _:
-            return
+            pass
+    return found
 
 
 def _compacted(key: EffectKey, record: Done) -> _Seen:
@@ -253,23 +257,23 @@ def _compacted(key: EffectKey, record: Done) -> _Seen:
     return ContextCompacted, key.run, fields
 
 
-def _reply(key: EffectKey, record: Done) -> Iterator[_Seen]:
+def _reply(key: EffectKey, record: Done) -> list[_Seen]:
+    run = key.run
     reply = decode_reply(bytes(record.value))
-    message = said_in(reply, f"{key.run}.{key.number}")
-    for number, call in enumerate(message.calls, 1):
-        yield (
+    message = said_in(reply, f"{run}.{key.number}")
+    batch = f"{run}.{key.number + 1}"
+    found: list[_Seen] = [
+        (
             ToolCallCompleted,
-            key.run,
-            {
-                "call": f"{key.run}.{key.number + 1}.{number}",
-                "call_id": call.id,
-                "tool": call.name,
-                "arguments": call.arguments,
-            },
+            run,
+            {"call": f"{batch}.{number}", "call_id": call.id, "tool": call.name, "arguments": call.arguments},
         )
+        for number, call in enumerate(message.calls, 1)
+    ]
     if message.parts:
-        yield MessageCommitted, key.run, {"message": message, "ms": record.ms}
-    yield UsageRecorded, key.run, {"model": reply.model, "usage": reply.usage, "cost": reply.cost}
+        found.append((MessageCommitted, run, {"message": message, "ms": record.ms}))
+    found.append((UsageRecorded, run, {"model": reply.model, "usage": reply.usage, "cost": reply.cost}))
+    return found
 
 
 def _finished(key: EffectKey, record: Outcome) -> _Seen:

@@ -14,7 +14,7 @@ from tests.patience import PATIENCE
 
 import holdfast as hf
 from holdfast.events import TERMINAL, RecordEvent
-from holdfast.messages import ModelReply, StreamEnd, StreamStart, TextChunk
+from holdfast.messages import CallChunk, CallStart, ModelReply, StreamEnd, StreamStart, TextChunk
 from holdfast.testing import ManualClock, ScriptedModel, call, error, stream, text
 
 if TYPE_CHECKING:
@@ -352,6 +352,35 @@ async def test_a_delta_that_came_while_the_observer_was_busy_is_not_held_back() 
                         await after.wait()
         after.opened.set()
         assert said == "one two"
+
+
+async def _pieces_read_late(*played: hf.StreamEvent) -> list[tuple[str, str]]:
+    """The pieces of arguments that an observer sees who reads them only when all have come."""
+    gate, over = Gate(), Gate()
+    agent = hf.Agent("a", model=PlayedModel(gate, *played, over, _done("ok")))
+    async with hf.open(None, agents=[agent]) as runtime:
+        turn = await runtime.session("s", agent=agent).send("hello")
+        events = turn.events()
+        await _until(events, lambda event: isinstance(event, hf.ModelStarted))
+        gate.opened.set()
+        await over.wait()
+        over.opened.set()
+        found = await _until(events, _ends)
+    return [(event.call_id, event.arguments) for event in found if isinstance(event, hf.ToolCallDelta)]
+
+
+async def test_pieces_of_arguments_that_nobody_has_read_are_joined() -> None:
+    pieces = [CallChunk("c", piece) for piece in ('{"n":', " 1", "}")]
+    assert await _pieces_read_late(CallStart("c", "look"), *pieces) == [("c", '{"n": 1}')]
+
+
+async def test_pieces_of_the_arguments_of_two_calls_are_not_joined() -> None:
+    assert await _pieces_read_late(CallChunk("c", "{}"), CallChunk("d", "{}")) == [("c", "{}"), ("d", "{}")]
+
+
+async def test_more_pieces_of_arguments_than_live_events_are_kept_are_no_gap() -> None:
+    found = await _pieces_read_late(*[CallChunk("c", "x") for _ in range(3_000)])
+    assert "".join(piece for _, piece in found) == "x" * 3_000
 
 
 # ---- gaps ------------------------------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from zlib import crc32
 import msgspec
 
 from holdfast.clock import wall_of
-from holdfast.events import LiveEvent, ReasoningDelta, TextDelta
+from holdfast.events import LiveEvent, ReasoningDelta, TextDelta, ToolCallDelta
 
 if TYPE_CHECKING:
     from holdfast.clock import Clock
@@ -34,6 +34,8 @@ PAGE: Final = 64
 """Live events that a reader takes at once."""
 MAX_MERGED: Final = 4_096
 """Deltas that nobody has read yet are joined, up to so many characters."""
+_PIECES: Final[dict[type[LiveEvent], str]] = {TextDelta: "text", ReasoningDelta: "text", ToolCallDelta: "arguments"}
+"""The events that are pieces of a text, and the field that has the piece."""
 
 
 class _Item(msgspec.Struct, gc=False):
@@ -107,16 +109,17 @@ class Ring:
         """Show an event to whoever watches, behind the last record that was submitted before it."""
         if self._redactor.active:
             fields = self._redactor.value(fields)
-        seq = self._ledger.head
-        if (kind is TextDelta or kind is ReasoningDelta) and self._merged(kind, turn, seq, fields["text"]):
-            return
-        now = self._wall()
+        seq, now = self._ledger.head, self._wall()
         items = self._items
+        if items and items[0].at < now - MAX_AGE_MS:
+            self._trim(now)
+        if self._read < self.last and kind in _PIECES and self._joined(kind, turn, seq, fields):
+            return
         items.append(_Item(now, kind, turn, seq, fields))
         self.last += 1
-        if len(items) > MAX_EVENTS or items[0].at < now - MAX_AGE_MS:
+        if len(items) > MAX_EVENTS:
             self._trim(now)
-        if self._watch.readers and self._later is None:
+        if self._later is None and self._watch.readers:
             self._wake_readers()
 
     def _wake_readers(self) -> None:
@@ -131,20 +134,20 @@ class Ring:
         self._woken, self._later = asyncio.get_running_loop().time(), None
         self._watch.touch(self.session)
 
-    def _merged(self, kind: type[LiveEvent], turn: str, seq: int, text: str) -> bool:
-        """Join a delta with the one before, if nobody has read that yet."""
-        if not self._items or self._read >= self.last:
-            return False
-        self.trim()
+    def _joined(self, kind: type[LiveEvent], turn: str, seq: int, fields: dict[str, Any]) -> bool:
+        """Join a delta with the one before, which nobody has read yet, if both are pieces of the same text."""
         if not self._items:
             return False
         item = self._items[-1]
-        if item.kind is not kind or (item.turn, item.seq) != (turn, seq):
+        if item.kind is not kind or item.seq != seq or item.turn != turn:
             return False
-        words: str = item.fields["text"]
-        if len(words) + len(text) > MAX_MERGED:
+        name, before = _PIECES[kind], item.fields
+        if before.get("call_id") != fields.get("call_id"):
             return False
-        item.fields = {"text": words + text}
+        words: str = before[name]
+        if len(words) + len(fields[name]) > MAX_MERGED:
+            return False
+        item.fields = {**fields, name: words + fields[name]}
         return True
 
     def _trim(self, now: int) -> None:

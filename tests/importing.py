@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import importlib
 import pkgutil
@@ -19,6 +20,17 @@ def import_everything() -> None:
         if not name.endswith("__main__"):
             with suppress(Exception):
                 importlib.import_module(name)
+    _build_commands()
     if threading.active_count() > 1:
         sys.exit("an import has started a thread, which no fork would have")
     gc.freeze()  # nothing of this is looked at again, nor copied for it
+
+
+def _build_commands() -> None:
+    """Build the tree of commands, which typer does anew for each run: that costs as much as most commands do."""
+    import typer.main  # noqa: PLC0415
+
+    from holdfast.cli import app  # noqa: PLC0415
+
+    typer.main.get_command = functools.cache(typer.main.get_command)
+    typer.main.get_command(app)

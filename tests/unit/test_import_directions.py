@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from tests.every import every
@@ -93,21 +95,34 @@ IMPURE_MODULES = {"asyncio", "time", "random", "os", "threading", "socket", "sub
 HEAVY = {"apsw", "msgspec", "pydantic", "typer", "asyncio"}
 
 
-def _imports(path: Path, *, typing_only: bool = False) -> set[str]:
-    """The modules that `path` imports when it runs; with `typing_only`, also those that only annotations need."""
+@dataclass(frozen=True, slots=True)
+class _Module:
+    """What a file imports when it runs, what only its annotations need besides, and all names that it uses."""
+
+    imports: frozenset[str]
+    for_types: frozenset[str]
+    names: frozenset[str]
+
+
+@cache
+def _module(path: Path) -> _Module:
+    """Read a file once for all tests."""
     tree = parsed(path.read_text(encoding="utf-8"))
-    found: set[str] = set()
-    skipped: set[int] = set() if typing_only else _typing_blocks(tree)
+    imports: set[str] = set()
+    for_types: set[str] = set()
+    names: set[str] = set()
+    typing_only = _typing_blocks(tree)
     for node in ast.walk(tree):
-        if id(node) in skipped:
-            continue
-        if isinstance(node, ast.Import):
+        found = for_types if id(node) in typing_only else imports
+        if isinstance(node, ast.Name):
+            names.add(node.id)
+        elif isinstance(node, ast.Import):
             found.update(alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module:
             found.add(node.module)
             if node.module == "holdfast":
                 found.update(f"holdfast.{alias.name}" for alias in node.names)
-    return found
+    return _Module(frozenset(imports), frozenset(for_types), frozenset(names))
 
 
 def _typing_blocks(tree: ast.AST) -> set[int]:
@@ -132,7 +147,7 @@ def test_a_module_imports_only_from_its_own_layer_and_those_below(path: Path) ->
     home = _home(path)
     own = _layer(home)
     assert own is not None, f"{home} has no layer; give it one in LAYERS"
-    for module in _imports(path, typing_only=True):
+    for module in _module(path).imports | _module(path).for_types:
         if not module.startswith("holdfast."):
             continue
         target = module.split(".")[1]
@@ -144,17 +159,16 @@ def test_a_module_imports_only_from_its_own_layer_and_those_below(path: Path) ->
 
 @every("name", PURE)
 def test_a_pure_module_has_no_way_to_touch_the_world(name: str) -> None:
-    touched = {module.split(".")[0] for module in _imports(PACKAGE / name)} & IMPURE_MODULES
+    touched = {module.split(".")[0] for module in _module(PACKAGE / name).imports} & IMPURE_MODULES
     assert not touched, f"{name} imports {touched}"
 
 
 def test_the_door_imports_nothing_heavy() -> None:
-    assert not {module.split(".")[0] for module in _imports(PACKAGE / "__init__.py")} & HEAVY
+    assert not {module.split(".")[0] for module in _module(PACKAGE / "__init__.py").imports} & HEAVY
 
 
 def test_nothing_in_the_package_can_revive_objects_or_run_code_from_data() -> None:
     for path in _modules():
-        banned = {module.split(".")[0] for module in _imports(path)} & {"pickle", "marshal", "shelve", "dill"}
+        banned = {module.split(".")[0] for module in _module(path).imports} & {"pickle", "marshal", "shelve", "dill"}
         assert not banned, f"{path.name} imports {banned}"
-        names = {node.id for node in ast.walk(parsed(path.read_text(encoding="utf-8"))) if isinstance(node, ast.Name)}
-        assert not names & {"eval", "exec", "__import__"}, f"{path.name} runs code from data"
+        assert not _module(path).names & {"eval", "exec", "__import__"}, f"{path.name} runs code from data"

@@ -36,11 +36,13 @@ class SseDecoder:
 
     def feed(self, chunk: bytes) -> list[Frame]:
         """The frames that are whole now."""
-        if chunk[:6] == b"data: " and chunk[-2:] == b"\n\n" and self._is_between_events() and _is_one_event(chunk):
-            self._check(len(chunk))
-            return [Frame("", chunk[6:-2])]  # as most pieces are: one event, and nothing but its data
         if self._head is not None:
             chunk = self._started(chunk)
+        if chunk[:6] == b"data: " and chunk[-2:] == b"\n\n" and self._is_between_events():
+            # As most pieces are: whole events, and nothing but one line of data in each.
+            events = chunk[6:-2].split(b"\n\ndata: ")
+            if chunk.count(b"\n") == 2 * len(events) and b"\r" not in chunk and len(chunk) <= self._limit:
+                return [Frame("", data) for data in events]
         if self._after_cr and chunk:
             self._after_cr = False
             if chunk[0] == 10:
@@ -75,7 +77,7 @@ class SseDecoder:
 
     def _is_between_events(self) -> bool:
         """Whether the last event ended with the piece before."""
-        return self._head is None and not (self._after_cr or self._tail or self._data or self._event)
+        return not (self._after_cr or self._tail or self._data or self._event or self._head)
 
     def _started(self, chunk: bytes) -> bytes:
         head = (self._head or b"") + chunk
@@ -113,7 +115,3 @@ class SseDecoder:
     def _check(self, more: int) -> None:
         if self._size + more > self._limit:
             raise EventTooLarge(self._limit)
-
-
-def _is_one_event(chunk: bytes) -> bool:
-    return chunk.find(b"\n") == len(chunk) - 2 and b"\r" not in chunk

@@ -10,6 +10,7 @@ import asyncio
 import secrets
 from collections import deque
 from functools import cached_property
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 from zlib import crc32
 
@@ -103,21 +104,20 @@ class Ring:
         recent, durable = self._ledger.recent, self.durable
         if not recent or recent[0][0] > after + 1:
             return None
-        return [found for found in recent if after < found[0] <= durable]
+        begin = after + 1 - recent[0][0]  # they are numbered without gaps
+        return list(islice(recent, begin, max(begin, begin + durable - after)))
 
     def publish(self, kind: type[LiveEvent], turn: str, fields: dict[str, Any]) -> None:
         """Show an event to whoever watches, behind the last record that was submitted before it."""
         if self._redactor.active:
             fields = self._redactor.value(fields)
-        seq, now = self._ledger.head, self._wall()
-        items = self._items
-        if items and items[0].at < now - MAX_AGE_MS:
-            self._trim(now)
-        if self._read < self.last and kind in _PIECES and self._joined(kind, turn, seq, fields):
+        seq = self._ledger.head
+        if kind in _PIECES and self._read < self.last and self._joined(kind, turn, seq, fields):
             return
+        now, items = self._wall(), self._items
         items.append(_Item(now, kind, turn, seq, fields))
         self.last += 1
-        if len(items) > MAX_EVENTS:
+        if len(items) > MAX_EVENTS or items[0].at < now - MAX_AGE_MS:
             self._trim(now)
         if self._later is None and self._watch.readers:
             self._wake_readers()
@@ -136,18 +136,16 @@ class Ring:
 
     def _joined(self, kind: type[LiveEvent], turn: str, seq: int, fields: dict[str, Any]) -> bool:
         """Join a delta with the one before, which nobody has read yet, if both are pieces of the same text."""
-        if not self._items:
-            return False
-        item = self._items[-1]
-        if item.kind is not kind or item.seq != seq or item.turn != turn:
+        item = self._items[-1] if self._items else None
+        if item is None or item.kind is not kind or item.seq != seq or item.turn != turn:
             return False
         name, before = _PIECES[kind], item.fields
-        if before.get("call_id") != fields.get("call_id"):
+        if kind is ToolCallDelta and before["call_id"] != fields["call_id"]:
             return False
-        words: str = before[name]
-        if len(words) + len(fields[name]) > MAX_MERGED:
+        words: str = before[name] + fields[name]
+        if len(words) > MAX_MERGED or item.at < self._wall() - MAX_AGE_MS:
             return False
-        item.fields = {**fields, name: words + fields[name]}
+        item.fields = {**fields, name: words}
         return True
 
     def _trim(self, now: int) -> None:
@@ -162,17 +160,20 @@ class Ring:
     def page(self, number: int, seq: int) -> list[LiveEvent]:
         """The next events behind `number`, up to `PAGE`, as far as no record above `seq` comes before them."""
         items, session = self._items, self.session
+        ring, tag = self.id, self.tag
         found: list[LiveEvent] = []
         number = max(number, self.last - len(items))
         begin = number + len(items) - self.last
         for index in range(begin, min(begin + PAGE, len(items))):
             item = items[index]
-            if item.seq > seq:
+            place = item.seq
+            if place > seq:
                 break
             number += 1
-            cursor = f"{item.seq}~{self.id}.{number}@{self.tag}"
-            fields = item.fields
-            found.append(item.kind(session=session, turn=item.turn, at=item.at, seq=item.seq, cursor=cursor, **fields))
+            cursor = f"{place}~{ring}.{number}@{tag}"
+            found.append(
+                item.kind(session=session, turn=item.turn, at=item.at, seq=place, cursor=cursor, **item.fields)
+            )
         if found and number > self._read:
             self._read = number
         return found

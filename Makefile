@@ -11,7 +11,7 @@ READY  := $(VENV)/.ready
 help:
 	@echo "make demo      see the promise: an agent is killed three times, and does nothing twice"
 	@echo "make test      all quick tests (about seven minutes on two cores)"
-	@echo "make check     lint, format, types, import directions"
+	@echo "make check     lint, format, types, import directions; prints the size of the code and the length of its paths"
 	@echo "make bench     the speed bars, as ratios against raw SQLite in the same run"
 	@echo "make torture   the long fault runs (TORTURE_SEED=n repeats one)"
 	@echo "make judges    the model layer against servers that others wrote, and a real model (installs them once)"
@@ -35,6 +35,8 @@ check: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/basedpyright --warnings
 	$(BIN)/python -m pytest -q tests/unit/test_import_directions.py
+	@$(BIN)/python scripts/walk --size
+	@$(BIN)/python scripts/walk
 
 bench: $(READY)
 	@$(BIN)/python benchmarks/run.py $(ARGS)

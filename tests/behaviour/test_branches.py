@@ -67,7 +67,7 @@ async def schedule(loop: SimulatedLoop) -> int:
     await asyncio.sleep(0.1)
 
     store = Store(MemoryBackend(disk, clock=clock))
-    recorded = max(disk.last_position() - 2, 0)
+    recorded = max(disk.reader.last_position() - 2, 0)
     assert await hf.drive(store, "j", body, lease_ms=50) == WANTED
     assert await check(store) == []
     return recorded

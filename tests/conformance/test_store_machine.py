@@ -26,8 +26,9 @@ from holdfast.store import Admission, Lease, Notify, Receipt, Spend, Store
 from holdfast.store.audit import audit
 from holdfast.store.digests import blob_digest
 from holdfast.store.sqlite.backend import SqliteBackend
-from holdfast.testing import ManualClock, MemoryBackend, MemoryDisk
+from holdfast.testing import ManualClock
 from holdfast.testing.conformance import contents
+from tests.conformance.store_model import ModelBackend, ModelDisk
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine
@@ -78,12 +79,12 @@ class Side:
         self._clock = clock
         self._folder = folder
         self._generation = 0
-        self._disk = MemoryDisk()
+        self._disk = ModelDisk()
         self.leases: list[Lease] = []
 
     async def open(self) -> None:
         if self._folder is None:
-            self._memory = MemoryBackend(self._disk, clock=self._clock)
+            self._memory = ModelBackend(self._disk, self._clock)
             self.store = Store(self._memory)
         else:
             self.store = Store(await SqliteBackend.open(self._path(), clock=self._clock))

@@ -90,7 +90,7 @@ async def _interrupted(loop: SimulatedLoop, at: int, again: int | None) -> bool:
         assert all(task.done() for task in leaked), f"left behind: {leaked}"
         leaked = asyncio.all_tasks() - {asyncio.current_task()}
     if result is None:
-        if disk.row("j") is not None:
+        if disk.reader.row("j") is not None:
             assert await check(store, world) == []
         result = await hf.drive(store, "j", program(world))
     assert result == EXPECTED
@@ -143,7 +143,7 @@ async def test_an_outcome_that_is_being_recorded_is_recorded_although_the_caller
 
 
 def _kinds(disk: MemoryDisk) -> list[str]:
-    return [type(entry.record).__name__ for entry in disk.records("j", 0, 100)]
+    return [type(entry.record).__name__ for entry in disk.reader.records("j", 0, 100)]
 
 
 def test_a_cancellation_is_raised_only_after_the_commit_has_ended() -> None:

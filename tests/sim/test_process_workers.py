@@ -101,14 +101,14 @@ class Machine:
     def _recorded(self, id: str) -> set[str]:
         """The effects of a process that have an outcome, by their idempotency keys."""
         journal = f"process/{id}"
-        outcomes = [entry.record for entry in self.disk.records(journal, 0, 10_000)]
+        outcomes = [entry.record for entry in self.disk.reader.records(journal, 0, 10_000)]
         keys = [record.key for record in outcomes if isinstance(record, Done | Failed | Unknown)]
         return {idempotency_key(self.disk.store_id, journal, key) for key in keys}
 
     def _look(self, worker: Store, id: str) -> None:
         """Whoever runs a process holds it, or has lost it so lately that it can't have noticed."""
         place = (worker.owner.instance, id)
-        row = self.disk.row(f"process/{id}")
+        row = self.disk.reader.row(f"process/{id}")
         now = self.loop.time()
         if row is not None and row.owner == worker.owner:
             self.held[place] = now

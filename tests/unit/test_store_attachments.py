@@ -9,8 +9,9 @@ import apsw
 from holdfast.store import StoredAttachment, StoreLimits
 from holdfast.store.attachments.changing import Attachments
 from holdfast.store.attachments.contract import CollectBlobs
-from holdfast.store.memory import MemoryDisk
 from holdfast.store.sqlite.attachments import AttachmentQueries
+from holdfast.store.sqlite.memory import MemoryDisk
+from holdfast.store.sqlite.rows import SqliteRows
 from holdfast.store.sqlite.schema import MIGRATIONS
 
 if TYPE_CHECKING:
@@ -47,11 +48,12 @@ def test_the_search_for_more_unused_blobs_does_not_look_at_those_before_it_again
 
 def test_what_is_needed_since_it_was_found_unused_is_not_collected() -> None:
     disk = MemoryDisk()
-    disk.put_blob("a", b"x", 0)
-    disk.put_blob("b", b"x", 0)
-    disk.put_blob("c", b"x", LATE)
-    disk.attachments.put(StoredAttachment("s", "b", "text/plain", 1, at=LATE))
+    rows = SqliteRows(disk.db, "", disk.seal)
+    rows.put_blob("a", b"x", 0)
+    rows.put_blob("b", b"x", 0)
+    rows.put_blob("c", b"x", LATE)
+    rows.attachments.put(StoredAttachment("s", "b", "text/plain", 1, at=LATE))
     asked = CollectBlobs(LATE, ("a", "b", "c", "d"), without_roots=True)
-    collected = Attachments(disk, StoreLimits(), LATE).collect(asked)
+    collected = Attachments(rows, StoreLimits(), LATE).collect(asked)
     assert (collected.blobs, collected.bytes) == (1, 1)
-    assert sorted(disk.blobs) == ["b", "c"]
+    assert sorted(digest for digest, _ in disk.reader.raw_blobs()) == ["b", "c"]

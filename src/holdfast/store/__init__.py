@@ -81,11 +81,11 @@ async def open_store(
     the end of the process, but the last moments may be lost when the machine goes down.
     """
     if path is None:
-        from holdfast.store.memory import MemoryBackend  # noqa: PLC0415
+        from holdfast.store.sqlite.memory import MemoryBackend  # noqa: PLC0415  apsw only when a store is opened
 
         store = Store(MemoryBackend(clock=clock, limits=limits))
     else:
-        from holdfast.store.sqlite.backend import SqliteBackend  # noqa: PLC0415  apsw only when a file is opened
+        from holdfast.store.sqlite.backend import SqliteBackend  # noqa: PLC0415  apsw only when a store is opened
 
         store = Store(await SqliteBackend.open(path, durability=durability, clock=clock, limits=limits))
     async with store:

@@ -39,10 +39,11 @@ _CHECKPOINT_FRAMES: Final = 1_000
 _RESET_BUSY_MS: Final = 50
 _LINGER: Final = 0.0005
 """How long records that nobody waits for are held back, in seconds: about what a commit takes anyway."""
-_GIVE_BACK: Final = """
+GIVE_BACK: Final = """
     UPDATE journals SET owner = NULL, expires = 0, mono_expires = 0
     WHERE owner IS NOT NULL AND json_extract(owner, '$.instance') = ?
 """
+"""Frees the leases of an opening that is closed."""
 
 Answer = Any  # what a command answers: a value, or the error that refuses it
 
@@ -340,7 +341,7 @@ class Writer:
             return
         try:
             self._db.execute("BEGIN IMMEDIATE")
-            self._db.execute(_GIVE_BACK, (self._owner.instance,))
+            self._db.execute(GIVE_BACK, (self._owner.instance,))
             self._db.execute("DELETE FROM writers WHERE instance = ?", (self._owner.instance,))
             self._db.execute("COMMIT")
             self._reset_log(self._db, _RESET_BUSY_MS)

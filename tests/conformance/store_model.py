@@ -7,7 +7,7 @@ import bisect
 import copy
 import itertools
 import secrets
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar, cast
 
 from msgspec.structs import replace
 
@@ -17,7 +17,6 @@ from holdfast.store.attachments.contract import Grounds
 from holdfast.store.contract import (
     Entry,
     FeedEntry,
-    Glimpse,
     Input,
     InputRow,
     Journal,
@@ -29,9 +28,8 @@ from holdfast.store.contract import (
     Work,
 )
 from holdfast.store.decisions import as_work, earliest, has_work
-from holdfast.store.gate.contract import IN_ALL, PER_JOURNAL, Refusal
 from holdfast.store.memories.contract import MemoryPage, MemoryScope
-from holdfast.store.memories.decisions import contains, living, seen_at, size_of
+from holdfast.store.memories.decisions import contains, seen_at, size_of
 from holdfast.store.memories.decisions import has_expired as is_forgotten
 from holdfast.store.notifications.decisions import OPEN, bury, has_expired, may_carry, may_purge
 from holdfast.store.owners import this_process
@@ -45,13 +43,12 @@ if TYPE_CHECKING:
 
     from holdfast.clock import Clock, Instant
     from holdfast.store.attachments.contract import StoredAttachment
-    from holdfast.store.contract import Command, JournalFilter, Owner, Reader, WaitState
-    from holdfast.store.gate.contract import NoteRefusal
+    from holdfast.store.contract import Command, JournalFilter, Owner, Reader, Rows, WaitState
     from holdfast.store.memories.contract import MemoryChange, Remembered
     from holdfast.store.notifications.contract import Notification, NotificationFilter
     from holdfast.store.pruning.contract import Tombstone
     from holdfast.store.rules.contract import RuleFilter, StoredRule
-    from holdfast.store.spending.contract import Spend, Spent
+    from holdfast.store.spending.contract import Spend
     from holdfast.store.spooling import Spool
     from holdfast.store.waits.contract import WaitFilter
 
@@ -95,11 +92,6 @@ class NotificationTable:
         for found in self._of(journal):
             if found.state in OPEN:
                 self.save(bury(found, reason, now))
-
-    def remove(self, journal: str) -> None:
-        """Forget what was meant for a journal that is gone."""
-        for found in [one for one in self._kept.values() if one.journal == journal]:
-            del self._kept[found.id]
 
     def purge(self, before: int, limit: int) -> int:
         over = [found for found in self._kept.values() if may_purge(found, before)]
@@ -211,9 +203,6 @@ class MemoryTable:
 
     # ---- reading ----
 
-    def get(self, scope: str, key: str, now: int) -> Remembered | None:
-        return living(self.entry(scope, key), now)
-
     def list(self, scope: str, prefix: str, after: str, now: int, limit: int) -> MemoryPage:
         chosen = (entry for entry in self._living(now) if entry.scope == scope and entry.key > after)
         return _memory_page([entry for entry in chosen if entry.key.startswith(prefix)], limit)
@@ -300,18 +289,6 @@ class SpendingTable:
         for place in ((agent, day), (agent, None)):
             self._kept[place] = self._kept.get(place, NOTHING) + spend
 
-    def replace(self, rows: Sequence[Spent]) -> None:
-        self._kept.clear()
-        for row in rows:
-            self.add(row.agent, row.day, row.spend)
-
-    def complete(self, rows: Sequence[Spent]) -> None:
-        for row in rows:
-            self.add(row.agent, row.day, row.spend)
-
-    def spent(self, agent: str | None, day: int | None) -> Spend:
-        return self._kept.get((agent, day), NOTHING)
-
     def since(self) -> int:
         return 0
 
@@ -320,116 +297,39 @@ class SpendingTable:
             yield agent, day, spend
 
 
-class GateTable:
-    """`GateRows` and `GateReader`."""
-
-    def __init__(self) -> None:
-        self._terms: dict[str, str] = {}
-        self._refused: list[Refusal] = []
-        self._last = 0
-
-    def note(self, asked: NoteRefusal, at: int) -> Refusal:
-        self._last += 1
-        same = [found for found in self._refused if found.journal == asked.journal]
-        nth = same[-1].nth + 1 if same else 1
-        made = Refusal(self._last, asked.journal, asked.agent, asked.key, at, asked.error, asked.message, nth)
-        self._refused.append(made)
-        if len(same) >= PER_JOURNAL:
-            self._refused.remove(same[0])
-        self._refused = [found for found in self._refused if found.id > self._last - IN_ALL]
-        return made
-
-    def set_terms(self, agent: str, body: str | None, at: int) -> None:  # noqa: ARG002  part of the protocol
-        if body is None:
-            self._terms.pop(agent, None)
-        else:
-            self._terms[agent] = body
-
-    def terms(self) -> dict[str, str]:
-        return dict(self._terms)
-
-    def refusals(self, journal: str | None, limit: int) -> list[Refusal]:
-        chosen = [found for found in reversed(self._refused) if journal in (None, found.journal)]
-        return chosen[:limit]
-
-    def raw_texts(self) -> Iterator[str]:
-        yield from self._terms.values()
-        yield from (found.message for found in self._refused)
-
-
-class AttachmentTable:
-    """`AttachmentRows` and `AttachmentReader`."""
+class BlobTable:
+    """`AttachmentRows` and `AttachmentReader` of a store that has blobs and no attachments."""
 
     def __init__(self, disk: ModelDisk) -> None:
         self._disk = disk
-        self._kept: dict[tuple[str, str], StoredAttachment] = {}
-
-    # ---- inside a transaction ----
-
-    def total(self, session: str) -> tuple[int, int]:
-        mine = [found.size for found in self._kept.values() if found.session == session]
-        return len(mine), sum(mine)
-
-    def put(self, found: StoredAttachment) -> None:
-        self._kept[found.session, found.digest] = found
 
     def forget(self, digest: str) -> None:
         self._disk.blobs.pop(digest, None)
-        self._kept = {place: found for place, found in self._kept.items() if found.digest != digest}
-
-    def names(self, digest: str) -> bool:
-        """Whether a session may read these bytes, or anybody has put them."""
-        return any(found == digest for _, found in self._kept)
-
-    # ---- both ----
-
-    def find(self, session: str, digest: str) -> StoredAttachment | None:
-        return self._kept.get((session, digest))
 
     def grounds(self) -> Grounds:
         damaged = [row.id for row in self._disk.journal_rows.values() if row.quarantine is not None]
         return Grounds(bool(self._disk.blobs), bool(self._roots()), min(damaged, default=None))
 
     def unused(self, before: int, *, after: str = "", limit: int = -1) -> list[tuple[str, int]]:
-        behind = sorted(digest for digest in self._disk.blobs if digest > after)
-        found = self.unused_of(behind, before)
+        found = self.unused_of(sorted(digest for digest in self._disk.blobs if digest > after), before)
         return found if limit < 0 else found[:limit]
 
     def unused_of(self, digests: Sequence[str], before: int) -> list[tuple[str, int]]:
-        roots = self._roots() | {found.digest for found in self._kept.values() if found.at >= before}
+        roots = self._roots()
         there = [(digest, self._disk.blobs[digest]) for digest in digests if digest in self._disk.blobs]
         return [(digest, len(body)) for digest, (at, body) in there if at < before and digest not in roots]
 
     def _roots(self) -> set[str]:
-        rows = self._disk.journal_rows
-        referred = {digest for digest, _, _ in self._disk.references}
-        return referred | {found.digest for found in self._kept.values() if found.session in rows}
-
-    # ---- reading ----
-
-    def of(self, session: str, after: str, limit: int) -> list[StoredAttachment]:
-        mine = [found for (whose, digest), found in sorted(self._kept.items()) if whose == session and digest > after]
-        return mine[:limit]
-
-    def refers(self, journal: str, digest: str, upto: int | None) -> bool:
-        row = self._disk.journal_rows.get(journal)
-        return row is not None and any(
-            (one, no) == (digest, row.no) and (upto is None or 0 < seq <= upto)
-            for one, no, seq in self._disk.references
-        )
-
-    def task_refers(self, session: str, digest: str) -> bool:
-        tasks = [row.id for row in self._disk.journal_rows.values() if (row.session, row.role) == (session, "task")]
-        return any(self.refers(id, digest, None) for id in tasks)
+        return {digest for digest, _, _ in self._disk.references}
 
     def raw(self) -> Iterator[StoredAttachment]:
-        yield from self._kept.values()
+        return iter(())
 
 
 class NoTombstones:
     """`PruningRows` and `PruningReader` where nothing is ever pruned."""
 
-    def find(self, journal: str) -> Tombstone | None:
+    def find(self, journal: str) -> Tombstone | None:  # noqa: ARG002
         return None
 
     def raw(self) -> Iterator[tuple[Tombstone, bool]]:
@@ -455,8 +355,7 @@ class ModelDisk:
         self.memories = MemoryTable()
         self.rules = RuleTable()
         self.spending = SpendingTable()
-        self.gate = GateTable()
-        self.attachments = AttachmentTable(self)
+        self.attachments = BlobTable(self)
         self.pruning = NoTombstones()
 
     @property
@@ -534,9 +433,6 @@ class ModelDisk:
         waits = self._waits[row.no].values()
         return [wait.name for wait in waits if wait.state == "open" and wait.name.startswith(prefix)]
 
-    def last_wait(self, row: JournalRow, prefix: str) -> str | None:
-        return max((name for name in self._waits[row.no] if name.startswith(prefix)), default=None)
-
     def revoke_waits(self, row: JournalRow) -> int:
         waits = self._waits[row.no]
         for name in waits:
@@ -584,13 +480,10 @@ class ModelDisk:
         found = self._feed[pos - 1]
         return Entry(found.seq, pos, found.epoch, records.decode(found.body))
 
-    def tail(self, journal: str, limit: int) -> list[Entry]:
-        return self.records(journal, max(self._known(journal).head - limit, 0), limit)
-
     def handed_at(self, journal: str, upto: int) -> int:
         positions = self._positions[self._known(journal).no][: max(upto, 0)]
         found = (self._feed[pos - 1] for pos in reversed(positions))
-        handed = (entry.seq for entry in found if entry is not None and entry.body.startswith(records.HANDED))
+        handed = (entry.seq for entry in found if entry.body.startswith(records.HANDED))
         return next(handed, 0)
 
     def feed(self, after: int, limit: int) -> list[FeedEntry]:
@@ -604,9 +497,6 @@ class ModelDisk:
     def heads(self, journals: Sequence[str]) -> dict[str, int]:
         return {name: self._journals[name].head for name in journals if name in self._journals}
 
-    def wakes(self, journals: Sequence[str]) -> dict[str, int]:
-        return {name: self._journals[name].wakes for name in journals if name in self._journals}
-
     def work(self, after: int, limit: int, now: Instant) -> list[Work]:
         found = (row for row in self._journals.values() if row.no > after and has_work(row))
         return [as_work(row, now) for row in itertools.islice(found, limit)]
@@ -619,10 +509,6 @@ class ModelDisk:
         waiting = self._inputs[self._known(journal).no].values()
         found = [row for row in waiting if row.pending and row.input > after]
         return [Input(row.input, row.key, row.body, row.at) for row in found[:limit]]
-
-    def input(self, journal: str, number: int) -> Input | None:
-        found = self._inputs[self._known(journal).no].get(number)
-        return None if found is None else Input(found.input, found.key, found.body, found.at)
 
     def waits(self, journal: str, state: WaitState | None, after: str, limit: int) -> list[Wait]:
         found = self._waits[self._known(journal).no]
@@ -661,14 +547,6 @@ class ModelDisk:
         found = self.blobs.get(digest)
         return None if found is None else found[1]
 
-    def blob_part(self, digest: str, start: int, size: int) -> bytes | None:
-        found = self.blobs.get(digest)
-        return None if found is None else found[1][start : start + size]
-
-    def youngest(self, role: str, session: str) -> str:
-        found = [row for row in self._journals.values() if (row.role, row.session) == (role, session)]
-        return max(found, key=lambda row: row.no).id if found else ""
-
     def journals(self, where: JournalFilter, limit: int) -> list[Journal]:
         fitting = (row for row in self._journals.values() if _matches(row, where) and not self._is_left_out(row, where))
         found = sorted(fitting, key=lambda row: (row.updated, row.id))
@@ -687,21 +565,6 @@ class ModelDisk:
     def _is_left_out(self, row: JournalRow, where: JournalFilter) -> bool:
         waits = self._waits[row.no].values() if where.untimed else ()
         return any(wait.state == "open" and wait.deadline is not None for wait in waits)
-
-    def glimpse(self, journal: str, prefix: str, tail: int) -> Glimpse | None:
-        row = self._journals.get(journal)
-        if row is None:
-            return None
-        inputs = self._inputs[row.no].values()
-        found = [one for one in inputs if one.key.startswith(prefix) and not one.pending]
-        newest = max(found, key=lambda one: one.input, default=None)
-        latest = None if newest is None else Input(newest.input, newest.key, newest.body, newest.at)
-        return Glimpse(as_journal(row), self.input(journal, 1), latest, self.tail(journal, tail))
-
-    def with_inputs(self, prefix: str, after: str, limit: int) -> list[str]:
-        rows = [row for name, row in sorted(self._journals.items()) if name > after]
-        found = (row.id for row in rows if any(one.key.startswith(prefix) for one in self._inputs[row.no].values()))
-        return list(itertools.islice(found, limit))
 
     def raw_journals(self) -> list[JournalRow]:
         return [copy.copy(row) for row in self._journals.values()]
@@ -726,19 +589,6 @@ class ModelDisk:
             for wait in found.values():
                 yield wait, True
 
-    def raw_bytes(self) -> Iterator[tuple[str, bytes]]:
-        yield from (("record", found.body) for found in self._feed if found is not None)
-        yield from (("blob", body) for _, body in self.blobs.values())
-        yield from (("input", row.body) for found in self._inputs.values() for row in found.values())
-        for wait, _ in self.raw_waits():
-            yield from (("wait", body) for body in (wait.payload, wait.body) if body is not None)
-        yield from (("gate", text.encode()) for text in self.gate.raw_texts())
-        yield from (("rule", rule.body.encode()) for rule, _ in self.rules.raw())
-        for found, _ in self.notifications.raw():
-            yield from (("notification", text.encode()) for text in (found.title, found.body))
-        yield from (("memory", entry.value.encode()) for entry, _ in self.memories.raw())
-        yield from (("memory", (change.value or "").encode()) for change in self.memories.raw_changes())
-
     def raw_inputs(self) -> Iterator[tuple[str, InputRow, bool]]:
         names = {row.no: row.id for row in self._journals.values()}
         for no, found in self._inputs.items():
@@ -762,6 +612,8 @@ class ModelBackend:
 
     def __init__(self, disk: ModelDisk, clock: Clock) -> None:
         self.disk = disk
+        # The model has no attachments, gate, signals or pruning: the state machine uses none of them.
+        self._rows, self._reader = cast("Rows", disk), cast("Reader", disk)
         self.clock = clock
         self.limits = StoreLimits()
         self.owner = this_process(clock.read().boot)
@@ -780,13 +632,13 @@ class ModelBackend:
         if then is not None:
             waiter.add_done_callback(then)
         try:
-            waiter.set_result(Transaction(self.disk, self.limits, self.clock.read()).apply(command))
+            waiter.set_result(Transaction(self._rows, self.limits, self.clock.read()).apply(command))
         except HoldfastError as refusal:
             waiter.set_exception(refusal)
         return waiter
 
     async def read(self, query: Callable[[Reader], T]) -> T:
-        return query(self.disk)
+        return query(self._reader)
 
     async def changed(self, version: int, timeout: float | None) -> int:
         raise NotImplementedError

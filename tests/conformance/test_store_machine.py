@@ -1,4 +1,4 @@
-"""SQLite and the memory model side by side: the same commands at the same time must give the same answers.
+"""SQLite and the model of the store side by side: the same commands at the same time must give the same answers.
 
 A state machine drives both; a crash is one of its rules. SQLite is then left as `kill -9` leaves it: the files are
 copied as they are, and the copy is opened. Whatever was acknowledged must be there.
@@ -19,6 +19,7 @@ import pytest
 from hypothesis import HealthCheck, Verbosity, seed, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
+from tests.conformance.store_model import ModelBackend, ModelDisk
 
 from holdfast.errors import HoldfastError
 from holdfast.records import Admitted, Ask, Blob, Done, Ended, Intended, Parked, Record, Resumed, Started
@@ -28,7 +29,6 @@ from holdfast.store.digests import blob_digest
 from holdfast.store.sqlite.backend import SqliteBackend
 from holdfast.testing import ManualClock
 from holdfast.testing.conformance import contents
-from tests.conformance.store_model import ModelBackend, ModelDisk
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine

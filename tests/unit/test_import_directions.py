@@ -55,7 +55,7 @@ PURE = [
     *("media.py", "tools/deferral.py", "runtime/answering.py", "store/attachments/contract.py"),
     *("store/attachments/decisions.py", "store/attachments/changing.py", "store/attachments/audit.py"),
     *("store/limits.py", "store/notifications/contract.py", "store/notifications/decisions.py"),
-    *(f"store/pruning/{name}.py" for name in ("contract", "decisions", "audit", "table")),
+    *(f"store/pruning/{name}.py" for name in ("contract", "decisions", "audit")),
     *("store/notifications/moving.py", "store/notifications/audit.py", "store/memories/contract.py"),
     *("store/memories/decisions.py", "store/memories/changing.py", "store/memories/audit.py"),
     *(f"models/{name}.py" for name in ("wire", "waiting", "retry", "sse", "arrays", "reading", "writing", "statuses")),

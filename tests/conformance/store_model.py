@@ -29,9 +29,9 @@ from holdfast.store.contract import (
 )
 from holdfast.store.decisions import as_work, earliest, has_work
 from holdfast.store.memories.contract import MemoryPage, MemoryScope
-from holdfast.store.memories.decisions import contains, seen_at, size_of
 from holdfast.store.memories.decisions import has_expired as is_forgotten
-from holdfast.store.notifications.decisions import OPEN, bury, has_expired, may_carry, may_purge
+from holdfast.store.memories.decisions import seen_at, size_of
+from holdfast.store.notifications.decisions import FINISHED, OPEN, bury, has_expired, may_carry
 from holdfast.store.owners import this_process
 from holdfast.store.rules.contract import EVERY_AGENT
 from holdfast.store.spending.contract import NOTHING
@@ -94,7 +94,7 @@ class NotificationTable:
                 self.save(bury(found, reason, now))
 
     def purge(self, before: int, limit: int) -> int:
-        over = [found for found in self._kept.values() if may_purge(found, before)]
+        over = [found for found in self._kept.values() if found.state in FINISHED and found.updated <= before]
         gone = sorted(over, key=lambda found: (found.updated, found.id))[:limit]
         for found in gone:
             del self._kept[found.id]
@@ -209,7 +209,9 @@ class MemoryTable:
 
     def search(self, scope: str | None, words: Sequence[str], now: int, limit: int) -> MemoryPage:
         chosen = (entry for entry in self._living(now) if scope in (None, entry.scope))
-        return _memory_page([entry for entry in chosen if contains(entry, words)], limit)
+        return _memory_page(
+            [entry for entry in chosen if all(word in f"{entry.key}\n{entry.value}" for word in words)], limit
+        )
 
     def history(self, scope: str, key: str, now: int, limit: int) -> list[MemoryChange]:
         changes = self._changes.get((scope, key), [])

@@ -7,7 +7,7 @@ import pytest
 from holdfast.errors import MemoryConflict, MemoryFull
 from holdfast.store import MemoryScope, Remembered, StoreLimits
 from holdfast.store.memories.contract import PutMemory
-from holdfast.store.memories.decisions import check_room, check_version, contains, living, size_of, words_of
+from holdfast.store.memories.decisions import check_room, check_version, living, size_of, words_of
 from holdfast.store.sqlite.memories import match_of
 
 LIMITS = StoreLimits(scope_entries=2, scope_bytes=10)
@@ -57,8 +57,3 @@ def test_words_are_taken_apart_at_white_space_and_controls() -> None:
 
 def test_a_search_expression_quotes_every_word() -> None:
     assert match_of(['a"b', "OR", "*"]) == '"a""b"* "OR"* "*"*'
-
-
-def test_all_words_must_be_there_whatever_their_case() -> None:
-    assert contains(ENTRY, ["FOUR", "k"])
-    assert not contains(ENTRY, ["four", "five"])

@@ -8,8 +8,6 @@ from holdfast.errors import MemoryConflict, MemoryFull
 from holdfast.store.memories.contract import MemoryChange, Remembered
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from holdfast.store.limits import StoreLimits
     from holdfast.store.memories.contract import ChangeKind, MemoryScope, PutMemory
 
@@ -73,9 +71,3 @@ def words_of(text: str) -> tuple[str, ...]:
 
 def _word_character(character: str) -> str:
     return character if character.isprintable() else " "
-
-
-def contains(entry: Remembered, words: Iterable[str]) -> bool:
-    """Whether an entry has all the words, for backends that have no better search."""
-    said = f"{entry.key}\n{entry.value}".casefold()
-    return all(word.casefold() in said for word in words)

@@ -94,11 +94,6 @@ def bury(found: Notification, reason: str, now: int) -> Notification:
     return replace(found, state="dead", reason=reason, updated=now, woken=True)
 
 
-def may_purge(found: Notification, before: int) -> bool:
-    """Whether it may be forgotten: it is finished, and has been for long enough."""
-    return found.state in FINISHED and found.updated <= before
-
-
 def may_carry(found: Notification, now: int) -> bool:
     """Whether it may be delivered now."""
     return found.state == "queued" and found.due <= now and not has_expired(found, now)

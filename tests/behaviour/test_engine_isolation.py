@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import apsw
@@ -244,7 +245,8 @@ async def test_whoever_waits_for_a_turn_that_turns_out_to_be_damaged_is_told(tmp
 async def test_a_damaged_session_does_not_keep_the_engine_busy(tmp_path: Path) -> None:
     agent = await _idle_and_damaged(tmp_path / "store.db")
     async with hf.open(tmp_path / "store.db", agents=[agent]) as runtime:
-        await runtime.session("s").send("second")
+        with suppress(JournalQuarantined):  # the engine may have found the damage before
+            await runtime.session("s").send("second")
         await _quarantined(runtime, "s")
         assert await processor_at_rest() < 0.2
 

@@ -17,7 +17,7 @@ from baselines import fresh, group_commits, single_commits
 
 import holdfast as hf
 from holdfast import records
-from holdfast.driving import LeasedJournal
+from holdfast.effects.drive import LeasedJournal
 from holdfast.records import Ask, Done, Ended, Started
 
 if TYPE_CHECKING:

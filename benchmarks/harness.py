@@ -174,7 +174,7 @@ def trivial_call(folder: Path) -> list[Bar]:
 
 
 def sandbox(folder: Path) -> list[Bar]:
-    from holdfast.hands.shell import SandboxUnavailable, shell  # noqa: PLC0415
+    from holdfast.toolkits.shell import SandboxUnavailable, shell  # noqa: PLC0415
 
     workspace = folder / "workspace"
     workspace.mkdir()

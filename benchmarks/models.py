@@ -28,9 +28,8 @@ from turns import _lags, _rows, look  # pyright: ignore[reportPrivateUsage]
 
 import holdfast as hf
 from holdfast.models.chat import DIALECT
-from holdfast.models.flags import NO_STREAM
+from holdfast.models.dialect import NO_STREAM, Endpoint
 from holdfast.models.http import HttpModel
-from holdfast.models.wire import Endpoint
 from holdfast.testing import CutStream, FakeProvider, call, text
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from bars import Bar
 import holdfast as hf
 from holdfast.messages import ToolSpec
 from holdfast.sandbox import Calls, Ended, MontySandbox, ProgramLimits, Result, Returned, stubs_of
-from holdfast.sandbox.launching import Launcher
+from holdfast.sandbox.worker import Launcher
 from holdfast.testing import ScriptedModel, call, text
 
 if TYPE_CHECKING:

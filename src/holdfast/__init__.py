@@ -11,13 +11,11 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from holdfast import tools as tools
     from holdfast.agent import Agent as Agent
-    from holdfast.agent import Limits as Limits
-    from holdfast.attachments import File as File
-    from holdfast.driving import drive as drive
-    from holdfast.driving import replay as replay
     from holdfast.effects.boundary import Boundary as Boundary
     from holdfast.effects.boundary import Effect as Effect
     from holdfast.effects.boundary import EffectContext as EffectContext
+    from holdfast.effects.drive import drive as drive
+    from holdfast.effects.drive import replay as replay
     from holdfast.effects.replay import Repeat as Repeat
     from holdfast.errors import AgentUnknown as AgentUnknown
     from holdfast.errors import AnswerInvalid as AnswerInvalid
@@ -67,15 +65,15 @@ if TYPE_CHECKING:
     from holdfast.errors import WaitFailed as WaitFailed
     from holdfast.errors import WaitUnknown as WaitUnknown
     from holdfast.errors import WorldError as WorldError
-    from holdfast.errors.processes import AgentTurnFailed as AgentTurnFailed
-    from holdfast.errors.processes import FunctionUnknown as FunctionUnknown
-    from holdfast.errors.processes import ProcessAbandoned as ProcessAbandoned
-    from holdfast.errors.processes import ProcessCancelled as ProcessCancelled
-    from holdfast.errors.processes import ProcessConflict as ProcessConflict
-    from holdfast.errors.processes import ProcessFailed as ProcessFailed
-    from holdfast.errors.processes import ProcessInvalid as ProcessInvalid
-    from holdfast.errors.processes import ProcessPruned as ProcessPruned
-    from holdfast.errors.processes import ProcessUnknown as ProcessUnknown
+    from holdfast.errors.caller import FunctionUnknown as FunctionUnknown
+    from holdfast.errors.caller import ProcessConflict as ProcessConflict
+    from holdfast.errors.caller import ProcessInvalid as ProcessInvalid
+    from holdfast.errors.caller import ProcessPruned as ProcessPruned
+    from holdfast.errors.caller import ProcessUnknown as ProcessUnknown
+    from holdfast.errors.world import AgentTurnFailed as AgentTurnFailed
+    from holdfast.errors.world import ProcessAbandoned as ProcessAbandoned
+    from holdfast.errors.world import ProcessCancelled as ProcessCancelled
+    from holdfast.errors.world import ProcessFailed as ProcessFailed
     from holdfast.events import ApprovalRequested as ApprovalRequested
     from holdfast.events import AttemptReset as AttemptReset
     from holdfast.events import CompactionPaused as CompactionPaused
@@ -115,10 +113,7 @@ if TYPE_CHECKING:
     from holdfast.events import TurnLimit as TurnLimit
     from holdfast.events import TurnWaiting as TurnWaiting
     from holdfast.events import UsageRecorded as UsageRecorded
-    from holdfast.hands.agents.errors import SubAgentFailed as SubAgentFailed
-    from holdfast.hands.agents.errors import SubAgentRefused as SubAgentRefused
-    from holdfast.hands.agents.family import agent_tool as agent_tool
-    from holdfast.hands.agents.handing import handoff as handoff
+    from holdfast.media import File as File
     from holdfast.messages import AssistantMessage as AssistantMessage
     from holdfast.messages import Attachment as Attachment
     from holdfast.messages import CallChunk as CallChunk
@@ -154,24 +149,28 @@ if TYPE_CHECKING:
     from holdfast.models.transport import Timeouts as Timeouts
     from holdfast.policy.admission import Admission as Admission
     from holdfast.policy.context import Compaction as Compaction
-    from holdfast.policy.deciding import Policy as Policy
+    from holdfast.policy.decisions import Policy as Policy
     from holdfast.policy.hooks import HookCall as HookCall
     from holdfast.policy.hooks import HookRequest as HookRequest
     from holdfast.policy.hooks import Hooks as Hooks
     from holdfast.policy.hooks import HookTurn as HookTurn
     from holdfast.policy.limits import Budget as Budget
-    from holdfast.policy.making import allow as allow
-    from holdfast.policy.making import ask as ask
-    from holdfast.policy.making import deny as deny
-    from holdfast.policy.making import within as within
-    from holdfast.policy.subject import Decision as Decision
+    from holdfast.policy.limits import Limits as Limits
+    from holdfast.policy.rules import Decision as Decision
+    from holdfast.policy.rules import allow as allow
+    from holdfast.policy.rules import ask as ask
+    from holdfast.policy.rules import deny as deny
+    from holdfast.policy.rules import within as within
     from holdfast.processes.context import ProcessContext as ProcessContext
     from holdfast.processes.definition import Procedure as Procedure
     from holdfast.processes.definition import process as process
-    from holdfast.processes.pruning import PruneReport as PruneReport
-    from holdfast.processes.stuck import Stuck as Stuck
-    from holdfast.processes.timeline import ProcessEvent as ProcessEvent
-    from holdfast.processes.timeline import ProcessLine as ProcessLine
+    from holdfast.processes.handle import Process as Process
+    from holdfast.processes.lists import PruneReport as PruneReport
+    from holdfast.processes.state import ProcessEvent as ProcessEvent
+    from holdfast.processes.state import ProcessLine as ProcessLine
+    from holdfast.processes.state import Stuck as Stuck
+    from holdfast.processes.task_state import TaskState as TaskState
+    from holdfast.processes.task_state import TaskStatus as TaskStatus
     from holdfast.runtime import Control as Control
     from holdfast.runtime import EmitRequest as EmitRequest
     from holdfast.runtime import Emitted as Emitted
@@ -182,15 +181,10 @@ if TYPE_CHECKING:
     from holdfast.runtime import TurnOutcome as TurnOutcome
     from holdfast.runtime import open as open
     from holdfast.runtime import run as run
-    from holdfast.runtime.approving import Approval as Approval
-    from holdfast.runtime.process_handle import Process as Process
+    from holdfast.runtime.approvals import Approval as Approval
+    from holdfast.runtime.deferrals import Resolve as Resolve
     from holdfast.runtime.requests import RecordedRequest as RecordedRequest
-    from holdfast.runtime.resolving import Resolve as Resolve
     from holdfast.runtime.runtime import LIVE as LIVE
-    from holdfast.runtime.triggers import Delivery as Delivery
-    from holdfast.runtime.triggers import EventReceipt as EventReceipt
-    from holdfast.runtime.triggers import Trigger as Trigger
-    from holdfast.runtime.triggers import TriggerStatus as TriggerStatus
     from holdfast.sandbox import MontySandbox as MontySandbox
     from holdfast.sandbox import ProgramLimits as ProgramLimits
     from holdfast.sandbox import Sandbox as Sandbox
@@ -201,8 +195,10 @@ if TYPE_CHECKING:
     from holdfast.store import Store as Store
     from holdfast.store import StoreLimits as StoreLimits
     from holdfast.store import open_store as open_store
-    from holdfast.tasks import TaskState as TaskState
-    from holdfast.tasks import TaskStatus as TaskStatus
+    from holdfast.toolkits.agents import SubAgentFailed as SubAgentFailed
+    from holdfast.toolkits.agents import SubAgentRefused as SubAgentRefused
+    from holdfast.toolkits.agents import agent_tool as agent_tool
+    from holdfast.toolkits.agents import handoff as handoff
     from holdfast.tools import NotDone as NotDone
     from holdfast.tools import Tool as Tool
     from holdfast.tools import ToolRetry as ToolRetry
@@ -211,24 +207,28 @@ if TYPE_CHECKING:
     from holdfast.tools import tool as tool
     from holdfast.tools import toolset as toolset
     from holdfast.tools.context import Context as Context
-    from holdfast.tools.deferral import Deferred as Deferred
-    from holdfast.tools.reach import Reach as Reach
+    from holdfast.tools.definition import Deferred as Deferred
+    from holdfast.tools.definition import Reach as Reach
     from holdfast.triggers import TriggerOptions as TriggerOptions
     from holdfast.triggers import cron as cron
     from holdfast.triggers import event as event
     from holdfast.triggers import interval as interval
     from holdfast.triggers import watch as watch
     from holdfast.triggers import webhook as webhook
+    from holdfast.triggers.service import Delivery as Delivery
+    from holdfast.triggers.service import EventReceipt as EventReceipt
+    from holdfast.triggers.service import Trigger as Trigger
+    from holdfast.triggers.service import TriggerStatus as TriggerStatus
+
 
 __version__ = "0.1.0"
-
 _HOMES = {
     "Admission": "holdfast.policy.admission",
     "Agent": "holdfast.agent",
-    "AgentTurnFailed": "holdfast.errors.processes",
+    "AgentTurnFailed": "holdfast.errors.caller",
     "AgentUnknown": "holdfast.errors",
     "AnswerInvalid": "holdfast.errors",
-    "Approval": "holdfast.runtime.approving",
+    "Approval": "holdfast.runtime.approvals",
     "ApprovalClosed": "holdfast.errors",
     "ApprovalRequested": "holdfast.events",
     "ApprovalUnknown": "holdfast.errors",
@@ -253,9 +253,9 @@ _HOMES = {
     "Control": "holdfast.runtime",
     "ControlCancelled": "holdfast.errors",
     "CursorInvalid": "holdfast.errors",
-    "Decision": "holdfast.policy.subject",
-    "Deferred": "holdfast.tools.deferral",
-    "Delivery": "holdfast.runtime.triggers",
+    "Decision": "holdfast.policy.rules",
+    "Deferred": "holdfast.tools.definition",
+    "Delivery": "holdfast.triggers.service",
     "Effect": "holdfast.effects.boundary",
     "EffectCancelled": "holdfast.errors",
     "EffectContext": "holdfast.effects.boundary",
@@ -264,12 +264,12 @@ _HOMES = {
     "EmitRequest": "holdfast.runtime",
     "Emitted": "holdfast.runtime",
     "Event": "holdfast.events",
-    "EventReceipt": "holdfast.runtime.triggers",
+    "EventReceipt": "holdfast.triggers.service",
     "Fallback": "holdfast.models.fallback",
     "Fenced": "holdfast.errors",
-    "File": "holdfast.attachments",
+    "File": "holdfast.media",
     "ForkPointMissing": "holdfast.errors",
-    "FunctionUnknown": "holdfast.errors.processes",
+    "FunctionUnknown": "holdfast.errors.caller",
     "Gap": "holdfast.events",
     "HandedOver": "holdfast.events",
     "GateInvalid": "holdfast.errors",
@@ -301,30 +301,30 @@ _HOMES = {
     "NotASession": "holdfast.errors",
     "NotDone": "holdfast.tools",
     "Notification": "holdfast.store",
-    "Policy": "holdfast.policy.deciding",
+    "Policy": "holdfast.policy.decisions",
     "HookTimeout": "holdfast.errors",
     "PolicyInvalid": "holdfast.errors",
     "PolicyMissing": "holdfast.errors",
     "Price": "holdfast.models.prices",
     "Procedure": "holdfast.processes.definition",
-    "Process": "holdfast.runtime.process_handle",
-    "ProcessAbandoned": "holdfast.errors.processes",
-    "ProcessCancelled": "holdfast.errors.processes",
-    "ProcessConflict": "holdfast.errors.processes",
+    "Process": "holdfast.processes.handle",
+    "ProcessAbandoned": "holdfast.errors.caller",
+    "ProcessCancelled": "holdfast.errors.caller",
+    "ProcessConflict": "holdfast.errors.caller",
     "ProcessContext": "holdfast.processes.context",
     "ProcessEnded": "holdfast.events",
-    "ProcessEvent": "holdfast.processes.timeline",
-    "ProcessFailed": "holdfast.errors.processes",
-    "ProcessInvalid": "holdfast.errors.processes",
-    "ProcessLine": "holdfast.processes.timeline",
-    "ProcessPruned": "holdfast.errors.processes",
+    "ProcessEvent": "holdfast.processes.state",
+    "ProcessFailed": "holdfast.errors.caller",
+    "ProcessInvalid": "holdfast.errors.caller",
+    "ProcessLine": "holdfast.processes.state",
+    "ProcessPruned": "holdfast.errors.caller",
     "ProcessStarted": "holdfast.events",
-    "ProcessUnknown": "holdfast.errors.processes",
+    "ProcessUnknown": "holdfast.errors.caller",
     "ProcessWaiting": "holdfast.events",
     "ProgramLimits": "holdfast.sandbox",
     "ProgramsUnavailable": "holdfast.errors",
-    "PruneReport": "holdfast.processes.pruning",
-    "Reach": "holdfast.tools.reach",
+    "PruneReport": "holdfast.processes.lists",
+    "Reach": "holdfast.tools.definition",
     "Reasoning": "holdfast.messages",
     "ReasoningChunk": "holdfast.messages",
     "ReasoningDelta": "holdfast.events",
@@ -334,15 +334,15 @@ _HOMES = {
     "Refusal": "holdfast.messages",
     "Repeat": "holdfast.effects.replay",
     "ReplayMismatch": "holdfast.errors",
-    "Resolve": "holdfast.runtime.resolving",
+    "Resolve": "holdfast.runtime.deferrals",
     "Retry": "holdfast.models.retry",
     "RunFailed": "holdfast.errors",
     "RunResumed": "holdfast.events",
     "RunStarted": "holdfast.events",
-    "SubAgentFailed": "holdfast.hands.agents.errors",
-    "SubAgentRefused": "holdfast.hands.agents.errors",
+    "SubAgentFailed": "holdfast.toolkits.agents",
+    "SubAgentRefused": "holdfast.toolkits.agents",
     "SubAgentStarted": "holdfast.events",
-    "agent_tool": "holdfast.hands.agents.family",
+    "agent_tool": "holdfast.toolkits.agents",
     "Runtime": "holdfast.runtime",
     "RuntimeStopped": "holdfast.errors",
     "TooManyRuntimes": "holdfast.errors",
@@ -360,13 +360,13 @@ _HOMES = {
     "StreamReset": "holdfast.messages",
     "StreamStart": "holdfast.messages",
     "StreamUsage": "holdfast.messages",
-    "Stuck": "holdfast.processes.stuck",
+    "Stuck": "holdfast.processes.state",
     "Subscription": "holdfast.runtime",
     "TaskEnded": "holdfast.events",
     "TaskProgressed": "holdfast.events",
     "TaskStarted": "holdfast.events",
-    "TaskState": "holdfast.tasks",
-    "TaskStatus": "holdfast.tasks",
+    "TaskState": "holdfast.processes.task_state",
+    "TaskStatus": "holdfast.processes.task_state",
     "TaskUnknown": "holdfast.errors",
     "TemplateInvalid": "holdfast.errors",
     "TemplateUnfilled": "holdfast.errors",
@@ -389,12 +389,12 @@ _HOMES = {
     "ToolRetry": "holdfast.tools",
     "ToolRetryPolicy": "holdfast.tools",
     "Toolset": "holdfast.tools",
-    "Trigger": "holdfast.runtime.triggers",
+    "Trigger": "holdfast.triggers.service",
     "TriggerConflict": "holdfast.errors",
     "TriggerDisabled": "holdfast.errors",
     "TriggerInvalid": "holdfast.errors",
     "TriggerOptions": "holdfast.triggers",
-    "TriggerStatus": "holdfast.runtime.triggers",
+    "TriggerStatus": "holdfast.triggers.service",
     "TriggerUnknown": "holdfast.errors",
     "TriggersFull": "holdfast.errors",
     "Turn": "holdfast.runtime",
@@ -413,33 +413,29 @@ _HOMES = {
     "WaitFailed": "holdfast.errors",
     "WaitUnknown": "holdfast.errors",
     "WorldError": "holdfast.errors",
-    "allow": "holdfast.policy.making",
-    "ask": "holdfast.policy.making",
+    "allow": "holdfast.policy.rules",
+    "ask": "holdfast.policy.rules",
     "cron": "holdfast.triggers",
-    "deny": "holdfast.policy.making",
-    "drive": "holdfast.driving",
+    "deny": "holdfast.policy.rules",
+    "drive": "holdfast.effects.drive",
     "event": "holdfast.triggers",
-    "handoff": "holdfast.hands.agents.handing",
+    "handoff": "holdfast.toolkits.agents",
     "interval": "holdfast.triggers",
     "model": "holdfast.models",
     "open": "holdfast.runtime",
     "open_store": "holdfast.store",
     "process": "holdfast.processes.definition",
-    "replay": "holdfast.driving",
+    "replay": "holdfast.effects.drive",
     "run": "holdfast.runtime",
     "tool": "holdfast.tools",
     "toolset": "holdfast.tools",
     "watch": "holdfast.triggers",
     "webhook": "holdfast.triggers",
-    "within": "holdfast.policy.making",
+    "within": "holdfast.policy.rules",
 }
-
 _PLACES = frozenset(("tools",))
 """Modules that are a part of the door: `hf.tools.files(...)`."""
-
 __all__ = list(_HOMES)  # pyright: ignore[reportUnsupportedDunderAll]
-
-
 if not TYPE_CHECKING:  # type checkers see the imports above, and nothing else
 
     def __getattr__(name: str) -> object:

@@ -12,9 +12,9 @@ from typing import Any, Final, TypeAlias, get_args
 import msgspec
 
 from holdfast.messages import Message, ResultState, Usage
+from holdfast.processes.task_state import TaskStatus  # noqa: TC001  as above
 from holdfast.records import EndStatus  # noqa: TC001  msgspec reads the annotations
-from holdfast.tasks.state import TaskStatus  # noqa: TC001  as above
-from holdfast.turns.ending import Blame  # noqa: TC001  as above
+from holdfast.turns.machine import Blame  # noqa: TC001  as above
 
 
 class _Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="event"):
@@ -26,9 +26,6 @@ class _Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_
     """The record that this event shows; for a live event, the last record before it."""
     cursor: str
     """A place in the stream that this event came from: pass it as `after` to go on behind it."""
-
-
-# ---- records ---------------------------------------------------------------------------------------------------------
 
 
 class InputAccepted(_Event, frozen=True, tag="input_accepted"):
@@ -229,9 +226,6 @@ class TurnLimit(_Stopped, frozen=True, tag="turn_limit"):
     """The turn reached a limit."""
 
 
-# ---- live ------------------------------------------------------------------------------------------------------------
-
-
 class ContextBuilt(_Event, frozen=True, tag="context_built"):
     """The next request is ready."""
 
@@ -364,11 +358,9 @@ RecordEvent: TypeAlias = (
 )
 TurnEnded: TypeAlias = TurnCompleted | TurnFailed | TurnCancelled | TurnLimit
 Event: TypeAlias = LiveEvent | RecordEvent
-
 EVENTS: Final[tuple[type[Event], ...]] = (*get_args(RecordEvent), *get_args(LiveEvent))
 TERMINAL: Final[tuple[type[Event], ...]] = get_args(TurnEnded)
 ToolCallFinished = ToolExecutionFinished
-
 _encode: Final = msgspec.json.Encoder().encode
 
 

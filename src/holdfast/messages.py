@@ -6,26 +6,27 @@ what was sent before is sent again byte for byte.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping  # noqa: TC003  msgspec reads the annotations
+from collections.abc import (
+    Iterable,  # noqa: TC003  msgspec reads the annotations
+    Mapping,  # noqa: TC003  msgspec reads the annotations
+)
 from typing import Any, Final, Literal, TypeAlias, cast, get_args
 
 import msgspec
 
-from holdfast.bounds import check_int
 from holdfast.errors import InvalidArgument, InvalidNumber
+from holdfast.names import check_int
 
 FinishReason = Literal[
     "stop", "tool_calls", "output_limit", "refusal", "content_filter", "context_overflow", "cancelled"
 ]
 """Why a reply ended. `cancelled`: the turn was stopped while the reply was streaming; it is kept as far as it came."""
-
 ResultState = Literal["ok", "error", "unknown", "cancelled", "skipped"]
 """How a tool call ended, as the model is told.
 
 `unknown`: it was interrupted and nobody can say whether it took effect. `cancelled`: it was stopped, and had no effect
 that must not be repeated. `skipped`: it was never begun.
 """
-
 Origin = Literal["user", "holdfast"]
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 ToolChoice = Literal["auto", "none", "required"]
@@ -312,9 +313,6 @@ class ModelReply(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
         return tuple([part for part in self.parts if type(part) is ToolCall])
 
 
-# ---- the stream in which a reply arrives -----------------------------------------------------------------------------
-
-
 class StreamStart(msgspec.Struct, frozen=True, gc=False):
     """The provider has begun to answer."""
 
@@ -392,11 +390,9 @@ StreamEvent: TypeAlias = (
     | StreamNote
     | StreamEnd
 )
-
 _encoder: Final = msgspec.json.Encoder()
 encode = _encoder.encode
 """The bytes of a message, a part or a reply. The same value always gives the same bytes."""
-
 decode_reply = msgspec.json.Decoder(ModelReply).decode
 decode_result = msgspec.json.Decoder(ToolResult).decode
 

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from typing import Final
 
-from holdfast.errors import InvalidId
+from holdfast.errors import InvalidId, InvalidNumber
 
 STORE_FOLDER = ".holdfast"
 """The folder in which stores are kept by default, out of reach of the tools of agents."""
-
 MAX_ID = 256
 """Longest id of a journal, an input key, a wait, a step or an agent, in characters."""
-
 MAX_NAME = 200
 """Longest name of a scope or a key of memory, in characters."""
-
 _PLAIN = re.compile(r"[A-Za-z0-9_]+(?:[-/:@][A-Za-z0-9_]+)*").fullmatch
 """What nearly all ids look like, and nothing is wrong with."""
 _NO_PATH_PARTS = frozenset(("", ".", ".."))
@@ -88,4 +86,17 @@ def check_string(what: str, value: object) -> str:
         value.encode()
     except UnicodeEncodeError:
         raise InvalidId(what, value, "it holds a lone surrogate") from None
+    return value
+
+
+MAX_INT: Final = 2**62
+"""Larger than any time, size, place or count that can be meant, and safe in every store."""
+
+
+def check_int(what: str, value: object, *, least: int = 0, most: int = MAX_INT) -> int:
+    """The integer itself, or `InvalidNumber` that says what is wrong with it."""
+    if type(value) is not int:
+        raise InvalidNumber(what, value, f"it is a {type(value).__name__}, not an integer")
+    if not least <= value <= most:
+        raise InvalidNumber(what, value, f"it must be from {least:,} to {most:,}")
     return value

@@ -15,7 +15,6 @@ from holdfast.errors import InvalidValue, RecordUnreadable
 
 FORMAT: Final = 1
 """The version of the record format; the first record of each journal carries it."""
-
 JournalKind = Literal["session", "process"]
 Status = Literal["idle", "running", "waiting", "completed", "failed", "cancelled", "limit"]
 EndStatus = Literal["completed", "failed", "cancelled", "limit"]
@@ -34,21 +33,16 @@ EffectKind = Literal[
 ]
 Wake = Literal["all", "any", "race"]
 CauseKind = Literal["input", "model", "call", "effect", "process", "trigger", "signal"]
-
 Number = Annotated[int, msgspec.Meta(ge=-(2**62), le=2**62)]
 """A time, a size or a place. Larger ones are refused when a record is read, so they must not be written."""
-
 TASK: Final = "task"
 """The run of a journal that is a task: a tool call that goes on in the background. No turn is called like it."""
-
 TRIGGER: Final = "trigger"
 """The run of a journal that is a trigger."""
 PROCESS: Final = "process"
 """The first run of a journal that is a durable function; later ones have a number behind it."""
-
 ABSENT: Final = msgspec.Raw()
 """No value: left out of the bytes (a JSON null would be ``Raw(b"null")``). Another empty Raw would not be."""
-
 EFFECT_KINDS: Final[tuple[str, ...]] = get_args(EffectKind)
 JOURNAL_KINDS: Final[tuple[str, ...]] = get_args(JournalKind)
 STATUSES: Final[tuple[str, ...]] = get_args(Status)
@@ -305,16 +299,12 @@ Record: TypeAlias = (
     | Progressed
     | Handed
 )
-
 KINDS: Final[frozenset[type]] = frozenset(get_args(Record))
 _LIFECYCLE: Final = frozenset((Opened, Started, Resumed, Parked, Ended, Handed))
-
 _encoder: Final = msgspec.json.Encoder()
 _decoder: Final = msgspec.json.Decoder(Record)
-
 UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """How bytes can fail to be JSON of the wanted shape; nesting that is too deep is one of them."""
-
 encode = _encoder.encode
 """The bytes of a record, as they are stored."""
 
@@ -347,7 +337,6 @@ def encode_checked(record: object) -> bytes:
 
 HANDED: Final = b'{"t":"handed",'
 """How the bytes of a handoff begin, and those of no other record."""
-
 decode_later = _decoder.decode
 """The record in bytes that are not the first of their journal: without a look at the format."""
 

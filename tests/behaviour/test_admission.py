@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from holdfast.store.gate.contract import Refusal
+    from holdfast.store.admission import Refusal
 
 
 def agent(admission: hf.Admission) -> hf.Agent:

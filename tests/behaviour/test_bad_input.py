@@ -19,7 +19,7 @@ from holdfast.errors import BlobMissing, HoldfastError, InputTaken, UsageError, 
 from holdfast.records import Admitted, Ask, Blob, Done, Ended, Failed, Grouped, Intended, Opened, Parked, Started
 from holdfast.store import MemoryPage, Notify
 from holdfast.store.audit import audit
-from holdfast.store.notifications.contract import PurgedNotifications
+from holdfast.store.notifications import PurgedNotifications
 from holdfast.testing import MemoryBackend
 from holdfast.testing.conformance import contents
 

@@ -13,12 +13,12 @@ from typer.testing import CliRunner
 import holdfast as hf
 from holdfast.cli import app
 from holdfast.messages import Usage
-from holdfast.runtime.checking import check_turns
-from holdfast.runtime.spending import spend_of
+from holdfast.runtime.budgets import spend_of
+from holdfast.runtime.replay_check import check_turns
 from holdfast.store.audit import audit
-from holdfast.store.spending.contract import DAY_MS, Spend, day_of
+from holdfast.store.spending import DAY_MS, Spend, day_of
 from holdfast.testing import ManualClock, ScriptedModel, call, check, error, reply, text
-from holdfast.turns.bounding import LAST_STEP
+from holdfast.turns.machine import LAST_STEP
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

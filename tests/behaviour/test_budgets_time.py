@@ -12,9 +12,9 @@ from tests.behaviour.talk import SOON, states, until
 
 import holdfast as hf
 from holdfast.errors import HoldfastError
-from holdfast.runtime.checking import check_turns
-from holdfast.runtime.spending import spend_of
-from holdfast.store.spending.contract import DAY_MS, day_of
+from holdfast.runtime.budgets import spend_of
+from holdfast.runtime.replay_check import check_turns
+from holdfast.store.spending import DAY_MS, day_of
 from holdfast.testing import ManualClock, ScriptedModel, call, check, text
 
 if TYPE_CHECKING:

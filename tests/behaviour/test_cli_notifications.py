@@ -14,7 +14,7 @@ import pytest
 from holdfast.records import Admitted, Ended, Started
 from holdfast.store import open_store
 from holdfast.store.limits import StoreLimits
-from holdfast.store.notifications.contract import Notify
+from holdfast.store.notifications import Notify
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator

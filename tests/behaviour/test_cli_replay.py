@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import holdfast as hf
-from holdfast.runtime.checking import check_turns
+from holdfast.runtime.replay_check import check_turns
 from holdfast.testing import ScriptedModel, call, delayed, error, reply, text
 
 if TYPE_CHECKING:

@@ -12,9 +12,8 @@ from tests.behaviour.talk import until
 from tests.patience import PATIENCE
 
 import holdfast as hf
+from holdfast.processes.task_state import CALL, TaskCall, task_id
 from holdfast.store import open_store
-from holdfast.tasks import TaskCall, task_id
-from holdfast.tasks.state import CALL
 from holdfast.testing import ScriptedModel, call, text
 
 if TYPE_CHECKING:

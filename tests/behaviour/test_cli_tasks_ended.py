@@ -6,10 +6,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from holdfast.processes.task_state import TaskCall, first_records, task_id
 from holdfast.records import Ended, ErrorInfo, Started
 from holdfast.store import open_store
-from holdfast.tasks import TaskCall, task_id
-from holdfast.tasks.state import first_records
 
 if TYPE_CHECKING:
     from tests.behaviour.shell import Shell

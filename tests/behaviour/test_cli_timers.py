@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from holdfast.hands.timers.times import KIND, TITLE
 from holdfast.store import open_store
+from holdfast.toolkits.timers import KIND, TITLE
 
 if TYPE_CHECKING:
     from tests.behaviour.shell import Shell

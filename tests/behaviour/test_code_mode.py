@@ -13,11 +13,11 @@ from tests.sandboxed import needs_sandbox
 
 import holdfast as hf
 from holdfast.errors import AgentInvalid, InvalidArgument
-from holdfast.errors.programs import ProgramsUnavailable, StubsInvalid
+from holdfast.errors.caller import ProgramsUnavailable, StubsInvalid
 from holdfast.messages import ToolCall
 from holdfast.records import Done, Intended
-from holdfast.runtime.checking import check_turns
-from holdfast.runtime.reading import read_conversation
+from holdfast.runtime.replay_check import check_turns
+from holdfast.runtime.session_records import read_conversation
 from holdfast.sandbox import ProgramLimits
 from holdfast.testing import call, check, text
 
@@ -93,7 +93,7 @@ async def test_where_no_program_can_run_a_runtime_is_not_opened(shop: Shop, monk
     def gone(*, confined: bool = True) -> None:
         raise ProgramsUnavailable(f"no bubblewrap ({confined})", "install it")
 
-    monkeypatch.setattr("holdfast.sandbox.launching.require_programs", gone)
+    monkeypatch.setattr("holdfast.sandbox.worker.require_programs", gone)
     with pytest.raises(ProgramsUnavailable):
         async with hf.open(None, agents=[shop.agent()]):
             pass

@@ -13,7 +13,7 @@ from tests.sandboxed import needs_sandbox
 
 import holdfast as hf
 from holdfast.records import Cancelled, Handed, Unknown
-from holdfast.runtime.checking import check_turns
+from holdfast.runtime.replay_check import check_turns
 from holdfast.testing import ManualClock, call, check, text
 
 if TYPE_CHECKING:

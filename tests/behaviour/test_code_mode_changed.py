@@ -12,7 +12,7 @@ from tests.sandboxed import needs_sandbox
 
 import holdfast as hf
 from holdfast.errors import ModeUnavailable
-from holdfast.runtime.checking import check_turns
+from holdfast.runtime.replay_check import check_turns
 from holdfast.testing import call, check, text
 
 if TYPE_CHECKING:

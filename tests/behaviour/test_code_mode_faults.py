@@ -15,9 +15,9 @@ from tests.sandboxed import needs_sandbox
 
 import holdfast as hf
 from holdfast import crashpoints
-from holdfast.errors.programs import WorkerFailed
+from holdfast.errors.world import WorkerFailed
 from holdfast.records import Unknown
-from holdfast.runtime.checking import check_turns
+from holdfast.runtime.replay_check import check_turns
 from holdfast.sandbox import LimitHit, MontySandbox
 from holdfast.testing import ManualClock, call, check, text
 

@@ -18,7 +18,7 @@ from tests.sandboxed import needs_sandbox
 import holdfast as hf
 from holdfast.errors import ReplayMismatch
 from holdfast.records import Cancelled, Unknown
-from holdfast.runtime.checking import check_turns
+from holdfast.runtime.replay_check import check_turns
 from holdfast.sandbox import MontySandbox
 from holdfast.testing import ManualClock, check, text
 
@@ -125,7 +125,7 @@ async def test_several_calls_of_a_program_are_asked_about_at_once_and_answered_i
 async def test_no_more_than_so_many_calls_of_a_program_wait_for_a_person_at_once(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.runtime.program_calls.MOST_WAITING", 2)
+    monkeypatch.setattr("holdfast.runtime.programs.MOST_WAITING", 2)
     agent = shop.agent(f"{CAREFUL}\nawait asyncio.gather(*[careful(str(n)) for n in range(5)])")
     async with hf.open(None, agents=[agent]) as runtime:
         turn = await began(runtime, agent)

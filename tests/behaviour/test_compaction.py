@@ -23,12 +23,12 @@ from tests.unit.test_compacting_validity import CHECKS
 
 import holdfast as hf
 from holdfast.messages import ToolMessage, Usage, encode
-from holdfast.models.names import dialect
-from holdfast.models.wire import Endpoint
+from holdfast.models.dialect import Endpoint
+from holdfast.models.registry import dialect
 from holdfast.records import Done
-from holdfast.runtime.checking import check_turns
+from holdfast.runtime.replay_check import check_turns
 from holdfast.testing import call, check, reply, text
-from holdfast.turns.compactions import is_compaction
+from holdfast.turns.compaction.apply import is_compaction
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

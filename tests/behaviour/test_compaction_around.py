@@ -11,7 +11,7 @@ from tests.behaviour.window import SUMMARY, WINDOW, Writer, agent_of, look, mark
 
 import holdfast as hf
 from holdfast.messages import Usage
-from holdfast.runtime.checking import check_turns
+from holdfast.runtime.replay_check import check_turns
 from holdfast.testing import call, reply
 
 if TYPE_CHECKING:

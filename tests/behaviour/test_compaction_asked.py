@@ -12,7 +12,7 @@ from tests.behaviour.window import SUMMARY, Writer, agent_of, compactions, look,
 import holdfast as hf
 from holdfast.errors import JournalMissing, KeyConflict
 from holdfast.messages import Usage
-from holdfast.runtime.checking import check_turns
+from holdfast.runtime.replay_check import check_turns
 from holdfast.testing import call, check, error, reply, text
 
 if TYPE_CHECKING:

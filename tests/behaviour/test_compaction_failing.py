@@ -12,9 +12,9 @@ from tests.behaviour.window import SUMMARY, WINDOW, Writer, agent_of, compaction
 import holdfast as hf
 from holdfast.messages import Usage, decode_reply
 from holdfast.records import Done
-from holdfast.runtime.checking import check_turns
+from holdfast.runtime.replay_check import check_turns
 from holdfast.testing import ManualClock, call, check, error, reply, text
-from holdfast.turns.compacting.breaker import COOL_DOWN_MS
+from holdfast.turns.compaction.plan import COOL_DOWN_MS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from holdfast.messages import ModelRequest
     from holdfast.policy.hooks import Deny
     from holdfast.runtime.runtime import Runtime
-    from holdfast.turns.compactions import Compaction
+    from holdfast.turns.compaction.apply import Compaction
 
 OVERFLOW = error("the prompt is too long", kind="context_overflow")
 LARGE = hf.Compaction(window=1_000_000)

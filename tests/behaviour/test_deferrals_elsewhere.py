@@ -12,7 +12,7 @@ import pytest
 from tests.behaviour.talk import SOON, is_now, until
 
 import holdfast as hf
-from holdfast.errors.triggers import TriggerInvalid
+from holdfast.errors.caller import TriggerInvalid
 from holdfast.testing import ManualClock, ScriptedModel, call, check, text
 
 if TYPE_CHECKING:

@@ -11,9 +11,9 @@ from tests.every import every
 
 import holdfast as hf
 from holdfast import tools
-from holdfast.hands.shell import sandbox_problem
 from holdfast.memory import Memory
 from holdfast.testing import ScriptedModel
+from holdfast.toolkits.shell import sandbox_problem
 from holdfast.tools import FAMILIES
 
 if TYPE_CHECKING:
@@ -41,14 +41,14 @@ def test_importing_holdfast_loads_no_tools() -> None:
 
 
 def test_the_door_of_tools_loads_no_family_before_it_is_used() -> None:
-    code = "import sys, holdfast.tools; print(*[name for name in sys.modules if 'holdfast.hands' in name])"
+    code = "import sys, holdfast.tools; print(*[name for name in sys.modules if 'holdfast.toolkits' in name])"
     assert printed(code) == ""
 
 
 def test_one_family_does_not_load_the_others() -> None:
     loaded = printed("import sys, holdfast as hf; hf.tools.timers(); print(*sys.modules)")
-    assert "holdfast.hands.timers" in loaded
-    assert not any(f"holdfast.hands.{other}" in loaded for other in set(FAMILIES) - {"timers"})
+    assert "holdfast.toolkits.timers" in loaded
+    assert not any(f"holdfast.toolkits.{other}" in loaded for other in set(FAMILIES) - {"timers"})
 
 
 def test_a_family_stays_reachable_when_something_else_has_imported_the_tools() -> None:

@@ -13,8 +13,8 @@ from tests.patience import PATIENCE, stopwatch
 
 import holdfast as hf
 from holdfast.errors import InvalidNumber
-from holdfast.runtime.opening import MAX_RUNTIMES
-from holdfast.runtime.turnstile import ROUND
+from holdfast.runtime.open import MAX_RUNTIMES
+from holdfast.runtime.session_driver import ROUND
 from holdfast.testing import ScriptedModel, call, check, text
 
 if TYPE_CHECKING:

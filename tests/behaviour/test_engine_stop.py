@@ -17,7 +17,7 @@ from tests.patience import PATIENCE, stopwatch
 import holdfast as hf
 from holdfast.errors import CallAbandoned
 from holdfast.records import Resumed, Started
-from holdfast.store.store import LEASE_MS
+from holdfast.store.client import LEASE_MS
 from holdfast.testing import ScriptedModel, call, check, delayed, text
 
 if TYPE_CHECKING:

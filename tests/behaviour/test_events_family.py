@@ -13,15 +13,7 @@ from tests.patience import PATIENCE
 
 import holdfast as hf
 from holdfast.events import EVENTS, TERMINAL, LiveEvent, RecordEvent, encode
-from holdfast.messages import (
-    ModelReply,
-    Reasoning,
-    ReasoningChunk,
-    StreamEnd,
-    StreamReset,
-    StreamStart,
-    TextChunk,
-)
+from holdfast.messages import ModelReply, Reasoning, ReasoningChunk, StreamEnd, StreamReset, StreamStart, TextChunk
 from holdfast.testing import ScriptedModel, call, cut, error, reply, stream, text
 
 if TYPE_CHECKING:

@@ -15,10 +15,10 @@ from holdfast.errors import AgentInvalid, InvalidArgument, JournalConflict
 from holdfast.messages import ToolMessage
 from holdfast.policy.mandates import ROLE
 from holdfast.records import Handed
-from holdfast.runtime.spending import spend_of
+from holdfast.runtime.budgets import spend_of
 from holdfast.store.audit import audit
 from holdfast.testing import ScriptedModel, call, text
-from holdfast.tools.reach import Reach
+from holdfast.tools.definition import Reach
 from holdfast.turns.conversation import Said, input_of
 
 if TYPE_CHECKING:

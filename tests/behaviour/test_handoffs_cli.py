@@ -9,14 +9,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 import holdfast as hf
-from holdfast.cli.eventlines import describe
-from holdfast.cli.failures import FAILED
-from holdfast.cli.listing import ps
-from holdfast.cli.loading import load_agent
-from holdfast.cli.options import Format
-from holdfast.cli.replaying import replay
-from holdfast.cli.running import resume
-from holdfast.cli.showing import show
+from holdfast.cli.agents import load_agent
+from holdfast.cli.options import FAILED, Format
+from holdfast.cli.run import resume
+from holdfast.cli.sessions import ps, replay
+from holdfast.cli.show import describe, show
 from holdfast.errors import JournalConflict
 from holdfast.messages import Usage
 from holdfast.testing import ScriptedModel, call, reply, text

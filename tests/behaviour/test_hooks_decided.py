@@ -15,7 +15,7 @@ from tests.behaviour.window import SUMMARY, Writer, agent_of, compactions
 import holdfast as hf
 from holdfast.messages import Attempt, Usage, decode_reply
 from holdfast.records import Cancelled, Done, Failed
-from holdfast.runtime.checking import check_turns
+from holdfast.runtime.replay_check import check_turns
 from holdfast.testing import ScriptedModel, call, check, error, reply, text
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ import holdfast as hf
 from holdfast.errors import ModelError
 from holdfast.messages import Usage
 from holdfast.records import Done, Failed
-from holdfast.runtime.checking import check_turns
+from holdfast.runtime.replay_check import check_turns
 from holdfast.testing import ScriptedModel, call, check, reply, text
 
 if TYPE_CHECKING:

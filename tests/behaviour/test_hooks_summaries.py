@@ -9,7 +9,7 @@ from tests.behaviour.window import SUMMARY, Writer, agent_of, compactions, marks
 
 import holdfast as hf
 from holdfast.messages import Usage
-from holdfast.runtime.checking import check_turns
+from holdfast.runtime.replay_check import check_turns
 from holdfast.testing import ScriptedModel, check, reply, text
 
 if TYPE_CHECKING:

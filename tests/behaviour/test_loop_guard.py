@@ -9,7 +9,7 @@ from tests.behaviour.talk import SOON
 
 import holdfast as hf
 from holdfast.messages import ToolMessage
-from holdfast.runtime.checking import check_turns
+from holdfast.runtime.replay_check import check_turns
 from holdfast.testing import ScriptedModel, call, text
 
 if TYPE_CHECKING:

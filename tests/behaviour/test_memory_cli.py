@@ -14,7 +14,7 @@ import pytest
 from holdfast.memory import Memory
 from holdfast.memory.mirror import Mirror
 from holdfast.store import Remembered, open_store
-from holdfast.store.beside import memory_folder
+from holdfast.store.paths import memory_folder
 
 if TYPE_CHECKING:
     from tests.behaviour.shell import Shell

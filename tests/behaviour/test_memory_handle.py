@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from holdfast.errors import InvalidId, InvalidNumber, MemoryConflict, MemoryCorrupt
-from holdfast.hands.memory.commands import Commands
 from holdfast.memory import Memory
 from holdfast.store import Store, StoreLimits, open_store
 from holdfast.testing import ManualClock
+from holdfast.toolkits.memory import Commands
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -20,13 +20,13 @@ from tests.behaviour.talk import until
 
 from holdfast import crashpoints
 from holdfast.errors import MemoryCorrupt
-from holdfast.memory import Memory, MirrorBusy, MirrorUnavailable, swapping
+from holdfast.memory import Memory, MirrorBusy, MirrorUnavailable
+from holdfast.memory import folder as folder_module
+from holdfast.memory.decisions import NAME, MirrorReport
 from holdfast.memory.folder import Digests, Folder
-from holdfast.memory.index import NAME
 from holdfast.memory.mirror import Mirror
-from holdfast.memory.report import MirrorReport
 from holdfast.store import Remembered, Store, StoreLimits, open_store
-from holdfast.store.beside import memory_folder
+from holdfast.store.paths import memory_folder
 from holdfast.testing import ManualClock
 
 if TYPE_CHECKING:
@@ -776,7 +776,7 @@ def test_this_system_can_swap_two_names() -> None:
             (Path(folder) / name).write_text(name, encoding="utf-8")
         number = os.open(folder, os.O_RDONLY)
         try:
-            assert swapping.exchange(number, b"a", b"b")
+            assert folder_module.exchange(number, b"a", b"b")
         finally:
             os.close(number)
         assert (Path(folder) / "a").read_text(encoding="utf-8") == "b"

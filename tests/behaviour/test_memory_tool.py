@@ -8,7 +8,12 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 import holdfast as hf
-from holdfast.hands.memory import (
+from holdfast.memory import Memory
+from holdfast.store import Store, StoreLimits, open_store
+from holdfast.testing import ScriptedModel, call, text
+from holdfast.toolkits.memory import (
+    MAX_LISTED,
+    Commands,
     EditRefused,
     FileExists,
     MemoryChanged,
@@ -17,10 +22,6 @@ from holdfast.hands.memory import (
     PathInvalid,
     memory,
 )
-from holdfast.hands.memory.commands import MAX_LISTED, Commands
-from holdfast.memory import Memory
-from holdfast.store import Store, StoreLimits, open_store
-from holdfast.testing import ScriptedModel, call, text
 from holdfast.tools import Bound
 
 if TYPE_CHECKING:

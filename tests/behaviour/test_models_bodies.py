@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from holdfast.errors import ContextOverflow, ModelError, StreamCut
 from holdfast.messages import ModelRequest, StreamEnd, Text, TextChunk, ToolCall, Usage, UserMessage
 from holdfast.models import HttpModel, Retry, Timeouts
-from holdfast.models.names import dialect
-from holdfast.models.wire import Endpoint
+from holdfast.models.dialect import Endpoint
+from holdfast.models.registry import dialect
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Mapping

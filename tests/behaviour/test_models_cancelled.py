@@ -17,7 +17,7 @@ from holdfast.messages import Attempt, ModelRequest, StreamNote, Text, TextChunk
 from holdfast.models import CallLimits
 from holdfast.models.contract import batches, flattened
 from holdfast.records import Cancelled, Done, Failed
-from holdfast.runtime.checking import check_turns
+from holdfast.runtime.replay_check import check_turns
 from holdfast.testing import CutStream, FakeProvider, HttpError, Stall, check, stream, text
 
 if TYPE_CHECKING:

@@ -33,10 +33,10 @@ from holdfast.messages import (
     UserMessage,
 )
 from holdfast.models import CallLimits, HttpModel, Retry, Timeouts, register, respond
+from holdfast.models.dialect import Endpoint, Frame, WireRequest
 from holdfast.models.limits import Gate, gate, pace
 from holdfast.models.sse import MAX_EVENT
 from holdfast.models.transport import AiohttpTransport
-from holdfast.models.wire import Endpoint, Frame, WireRequest
 from holdfast.testing import ScriptedModel
 
 if TYPE_CHECKING:

@@ -26,10 +26,9 @@ from holdfast.messages import (
     UserMessage,
 )
 from holdfast.models import HttpModel, Retry, Timeouts
-from holdfast.models.names import dialect
-from holdfast.models.retry import pause, pause_refused, worth_another
-from holdfast.models.waiting import asked_in_headers
-from holdfast.models.wire import Endpoint
+from holdfast.models.dialect import Endpoint
+from holdfast.models.registry import dialect
+from holdfast.models.retry import asked_in_headers, pause, pause_refused, worth_another
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping

@@ -15,10 +15,15 @@ from holdfast.errors import JournalCorrupt, JournalQuarantined, MemoryCorrupt, M
 from holdfast.records import Admitted, Ended, Started
 from holdfast.store import Notify, StoreLimits
 from holdfast.store.audit import audit
-from holdfast.store.notifications.contract import NotificationFilter
+from holdfast.store.notifications import NotificationFilter
 from holdfast.store.sqlite.health import examine
-from holdfast.store.sqlite.memories import LIST_QUERY
-from holdfast.store.sqlite.notifications import NEXT_QUERY, PURGE_QUERY, NotificationTable, newest_query
+from holdfast.store.sqlite.tables import (
+    LIST_QUERY,
+    NEXT_QUERY,
+    PURGE_QUERY,
+    NotificationTable,
+    notifications_newest_query,
+)
 from holdfast.testing import ManualClock, check
 
 if TYPE_CHECKING:
@@ -100,7 +105,7 @@ async def test_a_hundred_thousand_finished_notifications_slow_nothing_down(path:
 def test_every_list_of_notifications_is_served_by_an_index_in_its_order(
     path: Path, journal: str | None, state: Any, before: int | None
 ) -> None:
-    plan = _plan(path, *newest_query(NotificationFilter(journal, state, before), 50))
+    plan = _plan(path, *notifications_newest_query(NotificationFilter(journal, state, before), 50))
     assert "TEMP B-TREE" not in plan, plan
     assert all(f"{column}=?" in plan for column, value in (("journal", journal), ("state", state)) if value), plan
 

@@ -9,10 +9,9 @@ import pytest
 from tests.behaviour.background import SESSION, Held, agent_with, asked, notices, the_task, told
 
 import holdfast as hf
+from holdfast.processes.task_state import CALL, TaskCall, task_id
 from holdfast.store import open_store
 from holdfast.store.contract import Quarantine
-from holdfast.tasks import TaskCall, task_id
-from holdfast.tasks.state import CALL
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import holdfast as hf
-from holdfast.hands.planning import Plan, Step, plan_of
 from holdfast.messages import ToolMessage
 from holdfast.testing import ScriptedModel, call, text
+from holdfast.toolkits.planning import Plan, Step, plan_of
 from holdfast.tools import toolset
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from tests.behaviour.background import BUDGET, SESSION, ended_task, the_task
 from tests.behaviour.talk import SOON, pairs_are_whole, until
 
 import holdfast as hf
-from holdfast.errors.policy import PolicyMissing
+from holdfast.errors.caller import PolicyMissing
 from holdfast.policy import Policy
 from holdfast.testing import ScriptedModel, call, check, text
 

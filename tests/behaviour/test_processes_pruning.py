@@ -12,10 +12,10 @@ import pytest
 from tests.behaviour.talk import SOON, is_now, until
 
 import holdfast as hf
-from holdfast.errors.processes import ProcessConflict, ProcessPruned
-from holdfast.processes.ids import ROLE
+from holdfast.errors.caller import ProcessConflict, ProcessPruned
+from holdfast.processes.state import ROLE
 from holdfast.records import Ask, Done, Ended, Started
-from holdfast.runtime import retaining
+from holdfast.runtime import retention
 from holdfast.testing import ManualClock, ScriptedModel, check, text
 
 if TYPE_CHECKING:
@@ -251,7 +251,7 @@ async def test_changes_are_told_once_page_by_page_also_where_some_were_pruned() 
 
 
 async def test_retention_prunes_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retaining, "EVERY", 0.01)
+    monkeypatch.setattr(retention, "EVERY", 0.01)
     clock, adds = ManualClock(), Counted().function()
     async with hf.open(None, processes=[adds], clock=clock, retention=MONTH) as runtime:
         await (await runtime.start(adds, 1, id="old")).result(timeout=SOON)

@@ -9,7 +9,7 @@ import pytest
 from tests.behaviour.talk import SOON, is_now, until
 
 import holdfast as hf
-from holdfast.errors.processes import ProcessInvalid
+from holdfast.errors.caller import ProcessInvalid
 
 if TYPE_CHECKING:
     from pathlib import Path

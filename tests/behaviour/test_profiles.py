@@ -26,8 +26,8 @@ from holdfast.profiles import (
     SecretRefused,
     profiles_folder,
 )
-from holdfast.profiles.fetching import secret, wanted
-from holdfast.profiles.references import parse
+from holdfast.profiles.folder import secret, wanted
+from holdfast.profiles.profile import parse
 
 if TYPE_CHECKING:
     from collections.abc import Callable

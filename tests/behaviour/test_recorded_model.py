@@ -29,12 +29,12 @@ from holdfast.messages import (
     UserMessage,
 )
 from holdfast.models import HttpModel, Retry
+from holdfast.models.dialect import flags_of
 from holdfast.models.endpoints import endpoint
-from holdfast.models.flags import flags_of
-from holdfast.models.names import dialect
 from holdfast.models.recorded import RecordedModel, RecordingDiffers, RecordingEnded, RecordingInvalid
-from holdfast.models.recorded.comparing import differences
+from holdfast.models.recorded.format import differences
 from holdfast.models.recorded.redaction import Secrets
+from holdfast.models.registry import dialect
 from holdfast.testing import CutStream, FakeProvider, HttpError, ScriptedModel, call, reply, text
 
 if TYPE_CHECKING:

@@ -11,10 +11,9 @@ import holdfast as hf
 from holdfast.messages import ModelRequest, Text, UserMessage
 from holdfast.models import HttpModel
 from holdfast.models.endpoints import endpoint
-from holdfast.models.names import dialect
 from holdfast.models.recorded import RecordedModel
-from holdfast.models.recorded.redaction import Secrets
-from holdfast.models.recorded.streams import stream_without_secrets
+from holdfast.models.recorded.redaction import Secrets, stream_without_secrets
+from holdfast.models.registry import dialect
 from holdfast.testing import FakeProvider, call, reply, text
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ import pytest
 from tests.behaviour.talk import SOON, pairs_are_whole
 
 import holdfast as hf
-from holdfast.runtime.checking import check_turns
+from holdfast.runtime.replay_check import check_turns
 from holdfast.testing import FakeProvider, ScriptedModel, call, check, error, reply, text
 
 if TYPE_CHECKING:

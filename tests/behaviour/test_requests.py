@@ -11,7 +11,7 @@ import holdfast as hf
 from holdfast.errors import JournalMissing
 from holdfast.messages import encode
 from holdfast.records import Admitted, Ask, Done, Started
-from holdfast.runtime.checking import check_turns
+from holdfast.runtime.replay_check import check_turns
 from holdfast.store import open_store
 from holdfast.testing import ScriptedModel, call, text
 from holdfast.turns.environment import is_environment

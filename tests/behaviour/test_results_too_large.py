@@ -9,7 +9,7 @@ from tests.behaviour.talk import SOON
 
 import holdfast as hf
 from holdfast.errors import ResultTooLarge
-from holdfast.errors.processes import ProcessFailed
+from holdfast.errors.world import ProcessFailed
 from holdfast.testing import ScriptedModel, call, text
 
 LIMITS = hf.StoreLimits(blob_bytes=100_000, attachment_bytes=100_000, inline_bytes=1_000)

@@ -12,9 +12,9 @@ import holdfast as hf
 from holdfast.errors import InvalidArgument, InvalidNumber
 from holdfast.messages import ModelReply, StreamEnd, Text, ToolMessage, Usage
 from holdfast.models.prices import Price
-from holdfast.runtime.spending import spent_on
+from holdfast.runtime.budgets import spent_on
 from holdfast.testing import ScriptedModel, call, check, error, reply, text
-from holdfast.turns.compacting import Estimator
+from holdfast.turns.compaction import Estimator
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable

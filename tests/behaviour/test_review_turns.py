@@ -8,7 +8,7 @@ import pytest
 from tests.behaviour.window import LONG, SHORT, Writer, agent_of, marks
 
 import holdfast as hf
-from holdfast.driving import LeasedJournal
+from holdfast.effects.drive import LeasedJournal
 from holdfast.errors import PayloadTooLarge
 from holdfast.records import Progressed
 from holdfast.store import StoreLimits, open_store

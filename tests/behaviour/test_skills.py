@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 import holdfast as hf
-from holdfast.hands.project import project
-from holdfast.hands.skills import skills
 from holdfast.testing import ScriptedModel, call, text
+from holdfast.toolkits.project import project
+from holdfast.toolkits.skills import skills
 
 if TYPE_CHECKING:
     from pathlib import Path

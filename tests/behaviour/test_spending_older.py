@@ -11,8 +11,7 @@ from tests.patience import PATIENCE
 
 import holdfast as hf
 from holdfast.records import Ask, Done
-from holdfast.runtime.counting import count_older
-from holdfast.runtime.spending import spend_of
+from holdfast.runtime.budgets import count_older, spend_of
 from holdfast.store import Spend
 from holdfast.turns import keys
 
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
 
     from holdfast.records import Record
     from holdfast.store import Lease, Store
-    from holdfast.store.spending.contract import ReadBlob
+    from holdfast.store.spending import ReadBlob
 
 JOURNALS = 4
 CALLS = 3
@@ -60,7 +59,7 @@ async def uncounted(path: Path) -> None:
 async def test_older_spending_is_counted_in_as_many_reads_as_it_takes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.store.spending.fold._READ_S", -1.0)  # no read goes on to a second journal
+    monkeypatch.setattr("holdfast.store.spending._READ_S", -1.0)  # no read goes on to a second journal
     await uncounted(tmp_path / "s.db")
     async with hf.open_store(tmp_path / "s.db") as store:
         await count_older(store)

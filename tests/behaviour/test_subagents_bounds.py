@@ -13,10 +13,10 @@ from tests.behaviour.talk import until
 
 import holdfast as hf
 from holdfast import crashpoints
-from holdfast.hands.agents import Order, SubAgentRefused
 from holdfast.messages import ToolMessage, Usage
 from holdfast.policy.mandates import ROLE
 from holdfast.testing import ManualClock, ScriptedModel, call, reply, text
+from holdfast.toolkits.agents import Order, SubAgentRefused
 from holdfast.turns.conversation import Said, input_of
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING
 
 import holdfast as hf
-from holdfast.cli.listing import ps
+from holdfast.cli.sessions import ps
 from holdfast.testing import ScriptedModel, call, text
 
 if TYPE_CHECKING:

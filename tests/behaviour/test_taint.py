@@ -13,7 +13,7 @@ from tests.behaviour.background import ended_task
 from tests.behaviour.talk import SOON, until
 
 import holdfast as hf
-from holdfast.policy.subject import CLEAN, Taint
+from holdfast.policy.rules import CLEAN, Taint
 from holdfast.records import Done
 from holdfast.runtime.provenance import taint_of
 from holdfast.testing import ScriptedModel, call, text

@@ -10,9 +10,8 @@ from tests.behaviour.talk import until
 
 import holdfast as hf
 from holdfast.errors import InvalidId
+from holdfast.processes.task_state import INTERRUPTED, TaskStatus, task_id
 from holdfast.records import Ended, ErrorInfo, Started
-from holdfast.tasks import TaskStatus, task_id
-from holdfast.tasks.state import INTERRUPTED
 
 if TYPE_CHECKING:
     from holdfast.runtime.runtime import Runtime

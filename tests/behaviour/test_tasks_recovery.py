@@ -22,9 +22,8 @@ from tests.behaviour.background import (
 from tests.behaviour.talk import SOON, until
 
 import holdfast as hf
+from holdfast.processes.task_state import CALL, TaskCall, task_id
 from holdfast.records import Resumed, Started, Unknown
-from holdfast.tasks import TaskCall, task_id
-from holdfast.tasks.state import CALL
 from holdfast.testing import ManualClock, call, check
 
 if TYPE_CHECKING:

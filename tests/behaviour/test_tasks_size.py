@@ -11,8 +11,8 @@ from tests.behaviour.background import SESSION, agent_with, asked, ended_task, n
 from tests.behaviour.talk import asked as requests
 
 import holdfast as hf
+from holdfast.processes.tasks import read_task
 from holdfast.records import Ask, Done, Ended, Intended, Progressed, Started
-from holdfast.runtime.working import read_task
 from holdfast.testing import ScriptedModel, call, text
 
 if TYPE_CHECKING:

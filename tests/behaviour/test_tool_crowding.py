@@ -13,7 +13,7 @@ from tests.behaviour.talk import SOON, until
 import holdfast as hf
 from holdfast.errors import InvalidNumber
 from holdfast.testing import call
-from holdfast.tools.crowding import at_most, here
+from holdfast.tools.functions import at_most, here
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

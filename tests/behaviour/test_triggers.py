@@ -12,8 +12,8 @@ from tests.behaviour.talk import until
 from tests.behaviour.triggering import HOUR, SECRET, START, Slow, later, said, signed, started, writer
 
 import holdfast as hf
-from holdfast.errors.triggers import TriggerConflict, TriggerDisabled, TriggerInvalid, TriggerUnknown
-from holdfast.profiles.errors import SecretMissing
+from holdfast.errors.caller import TriggerConflict, TriggerDisabled, TriggerInvalid, TriggerUnknown
+from holdfast.profiles.profile import SecretMissing
 from holdfast.testing import ManualClock, check
 from holdfast.triggers.schedules import to_wall
 

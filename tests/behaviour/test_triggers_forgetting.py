@@ -11,7 +11,7 @@ from tests.behaviour.talk import until
 from tests.behaviour.triggering import HOUR, SECRET, START, Slow, later, prompts, said, signed, started, writer
 
 import holdfast as hf
-from holdfast.errors.triggers import TriggerUnknown
+from holdfast.errors.caller import TriggerUnknown
 from holdfast.testing import ManualClock, check
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from holdfast.models import Model
-    from holdfast.testing.provider.faults import ProviderFault
+    from holdfast.testing.provider import ProviderFault
 
 ANSWER = Usage(input=100, output=10)
 CUT = Usage(input=100, output=1)

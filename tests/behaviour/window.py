@@ -8,8 +8,8 @@ import holdfast as hf
 from holdfast.messages import ToolMessage, Usage
 from holdfast.records import Done
 from holdfast.testing import ScriptedModel, call, reply, text
-from holdfast.turns.compacting import Estimator, mark_of
-from holdfast.turns.compactions import decode_compaction, is_compaction
+from holdfast.turns.compaction import Estimator, mark_of
+from holdfast.turns.compaction.apply import decode_compaction, is_compaction
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from holdfast.messages import Message, ModelRequest
     from holdfast.store import Store
     from holdfast.testing.scripted import ScriptItem
-    from holdfast.turns.compactions import Compaction
+    from holdfast.turns.compaction.apply import Compaction
 
 WINDOW = 4_000
 SUMMARY = "## Goal\nLook.\n## Decisions\nnone\n## Facts\nthe key is 7\n## Files\nnone\n## Open points\nnone"

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from holdfast import records
 from holdfast.errors import HoldfastError, JournalMissing, StoreClosed
-from holdfast.store.attachments.contract import Grounds
+from holdfast.store.attachments import Grounds
 from holdfast.store.contract import (
     Entry,
     FeedEntry,
@@ -23,18 +23,17 @@ from holdfast.store.contract import (
     JournalRow,
     RawRecord,
     Receipt,
-    StoreLimits,
     Wait,
     Work,
 )
 from holdfast.store.decisions import as_work, earliest, has_work
-from holdfast.store.memories.contract import MemoryPage, MemoryScope
-from holdfast.store.memories.decisions import has_expired as is_forgotten
-from holdfast.store.memories.decisions import seen_at, size_of
-from holdfast.store.notifications.decisions import FINISHED, OPEN, bury, has_expired, may_carry
-from holdfast.store.owners import this_process
-from holdfast.store.rules.contract import EVERY_AGENT
-from holdfast.store.spending.contract import NOTHING
+from holdfast.store.lease import this_process
+from holdfast.store.limits import StoreLimits
+from holdfast.store.memories import MemoryPage, MemoryScope, seen_at, size_of
+from holdfast.store.memories import has_expired as is_forgotten
+from holdfast.store.notifications import FINISHED, OPEN, bury, has_expired, may_carry
+from holdfast.store.rules import EVERY_AGENT
+from holdfast.store.spending import NOTHING
 from holdfast.store.transaction import Transaction, as_journal
 
 if TYPE_CHECKING:
@@ -42,15 +41,13 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from holdfast.clock import Clock, Instant
-    from holdfast.store.attachments.contract import StoredAttachment
-    from holdfast.store.contract import Command, JournalFilter, Owner, Reader, Rows, WaitState
-    from holdfast.store.memories.contract import MemoryChange, Remembered
-    from holdfast.store.notifications.contract import Notification, NotificationFilter
-    from holdfast.store.pruning.contract import Tombstone
-    from holdfast.store.rules.contract import RuleFilter, StoredRule
-    from holdfast.store.spending.contract import Spend
-    from holdfast.store.spooling import Spool
-    from holdfast.store.waits.contract import WaitFilter
+    from holdfast.store.attachments import Spool, StoredAttachment
+    from holdfast.store.contract import Command, JournalFilter, Owner, Reader, Rows, WaitFilter, WaitState
+    from holdfast.store.memories import MemoryChange, Remembered
+    from holdfast.store.notifications import Notification, NotificationFilter
+    from holdfast.store.retention import Tombstone
+    from holdfast.store.rules import RuleFilter, StoredRule
+    from holdfast.store.spending import Spend
 
 T = TypeVar("T")
 

@@ -10,8 +10,7 @@ import pytest
 from holdfast.errors import HoldfastError
 from holdfast.records import Started
 from holdfast.store import Store, StoreLimits
-from holdfast.store.command import Command
-from holdfast.store.contract import OpenJournal
+from holdfast.store.contract import Command, OpenJournal
 from holdfast.testing import MemoryBackend, MemoryDisk
 from holdfast.testing.conformance import Case, cases
 

@@ -25,7 +25,7 @@ from holdfast.errors import HoldfastError
 from holdfast.records import Admitted, Ask, Blob, Done, Ended, Intended, Parked, Record, Resumed, Started
 from holdfast.store import Admission, Lease, Notify, Receipt, Spend, Store
 from holdfast.store.audit import audit
-from holdfast.store.digests import blob_digest
+from holdfast.store.checksum import blob_digest
 from holdfast.store.sqlite.backend import SqliteBackend
 from holdfast.testing import ManualClock
 from holdfast.testing.conformance import contents

@@ -9,19 +9,19 @@ import pytest
 
 import holdfast as hf
 from holdfast.errors import JournalCorrupt
-from holdfast.errors.rules import RuleCorrupt
+from holdfast.errors.store import RuleCorrupt
 from holdfast.records import Started
 from holdfast.store import Admission, Spend, StoreLimits
 from holdfast.store.audit import audit
-from holdfast.store.rules.contract import RuleFilter
-from holdfast.store.spending.contract import Spent
+from holdfast.store.contract import WaitFilter
+from holdfast.store.rules import RuleFilter
+from holdfast.store.spending import Spent
 from holdfast.store.sqlite.files import connect_writer
 from holdfast.store.sqlite.health import examine
 from holdfast.store.sqlite.key import load_seal
 from holdfast.store.sqlite.reader import SqliteReader, asked_query
 from holdfast.store.sqlite.rows import SqliteRows
-from holdfast.store.sqlite.rules import IN_FORCE_QUERY, newest_query
-from holdfast.store.waits.contract import WaitFilter
+from holdfast.store.sqlite.tables import IN_FORCE_QUERY, newest_query
 
 if TYPE_CHECKING:
     from collections.abc import Callable

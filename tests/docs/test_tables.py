@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import get_args
 
 import holdfast as hf
-from holdfast.runtime.desk import Action
+from holdfast.processes.tasks import Action
 from holdfast.store.sqlite.schema import VERSION
 from holdfast.tools import FAMILIES
 
@@ -27,7 +27,7 @@ def test_the_table_of_tool_options_has_every_keyword() -> None:
 
 
 def test_the_page_of_hands_has_every_family_and_their_number() -> None:
-    said = page("docs/hands.md")
+    said = page("docs/toolkits.md")
     assert sorted(set(re.findall(r"^\| `hf\.tools\.(\w+)\(", said, re.MULTILINE))) == sorted(FAMILIES)
     assert f"{WORDS[len(FAMILIES)].capitalize()} families of tools" in said
 

@@ -13,11 +13,11 @@ from killing import KILLED, check_enough
 
 import holdfast as hf
 from holdfast.records import Done
-from holdfast.runtime.checking import check_turns
-from holdfast.runtime.reading import read_conversation
-from holdfast.runtime.spending import spend_of
+from holdfast.runtime.budgets import spend_of
+from holdfast.runtime.replay_check import check_turns
+from holdfast.runtime.session_records import read_conversation
 from holdfast.testing import check
-from holdfast.turns.compactions import decode_compaction, is_compaction
+from holdfast.turns.compaction.apply import decode_compaction, is_compaction
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -13,16 +13,16 @@ import holdfast as hf
 from holdfast.errors import StoreFailed
 from holdfast.records import Ended, Parked
 from holdfast.runtime import Runtime
-from holdfast.store.contract import StoreLimits
-from holdfast.store.store import Store
+from holdfast.store.client import Store
+from holdfast.store.limits import StoreLimits
 from holdfast.testing import MemoryBackend, ScriptedModel, call, text
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 
     from holdfast.records import Record
+    from holdfast.store.client import Glance
     from holdfast.store.contract import Head, Input, Lease
-    from holdfast.store.store import Glance
 
 A_MOMENT = 0.2
 

@@ -17,7 +17,7 @@ import workers
 from holdfast import open_store
 from holdfast.errors import HoldfastError, JournalCorrupt, JournalQuarantined, StoreDamaged, StoreError
 from holdfast.records import encode
-from holdfast.store.beside import key_file
+from holdfast.store.paths import key_file
 from holdfast.testing import check
 
 if TYPE_CHECKING:

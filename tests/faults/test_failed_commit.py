@@ -19,8 +19,8 @@ from holdfast.testing import check
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from holdfast.store.seals import Seal
-    from holdfast.store.sqlite.db import Cursor, Db
+    from holdfast.store.checksum import Seal
+    from holdfast.store.sqlite.connection import Cursor, Db
 
 Fault = Literal["after", "before", "for good"]
 

@@ -18,7 +18,7 @@ import workers
 
 from holdfast import open_store
 from holdfast.errors import StoreForeign, StoreRefused, StoreTooNew, StoreUnsafe, StoreUntrusted
-from holdfast.store.beside import key_file
+from holdfast.store.paths import key_file
 from holdfast.store.sqlite.backend import SqliteBackend
 from holdfast.store.sqlite.files import MIN_SQLITE, check_filesystem, check_library
 from holdfast.testing import check

@@ -13,7 +13,7 @@ from killing import OneAct
 import holdfast as hf
 from holdfast.messages import ToolMessage
 from holdfast.records import Handed
-from holdfast.runtime.checking import check_turns
+from holdfast.runtime.replay_check import check_turns
 from holdfast.testing import World, check
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ from turn_scenario import notes
 
 import holdfast as hf
 from holdfast.records import Done
-from holdfast.runtime.checking import check_turns
-from holdfast.runtime.decided import HOOK
+from holdfast.runtime.authorization import HOOK
+from holdfast.runtime.replay_check import check_turns
 from holdfast.testing import check
 
 if TYPE_CHECKING:

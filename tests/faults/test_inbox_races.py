@@ -10,7 +10,7 @@ import pytest
 
 import holdfast as hf
 from holdfast.runtime import Runtime
-from holdfast.store.store import LEASE_MS, Store
+from holdfast.store.client import LEASE_MS, Store
 from holdfast.testing import MemoryBackend, ScriptedModel, error, text
 
 if TYPE_CHECKING:

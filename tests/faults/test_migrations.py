@@ -13,15 +13,15 @@ import workers
 
 import holdfast as hf
 from holdfast.errors import JournalCorrupt, StoreRefused
-from holdfast.errors.admission import RateExceeded
+from holdfast.errors.caller import RateExceeded
 from holdfast.records import Started
-from holdfast.runtime.spending import spend_of
+from holdfast.runtime.budgets import spend_of
 from holdfast.store import Admission, Spend
 from holdfast.store.audit import audit
-from holdfast.store.beside import key_file
+from holdfast.store.decisions import mint
+from holdfast.store.paths import key_file
 from holdfast.store.sqlite.health import examine
 from holdfast.store.sqlite.schema import APPLICATION_ID, MIGRATIONS, SEALED, VERSION
-from holdfast.store.tokens import mint
 from holdfast.testing import ManualClock, ScriptedModel, call, check, reply, text
 
 if TYPE_CHECKING:

@@ -16,7 +16,8 @@ import pytest
 from tests import proc
 from tests.sandboxed import KEY, NOW, PROBLEM, TOOLS, driven, needs_sandbox, spec
 
-from holdfast.errors.programs import ProgramDiverged, ProgramOver, WorkerFailed
+from holdfast.errors.caller import ProgramDiverged, ProgramOver
+from holdfast.errors.world import WorkerFailed
 from holdfast.sandbox import (
     Calls,
     Ended,
@@ -27,9 +28,9 @@ from holdfast.sandbox import (
     Result,
     Returned,
     call_number,
-    launching,
     replay,
     stubs_of,
+    worker,
 )
 from holdfast.sandbox.sealing import seal, snapshot_key, unseal
 
@@ -304,7 +305,7 @@ async def test_large_values_pass_in_both_directions(sandbox: MontySandbox) -> No
 async def test_a_worker_is_heard_where_the_event_loop_does_not_wait_for_it(
     sandbox: MontySandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.sandbox.workers._SELECTABLE", 0)  # as with very many open files
+    monkeypatch.setattr("holdfast.sandbox.worker._SELECTABLE", 0)  # as with very many open files
     ended, results, _ = await whole(sandbox)
     assert await replay(sandbox, SOURCE, results, tools=TOOLS, seed="turn-1") == ended
 
@@ -377,10 +378,10 @@ async def test_a_worker_that_can_t_be_started_is_told(
     broken.write_text("#!/bin/sh\nexit 125\n", encoding="utf-8")
     broken.chmod(0o755)
 
-    def confined(_launcher: launching.Launcher, _memory: int) -> str:
+    def confined(_launcher: worker.Launcher, _memory: int) -> str:
         return str(broken)
 
-    monkeypatch.setattr(launching.Launcher, "_confined", confined)
+    monkeypatch.setattr(worker.Launcher, "_confined", confined)
     program = await start(sandbox)
     with pytest.raises(WorkerFailed):
         await program.run()
@@ -443,7 +444,7 @@ async def test_no_worker_survives_when_we_are_killed() -> None:
 
 KILLED_AT_START = """
 import ctypes, os, sys, time
-from holdfast.sandbox.launching import Launcher
+from holdfast.sandbox.worker import Launcher
 from holdfast.sandbox.spawning import discard, spawn
 
 ctypes.CDLL(None).prctl(36, 1)  # what is left of a process becomes a child of this one

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import apsw
 
 import holdfast as hf
-from holdfast.runtime.recording import BEHIND
+from holdfast.runtime.recorder import BEHIND
 from holdfast.testing import ScriptedModel, call, text
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ from killing import KILLED, OneAct
 
 import holdfast as hf
 from holdfast.messages import ToolMessage, UserMessage
+from holdfast.processes.tasks import read_task
 from holdfast.records import Ended
-from holdfast.runtime.working import read_task
 from holdfast.testing import World, check
 
 if TYPE_CHECKING:
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from forking import Forks
 
     from holdfast.messages import ToolResult
+    from holdfast.processes.task_state import TaskState
     from holdfast.runtime.runtime import Runtime
     from holdfast.store import Notification
-    from holdfast.tasks import TaskState
 
 SAMPLE: Final = 40
 """The quick run takes one in so many of the points inside the store; of the others every second one."""

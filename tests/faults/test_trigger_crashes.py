@@ -12,8 +12,8 @@ from killing import OneAct
 
 import holdfast as hf
 from holdfast.records import Done, Intended
-from holdfast.runtime.triggering import read_books
 from holdfast.testing import check
+from holdfast.triggers.driver import read_books
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -23,7 +23,7 @@ import pytest
 import holdfast as hf
 from holdfast.models import HttpModel, Retry, Timeouts
 from holdfast.models.endpoints import endpoint
-from holdfast.models.names import dialect
+from holdfast.models.registry import dialect
 
 HERE = Path(__file__).parent
 JUDGES = Path(os.environ.get("HOLDFAST_JUDGES") or HERE.parents[1] / ".judges")

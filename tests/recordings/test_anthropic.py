@@ -40,11 +40,11 @@ from holdfast.messages import (
     refusal_of,
 )
 from holdfast.models.anthropic import DIALECT
+from holdfast.models.dialect import Endpoint, Frame
 from holdfast.models.sse import SseDecoder
-from holdfast.models.wire import Endpoint, Frame
 
 if TYPE_CHECKING:
-    from holdfast.models.anthropic.reading import AnthropicFold
+    from holdfast.models.anthropic.response import AnthropicFold
 
 
 def _beside(name: str) -> Any:

@@ -44,7 +44,7 @@ from holdfast.models.endpoints import endpoint
 from holdfast.models.sse import SseDecoder
 
 if TYPE_CHECKING:
-    from holdfast.models.wire import Endpoint
+    from holdfast.models.dialect import Endpoint
 
 _spec = importlib.util.spec_from_file_location("recordings_conftest", Path(__file__).with_name("conftest.py"))
 assert _spec

@@ -33,12 +33,11 @@ from holdfast.messages import (
     refusal_of,
     text_of,
 )
-from holdfast.models.arrays import ArraySplitter
+from holdfast.models.dialect import Endpoint, Frame
 from holdfast.models.google import DIALECT
-from holdfast.models.google.calls import NO_ID
-from holdfast.models.sse import SseDecoder
-from holdfast.models.wire import Endpoint, Frame
-from holdfast.turns.answers import said_in
+from holdfast.models.google.response import NO_ID
+from holdfast.models.sse import ArraySplitter, SseDecoder
+from holdfast.turns.results import said_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -35,9 +35,9 @@ from holdfast.messages import (
     ToolSpec,
     UserMessage,
 )
+from holdfast.models.dialect import Endpoint, Frame
 from holdfast.models.responses import DIALECT
 from holdfast.models.sse import SseDecoder
-from holdfast.models.wire import Endpoint, Frame
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -20,14 +20,14 @@ from holdfast.errors import ContextOverflow, ModelError, StreamCut, StreamFailed
 from holdfast.messages import ModelReply, ModelRequest, Text, UserMessage, decode_reply, encode
 from holdfast.models import HttpModel, Retry
 from holdfast.models.endpoints import ENDPOINTS, endpoint
-from holdfast.models.names import dialect
+from holdfast.models.registry import dialect
 from holdfast.models.sse import SseDecoder
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
     from pathlib import Path
 
-    from holdfast.models.wire import Endpoint
+    from holdfast.models.dialect import Endpoint
 
 SPOKEN: Final = {
     "anthropic.messages": "anthropic",

@@ -27,7 +27,7 @@ from hypothesis import strategies as st
 from tests import proc
 
 from holdfast.errors import HoldfastError
-from holdfast.hands.files import (
+from holdfast.toolkits.files import (
     FileFailed,
     FileLimits,
     FileMissing,
@@ -38,12 +38,17 @@ from holdfast.hands.files import (
     WrongKind,
     files,
 )
-from holdfast.hands.files.confined import Opener, choose, open_by_kernel, open_by_walk
-from holdfast.hands.files.family import reading_tools, writing_tools
-from holdfast.hands.files.protected import protection
-from holdfast.hands.files.walking import SKIPPED
-from holdfast.hands.files.workspace import Workspace
-from holdfast.hands.files.writing import Writer
+from holdfast.toolkits.files.edits import Writer
+from holdfast.toolkits.files.tools import reading_tools, writing_tools
+from holdfast.toolkits.files.workspace import (
+    SKIPPED,
+    Opener,
+    Workspace,
+    choose,
+    open_by_kernel,
+    open_by_walk,
+    protection,
+)
 from holdfast.tools import Bound
 
 if TYPE_CHECKING:
@@ -510,7 +515,7 @@ def test_what_was_found_before_a_pattern_hung_is_not_lost(inside: Path) -> None:
 def test_the_process_that_matches_does_not_outlive_one_that_was_killed(inside: Path) -> None:
     (inside / "long.txt").write_text("a" * 60 + "!\n")
     program = (
-        "import sys; from holdfast.hands.files import files, FileLimits;"
+        "import sys; from holdfast.toolkits.files import files, FileLimits;"
         "tools = {tool.name: tool for tool in files(sys.argv[1], limits=FileLimits(seconds=2))};"
         "tools['search_files'](pattern='(a+)+$')"
     )
@@ -586,7 +591,7 @@ def test_a_name_with_control_characters_can_not_forge_a_line_of_a_list(hands: Ha
 
 def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(inside: Path) -> None:
     program = (
-        "import resource, sys; from holdfast.hands.files import files, FileFailed;"
+        "import resource, sys; from holdfast.toolkits.files import files, FileFailed;"
         "tools = {tool.name: tool for tool in files(sys.argv[1])};"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000));"
         "\ntry: tools['write_file'](path='sub/secret.txt', content='x' * 5000)"
@@ -602,9 +607,9 @@ def test_a_process_that_is_killed_while_it_writes_leaves_the_old_file_and_the_ne
 ) -> None:
     program = (
         "import os, signal, sys; from pathlib import Path;"
-        "from holdfast.hands.files import FileLimits; from holdfast.hands.files.confined import open_by_walk;"
-        "from holdfast.hands.files.paths import Place; from holdfast.hands.files.protected import protection;"
-        "from holdfast.hands.files.workspace import Workspace; from holdfast.hands.files.writing import Writer"
+        "from holdfast.toolkits.files import FileLimits; from holdfast.toolkits.files.confined import open_by_walk;"
+        "from holdfast.toolkits.files.paths import Place; from holdfast.toolkits.files.protected import protection;"
+        "from holdfast.toolkits.files.workspace import Workspace; from holdfast.toolkits.files.writing import Writer"
         "\ndef dying(*args, **more):"
         "\n    number = open_by_walk(*args, **more)"
         "\n    if more.get('mode'): os.write(number, b'half'); os.kill(os.getpid(), signal.SIGKILL)"
@@ -621,7 +626,7 @@ def test_a_process_that_is_killed_while_it_writes_leaves_the_old_file_and_the_ne
 
 
 def test_a_directory_that_somebody_keeps_locked_is_told(inside: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.hands.files.writing._PATIENCE", 0.05)
+    monkeypatch.setattr("holdfast.toolkits.files.edits._PATIENCE", 0.05)
     number = os.open(inside, os.O_RDONLY)
     fcntl.flock(number, fcntl.LOCK_EX)
     try:

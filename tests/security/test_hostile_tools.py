@@ -15,8 +15,8 @@ from tests.every import every
 import holdfast as hf
 from holdfast.errors import ToolInvalid, WaitUnknown
 from holdfast.messages import AssistantMessage, ModelRequest, Text, ToolCall, ToolMessage, ToolResult, UserMessage
-from holdfast.models.names import dialect
-from holdfast.models.wire import Endpoint
+from holdfast.models.dialect import Endpoint
+from holdfast.models.registry import dialect
 from holdfast.testing import ScriptedModel, call, check, text
 
 if TYPE_CHECKING:

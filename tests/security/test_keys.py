@@ -25,8 +25,8 @@ from holdfast.messages import ModelRequest, Text, UserMessage
 from holdfast.models import HttpModel, Retry
 from holdfast.models.endpoints import endpoint
 from holdfast.models.fallback import Fallback
-from holdfast.models.names import dialect
 from holdfast.models.recorded import RecordedModel
+from holdfast.models.registry import dialect
 from holdfast.testing import ErrorFrame, FakeProvider, HttpError, ProviderRequest, ScriptedModel, text
 
 if TYPE_CHECKING:

@@ -12,14 +12,12 @@ from hypothesis import strategies as st
 from tests.every import every
 
 from holdfast.errors import InvalidId
-from holdfast.hands.memory import PathInvalid, memory
-from holdfast.hands.memory.paths import path_of, read_file_path, read_path
-from holdfast.hands.memory.recalled import shown_entry, shown_list
 from holdfast.memory import Memory
-from holdfast.memory.filenames import OWN, read_name, written_name
 from holdfast.memory.mirror import Mirror
+from holdfast.memory.names import OWN, read_name, written_name
 from holdfast.names import check_name
 from holdfast.store import Remembered, Store, StoreLimits, open_store
+from holdfast.toolkits.memory import PathInvalid, memory, path_of, read_file_path, read_path, shown_entry, shown_list
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.every import every
 
-from holdfast.store.notifications.contract import Notification
+from holdfast.store.notifications import Notification
 from holdfast.turns.notices import NoticeLimits, chosen, notice
 
 OPEN = re.compile(r'<notification id="(\d+)" kind="([^"<>]*)"(?: task="([^"<>]*)")? title="([^"<>]*)">')

@@ -19,10 +19,10 @@ import pytest
 from tests.behaviour.talk import until
 from tests.patience import PATIENCE
 
-from holdfast.hands.files.protected import protection
-from holdfast.hands.shell import SandboxUnavailable, WorkspaceRefused, sandbox_problem, shell
-from holdfast.hands.shell.protecting import StandIns
-from holdfast.hands.shell.syscalls import program
+from holdfast.toolkits.files.workspace import protection
+from holdfast.toolkits.shell import SandboxUnavailable, WorkspaceRefused, sandbox_problem, shell
+from holdfast.toolkits.shell.policy import program
+from holdfast.toolkits.shell.sandbox import StandIns
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -352,7 +352,7 @@ async def test_a_daemon_ends_when_the_call_is_cancelled(workspace: Path) -> None
 async def test_nothing_survives_when_we_are_killed(workspace: Path, profile: str) -> None:
     mark = f"60{os.getpid()}.104"
     code = (
-        "import asyncio, sys; from holdfast.hands.shell import shell; "
+        "import asyncio, sys; from holdfast.toolkits.shell import shell; "
         "asyncio.run(shell(sys.argv[1], profile=sys.argv[3])[0].function(None, sys.argv[2]))"
     )
     command = DAEMON.format(mark=mark) + "trap '' TERM HUP; sleep 60"
@@ -364,10 +364,10 @@ async def test_nothing_survives_when_we_are_killed(workspace: Path, profile: str
 
 KILLED_AT_START = """
 import os, signal, sys, threading, time
-from holdfast.hands.files.protected import protection
-from holdfast.hands.shell import running
-from holdfast.hands.shell.sandbox import require_sandbox
-from holdfast.hands.shell.settings import Settings
+from holdfast.toolkits.files.protected import protection
+from holdfast.toolkits.shell import running
+from holdfast.toolkits.shell.sandbox import require_sandbox
+from holdfast.toolkits.shell.settings import Settings
 
 require_sandbox()
 settings = Settings(
@@ -413,8 +413,8 @@ async def test_folders_in_memory_are_bounded(workspace: Path, folder: str) -> No
 
 REFUSED = """
 import asyncio, sys
-from holdfast.hands.files.protected import protection
-from holdfast.hands.shell import SandboxUnavailable, shell
+from holdfast.toolkits.files.protected import protection
+from holdfast.toolkits.shell import SandboxUnavailable, shell
 try:
     (tool,) = shell(sys.argv[1], profile="write")
     asyncio.run(tool.function(None, "touch ran"))
@@ -460,7 +460,7 @@ def test_a_bubblewrap_from_the_search_path_is_never_used(workspace: Path) -> Non
     fake.write_text(f"#!/bin/sh\ntouch {workspace}/fooled\n", encoding="utf-8")
     fake.chmod(0o755)
     code = (
-        "import asyncio, sys; from holdfast.hands.shell import shell; "
+        "import asyncio, sys; from holdfast.toolkits.shell import shell; "
         "print(asyncio.run(shell(sys.argv[1])[0].function(None, 'echo fine')))"
     )
     path = f"{workspace}:{os.environ['PATH']}"

@@ -9,8 +9,8 @@ import pytest
 from tests.patience import PATIENCE
 
 from holdfast.errors import InvalidNumber
-from holdfast.hands.shell import sandbox_problem, shell
-from holdfast.hands.shell.usage import Size, measure
+from holdfast.toolkits.shell import sandbox_problem, shell
+from holdfast.toolkits.shell.run import Size, measure
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -110,7 +110,7 @@ async def test_the_folders_in_memory_together_hold_no_more_than_a_process_may(tm
 async def test_a_command_that_fills_the_memory_with_empty_files_is_killed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.hands.shell.usage.MAX_TEMPORARY_FILES", 2_000)
+    monkeypatch.setattr("holdfast.toolkits.shell.run.MAX_TEMPORARY_FILES", 2_000)
     found = await ran(tmp_path, "cd /tmp; seq 4000 | xargs touch; sleep 600", profile="read")
     assert "it had more than 2,000 files in /tmp and /dev/shm" in found["note"]
 
@@ -120,8 +120,8 @@ async def test_a_command_that_fills_the_memory_with_empty_files_is_killed(
 
 @pytest.fixture
 def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.hands.shell.usage._STEP_BYTES", 2**20)
-    monkeypatch.setattr("holdfast.hands.shell.usage._STEP_FILES", 100)
+    monkeypatch.setattr("holdfast.toolkits.shell.run._STEP_BYTES", 2**20)
+    monkeypatch.setattr("holdfast.toolkits.shell.run._STEP_FILES", 100)
 
 
 @pytest.mark.usefixtures("small_steps")

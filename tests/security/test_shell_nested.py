@@ -7,12 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from holdfast.hands.files.confined import choose
-from holdfast.hands.files.protected import protection
-from holdfast.hands.shell import sandbox_problem, shell
-from holdfast.hands.shell.guard import Guard
-from holdfast.hands.shell.nested import MOST_FOLDERS, MOST_NAMES, Look, chosen
-from holdfast.hands.shell.sandbox import binds_open_files, trusted
+from holdfast.toolkits.files.workspace import choose, protection
+from holdfast.toolkits.shell import sandbox_problem, shell
+from holdfast.toolkits.shell.repositories import MOST_FOLDERS, MOST_NAMES, Guard, Look, chosen
+from holdfast.toolkits.shell.sandbox import binds_open_files, trusted
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -13,11 +13,10 @@ from typing import Any
 import pytest
 from tests.behaviour.talk import until
 
-from holdfast.hands.files import files
-from holdfast.hands.files.errors import PathProtected
-from holdfast.hands.files.protected import RULES, protection
-from holdfast.hands.shell import WorkspaceRefused, sandbox_problem, shell
-from holdfast.hands.shell.nested import MOST_FOLDERS
+from holdfast.toolkits.files import files
+from holdfast.toolkits.files.workspace import RULES, PathProtected, protection
+from holdfast.toolkits.shell import WorkspaceRefused, sandbox_problem, shell
+from holdfast.toolkits.shell.repositories import MOST_FOLDERS
 
 pytestmark = pytest.mark.skipif(sandbox_problem() is not None, reason=f"no sandbox: {sandbox_problem()}")
 needs_git = pytest.mark.skipif(shutil.which("git", path="/usr/bin:/bin") is None, reason="git is not installed")
@@ -130,7 +129,7 @@ async def test_a_command_can_t_keep_a_repository_armed_by_taking_the_new_name(wo
 
 CLOSED = """
 import asyncio, os, sys
-from holdfast.hands.shell import sandbox, sandbox_problem, shell
+from holdfast.toolkits.shell import sandbox, sandbox_problem, shell
 if os.getuid() == 0:  # root may enter every folder
     asyncio.run(shell(sys.argv[1])[0].function(None, "true"))  # all modules are loaded now
     sandbox._found_out.cache_clear()
@@ -269,7 +268,7 @@ async def test_a_repository_of_a_command_whose_process_was_killed_is_disarmed_wh
     workspace: Path,
 ) -> None:
     code = (
-        "import asyncio, sys; from holdfast.hands.shell import shell; "
+        "import asyncio, sys; from holdfast.toolkits.shell import shell; "
         "asyncio.run(shell(sys.argv[1], profile='write')[0].function(None, sys.argv[2]))"
     )
     command = made(BARE, "evil", workspace) + "; touch made; sleep 60"

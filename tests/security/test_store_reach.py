@@ -9,11 +9,11 @@ import pytest
 
 import holdfast as hf
 from holdfast.errors import HoldfastError, InvalidArgument, StoreInWorkspace
-from holdfast.hands.files.errors import PathRefused
-from holdfast.hands.shell import sandbox_problem
-from holdfast.hands.shell.errors import WorkspaceRefused
-from holdfast.hands.skills.errors import SkillFolderInvalid
 from holdfast.testing import ScriptedModel, call, text
+from holdfast.toolkits.files.workspace import PathRefused
+from holdfast.toolkits.shell import sandbox_problem
+from holdfast.toolkits.shell.policy import WorkspaceRefused
+from holdfast.toolkits.skills import SkillFolderInvalid
 
 if TYPE_CHECKING:
     from collections.abc import Callable

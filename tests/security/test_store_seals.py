@@ -32,15 +32,15 @@ from holdfast.errors import (
 )
 from holdfast.policy.approvals import Approved, read_question
 from holdfast.records import Ask, Done, Intended, encode_readable
-from holdfast.store.beside import key_file
 from holdfast.store.checksum import checksum, salt_of
-from holdfast.store.rules.contract import StoredRule
-from holdfast.store.sqlite.db import connect
+from holdfast.store.paths import key_file
+from holdfast.store.rules import StoredRule
+from holdfast.store.sqlite.connection import connect
 from holdfast.store.sqlite.files import renew_key
 from holdfast.store.sqlite.health import examine
 from holdfast.store.sqlite.key import keep_key
 from holdfast.store.sqlite.rows import wait_crc
-from holdfast.store.sqlite.rules import _crc as rule_crc  # pyright: ignore[reportPrivateUsage]  # what a forger would do
+from holdfast.store.sqlite.tables import _crc as rule_crc  # pyright: ignore[reportPrivateUsage]  # what a forger would do
 from holdfast.testing import ScriptedModel, call, text
 
 if TYPE_CHECKING:

@@ -21,10 +21,10 @@ import pytest
 
 import holdfast as hf
 from holdfast.errors import InvariantBroken
-from holdfast.hands.web import ContentRefused, FetchFailed, PageFailed, UrlInvalid, UrlRefused, web
-from holdfast.hands.web.dialling import answer, is_own
-from holdfast.hands.web.urls import read_url
 from holdfast.testing import ScriptedModel, call, text
+from holdfast.toolkits.web import ContentRefused, FetchFailed, PageFailed, UrlInvalid, UrlRefused, web
+from holdfast.toolkits.web.fetch import answer, is_own
+from holdfast.toolkits.web.urls import read_url
 from holdfast.tools import Bound
 
 if TYPE_CHECKING:

@@ -8,14 +8,7 @@ from typing import Any, Final
 import pytest
 from tests.every import every
 
-from holdfast.errors import (
-    DuplicateInput,
-    EmptyInput,
-    InputTooLarge,
-    InvalidArgument,
-    RateExceeded,
-    UsageError,
-)
+from holdfast.errors import DuplicateInput, EmptyInput, InputTooLarge, InvalidArgument, RateExceeded, UsageError
 from holdfast.messages import Attachment, Text
 from holdfast.policy.admission import Admission, misshapen
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.every import every
 
-from holdfast.cli.escaping import BAR, GOES_ON, WIDTH, as_json, escaped, fenced
+from holdfast.cli.output import BAR, GOES_ON, WIDTH, as_json, escaped, fenced
 
 HIDDEN = [
     *("\x00", "\x07", "\x1b", "\x7f", "\x85", "\x9b", "\r", "\n"),

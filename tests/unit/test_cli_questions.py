@@ -8,13 +8,12 @@ from typing import Any
 
 import pytest
 
-from holdfast.cli.approving import Asked, approve
-from holdfast.cli.failures import CallInvalid
-from holdfast.cli.question import MOST, described, difference, is_long, rule_text
+from holdfast.cli.approvals import MOST, Asked, approve, described, difference, is_long, rule_text
+from holdfast.cli.options import CallInvalid
+from holdfast.cli.output import Terminal
 from holdfast.cli.sessions import approval_in, wait_label
-from holdfast.cli.terminal import Terminal
 from holdfast.policy.approvals import Question
-from holdfast.runtime.approving import Approval
+from holdfast.runtime.approvals import Approval
 
 PATH = Path(".holdfast", "holdfast.db")
 QUESTION = Question(

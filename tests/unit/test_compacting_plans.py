@@ -21,7 +21,7 @@ from holdfast.messages import (
     Usage,
     UserMessage,
 )
-from holdfast.turns.compacting import (
+from holdfast.turns.compaction import (
     Budget,
     Clip,
     Estimator,

@@ -5,16 +5,8 @@ from __future__ import annotations
 import pytest
 
 from holdfast.errors import InvariantBroken
-from holdfast.messages import (
-    AssistantMessage,
-    Message,
-    Text,
-    ToolCall,
-    ToolMessage,
-    ToolResult,
-    UserMessage,
-)
-from holdfast.turns.compacting import Breaker, Budget, Estimator, Gauge, Plan, Reported, View, fallback, plan
+from holdfast.messages import AssistantMessage, Message, Text, ToolCall, ToolMessage, ToolResult, UserMessage
+from holdfast.turns.compaction import Breaker, Budget, Estimator, Gauge, Plan, Reported, View, fallback, plan
 from holdfast.turns.thread import Thread
 
 SUMMARY = (

@@ -22,7 +22,7 @@ from holdfast.messages import (
     ToolResult,
     UserMessage,
 )
-from holdfast.turns.compacting import (
+from holdfast.turns.compaction import (
     HEADINGS,
     Budget,
     Estimator,
@@ -38,7 +38,7 @@ from holdfast.turns.compacting import (
     summary_request,
     text_tokens,
 )
-from holdfast.turns.compacting.quoting import quoted
+from holdfast.turns.compaction.summary import quoted
 from holdfast.turns.thread import Thread
 
 COUNTER = Estimator()

@@ -23,9 +23,9 @@ from holdfast.messages import (
     UserMessage,
     encode,
 )
-from holdfast.models.names import dialect
-from holdfast.models.wire import Endpoint
-from holdfast.turns.compacting import (
+from holdfast.models.dialect import Endpoint
+from holdfast.models.registry import dialect
+from holdfast.turns.compaction import (
     Budget,
     Estimator,
     Plan,

@@ -65,13 +65,13 @@ from holdfast.turns import (
     respond,
     start,
 )
-from holdfast.turns.answers import result_of
 from holdfast.turns.conversation import Entered, Said, Stop, checkpoint_of, ending_of, input_of
+from holdfast.turns.results import result_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from holdfast.turns.machine import Response
+    from holdfast.turns.state import Response
 
 Batch = list[Record]
 """Records that are committed together."""

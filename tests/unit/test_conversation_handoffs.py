@@ -13,11 +13,12 @@ from tests.unit.test_conversation import ASK, Pen, Script, scripts
 
 from holdfast.errors import RecordUnreadable
 from holdfast.messages import ModelReply, Text, ToolCall, Usage, encode
-from holdfast.policy.subject import Taint
+from holdfast.policy.rules import Taint
 from holdfast.records import Admitted, Done, Handed, Opened, Started
 from holdfast.turns import Conversation, Rules, RunTools, TurnState, keys, poll, respond, start
 from holdfast.turns.conversation import Said
-from holdfast.turns.machine import CallModel, Checkpoint, Finish, go_on
+from holdfast.turns.machine import go_on
+from holdfast.turns.state import CallModel, Checkpoint, Finish
 
 if TYPE_CHECKING:
     from holdfast.records import Record

@@ -9,9 +9,9 @@ import pytest
 from tests.every import every
 
 from holdfast.errors import UsageError
-from holdfast.errors.delivering import GateInvalid, NotASession
-from holdfast.runtime.delivering import checked_gate, checked_session
-from holdfast.tasks import task_id
+from holdfast.errors.caller import GateInvalid, NotASession
+from holdfast.processes.task_state import task_id
+from holdfast.runtime.session_driver import checked_gate, checked_session
 
 
 async def _later(_session: str) -> bool:

@@ -44,9 +44,9 @@ from holdfast.messages import (
     encode,
 )
 from holdfast.models.anthropic import DIALECT
-from holdfast.models.anthropic.reading import MAX_REPLY, AnthropicFold, settled
-from holdfast.models.anthropic.schemas import narrow
-from holdfast.models.wire import Endpoint, Frame
+from holdfast.models.anthropic.request import narrow
+from holdfast.models.anthropic.response import MAX_REPLY, AnthropicFold, settled
+from holdfast.models.dialect import Endpoint, Frame
 from holdfast.turns.thread import Thread
 
 ENDPOINT: Final = Endpoint(provider="anthropic", dialect="anthropic", base_url="https://api.anthropic.com")

@@ -7,10 +7,10 @@ from typing import Any, Final
 
 import pytest
 
-from holdfast.errors.unoffered import NotOffered
+from holdfast.errors.world import NotOffered
 from holdfast.messages import AssistantMessage, Message, ModelRequest, Reasoning, Settings, Text, UserMessage
-from holdfast.models.names import dialect
-from holdfast.models.wire import Endpoint, WireRequest
+from holdfast.models.dialect import Endpoint, WireRequest
+from holdfast.models.registry import dialect
 
 CLAUDE: Final = Endpoint(provider="anthropic", dialect="anthropic", base_url="https://a")
 OPENAI: Final = Endpoint(provider="openai", dialect="responses", base_url="https://o")

@@ -9,13 +9,9 @@ import pytest
 from tests.every import every
 
 from holdfast.errors import ModelError, StreamCut
-from holdfast.messages import (
-    CallEnd,
-    Text,
-    ToolCall,
-)
-from holdfast.models.names import dialect
-from holdfast.models.wire import Endpoint, Frame
+from holdfast.messages import CallEnd, Text, ToolCall
+from holdfast.models.dialect import Endpoint, Frame
+from holdfast.models.registry import dialect
 
 if TYPE_CHECKING:
     from holdfast.messages import ModelReply, StreamEvent

@@ -45,11 +45,11 @@ from holdfast.messages import (
     encode,
     refusal_of,
 )
-from holdfast.models.arrays import ArraySplitter
+from holdfast.models.dialect import Endpoint, Frame
 from holdfast.models.google import DIALECT
-from holdfast.models.google.calls import NO_ID
-from holdfast.models.google.contents import FOREIGN
-from holdfast.models.wire import Endpoint, Frame
+from holdfast.models.google.request import FOREIGN
+from holdfast.models.google.response import NO_ID
+from holdfast.models.sse import ArraySplitter
 from holdfast.turns.thread import Thread
 
 if TYPE_CHECKING:

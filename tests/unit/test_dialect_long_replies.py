@@ -11,11 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.messages import Reasoning
-from holdfast.models.chat.details import Details
-from holdfast.models.chat.objects import ObjectEnd
-from holdfast.models.names import dialect
-from holdfast.models.reading import arguments_in
-from holdfast.models.wire import Endpoint, Frame
+from holdfast.models.chat.request import Details, ObjectEnd
+from holdfast.models.dialect import Endpoint, Frame, arguments_in
+from holdfast.models.registry import dialect
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -10,10 +10,10 @@ import msgspec
 import pytest
 from tests.every import every
 
+from holdfast.media import FILES_DEPTH
 from holdfast.messages import Attachment, ModelRequest, ToolMessage, ToolResult
-from holdfast.models.names import dialect
-from holdfast.models.wire import Endpoint
-from holdfast.models.writing import FILES_DEPTH, pieces_of
+from holdfast.models.dialect import Endpoint, pieces_of
+from holdfast.models.registry import dialect
 
 DIALECTS = ("anthropic", "chat", "google", "responses")
 PICTURE = b"\x89PNG and so on"

@@ -11,9 +11,9 @@ from tests.every import every
 from holdfast.errors import ModelError
 from holdfast.models.chat.errors import http_error, in_stream
 from holdfast.models.credentials import scrub
-from holdfast.models.names import dialect
-from holdfast.models.waiting import asked_by_limits, asked_in_words, delay_in
-from holdfast.models.wire import Endpoint, Frame
+from holdfast.models.dialect import Endpoint, Frame
+from holdfast.models.registry import dialect
+from holdfast.models.retry import asked_by_limits, asked_in_words, delay_in
 
 DIALECTS = ("anthropic", "chat", "google", "responses")
 RESET = 1_794_757_800

@@ -9,8 +9,8 @@ import pytest
 from tests.every import every
 
 from holdfast.messages import AssistantMessage, Attachment, ModelRequest, OutputSpec, Settings, Text, UserMessage
-from holdfast.models.names import dialect
-from holdfast.models.wire import Endpoint
+from holdfast.models.dialect import Endpoint
+from holdfast.models.registry import dialect
 
 
 def at(name: str, *flags: str) -> Endpoint:

@@ -13,10 +13,10 @@ from tests.every import every
 
 from holdfast.errors import ContextOverflow, ModelError, StreamCut
 from holdfast.messages import ModelReply, Reasoning, Refusal, Text, ToolCall, Usage
-from holdfast.models.names import dialect
+from holdfast.models.dialect import Endpoint, Frame
+from holdfast.models.registry import dialect
+from holdfast.models.retry import asked_in_headers
 from holdfast.models.sse import SseDecoder
-from holdfast.models.waiting import asked_in_headers
-from holdfast.models.wire import Endpoint, Frame
 
 
 def fold_of(spoken: str) -> Any:

@@ -8,7 +8,7 @@ import pytest
 from tests.every import every
 
 from holdfast.effects.canonical import canonical
-from holdfast.effects.divergence import MAX_PATHS, Difference, diverge
+from holdfast.effects.replay import MAX_PATHS, Difference, diverge
 
 
 @every(

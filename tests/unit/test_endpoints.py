@@ -12,9 +12,9 @@ from tests.every import every
 from holdfast import models
 from holdfast.errors import InvalidArgument
 from holdfast.messages import ModelRequest, Text, UserMessage
+from holdfast.models.dialect import NO_STREAM, flags_of
 from holdfast.models.endpoints import DIALECTS, ENDPOINTS, endpoint
-from holdfast.models.flags import NO_STREAM, flags_of
-from holdfast.models.names import dialect
+from holdfast.models.registry import dialect
 
 QUESTION = ModelRequest(messages=(UserMessage("m1", (Text("Hello?"),)),))
 PLACE = {"GOOGLE_CLOUD_PROJECT": "shop-1", "GOOGLE_CLOUD_LOCATION": "europe-west4"}

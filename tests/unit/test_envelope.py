@@ -11,7 +11,6 @@ from tests.every import every
 from holdfast.effects.envelope import (
     MAX_ASK_BODY,
     MAX_KEY,
-    Cause,
     Command,
     Envelope,
     Scope,
@@ -21,6 +20,7 @@ from holdfast.effects.envelope import (
     segment,
 )
 from holdfast.errors import InvalidId, InvalidValue
+from holdfast.records import Cause
 
 
 def envelope(**changes: Any) -> Envelope:

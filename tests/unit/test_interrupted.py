@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from holdfast.effects.replay import fold
 from holdfast.records import Ask, Intended
-from holdfast.runtime.interrupted import left_by_itself, only_waits
+from holdfast.runtime.reconciliation import left_by_itself, only_waits
 
 KEY = "t1/2.tools/1.ask"
 

@@ -7,13 +7,11 @@ from typing import TYPE_CHECKING
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.cli.listing import Line
-from holdfast.cli.tree import arranged
-from holdfast.policy.deciding import Policy, decide
+from holdfast.cli.sessions import Line, arranged
+from holdfast.policy.decisions import Policy, decide
 from holdfast.policy.limits import Budget, Limits, OutOf, Used
-from holdfast.policy.making import allow, ask, deny
 from holdfast.policy.mandates import Account, Mandate, joined, limited, narrowed, promised, share, tightest
-from holdfast.policy.subject import CLEAN, STRICTNESS, Subject, Taint
+from holdfast.policy.rules import CLEAN, STRICTNESS, Subject, Taint, allow, ask, deny
 
 if TYPE_CHECKING:
     from holdfast.policy.rules import Given

@@ -6,7 +6,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from tests.every import every
 
-from holdfast.memory.deciding import (
+from holdfast.memory.decisions import (
     AUTHOR,
     Absent,
     Base,

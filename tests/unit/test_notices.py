@@ -9,7 +9,7 @@ import pytest
 from tests.every import every
 
 from holdfast.errors import InvalidArgument, InvalidNumber
-from holdfast.store.notifications.contract import Notification
+from holdfast.store.notifications import Notification
 from holdfast.turns.notices import READER, NoticeLimits, chosen, notice
 
 

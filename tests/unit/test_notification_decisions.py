@@ -11,7 +11,7 @@ from tests.every import every
 from holdfast.errors import NotificationUnknown
 from holdfast.records import Ended
 from holdfast.store import Notify, StoreLimits
-from holdfast.store.notifications.decisions import after_run, backoff, draft, may_carry, require, settle
+from holdfast.store.notifications import after_run, backoff, draft, may_carry, require, settle
 
 if TYPE_CHECKING:
     from holdfast.records import EndStatus

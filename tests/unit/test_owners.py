@@ -16,7 +16,7 @@ import pytest
 from tests import proc
 
 from holdfast.clock import boot_id
-from holdfast.store.owners import is_gone, this_process
+from holdfast.store.lease import is_gone, this_process
 
 if TYPE_CHECKING:
     from collections.abc import Generator

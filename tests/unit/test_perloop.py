@@ -6,7 +6,7 @@ import asyncio
 import gc
 from weakref import ref
 
-from holdfast.perloop import PerLoop
+from holdfast.eventloop import PerLoop
 
 
 class _Made:

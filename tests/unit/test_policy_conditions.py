@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from tests.every import every
 
-from holdfast.errors.policy import PolicyInvalid
+from holdfast.errors.caller import PolicyInvalid
 from holdfast.policy import Policy, Subject, allow, ask, deny
-from holdfast.policy.hosts import Host, Place
+from holdfast.policy.conditions import Host, Place
 
 STATUS = allow("run", argv=["git", ["status", "diff"]])
 

@@ -9,21 +9,8 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 from tests.every import every
 
-from holdfast.errors.policy import PolicyInvalid, PolicyMissing
-from holdfast.policy import (
-    CLEAN,
-    Call,
-    Policy,
-    Subject,
-    Taint,
-    allow,
-    ask,
-    check_agent,
-    decide,
-    deny,
-    narrow,
-    within,
-)
+from holdfast.errors.caller import PolicyInvalid, PolicyMissing
+from holdfast.policy import CLEAN, Call, Policy, Subject, Taint, allow, ask, check_agent, decide, deny, narrow, within
 
 if TYPE_CHECKING:
     from holdfast.policy import Rule, Verdict, Within

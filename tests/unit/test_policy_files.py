@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.errors import InvalidArgument
-from holdfast.errors.policy import PolicyInvalid, PolicyUnsafe, PolicyUnwritable
+from holdfast.errors.caller import PolicyInvalid, PolicyUnsafe, PolicyUnwritable
 from holdfast.policy import Policy, allow, ask, deny, narrow, within
 from holdfast.policy.files import MAX_FILE, parse
 

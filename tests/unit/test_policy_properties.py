@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.policy import Policy, Rule, Subject, Taint, Within, allow, ask, deny, narrow, within
-from holdfast.policy.selecting import EXACT
-from holdfast.policy.subject import STRICTNESS
+from holdfast.policy.rules import EXACT, STRICTNESS
 
 if TYPE_CHECKING:
     from collections.abc import Callable

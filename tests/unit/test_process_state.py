@@ -5,10 +5,20 @@ from __future__ import annotations
 import pytest
 
 from holdfast.errors import InvalidId
-from holdfast.processes.ids import attempt_of, check_process_id, label_of, number_of, run_of, signal_of, signal_wait
-from holdfast.processes.state import ProcessState, Registration
-from holdfast.processes.stuck import Situation, why_stuck
-from holdfast.processes.timeline import line_of
+from holdfast.processes.state import (
+    ProcessState,
+    Registration,
+    Situation,
+    attempt_of,
+    check_process_id,
+    label_of,
+    line_of,
+    number_of,
+    run_of,
+    signal_of,
+    signal_wait,
+    why_stuck,
+)
 from holdfast.records import Ended, ErrorInfo, Opened, Parked, Resumed, Started
 
 JOURNAL = "process/p"

@@ -10,8 +10,7 @@ from tests.every import every
 
 from holdfast.errors import UsageError
 from holdfast.profiles import PriceLine, Profile, ProfileInvalid, ReferenceInvalid, SecretRefused
-from holdfast.profiles.profile import changed, decode, encode
-from holdfast.profiles.references import Reference, looks_like_key, parse
+from holdfast.profiles.profile import Reference, changed, decode, encode, looks_like_key, parse
 
 KEYS = [
     "sk-ant-api03-abcdefgh12345678",

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.errors.programs import AnswerRefused, ProgramDiverged
-from holdfast.sandbox.course import Course, call_digest, program_digest
+from holdfast.errors.caller import AnswerRefused, ProgramDiverged
+from holdfast.sandbox.contract import Raised, Result, Returned
+from holdfast.sandbox.execution import Course, call_digest, program_digest
 from holdfast.sandbox.sealing import Place
-from holdfast.sandbox.steps import Raised, Result, Returned
 
 PROGRAM = program_digest("source", {}, "")
 

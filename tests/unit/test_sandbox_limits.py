@@ -10,12 +10,12 @@ from tests.every import every
 from tests.sandboxed import TOOLS
 
 from holdfast.errors import InvalidArgument, InvalidNumber
-from holdfast.errors.programs import ProgramsUnavailable
-from holdfast.hands.shell import SandboxUnavailable
-from holdfast.hands.shell.confinement import Tree
-from holdfast.sandbox import Failed, LimitHit, MontySandbox, ProgramLimits, launching
-from holdfast.sandbox.confining import Cage, script
-from holdfast.sandbox.plans import planned, refusal
+from holdfast.errors.caller import ProgramsUnavailable
+from holdfast.sandbox import Failed, LimitHit, MontySandbox, ProgramLimits, worker
+from holdfast.sandbox.execution import planned, refusal
+from holdfast.sandbox.worker import Cage, script
+from holdfast.toolkits.shell import SandboxUnavailable
+from holdfast.toolkits.shell.policy import Tree
 
 LIMITS = ProgramLimits()
 
@@ -127,8 +127,8 @@ def test_a_machine_without_bubblewrap_runs_nothing(monkeypatch: pytest.MonkeyPat
     def none() -> None:
         raise SandboxUnavailable("bubblewrap does not work here", "install it")
 
-    monkeypatch.setattr(launching, "require_sandbox", none)
-    monkeypatch.setattr(launching, "worker_binary", lambda: "/worker")
+    monkeypatch.setattr(worker, "require_sandbox", none)
+    monkeypatch.setattr(worker, "worker_binary", lambda: "/worker")
     with pytest.raises(ProgramsUnavailable, match="bubblewrap does not work here; install it"):
         MontySandbox()
-    assert launching.programs_problem() == "bubblewrap does not work here"
+    assert worker.programs_problem() == "bubblewrap does not work here"

@@ -6,13 +6,12 @@ from typing import TYPE_CHECKING, cast
 
 from tests.sandboxed import TOOLS
 
-from holdfast.sandbox import Calls, LimitHit, ProgramLimits, Result, Returned, nodes
-from holdfast.sandbox.execution import Execution
-from holdfast.sandbox.plans import planned
+from holdfast.sandbox import Calls, LimitHit, ProgramLimits, Result, Returned, wire
+from holdfast.sandbox.execution import Execution, planned
 from holdfast.sandbox.wire import counted, framed, part, text
 
 if TYPE_CHECKING:
-    from holdfast.sandbox.workers import Worker
+    from holdfast.sandbox.worker import Worker
 
 READY = part(10, b"")
 WAITS = part(5, part(1, b"\x07"))
@@ -20,7 +19,7 @@ CLOCK = part(3, counted(1, 7) + part(26, b""))
 
 
 def _call() -> bytes:
-    made, _ = nodes.arena(1)
+    made, _ = wire.arena(1)
     return part(2, text(1, "fetch") + part(2, b"\x00") + counted(4, 7) + part(7, made))
 
 

@@ -10,7 +10,8 @@ import pytest
 from tests.sandboxed import KEY, NOW, QUICK, TOOLS, driven, needs_sandbox, ran
 
 from holdfast.errors import InvalidArgument, InvalidNumber
-from holdfast.errors.programs import AnswerRefused, ProgramOver, SandboxFull
+from holdfast.errors.caller import AnswerRefused, ProgramOver
+from holdfast.errors.world import SandboxFull
 from holdfast.sandbox import (
     Calls,
     Ended,

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from holdfast.sandbox.contract import HostCall
 from holdfast.sandbox.sealing import MAX_SNAPSHOT, Place, seal, snapshot_key, unseal
-from holdfast.sandbox.steps import HostCall
 
 KEY = snapshot_key(b"secret of a store")
 CALL = HostCall("p/0", "tool", "fetch", {"n": 1}, "d")

@@ -10,10 +10,9 @@ from tests.every import every
 from tests.parsing import parsed
 from tests.sandboxed import spec
 
-from holdfast.errors.programs import StubsInvalid
+from holdfast.errors.caller import StubsInvalid
 from holdfast.messages import ToolSpec
-from holdfast.sandbox.schemas import MAX_PLACES, Shapes
-from holdfast.sandbox.stubs import Stub, bound, declarations, function_name, stub_source, stubs_of
+from holdfast.sandbox.stubs import MAX_PLACES, Shapes, Stub, bound, declarations, function_name, stub_source, stubs_of
 
 TEXT = {"type": "string"}
 NUMBER = {"type": "integer"}

@@ -10,9 +10,11 @@ from typing import Any
 import pytest
 from tests.every import every
 
-from holdfast.sandbox import events, nodes, requests, wire
-from holdfast.sandbox.events import Called, Completed, System, Threw, Waits, event, printed, unwanted
-from holdfast.sandbox.steps import Raised, Returned
+from holdfast.sandbox import protocol, wire
+from holdfast.sandbox import protocol as protocol_module
+from holdfast.sandbox import wire as wire_module
+from holdfast.sandbox.contract import Raised, Returned
+from holdfast.sandbox.protocol import Called, Completed, System, Threw, Waits, event, printed, unwanted
 from holdfast.sandbox.values import Foreign, NotPlain, plain
 from holdfast.sandbox.wire import Malformed, counted, part, text
 
@@ -27,14 +29,14 @@ WAITS = part(5, part(1, b"\x04\x05"))
 COMPLETED = b"2\x08\x12\x06\x08\x01\x12\x02(\x00\xa0\x01\x04\xb0\x01\xe8\x07\xc0\x01\x04"
 
 
-def said(message: bytes, room: int = ROOM) -> events.Event:
+def said(message: bytes, room: int = ROOM) -> protocol.Event:
     return event(wire.framed(message), 4, room)
 
 
 def back(value: object, room: int = ROOM) -> Any:
     """A value that was written as a host writes it, read as a host reads it."""
-    made, root = nodes.one(value)
-    return nodes.values(made, 0, len(made), room)[root]
+    made, root = wire_module.one(value)
+    return wire_module.values(made, 0, len(made), room)[root]
 
 
 # ---- values ----------------------------------------------------------------------------------------------------------
@@ -76,19 +78,19 @@ def test_a_value_comes_back_as_it_was_given(value: object) -> None:
 
 def test_what_no_program_can_have_is_refused() -> None:
     with pytest.raises(TypeError, match="set"):
-        nodes.one([{1}])
+        wire_module.one([{1}])
 
 
 def test_a_date_is_nothing_that_json_has_a_word_for() -> None:
-    made = nodes.moment(dt.datetime(2026, 1, 2, 3, 4, 5, 6, dt.timezone(dt.timedelta(hours=-2))), "X")
-    (found,) = nodes.values(made, 0, len(made), ROOM)
+    made = wire_module.moment(dt.datetime(2026, 1, 2, 3, 4, 5, 6, dt.timezone(dt.timedelta(hours=-2))), "X")
+    (found,) = wire_module.values(made, 0, len(made), ROOM)
     assert isinstance(found, Foreign)
     with pytest.raises(NotPlain, match="it has a datetime"):
         plain(found, ROOM)
 
 
 def test_a_value_is_given_up_before_it_is_read_if_it_is_surely_too_large() -> None:
-    with pytest.raises(nodes.TooLarge):
+    with pytest.raises(wire_module.TooLarge):
         back(["x"] * 10_000, room=100)
 
 
@@ -106,7 +108,7 @@ def test_what_is_held_twice_is_one_thing() -> None:
     # A list of the same list, many times over: it is written once.
     inner = part(2, part(11, part(1, b"\x00" * 100)))
     made = part(2, counted(5, 2)) + inner + part(2, part(11, part(1, b"\x01" * 100)))
-    found = nodes.values(made, 0, len(made), ROOM)[2]
+    found = wire_module.values(made, 0, len(made), ROOM)[2]
     assert len({id(each) for each in found}) == 1
 
 
@@ -118,7 +120,7 @@ def test_a_call_is_read() -> None:
 
 
 def test_the_arguments_of_a_call_that_are_too_large_are_left_out() -> None:
-    made, root = nodes.one("x" * 9_000)
+    made, root = wire_module.one("x" * 9_000)
     found = said(part(2, text(1, "fetch") + part(2, wire.number(root)) + part(7, made)), room=10)
     assert found == Called(0, "fetch", None, {}, eager=False)
 
@@ -149,7 +151,7 @@ def test_what_is_asked_of_the_system_is_read(field: int, content: bytes, expecte
 
 
 def test_an_answer_that_nobody_wants_is_known_from_an_error_of_the_program() -> None:
-    def threw(kind: str, message: str) -> events.Event:
+    def threw(kind: str, message: str) -> protocol.Event:
         return said(part(7, part(1, text(1, kind) + text(2, message))))
 
     assert unwanted(threw("RuntimeError", "protocol violation: ResumeFutures without suspended futures"))
@@ -229,12 +231,12 @@ def test_what_no_worker_says_is_refused(message: bytes) -> None:
 
 
 def test_a_request_stands_behind_its_length() -> None:
-    made = requests.settled(300, Returned("x" * 300))
+    made = protocol_module.settled(300, Returned("x" * 300))
     assert int.from_bytes(made[:4], "little") == len(made) - 4
 
 
 def test_a_text_that_is_no_unicode_is_sent_all_the_same() -> None:
-    assert b"odd ?" in requests.settled(1, Raised("odd \ud800"))
+    assert b"odd ?" in protocol_module.settled(1, Raised("odd \ud800"))
 
 
 # ---- a worker that wants to hurt its host ----------------------------------------------------------------------------
@@ -264,7 +266,7 @@ def test_keys_that_are_numbers_are_not_hashed() -> None:
 
 
 def test_an_argument_has_a_text_for_its_name() -> None:
-    arena, _ = nodes.arena(1)
+    arena, _ = wire_module.arena(1)
     with pytest.raises(Malformed):
         said(part(2, text(1, "fetch") + part(3, counted(1, 0) + counted(2, 0)) + counted(4, 1) + part(7, arena)))
 

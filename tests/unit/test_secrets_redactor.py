@@ -15,15 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.every import every
 
-from holdfast.errors.secrets import (
-    SecretExposed,
-    SecretNameInvalid,
-    SecretTooCommon,
-    SecretTooLong,
-    SecretTooShort,
-)
+from holdfast.errors.caller import SecretExposed, SecretNameInvalid, SecretTooCommon, SecretTooLong, SecretTooShort
+from holdfast.secrets.forms import words_of
 from holdfast.secrets.redactor import LONGEST, MAX_VALUES, Redactor
-from holdfast.secrets.reserved import words_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable

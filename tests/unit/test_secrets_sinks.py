@@ -12,11 +12,11 @@ import msgspec
 import pytest
 
 from holdfast import records
-from holdfast.errors.secrets import HiddenError, SecretExposed
+from holdfast.errors.caller import SecretExposed
+from holdfast.errors.world import HiddenError
 from holdfast.records import Admitted, Ask, Done, Ended, ErrorInfo, Failed, Intended, Progressed, Started
-from holdfast.secrets.logs import LOGGERS, RedactingFilter, hidden_in_logs
-from holdfast.secrets.raising import safe_cause
-from holdfast.secrets.recorded import clean_record
+from holdfast.secrets.documents import clean_record
+from holdfast.secrets.logs import LOGGERS, RedactingFilter, hidden_in_logs, safe_cause
 from holdfast.secrets.redactor import Redactor
 
 if TYPE_CHECKING:

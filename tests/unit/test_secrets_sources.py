@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from holdfast.errors import InvalidArgument
-from holdfast.errors.secrets import SecretNameInvalid, SecretTooShort, SecretUnavailable, SecretUnknown
+from holdfast.errors.caller import SecretNameInvalid, SecretTooShort, SecretUnknown
+from holdfast.errors.world import SecretUnavailable
 from holdfast.profiles import ReferenceInvalid, SecretMissing
-from holdfast.secrets.lending import Lender
 from holdfast.secrets.redactor import Redactor
-from holdfast.secrets.sources import Secrets, secrets_of
+from holdfast.secrets.sources import Lender, Secrets, secrets_of
 
 KEY = "sk_live_4eC39HqLyjWDarjtT1zdp7dc"
 

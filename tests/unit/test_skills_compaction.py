@@ -7,11 +7,11 @@ from typing import Any, Final
 import pytest
 
 from holdfast.errors import InvalidNumber
-from holdfast.errors.unoffered import NotOffered
+from holdfast.errors.world import NotOffered
 from holdfast.messages import Settings, encode
-from holdfast.models.anthropic.writing import CLEARING_BETA, COMPACTING_BETA, LEAST_COMPACTED, betas_of, editing
-from holdfast.models.responses.writing import context_management
-from holdfast.models.wire import Endpoint
+from holdfast.models.anthropic.request import CLEARING_BETA, COMPACTING_BETA, LEAST_COMPACTED, betas_of, editing
+from holdfast.models.dialect import Endpoint
+from holdfast.models.responses.request import context_management
 
 SUMMARY: Final = b'{"type":"compaction","content":"so far"},{"type":"text","text":"so"}'
 

@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.every import every
 
-from holdfast.hands.skills.errors import SkillInvalid
-from holdfast.hands.skills.front import MAX_DESCRIPTION, Front, read_front
+from holdfast.toolkits.skills import MAX_DESCRIPTION, Front, SkillInvalid, read_front
 
 
 def front(fields: str, name: str = "pdf") -> Front:

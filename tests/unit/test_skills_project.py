@@ -11,10 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.errors import InvalidArgument, InvalidNumber
-from holdfast.hands.files import PathRefused
-from holdfast.hands.project import ProjectLimits, project
-from holdfast.hands.project.gathering import within
-from holdfast.hands.project.words import Shown, Withheld, told
+from holdfast.toolkits.files import PathRefused
+from holdfast.toolkits.project import ProjectLimits, Shown, Withheld, project, told, within
 
 if TYPE_CHECKING:
     from collections.abc import Callable

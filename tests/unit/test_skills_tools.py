@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from holdfast.errors import InvalidArgument, InvalidNumber
-from holdfast.hands.files import FileTooLarge, NotText, PathRefused
-from holdfast.hands.skills import (
+from holdfast.toolkits.files import FileTooLarge, NotText, PathRefused
+from holdfast.toolkits.skills import (
     SkillClash,
     SkillFileMissing,
     SkillFolderInvalid,

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.errors import EventTooLarge, ModelError
+from holdfast.models.dialect import Frame
 from holdfast.models.sse import SseDecoder
-from holdfast.models.wire import Frame
 
 
 def decode(*chunks: bytes, limit: int | None = None) -> list[Frame]:

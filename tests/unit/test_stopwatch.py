@@ -9,10 +9,8 @@ from hypothesis import strategies as st
 from tests.every import every
 
 from holdfast.records import Admitted, Ask, Done, Ended, Parked, Resumed, Started
-from holdfast.store.spending.contract import DAY_MS, Spend
-from holdfast.store.spending.fold import by_day
-from holdfast.store.spending.worked import counted
-from holdfast.turns.stopwatch import Stopwatch
+from holdfast.store.spending import DAY_MS, Spend, by_day, counted
+from holdfast.turns.state import Stopwatch
 
 if TYPE_CHECKING:
     from holdfast.records import Record

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.errors.admission import DuplicateInput, RateExceeded
+from holdfast.errors.caller import DuplicateInput, RateExceeded
 from holdfast.store import Admission, Receipt
 from holdfast.store.admission import check_rate, decide_duplicate, window_around
 from holdfast.store.contract import InputRow, JournalRow

@@ -7,15 +7,14 @@ from typing import TYPE_CHECKING, cast
 import apsw
 
 from holdfast.store import StoredAttachment, StoreLimits
-from holdfast.store.attachments.changing import Attachments
-from holdfast.store.attachments.contract import CollectBlobs
-from holdfast.store.sqlite.attachments import AttachmentQueries
+from holdfast.store.attachments import Attachments, CollectBlobs
 from holdfast.store.sqlite.memory import MemoryDisk
 from holdfast.store.sqlite.rows import SqliteRows
 from holdfast.store.sqlite.schema import MIGRATIONS
+from holdfast.store.sqlite.tables import AttachmentQueries
 
 if TYPE_CHECKING:
-    from holdfast.store.sqlite.db import Db
+    from holdfast.store.sqlite.connection import Db
 
 LATE = 1_000
 

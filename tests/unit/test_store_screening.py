@@ -6,15 +6,13 @@ from typing import Any, cast
 
 import pytest
 
-from holdfast.errors.secrets import SecretExposed
+from holdfast.errors.caller import SecretExposed
 from holdfast.secrets.redactor import Redactor
-from holdfast.store.command import Command
-from holdfast.store.contract import Accept, OpenJournal, PutBlob
-from holdfast.store.digests import blob_digest, input_digest
-from holdfast.store.memories.contract import PutMemory
-from holdfast.store.notifications.contract import Notify
-from holdfast.store.screening import CLEANED, NOTHING_TOLD, screened
-from holdfast.store.waits.contract import SettleWait
+from holdfast.store.checksum import blob_digest, input_digest
+from holdfast.store.contract import Accept, Command, OpenJournal, PutBlob, SettleWait
+from holdfast.store.memories import PutMemory
+from holdfast.store.notifications import Notify
+from holdfast.store.redaction import CLEANED, NOTHING_TOLD, screened
 
 KEY = "sk_live_4eC39HqLyjWDarjtT1zdp7dc"
 

@@ -10,12 +10,11 @@ from hypothesis import strategies as st
 
 from holdfast.records import Ask, Blob, Done, Started
 from holdfast.store import Spend
-from holdfast.store.spending.contract import DAY_MS, NOTHING, Spent, day_of
-from holdfast.store.spending.fold import by_day, rebuild
+from holdfast.store.spending import DAY_MS, NOTHING, Spent, by_day, day_of, rebuild
 
 if TYPE_CHECKING:
     from holdfast.records import Record
-    from holdfast.store.spending.contract import ReadBlob
+    from holdfast.store.spending import ReadBlob
 
 spends = st.builds(Spend, *[st.integers(0, 100)] * 8)
 

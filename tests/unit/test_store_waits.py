@@ -10,10 +10,11 @@ from msgspec.structs import replace
 
 from holdfast.clock import Instant
 from holdfast.errors import WaitUnknown
-from holdfast.errors.waits import ApprovalMismatch, WaitConsumed
+from holdfast.errors.caller import ApprovalMismatch
+from holdfast.errors.store import WaitConsumed
 from holdfast.store import Settlement, Wait, decisions
+from holdfast.store.checksum import blob_digest
 from holdfast.store.contract import JournalRow, OpenWait, SettleWait
-from holdfast.store.digests import blob_digest
 from holdfast.store.sqlite.rows import wait_crc
 
 NOW = Instant(wall=1_000_000, mono=5, boot="b")

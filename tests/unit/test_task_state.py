@@ -7,6 +7,20 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
+from holdfast.processes.task_state import (
+    BODY,
+    INTERRUPTED,
+    RUN,
+    TERMINAL,
+    TaskCall,
+    TaskState,
+    body,
+    continues,
+    first_records,
+    task_id,
+    task_key,
+    title,
+)
 from holdfast.records import (
     Ask,
     Blob,
@@ -23,9 +37,6 @@ from holdfast.records import (
     Started,
     Unknown,
 )
-from holdfast.tasks import RUN, TaskCall, TaskState, task_id, task_key
-from holdfast.tasks.state import INTERRUPTED, TERMINAL, first_records
-from holdfast.tasks.words import BODY, body, continues, title
 
 if TYPE_CHECKING:
     from holdfast.records import EndStatus, Record

@@ -11,7 +11,7 @@ from tests.every import every
 
 from holdfast.errors import WaitUnknown
 from holdfast.names import MAX_ID
-from holdfast.store.tokens import mint, verify
+from holdfast.store.decisions import mint, verify
 
 SECRET = bytes(range(32))
 TOKEN = mint(SECRET, "customer-42", "approval")

@@ -6,8 +6,7 @@ import pytest
 
 from holdfast.errors import ContextOverflow, ModelError
 from holdfast.models.chat import DIALECT
-from holdfast.models.retry import Retry, pause, worth_another
-from holdfast.models.waiting import should_retry
+from holdfast.models.retry import Retry, pause, should_retry, worth_another
 
 
 @pytest.mark.parametrize(

@@ -13,10 +13,8 @@ from tests.every import every
 
 from holdfast.messages import ToolCall
 from holdfast.tools import Bound, Complaint, ToolRetry
-from holdfast.tools.cutting import Cut, Whole, cut, is_boundary
-from holdfast.tools.paging import PAGE_BYTES, page, shown
 from holdfast.tools.reader import reader
-from holdfast.tools.returned import as_text, long_json, long_text
+from holdfast.tools.results import PAGE_BYTES, Cut, Whole, as_text, cut, is_boundary, long_json, long_text, page, shown
 
 WHOLE = Whole("ab12", "read_result")
 LINES = "".join(f"line {n}\n" for n in range(1, 10_001))

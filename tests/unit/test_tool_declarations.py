@@ -10,7 +10,7 @@ from tests.every import every
 
 from holdfast.errors import InvalidArgument, InvalidNumber, ToolInvalid
 from holdfast.tools import NotDone, ToolRetry, ToolRetryPolicy, tool
-from holdfast.tools.declared import LEAST_OUTPUT, OUTPUT_LIMIT
+from holdfast.tools.definition import LEAST_OUTPUT, OUTPUT_LIMIT
 
 
 def work(n: int, text: str = "") -> str:

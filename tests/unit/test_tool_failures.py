@@ -16,7 +16,7 @@ from tests.patience import PATIENCE as SOON
 
 from holdfast.errors import InvalidValue
 from holdfast.records import ErrorInfo
-from holdfast.tools import Bound, invoking, results, tool
+from holdfast.tools import Bound, functions, results, tool
 
 
 class Hostile(Exception):
@@ -192,7 +192,7 @@ async def test_an_iterator_is_not_read_on_the_event_loop(function: Callable[...,
 async def test_an_iterator_without_end_is_an_error_that_says_that_the_function_ran(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(invoking, "MAX_ITEMS", 100)
+    monkeypatch.setattr(functions, "MAX_ITEMS", 100)
 
     @tool
     def endless() -> Iterator[int]:

@@ -14,7 +14,7 @@ from tests.every import every
 
 import holdfast as hf
 from holdfast.errors import ToolInvalid
-from holdfast.tools.implementation import code_digest
+from holdfast.tools.code_digest import code_digest
 
 if TYPE_CHECKING:
     from collections.abc import Callable

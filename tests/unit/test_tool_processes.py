@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.tools.processes import Process, belonging
+from holdfast.tools.subprocesses import Process, belonging
 
 ME = 100
 

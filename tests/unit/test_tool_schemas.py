@@ -21,7 +21,7 @@ import holdfast as hf
 from holdfast.errors import ToolInvalid
 from holdfast.messages import ModelRequest, Text, UserMessage
 from holdfast.tools import AnyTool, Bound, Complaint, tool
-from holdfast.tools.portable import MAX_NODES
+from holdfast.tools.schema import MAX_NODES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -12,11 +12,9 @@ import pytest
 from tests.behaviour.talk import until
 from tests.patience import PATIENCE as SOON
 
-from holdfast.tools import AnyTool, Bound, abandoned, tool, watchdog
-from holdfast.tools import threads as threads_module
-from holdfast.tools.crowding import here
-from holdfast.tools.threads import in_thread
-from holdfast.tools.watchdog import LATE, Blocked, Running, calls_here, judged, watching
+from holdfast.tools import AnyTool, Bound, abandoned, functions, tool
+from holdfast.tools import functions as threads_module
+from holdfast.tools.functions import LATE, Blocked, Running, calls_here, here, in_thread, judged, watching
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -225,8 +223,8 @@ def _blocking(heard: threading.Event) -> AnyTool:
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watchdog, "LATE", 0.05)
-    monkeypatch.setattr(watchdog, "EVERY", 0.01)
+    monkeypatch.setattr(functions, "LATE", 0.05)
+    monkeypatch.setattr(functions, "EVERY", 0.01)
 
 
 @pytest.mark.usefixtures("quick")

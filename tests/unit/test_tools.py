@@ -27,8 +27,8 @@ from holdfast.messages import ToolCall, ToolResult
 from holdfast.records import ErrorInfo, Failed
 from holdfast.tools import AnyTool, Bound, Complaint, Tool, ToolRetry, results, tool
 from holdfast.tools.context import Context
-from holdfast.tools.docstring import read_docstring
-from holdfast.turns.answers import result_of
+from holdfast.tools.schema import read_docstring
+from holdfast.turns.results import result_of
 
 if TYPE_CHECKING:
     from decimal import Decimal

@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 from tests.every import every
 
 from holdfast.errors import HoldfastError, InvalidNumber
-from holdfast.errors.triggers import TemplateInvalid, TriggerInvalid
-from holdfast.triggers import books as accounts
-from holdfast.triggers.books import Books, Reserved, choose, pass_time, start_key, take
+from holdfast.errors.caller import TemplateInvalid, TriggerInvalid
+from holdfast.triggers import state as accounts
 from holdfast.triggers.definition import (
     Define,
     Definition,
@@ -23,13 +22,18 @@ from holdfast.triggers.definition import (
     TargetName,
     TriggerOptions,
     check_trigger,
+    cron,
     decode,
     define,
+    event,
+    interval,
     is_trigger_id,
     terms_of,
+    watch,
+    webhook,
 )
 from holdfast.triggers.schedules import to_wall
-from holdfast.triggers.sources import cron, event, interval, watch, webhook
+from holdfast.triggers.state import Books, Reserved, choose, pass_time, start_key, take
 
 HOUR: Final = 3_600_000
 START: Final = to_wall(datetime(2026, 3, 1, tzinfo=UTC))

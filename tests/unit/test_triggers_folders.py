@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from msgspec.structs import replace
 
+from holdfast.triggers.definition import WatchSource, watch
 from holdfast.triggers.folders import Found, Settling, content_digest, file_key, payload_of, scan
-from holdfast.triggers.sources import WatchSource, watch
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -11,9 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.every import every
 
-from holdfast.errors.triggers import ScheduleInvalid
-from holdfast.triggers.expressions import parse
-from holdfast.triggers.schedules import Calendar, Every, between, to_datetime, to_wall, zone
+from holdfast.errors.caller import ScheduleInvalid
+from holdfast.triggers.schedules import Calendar, Every, between, parse, to_datetime, to_wall, zone
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

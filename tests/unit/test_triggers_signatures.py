@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.every import every
 
+from holdfast.triggers.definition import WebhookSource, webhook
 from holdfast.triggers.signatures import MOST_BYTES, Verdict, challenge_of, judge, lowered, payload_of
-from holdfast.triggers.sources import WebhookSource, webhook
 
 SECRET: Final = "It's a Secret to Everybody"  # noqa: S105  the example in GitHub's documentation
 NOW: Final = 1_800_000_000_000

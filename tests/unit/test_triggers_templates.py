@@ -9,9 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.every import every
 
-from holdfast.errors.triggers import TemplateInvalid, TemplateUnfilled
+from holdfast.errors.caller import TemplateInvalid
+from holdfast.errors.world import TemplateUnfilled
+from holdfast.triggers.definition import LONGEST, check, fill, values_of
 from holdfast.triggers.schedules import zone
-from holdfast.triggers.templates import LONGEST, check, fill, values_of
 
 VALUES: Final[dict[str, Any]] = values_of(
     trigger="digest",

@@ -21,7 +21,7 @@ from holdfast.messages import (
     UserMessage,
 )
 from holdfast.policy.limits import ASKING, Budget, Limits, OutOf, Used, beyond_turn, exceeded, running
-from holdfast.tasks.words import continues
+from holdfast.processes.task_state import continues
 from holdfast.turns import (
     CallModel,
     Checkpoint,
@@ -38,12 +38,10 @@ from holdfast.turns import (
     respond,
     start,
 )
-from holdfast.turns.bounding import LAST_STEP
-from holdfast.turns.ending import Skipped, decode_ending
-from holdfast.turns.machine import EMPTY
+from holdfast.turns.machine import EMPTY, LAST_STEP, Skipped, decode_ending
 
 if TYPE_CHECKING:
-    from holdfast.turns.machine import Response
+    from holdfast.turns.state import Response
 
 SAID: Final = UserMessage("t1.i1", (Text("go"),))
 STEER: Final = UserMessage("t1.i2", (Text("and also"),))

@@ -45,7 +45,7 @@ from holdfast.turns import (
 from holdfast.turns.machine import CUT_OFF, EMPTY, MAX_EMPTY, answer_of
 
 if TYPE_CHECKING:
-    from holdfast.turns.machine import Response
+    from holdfast.turns.state import Response
 
 SAID: Final = UserMessage("t3.i3", (Text("go"),))
 STEER: Final = UserMessage("t3.i4", (Text("and also"),))

@@ -13,11 +13,11 @@ from holdfast.effects.replay import fold
 from holdfast.messages import AssistantMessage, ModelReply, Text, ToolCall, ToolMessage, ToolResult, UserMessage
 from holdfast.policy.limits import OutOf, Used
 from holdfast.records import Ask, Cancelled, Done, ErrorInfo, Failed, Intended, Unknown
-from holdfast.runtime.program_words import left_no_room
-from holdfast.runtime.stopped import is_program, left_in_program, made_by, stopped_program
+from holdfast.runtime.programs import left_no_room
+from holdfast.runtime.reconciliation import is_program, left_in_program, made_by, stopped_program
 from holdfast.turns import Finish, Results, Rules, RunTools, Thread, poll, respond, start
-from holdfast.turns.machine import Checkpoint, Inputs, Replied
 from holdfast.turns.programs import aside_key, decode_left, is_finish, is_kept, is_pause, left, number_of, out_of
+from holdfast.turns.state import Checkpoint, Inputs, Replied
 
 values = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**60), 2**60) | st.text("ab", max_size=3),

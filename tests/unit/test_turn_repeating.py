@@ -24,7 +24,7 @@ from holdfast.turns import (
     respond,
     start,
 )
-from holdfast.turns.repeating import LONGEST, Step, Trace, repetition, step_of
+from holdfast.turns.loop_guard import LONGEST, Step, Trace, repetition, step_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

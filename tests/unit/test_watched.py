@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from holdfast.spawning import watched
+from holdfast.eventloop import watched
 
 
 async def test_what_waits_for_nothing_gives_its_value_and_is_not_told() -> None:

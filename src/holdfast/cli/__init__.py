@@ -10,23 +10,10 @@ import typer
 from typer.core import TyperGroup
 
 from holdfast import __version__
-from holdfast.cli import (
-    attachments,
-    commands,
-    doctor,
-    memory,
-    models,
-    notifications,
-    policy,
-    processes,
-    profiled,
-    profiles,
-    rules,
-    tasks,
-    triggers,
-)
-from holdfast.cli.failures import FAILED, INTERRUPTED, exit_code, explained
-from holdfast.cli.terminal import stderr
+from holdfast.cli import app as app_module
+from holdfast.cli import attachments, doctor, memory, models, notifications, policy, processes, profiles, triggers
+from holdfast.cli.options import FAILED, INTERRUPTED, exit_code, explained
+from holdfast.cli.output import stderr
 from holdfast.errors import HoldfastError
 
 
@@ -65,20 +52,20 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 for _command in (
-    commands.run,
-    commands.chat,
-    commands.ps,
-    commands.show,
-    commands.logs,
-    commands.resume,
-    commands.cancel,
-    commands.resolve,
-    commands.fork,
-    commands.compact,
-    commands.replay,
-    commands.inbox,
-    commands.approve,
-    commands.deny,
+    app_module.run,
+    app_module.chat,
+    app_module.ps,
+    app_module.show,
+    app_module.logs,
+    app_module.resume,
+    app_module.cancel,
+    app_module.resolve,
+    app_module.fork,
+    app_module.compact,
+    app_module.replay,
+    app_module.inbox,
+    app_module.approve,
+    app_module.deny,
     doctor.doctor,
 ):
     app.command(_command.__name__)(_command)
@@ -89,8 +76,8 @@ app.add_typer(notifications.app, name="notifications")
 app.add_typer(policy.app, name="policy")
 app.add_typer(processes.app, name="processes")
 app.add_typer(profiles.app, name="profiles")
-app.add_typer(rules.app, name="rules")
-app.add_typer(tasks.app, name="tasks")
+app.add_typer(policy.rules_app, name="rules")
+app.add_typer(processes.tasks_app, name="tasks")
 app.add_typer(triggers.app, name="triggers")
 
 
@@ -108,7 +95,7 @@ def options(
         str | None,
         typer.Option(
             "--profile",
-            envvar=profiled.ENVIRONMENT,
+            envvar=profiles.ENVIRONMENT,
             metavar="NAME",
             help="The profile that gives defaults to options; 'holdfast profiles' lists them.",
         ),
@@ -122,7 +109,7 @@ def options(
     """
     _version(wanted=version)
     with explained():
-        profiled.apply(context, profile)
+        profiles.apply(context, profile)
 
 
 def main() -> None:

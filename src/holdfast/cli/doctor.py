@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
-from holdfast.cli.failures import StoreMissing
-from holdfast.cli.options import DEFAULT_STORE, StoreOption
-from holdfast.cli.terminal import printable, stderr, stdout
+from holdfast.cli.options import DEFAULT_STORE, StoreMissing, StoreOption
+from holdfast.cli.output import printable, stderr, stdout
 from holdfast.clock import SystemClock
 from holdfast.errors import HoldfastError
 
@@ -41,7 +40,7 @@ def doctor(
 
     Nothing is changed, and the store may be in use. Exit code 0 when all is well, 1 when there are problems.
     """
-    from holdfast.runtime.spending import spend_of  # noqa: PLC0415  apsw only when it is needed
+    from holdfast.runtime.budgets import spend_of  # noqa: PLC0415  apsw only when it is needed
     from holdfast.store.sqlite.files import renew_key  # noqa: PLC0415
     from holdfast.store.sqlite.health import examine  # noqa: PLC0415
 

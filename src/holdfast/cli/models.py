@@ -8,8 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal, NamedTuple
 import msgspec
 import typer
 
-from holdfast.cli.failures import FAILED, explained
-from holdfast.cli.options import JsonOption  # noqa: TC001  typer looks at the annotation at run time
+from holdfast.cli.options import (
+    FAILED,
+    JsonOption,
+    explained,
+)
 from holdfast.errors import ModelError, StreamCut, UsageError
 from holdfast.messages import (
     CallChunk,
@@ -28,12 +31,12 @@ from holdfast.messages import (
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from holdfast.cli.terminal import Terminal
+    from holdfast.cli.output import Terminal
     from holdfast.models import Model
     from holdfast.models.endpoints import Known
 
-State = Literal["ok", "failed", "skipped"]
 
+State = Literal["ok", "failed", "skipped"]
 _HEADINGS: Final = ["PROVIDER", "DIALECT", "KEY", "ADDRESS"]
 _PROMPT: Final = "Say hello in one short sentence."
 _TOOL: Final = ToolSpec(
@@ -51,7 +54,6 @@ _REFUSED: Final = frozenset(("authentication", "permission"))
 _UNREACHED: Final = frozenset(("network", "timeout"))
 _NAMES: Final = {"stream": "not_streamed", "usage": "usage_missing", "tool call": "tool_not_called"}
 """What is wrong when there was no error."""
-
 app = typer.Typer(invoke_without_command=True, rich_markup_mode=None)
 
 
@@ -80,7 +82,7 @@ def models(context: typer.Context, *, as_json: JsonOption = False) -> None:
     """
     if context.invoked_subcommand is not None:
         return
-    from holdfast.cli.terminal import stdout  # noqa: PLC0415
+    from holdfast.cli.output import stdout  # noqa: PLC0415
 
     with explained():
         lines = _lines(os.environ)
@@ -118,7 +120,7 @@ def _line(name: str, known: Known, environment: Mapping[str, str]) -> Line:
 
 
 def _rows(out: Terminal, lines: list[Line]) -> list[str]:
-    from holdfast.cli.terminal import table  # noqa: PLC0415
+    from holdfast.cli.output import table  # noqa: PLC0415
 
     rows = [_HEADINGS]
     painted = [[out.paint(word, "bold") for word in _HEADINGS]]
@@ -138,9 +140,6 @@ def _key(line: Line) -> str:
         return f"{line.key} is set"
     names = " or ".join(line.keys)
     return f"{names} is not set" + (" (not needed)" if line.ready else "") if names else "none"
-
-
-# ---- one call --------------------------------------------------------------------------------------------------------
 
 
 class Check(msgspec.Struct, frozen=True):
@@ -192,7 +191,7 @@ def probe(
     """
     import asyncio  # noqa: PLC0415
 
-    from holdfast.cli.terminal import stdout  # noqa: PLC0415
+    from holdfast.cli.output import stdout  # noqa: PLC0415
     from holdfast.models import HttpModel, Retry, model  # noqa: PLC0415
 
     with explained():
@@ -210,7 +209,7 @@ def probe(
 
 
 async def _probe(model: Model, prompt: str) -> Report:
-    from holdfast.cli.profiled import prices  # noqa: PLC0415
+    from holdfast.cli.profiles import prices  # noqa: PLC0415
     from holdfast.models.prices import cost  # noqa: PLC0415
 
     text = await _ask(model, ModelRequest(messages=(_said(prompt),)))
@@ -309,7 +308,7 @@ def _tool_called(asked: Asked | None) -> Check:
 
 
 def _told(out: Terminal, report: Report) -> list[str]:
-    from holdfast.cli.terminal import one_line, table  # noqa: PLC0415
+    from holdfast.cli.output import one_line, table  # noqa: PLC0415
 
     rows = [[check.name, check.state, one_line(check.detail, 300)] for check in report.checks]
     painted = [[row[0], out.status(row[1]), row[2]] for row in rows]

@@ -7,16 +7,15 @@ from typing import TYPE_CHECKING, Annotated, Final, cast
 
 import typer
 
-from holdfast.cli.failures import FAILED, explained
-from holdfast.cli.options import DEFAULT_STORE, JsonOption, StoreOption
+from holdfast.cli.options import DEFAULT_STORE, FAILED, JsonOption, StoreOption, explained
 
 if TYPE_CHECKING:
-    from holdfast.cli.terminal import Terminal
+    from holdfast.cli.output import Terminal
     from holdfast.store import Store
-    from holdfast.store.notifications.contract import Notification, NotificationState, SettledByHand
+    from holdfast.store.notifications import Notification, NotificationState, SettledByHand
+
 
 _HEADINGS: Final = ["ID", "SESSION", "STATE", "KIND", "TRIES", "CHANGED", "TITLE"]
-
 app = typer.Typer(invoke_without_command=True, rich_markup_mode=None)
 
 
@@ -71,8 +70,8 @@ def settle(
 
 
 async def _list(path: Path, session: str | None, state: str | None, limit: int, *, as_json: bool) -> None:
+    from holdfast.cli.output import tell  # noqa: PLC0415
     from holdfast.cli.sessions import find_session, looking  # noqa: PLC0415
-    from holdfast.cli.tables import tell  # noqa: PLC0415
 
     async with looking(path) as runtime:
         journal = None if session is None else (await find_session(runtime.store, session, others=True)).id
@@ -97,8 +96,8 @@ async def read_notifications(
 
 
 async def _settle(path: Path, number: int, state: str) -> int:
+    from holdfast.cli.output import stderr, stdout  # noqa: PLC0415
     from holdfast.cli.sessions import changing  # noqa: PLC0415
-    from holdfast.cli.terminal import stderr, stdout  # noqa: PLC0415
 
     async with changing(path) as runtime:
         found, decided = await runtime.store.settle_notification(number, cast("SettledByHand", state))
@@ -110,8 +109,11 @@ async def _settle(path: Path, number: int, state: str) -> int:
 
 
 def _rows(out: Terminal, found: list[Notification], now: int) -> list[str]:
-    from holdfast.cli.tables import status_table  # noqa: PLC0415
-    from holdfast.cli.terminal import duration, one_line  # noqa: PLC0415
+    from holdfast.cli.output import (  # noqa: PLC0415
+        duration,
+        one_line,
+        status_table,
+    )
 
     rows = [
         [
@@ -130,8 +132,8 @@ def _rows(out: Terminal, found: list[Notification], now: int) -> list[str]:
 
 def _told(line: Notification, now: int) -> str:
     """What it says, why it was not told yet, and when it will be."""
-    from holdfast.cli.terminal import duration, one_line  # noqa: PLC0415
-    from holdfast.hands.timers.times import KIND  # noqa: PLC0415
+    from holdfast.cli.output import duration, one_line  # noqa: PLC0415
+    from holdfast.toolkits.timers import KIND  # noqa: PLC0415
 
     early = _is_early(line, now)
     timer = line.kind == KIND and early

@@ -5,27 +5,35 @@ from __future__ import annotations
 import secrets
 import shlex
 from contextlib import asynccontextmanager, suppress
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from holdfast.cli.failures import CallInvalid, NotASession, SessionAmbiguous, SessionUnknown, StoreMissing
-from holdfast.errors import ApprovalUnknown, InvalidId, JournalMissing
+import msgspec
+
+from holdfast.cli.agents import chosen, recorded
+from holdfast.cli.options import FAILED, CallInvalid, NotASession, SessionAmbiguous, SessionUnknown, StoreMissing
+from holdfast.cli.output import diff_line, duration, one_line, printable, status_table, stdout, tell
+from holdfast.errors import ApprovalUnknown, InvalidId, JournalMissing, StoreError, TurnUnknown
 from holdfast.policy.approvals import MARK
-from holdfast.processes.ids import id_of, is_process_journal, journal_of
+from holdfast.policy.mandates import ROLE
+from holdfast.processes.state import id_of, is_process_journal, journal_of
+from holdfast.processes.task_state import is_task_id
 from holdfast.runtime import Runtime
-from holdfast.runtime.reading import read_conversation
+from holdfast.runtime.replay_check import check_turns
+from holdfast.runtime.session_records import read_conversation
 from holdfast.store import open_store, view_store
-from holdfast.tasks import is_task_id
 from holdfast.triggers.definition import PREFIX, is_trigger_id
 from holdfast.turns import keys
 from holdfast.turns.conversation import Said, deadline_wait, input_of
 from holdfast.turns.programs import is_pause
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Iterator
+    from collections.abc import AsyncGenerator, Iterator, Sequence
     from pathlib import Path
 
-    from holdfast.runtime.approving import Approval
-    from holdfast.store import Journal, Store
+    from holdfast.cli.output import Terminal
+    from holdfast.runtime.approvals import Approval
+    from holdfast.runtime.replay_check import TurnCheck
+    from holdfast.store import Journal, Store, Work
 
 
 class Target(NamedTuple):
@@ -222,3 +230,324 @@ def wait_told(name: str) -> str:
     """The same for a place with room: an approval with the command that answers it."""
     asked = approval_in(name)
     return wait_label(name) if asked is None else f"approval of {asked.tool}: holdfast approve {asked.id}"
+
+
+MIDDLE: Final = "|- "
+LAST: Final = "`- "
+_BESIDE: Final = "|  "
+_BELOW: Final = "   "
+
+
+class Placed(NamedTuple):
+    """A line, and what is drawn before its id."""
+
+    drawn: str
+    line: Line
+
+
+def arranged(lines: Sequence[Line]) -> list[Placed]:
+    """The lines with those below them, otherwise in the order they have. One whose parent is not there is on top."""
+    known = {line.id for line in lines}
+    below: dict[str, list[Line]] = {}
+    for line in lines:
+        if line.parent is not None and line.parent in known:
+            below.setdefault(line.parent, []).append(line)
+    tops = [line for line in lines if line.parent is None or line.parent not in known]
+    placed = [each for top in tops for each in (Placed("", top), *_children(top, below, ""))]
+    shown = {each.line.id for each in placed}
+    # Sessions that work for each other in a circle are below none that is on top: a tampered store may have such.
+    return [*placed, *(Placed("", line) for line in lines if line.id not in shown)]
+
+
+def _children(line: Line, below: dict[str, list[Line]], before: str) -> Iterator[Placed]:
+    """What is below a line, at any depth."""
+    todo = [(iter(enumerate(below.get(line.id, []), 1)), len(below.get(line.id, [])), before)]
+    while todo:
+        children, count, before = todo[-1]
+        number, child = next(children, (0, None))
+        if child is None:
+            todo.pop()
+            continue
+        yield Placed(before + (LAST if number == count else MIDDLE), child)
+        found = below.get(child.id, [])
+        todo.append((iter(enumerate(found, 1)), len(found), before + (_BELOW if number == count else _BESIDE)))
+
+
+_HEADINGS: Final = ["SESSION", "AGENT", "STATUS", "RECORDS", "CHANGED", "BY"]
+_TOTALS: Final = ["SESSION", "AGENT", "STATUS", "RECORDS", "TOKENS", "COST", "CHANGED", "BY"]
+"""As a tree: what a session used stands with what those below it used."""
+_WHOLE: Final = 24
+"""Ids up to this length are shown whole."""
+_ACTIVE: Final = frozenset(("running", "interrupted", "waiting", "queued", "quarantined"))
+
+
+class Line(msgspec.Struct, frozen=True):
+    """One session, as it stands."""
+
+    id: str
+    agent: str | None
+    status: str
+    """As in the journal; or `interrupted` (it ran, and nobody drives it), `queued` (nobody has begun), `quarantined`"""
+    records: int
+    created: int
+    updated: int
+    pid: int | None = None
+    """The process that drives it."""
+    waits: tuple[str, ...] = ()
+    queued: int = 0
+    """Inputs that wait for their turn."""
+    parent: str | None = None
+    """The session that it works for, where it is that of a sub-agent."""
+    total_tokens: int | None = None
+    """What it used, with its sub-agents on all levels. None: not counted, as only a tree does, or not readable."""
+    total_cost: float | None = None
+    """In US dollars; None where a price is not known."""
+    metadata: dict[str, Any] = {}
+    """What the application said about it."""
+
+
+async def ps(path: Path, *, every: bool, as_json: bool, tree: bool = False) -> int:
+    """List the sessions of a store, those that changed last first; as a tree, sub-agents below their parents."""
+    async with looking(path) as runtime:
+        lines = await read_lines(runtime.store, every=every)
+        lines = [await _counted(runtime, line) for line in lines] if tree else lines
+        now = runtime.store.clock.read().wall
+    placed = arranged(lines) if tree else [Placed("", line) for line in lines]
+    nothing = "no sessions" if every else "nothing runs or waits ('holdfast ps -a' lists all sessions)"
+    tell(lines, lambda out: _rows(out, placed, now, totals=tree), nothing=nothing, as_json=as_json)
+    return 0
+
+
+async def _counted(runtime: Runtime, line: Line) -> Line:
+    """The line, with what the session has used and those below it."""
+    try:
+        found = await runtime.children.whole(await runtime.store.journal(line.id))
+    except StoreError:  # one that is damaged, here or below, must not hide the others
+        return line
+    return msgspec.structs.replace(line, total_tokens=found.total.total, total_cost=found.cost)
+
+
+async def read_lines(store: Store, *, every: bool) -> list[Line]:
+    """All sessions, or those that run or wait."""
+    work = await _work(store)
+    lines: list[Line] = []
+    for line in await all_sessions(store):
+        found = work.get(line.id)
+        if every or found is not None or line.status in _ACTIVE or line.quarantine is not None:
+            lines.append(await _line(store, line, found))
+    return lines if every else [line for line in lines if line.status in _ACTIVE]
+
+
+async def _work(store: Store) -> dict[str, Work]:
+    found: dict[str, Work] = {}
+    after = 0
+    while page := await store.work(after):
+        found |= {work.journal: work for work in page}
+        after = page[-1].no
+    return found
+
+
+async def read_line(store: Store, line: Journal) -> Line:
+    """One session, as it stands."""
+    return await _line(store, line, (await _work(store)).get(line.id))
+
+
+async def _line(store: Store, line: Journal, work: Work | None) -> Line:
+    holder = None if work is None or work.holder is None or store.owner_gone(work.holder) else work.holder
+    trusted = line.quarantine is None
+    waits = await store.waits(line.id) if line.status == "waiting" and trusted else []
+    queued = len(await store.pending(line.id)) if work is not None and trusted else 0
+    return Line(
+        id=line.id,
+        agent=line.agent,
+        status=standing(line, held=holder is not None, queued=queued),
+        records=line.head,
+        created=line.created,
+        updated=line.updated,
+        pid=None if holder is None else holder.pid,
+        waits=tuple(
+            wait.name
+            for wait in waits
+            if wait.state == "open" and wait.name != deadline_wait(wait.name.partition("/")[0])
+        ),
+        queued=queued,
+        parent=line.session if line.role == ROLE else None,
+        metadata=line.metadata,
+    )
+
+
+def standing(line: Journal, *, held: bool, queued: int) -> str:
+    """How a session stands, in one word."""
+    if line.quarantine is not None:
+        return "quarantined"
+    if line.status == "running":
+        return "running" if held else "interrupted"
+    if line.status == "waiting" or not queued:
+        return line.status
+    return "running" if held else "queued"
+
+
+def _rows(out: Terminal, lines: list[Placed], now: int, *, totals: bool = False) -> list[str]:
+    short = _short_ids([line.id for _, line in lines]) if out.live else {}
+    rows = [
+        [
+            drawn + short.get(line.id, line.id),
+            one_line(line.agent or "-", 24),
+            line.status,
+            f"{line.records:,}",
+            *(_used(line) if totals else ()),
+            f"{duration(max(now - line.updated, 0))} ago",
+            _by(line),
+        ]
+        for drawn, line in lines
+    ]
+    return status_table(out, _TOTALS if totals else _HEADINGS, rows)
+
+
+def _used(line: Line) -> tuple[str, str]:
+    tokens = "-" if line.total_tokens is None else f"{line.total_tokens:,}"
+    return tokens, "-" if line.total_cost is None else f"${line.total_cost:.4f}"
+
+
+def _by(line: Line) -> str:
+    parts = [] if line.pid is None else [f"pid {line.pid}"]
+    if line.waits:
+        parts.append(f"waits for {one_line(', '.join(map(wait_told, line.waits)), 80)}")
+    if line.queued and line.status != "queued":
+        parts.append(f"{line.queued} queued")
+    return ", ".join(parts) or "-"
+
+
+def _short_ids(ids: list[str]) -> dict[str, str]:
+    """Long ids, cut to where they can still be told apart."""
+    found: dict[str, str] = {}
+    for id in ids:
+        length = _WHOLE
+        while length < len(id) and sum(other.startswith(id[:length]) for other in ids) > 1:
+            length += 1
+        found[id] = id[:length]
+    return found
+
+
+_PATIENCE = 2.0
+"""How long `cancel` waits for the end, in seconds."""
+
+
+async def cancel(path: Path, given: str, reason: str) -> int:
+    """Cancel a turn; carried out here if nobody drives the session."""
+    out = stdout()
+    async with changing(path) as runtime:
+        target = await find(runtime.store, given)
+        name = await _turn_to_cancel(runtime, target)
+        if name is None:
+            out.line(f"too late: {target.id} has nothing to cancel ({target.line.status})")
+            return FAILED
+        turn = runtime.session(target.id).turn(name)
+        asked = await turn.cancel(reason)
+        if asked != "too_late":
+            await runtime.settle(target.id)
+        try:
+            outcome = await turn.outcome(timeout=_PATIENCE)
+        except TimeoutError:
+            line = await read_line(runtime.store, target.line)
+            who = f"process {line.pid}" if line.pid else "whoever opens the store next"
+            out.line(f"asked for: {who} has yet to stop {target.id}/{name}")
+            return FAILED
+    if outcome.status == "cancelled" and asked != "too_late":
+        out.line(f"cancelled {target.id}/{outcome.turn}")
+        return 0
+    out.line(f"too late: {target.id}/{outcome.turn} had ended ({outcome.status})")
+    return FAILED
+
+
+async def _turn_to_cancel(runtime: Runtime, target: Target) -> str | None:
+    """The turn that is meant: the one that was named, the open one, or the first that is queued."""
+    store = runtime.store
+    conversation = await read_conversation(store, target.id)
+    queued = [found.input for found in await store.pending(target.id) if isinstance(input_of(found.body), Said)]
+    if target.turn is not None:
+        known = target.turn in conversation.endings or keys.input_of(target.turn) in queued
+        if not known and (conversation.turn is None or conversation.turn.run != target.turn):
+            raise TurnUnknown(target.id, target.turn)
+        return target.turn
+    if conversation.turn is not None:
+        return conversation.turn.run
+    return keys.run_of(min(queued)) if queued else None
+
+
+async def compact(path: Path, given: str) -> int:
+    """Ask for a summary of the older part of a conversation; whoever works on the session writes it."""
+    out = stdout()
+    async with changing(path) as runtime:
+        line = await find_session(runtime.store, given)
+        turn = await runtime.session(line.id).compact()
+        try:
+            outcome = await turn.outcome(timeout=_PATIENCE)
+        except TimeoutError:
+            out.line(
+                f"asked for: {line.id}/{turn.id} is done by whoever works on it next ('holdfast resume {line.id}')"
+            )
+            return 0
+    if outcome.ok:
+        out.line(f"compacted {line.id}/{turn.id}, {outcome.usage.total:,} tokens")
+        return 0
+    out.line(f"not compacted: {line.id}/{turn.id} has {outcome.status} ({out.clean(outcome.message or outcome.code)})")
+    return FAILED
+
+
+async def fork(path: Path, given: str, at: int, as_id: str | None) -> int:
+    """Begin another session where this one was at a record; prints its id."""
+    async with changing(path) as runtime:
+        line = await find_session(runtime.store, given)
+        branch = await runtime.session(line.id).fork(at, id=as_id)
+    stdout().line(branch.id)
+    return 0
+
+
+async def replay(  # noqa: PLR0913
+    path: Path, given: str, agent: str | None, *, check: bool, as_json: bool, yes: bool = False
+) -> int:
+    """Drive the turns of a session again from its records; exit code 1 when one takes another way."""
+    if not check:
+        message = "replay performs nothing and only checks: say so with --check"
+        raise CallInvalid(message)
+    async with looking(path) as runtime:
+        target = await find(runtime.store, given)
+        reference = chosen(target.id, agent, await recorded(path, runtime.store, target.line), yes=yes)
+        checks = await check_turns(runtime.store, target.id, reference.load())
+    if target.turn is not None:
+        checks = [found for found in checks if found.turn == target.turn]
+        if not checks:
+            raise TurnUnknown(target.id, target.turn)
+    out = stdout()
+    if as_json:
+        out.line(msgspec.json.encode(checks).decode())
+    else:
+        for found in checks:
+            out.write("".join(f"{text}\n" for text in _lines(out, found)))
+        if not checks:
+            out.line(f"{target.id} has no turns yet")
+    return FAILED if any(found.verdict == "divergence" for found in checks) else 0
+
+
+def _lines(out: Terminal, check: TurnCheck) -> list[str]:
+    said = {
+        "ok": "",
+        "drift": ": a prompt has changed; the recorded answer is kept",
+        "divergence": ": the code takes another way than the record",
+    }
+    lines = [f"{check.turn}  {out.status(check.verdict)} ({check.status or 'under way'}){said[check.verdict]}"]
+    for finding in check.findings:
+        lines.append(f"  {finding.key}")
+        if finding.changes:
+            lines += [f"    {diff_line(out, text)}" for text in finding.changes]
+            continue
+        for place in finding.divergence.first:
+            lines += [
+                out.paint(f"    - {place.path}: {printable(place.recorded)}", "red"),
+                out.paint(f"    + {place.path}: {printable(place.asked)}", "green"),
+            ]
+        more = finding.divergence.total - len(finding.divergence.first)
+        if more:
+            lines.append(f"    and {more:,} more")
+    return lines

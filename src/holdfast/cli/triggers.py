@@ -8,29 +8,36 @@ from typing import TYPE_CHECKING, Annotated, Final
 import msgspec
 import typer
 
-from holdfast.cli.failures import CallInvalid
-from holdfast.cli.finishing import finish
-from holdfast.cli.groups import SHOW, Named, before, json_before
-from holdfast.cli.options import DEFAULT_STORE, DryRunOption, JsonOption, OlderThanOption, StoreOption
-from holdfast.cli.spans import span
+from holdfast.cli.options import (
+    DEFAULT_STORE,
+    SHOW,
+    CallInvalid,
+    DryRunOption,
+    JsonOption,
+    Named,
+    OlderThanOption,
+    StoreOption,
+    before,
+    finish,
+    json_before,
+    span,
+)
 
 if TYPE_CHECKING:
     from datetime import timedelta
 
-    from holdfast.cli.terminal import Terminal
-    from holdfast.runtime.triggers import TriggerStatus
-    from holdfast.triggers.books import Told
+    from holdfast.cli.output import Terminal
+    from holdfast.triggers.service import TriggerStatus
+    from holdfast.triggers.state import Told
+
 
 _HEADINGS: Final = ["NAME", "STATE", "SOURCE", "TARGET", "LAST", "NEXT", "WAITING", "RUNNING"]
-
-
 app = typer.Typer(
     cls=Named,
     invoke_without_command=True,
     rich_markup_mode=None,
     subcommand_metavar="[NAME | fire NAME | enable NAME | disable NAME | remove NAME | prune [NAME]]",
 )
-
 NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="A trigger.", show_default=False)]
 ByOption = Annotated[str, typer.Option("--by", metavar="WHO", help="Who says so; it is recorded.", show_default=False)]
 
@@ -135,8 +142,8 @@ def prune(  # noqa: PLR0913
 
 
 async def _list(path: Path, *, as_json: bool) -> None:
+    from holdfast.cli.output import tell  # noqa: PLC0415
     from holdfast.cli.sessions import looking  # noqa: PLC0415
-    from holdfast.cli.tables import tell  # noqa: PLC0415
 
     async with looking(path) as runtime:
         found = await runtime.triggers.list()
@@ -145,8 +152,8 @@ async def _list(path: Path, *, as_json: bool) -> None:
 
 
 async def _show(path: Path, name: str, *, as_json: bool) -> None:
+    from holdfast.cli.output import stdout  # noqa: PLC0415
     from holdfast.cli.sessions import looking  # noqa: PLC0415
-    from holdfast.cli.terminal import stdout  # noqa: PLC0415
 
     async with looking(path) as runtime:
         found = await runtime.triggers.get(name)
@@ -163,8 +170,8 @@ async def _show(path: Path, name: str, *, as_json: bool) -> None:
 
 
 async def _fire(path: Path, name: str, payload: str, key: str | None, *, as_json: bool) -> None:
+    from holdfast.cli.output import stdout  # noqa: PLC0415
     from holdfast.cli.sessions import changing  # noqa: PLC0415
-    from holdfast.cli.terminal import stdout  # noqa: PLC0415
 
     try:
         said = msgspec.json.decode(payload)
@@ -177,8 +184,8 @@ async def _fire(path: Path, name: str, payload: str, key: str | None, *, as_json
 
 
 async def _switch(path: Path, name: str, by: str, *, enabled: bool, as_json: bool) -> None:
+    from holdfast.cli.output import stdout  # noqa: PLC0415
     from holdfast.cli.sessions import changing  # noqa: PLC0415
-    from holdfast.cli.terminal import stdout  # noqa: PLC0415
 
     async with changing(path) as runtime:
         switch = runtime.triggers.enable if enabled else runtime.triggers.disable
@@ -189,8 +196,8 @@ async def _switch(path: Path, name: str, by: str, *, enabled: bool, as_json: boo
 
 
 async def _remove(path: Path, name: str, by: str, *, as_json: bool) -> None:
+    from holdfast.cli.output import stdout  # noqa: PLC0415
     from holdfast.cli.sessions import changing  # noqa: PLC0415
-    from holdfast.cli.terminal import stdout  # noqa: PLC0415
 
     async with changing(path) as runtime:
         await runtime.triggers.remove(name, by=by)
@@ -199,8 +206,8 @@ async def _remove(path: Path, name: str, by: str, *, as_json: bool) -> None:
 
 
 async def _prune(path: Path, name: str | None, older_than: timedelta, *, dry_run: bool, as_json: bool) -> None:
+    from holdfast.cli.output import stdout  # noqa: PLC0415
     from holdfast.cli.sessions import changing  # noqa: PLC0415
-    from holdfast.cli.terminal import stdout  # noqa: PLC0415
 
     async with changing(path) as runtime:
         found = await runtime.triggers.prune(name, older_than=older_than, dry_run=dry_run)
@@ -216,8 +223,10 @@ async def _prune(path: Path, name: str | None, older_than: timedelta, *, dry_run
 
 
 def _rows(out: Terminal, found: list[TriggerStatus], now: int) -> list[str]:
-    from holdfast.cli.tables import status_table  # noqa: PLC0415
-    from holdfast.cli.terminal import one_line  # noqa: PLC0415
+    from holdfast.cli.output import (  # noqa: PLC0415
+        one_line,
+        status_table,
+    )
 
     rows = [
         [
@@ -237,13 +246,13 @@ def _rows(out: Terminal, found: list[TriggerStatus], now: int) -> list[str]:
 
 
 def _last(told: Told | None, now: int) -> str:
-    from holdfast.cli.terminal import duration  # noqa: PLC0415
+    from holdfast.cli.output import duration  # noqa: PLC0415
 
     return "never" if told is None else f"{told.what} {duration(max(now - told.at, 0))} ago"
 
 
 def _next(due: int | None, now: int) -> str:
-    from holdfast.cli.terminal import duration  # noqa: PLC0415
+    from holdfast.cli.output import duration  # noqa: PLC0415
 
     if due is None:
         return "-"

@@ -7,24 +7,243 @@ same code runs again from the top and meets its own answers until it gets to whe
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import inspect
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
-from holdfast.effects.envelope import Envelope
-from holdfast.effects.groups import Group
-from holdfast.effects.replay import Repeat
-from holdfast.effects.return_types import as_declared, return_type
-from holdfast.errors import InvalidArgument
+from holdfast.crashpoints import crash_point
+from holdfast.effects.envelope import Envelope, segment
+from holdfast.effects.replay import Answer, Begin, Decision, Repeat, diverge
+from holdfast.effects.values import as_declared, return_type
+from holdfast.errors import GroupInvalid, Halted, InvalidArgument, NoneSucceeded, ReplayMismatch, WorldError
 from holdfast.names import check_id
+from holdfast.records import Ask, Cancelled, Done, Grouped, Outcome, Record, Unknown, Wake
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
 
     from holdfast.effects.performer import Performer
-    from holdfast.effects.retracing import Drift
+    from holdfast.effects.replay import Drift
     from holdfast.effects.scopes import Place
-    from holdfast.records import EffectKind, Wake
+    from holdfast.records import EffectKind
+
+
+MAX_MEMBERS: Final = 1_000
+
+
+class _Member:
+    """One effect of a group while the group runs."""
+
+    __slots__ = ("ask", "decision", "effect", "key", "outcome", "seq")
+
+    def __init__(self, effect: Effect, key: str, ask: Ask, decision: Decision) -> None:
+        self.effect = effect
+        self.key = key
+        self.ask = ask
+        self.decision = decision
+        self.outcome: Outcome | None = None
+        self.seq = 0
+
+
+class Group:
+    """One group of effects of a run."""
+
+    def __init__(
+        self,
+        performer: Performer,
+        wake: Wake,
+        name: str,
+        effects: Sequence[Effect],
+        context: Callable[[str], EffectContext],
+    ) -> None:
+        self._performer = performer
+        self._context = context
+        self._wake: Wake = wake
+        self._place = performer.place()
+        self._key = self._place.next(check_id("group name", name))
+        self._check_shape(effects)
+        self._prelude: list[Record] = []
+        self._durable = -1  # recorded outcomes rank below zero, new ones by their sequence
+        self._tasks: dict[asyncio.Task[None], _Member] = {}
+        self._members = [self._prepare(index, effect) for index, effect in enumerate(effects)]
+
+    def _check_shape(self, effects: Sequence[Effect]) -> None:
+        if not effects:
+            raise GroupInvalid(self._key, "it has no effects")
+        if len(effects) > MAX_MEMBERS:
+            raise GroupInvalid(self._key, f"it has {len(effects):,} effects, the limit is {MAX_MEMBERS:,}")
+
+    def _prepare(self, index: int, effect: Effect) -> _Member:
+        name = check_id("effect name", effect.name)
+        key = f"{self._key}/{index}.{segment(name)}"
+        target = name if effect.target is None else effect.target
+        envelope = self._performer.envelope(key, effect.kind, name, target, effect.body)
+        ask = envelope.ask()
+        return _Member(effect, key, ask, self._performer.decide(envelope.key, ask, effect.repeat))
+
+    async def run(self) -> Any:  # noqa: ANN401  the value depends on the kind of group
+        """Perform what is left to do and answer as the journal says."""
+        with self._performer.occupied(self._place):
+            self._performer.ask_group(self._place, self._key)
+            if self._key in self._performer.past.abandoned:
+                await self._performer.until_cancelled()
+            try:
+                await self._open()
+                self._recall()
+                if self._decided() is None:
+                    await self._drive()
+                await self._dismiss()
+            except asyncio.CancelledError:
+                self._abandon()
+                raise
+            return await self._answer()
+
+    def _abandon(self) -> None:
+        """The caller was cancelled: nobody can say what became of those that were intended."""
+        at = self._performer.now()
+        open_intents = [m for m in self._members if m.outcome is None and self._has_intent(m)]
+        unknown = [Unknown(at=at, key=member.key) for member in open_intents]
+        self._performer.abandon([*self._prelude, *unknown, Cancelled(at=at, key=self._key)])
+
+    # ---- opening ----
+
+    async def _open(self) -> None:
+        members = tuple(member.key for member in self._members)
+        recorded = self._performer.past.groups.get(self._key)
+        opened: list[Record] = []
+        if self._performer.recorded(self._key) is not None:
+            raise self._mismatch({"effect": "a single one"}, {"effect": "a group"})
+        if recorded is None:
+            opened.append(Grouped(at=self._performer.now(), key=self._key, wake=self._wake, members=members))
+        elif (recorded.wake, recorded.members) != (self._wake, members):
+            before = {"wake": recorded.wake, "members": recorded.members}
+            raise self._mismatch(before, {"wake": self._wake, "members": members})
+        intents = [m for m in self._members if isinstance(m.decision, Begin) and m.decision.intent]
+        if not intents:
+            self._prelude = opened  # it rides in the same commit as the first outcome
+            return
+        opened.extend(self._performer.intention(member.key, member.ask) for member in intents)
+        await self._performer.record(opened)
+        crash_point("group.opened")
+
+    def _mismatch(self, recorded: Mapping[str, object], asked: Mapping[str, object]) -> Halted:
+        return self._performer.halt(ReplayMismatch(self._key, diverge(dict(recorded), dict(asked))))
+
+    def _recall(self) -> None:
+        """Outcomes that the journal has, ranked as they stand in it, before all that settle now."""
+        for member in self._members:
+            if isinstance(member.decision, Answer):
+                member.outcome = member.decision.outcome
+                member.seq = self._performer.past.settled[member.key] - len(self._performer.past.settled)
+
+    # ---- running ----
+
+    async def _drive(self) -> None:
+        loop = asyncio.get_running_loop()
+        for member in self._members:
+            if member.outcome is None:
+                # Not through the loop's factory: a member's place is its key, not a branch of its own.
+                task = asyncio.Task(self._perform(member), loop=loop, context=contextvars.copy_context())
+                self._tasks[task] = member
+        try:
+            while self._tasks and self._decided() is None:
+                done, _ = await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
+                for task in done:
+                    del self._tasks[task]
+                    task.result()
+        except BaseException:
+            await self._stop()
+            raise
+
+    async def _perform(self, member: _Member) -> None:
+        """Perform; fix the outcome's place in the journal at once, and wait until it is durable there."""
+        run, context = member.effect.run, self._context
+        outcome = await self._performer.outcome(member.decision, member.key, member.ask, lambda key: run(context(key)))
+        crash_point("group.before_outcome")
+        added, self._prelude = [*self._prelude, outcome], []
+        seq, durable = self._performer.submit(added)
+        member.seq, member.outcome = seq, outcome
+        await self._performer.durable(durable)
+        self._durable = max(self._durable, seq)
+        crash_point("group.after_outcome")
+
+    # ---- deciding ----
+
+    def _ranked(self) -> list[_Member]:
+        """Those that have settled for sure, first one first.
+
+        A journal is written in order: when one outcome is durable, so are all that stand before it.
+        """
+        settled = [m for m in self._members if m.outcome is not None and m.seq and not isinstance(m.outcome, Cancelled)]
+        return sorted((m for m in settled if m.seq <= self._durable), key=lambda member: member.seq)
+
+    def _decided(self) -> _Member | None:
+        """The member that decides the group, or None while that is open."""
+        ranked = self._ranked()
+        if self._wake == "all":
+            return ranked[-1] if len(ranked) == len(self._members) else None
+        if self._wake == "any":
+            winner = next((member for member in ranked if isinstance(member.outcome, Done)), None)
+            return winner or (ranked[-1] if len(ranked) == len(self._members) else None)
+        return ranked[0] if ranked else None
+
+    async def _dismiss(self) -> None:
+        """Stop those that lost, and record that they did."""
+        await self._stop()
+        self._performer.check_halted()  # one of them may have found that the journal is not ours any more
+        losers = [member for member in self._members if member.outcome is None]
+        if not losers:
+            return
+        cancelled: list[Record] = []
+        for member in losers:
+            at = self._performer.now()
+            # One that must not be repeated had begun: whether it took effect before it was stopped, nobody can say.
+            intended = self._has_intent(member)
+            member.outcome = (
+                Unknown(at=at, key=member.key) if intended else Cancelled(at=at, key=member.key, ask=member.ask)
+            )
+            cancelled.append(member.outcome)
+        await self._performer.record([*self._prelude, *cancelled])
+        self._prelude = []
+
+    def _has_intent(self, member: _Member) -> bool:
+        recorded = self._performer.recorded(member.key)
+        if recorded is not None and recorded.intent is not None:
+            return True
+        return isinstance(member.decision, Begin) and member.decision.intent
+
+    async def _stop(self) -> None:
+        tasks, self._tasks = self._tasks, {}
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    # ---- answering ----
+
+    async def _answer(self) -> Any:  # noqa: ANN401
+        if self._wake == "all":
+            for member in self._ranked():
+                if not isinstance(member.outcome, Done):
+                    await self._value(member)
+            return [await self._value(member) for member in self._members]
+        winner = self._decided()
+        if winner is None or (self._wake == "any" and not isinstance(winner.outcome, Done)):
+            raise NoneSucceeded(self._key, [await self._failure(member) for member in self._ranked()])
+        return await self._value(winner)
+
+    async def _value(self, member: _Member) -> Any:  # noqa: ANN401
+        assert member.outcome is not None  # noqa: S101  settled, or the group would not answer
+        return await self._performer.unwrap(member.outcome, member.ask, None)
+
+    async def _failure(self, member: _Member) -> WorldError:
+        try:
+            await self._value(member)
+        except WorldError as error:
+            return error
+        message = "it did not fail"
+        raise GroupInvalid(member.key, message)
 
 
 class EffectContext:

@@ -18,9 +18,9 @@ from holdfast.errors import InvalidValue
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+
 MAX_DEPTH: Final = 64
 """How deep lists and objects may be nested."""
-
 _MIN_INT: Final = -(2**63)
 _MAX_INT: Final = 2**64 - 1
 _SHOWN_KEY: Final = 40

@@ -17,23 +17,23 @@ import msgspec
 from holdfast.crashpoints import crash_point
 from holdfast.effects.canonical import digest
 from holdfast.effects.envelope import Command, Envelope, Scope, Subject, scope_of, segment
-from holdfast.effects.failures import error_info
 from holdfast.effects.replay import (
     Again,
     Answer,
     Begin,
     Decision,
+    Halting,
     Mismatch,
     Miss,
     Past,
     Recorded,
     Repeat,
+    Retraced,
     SettleUnknown,
 )
-from holdfast.effects.retracing import Halting, Retraced
 from holdfast.effects.scopes import Place, current
 from holdfast.effects.suspension import Suspension
-from holdfast.effects.values import check_returns, decode_value, encode_value, plain
+from holdfast.effects.values import check_returns, decode_value, encode_value, error_info, plain
 from holdfast.errors import (
     BlobMissing,
     CallAbandoned,
@@ -51,31 +51,19 @@ from holdfast.errors import (
     StoreError,
     UsageError,
 )
-from holdfast.records import (
-    Ask,
-    Cancelled,
-    Cause,
-    Done,
-    EffectKind,
-    Ended,
-    Failed,
-    Intended,
-    Outcome,
-    Record,
-    Unknown,
-)
-from holdfast.secrets.raising import safe_cause
+from holdfast.records import Ask, Cancelled, Cause, Done, EffectKind, Ended, Failed, Intended, Outcome, Record, Unknown
+from holdfast.secrets.logs import safe_cause
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
 
-    from holdfast.effects.ledger import Ledger
-    from holdfast.effects.retracing import Drift
+    from holdfast.effects.envelope import Ledger
+    from holdfast.effects.replay import Drift
     from holdfast.records import Blob
+
 
 Call: TypeAlias = "Callable[[str], Awaitable[Any]]"
 """What runs an effect, given its key."""
-
 _log: Final = logging.getLogger("holdfast.effects")
 
 

@@ -2,19 +2,96 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
 import msgspec
 
-from holdfast.effects.divergence import Divergence, diverge
-from holdfast.effects.envelope import scope_of
-from holdfast.errors import InvariantBroken
+from holdfast.effects.canonical import canonical, shown_key
+from holdfast.effects.envelope import scope_of, segment
+from holdfast.effects.scopes import branch_segment
+from holdfast.errors import EffectRepeated, Halted, InvariantBroken, ReplayMismatch, ReplayMiss
 from holdfast.records import Ask, Cancelled, Done, Ended, Failed, Grouped, Intended, Outcome, Record, Started, Unknown
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
+
+    from holdfast.errors import HoldfastError
+
+
+MAX_PATHS: Final = 8
+MAX_VALUE: Final = 2 * 1024
+_SHOWN: Final = 200
+_ABSENT: Final = msgspec.UNSET
+
+
+class Difference(msgspec.Struct, frozen=True):
+    """One place where the recorded and the asked value differ. Long values are shown by length and digest."""
+
+    path: str
+    recorded: str
+    asked: str
+
+
+class Divergence(msgspec.Struct, frozen=True):
+    """How a replay differs from its record: the first places, and how many there are."""
+
+    total: int
+    first: tuple[Difference, ...]
+
+    def describe(self) -> str:
+        """One bounded line for a person."""
+        shown = "; ".join(f"{d.path}: recorded {_cut(d.recorded)}, asked {_cut(d.asked)}" for d in self.first)
+        more = self.total - len(self.first)
+        return f"{shown} (and {more} more)" if more else shown
+
+
+def diverge(recorded: Any, asked: Any) -> Divergence:  # noqa: ANN401  any JSON value
+    """Compare two JSON values; all differing paths are counted, the first eight are kept."""
+    kept: list[Difference] = []
+    total = 0
+    for path, left, right in _differences(recorded, asked, ""):
+        total += 1
+        if len(kept) < MAX_PATHS:
+            kept.append(Difference(path or "$", _show(left), _show(right)))
+    return Divergence(total, tuple(kept))
+
+
+def _differences(recorded: Any, asked: Any, path: str) -> Iterator[tuple[str, Any, Any]]:  # noqa: ANN401
+    if isinstance(recorded, dict) and isinstance(asked, dict):
+        left, right = cast("dict[str, Any]", recorded), cast("dict[str, Any]", asked)
+        for key in sorted(left.keys() | right.keys()):
+            name = shown_key(key)
+            here = f"{path}.{name}" if path else name
+            yield from _differences(left.get(key, _ABSENT), right.get(key, _ABSENT), here)
+    elif isinstance(recorded, list | tuple) and isinstance(asked, list | tuple):
+        old, new = cast("list[Any]", recorded), cast("list[Any]", asked)
+        for index in range(max(len(old), len(new))):
+            before = old[index] if index < len(old) else _ABSENT
+            after = new[index] if index < len(new) else _ABSENT
+            yield from _differences(before, after, f"{path}[{index}]")
+    elif not _same(recorded, asked):
+        yield path, recorded, asked
+
+
+def _same(recorded: Any, asked: Any) -> bool:  # noqa: ANN401
+    # 1 == True == 1.0 and 0.0 == -0.0 in Python, but they are different JSON texts
+    return type(recorded) is type(asked) and repr(recorded) == repr(asked)
+
+
+def _show(value: Any) -> str:  # noqa: ANN401
+    if value is _ABSENT:
+        return "(absent)"
+    body = canonical(value)
+    if len(body) <= MAX_VALUE:
+        return body.decode()
+    return f"({len(body):,} bytes, sha256 {hashlib.sha256(body).hexdigest()[:16]})"
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
 
 
 class Repeat(Enum):
@@ -167,8 +244,6 @@ class Miss:
 
 
 Decision: TypeAlias = Answer | Begin | Again | SettleUnknown | Mismatch | Miss
-
-
 _INTENDED: Final = Begin(intent=True)
 _BEGUN: Final = Begin(intent=False)
 
@@ -201,3 +276,123 @@ def _drift(recorded: Ask, asked: Ask) -> Divergence | None:
 def _comparable(ask: Ask) -> dict[str, object]:
     body: object = msgspec.json.decode(ask.body) if ask.body else {"sha256": ask.content}
     return {"kind": ask.kind, "target": ask.target, "body": body}
+
+
+@dataclass(frozen=True, slots=True)
+class Drift:
+    """A replayed effect whose content differs from its record, and whose kind keeps what was recorded."""
+
+    key: str
+    divergence: Divergence
+
+
+class Halting:
+    """Whether a run was stopped for good, and why. Called with a reason, it stops it; the first reason stays."""
+
+    __slots__ = ("reason",)
+
+    def __init__(self) -> None:
+        self.reason: HoldfastError | None = None
+
+    def __call__(self, reason: HoldfastError) -> Halted:
+        if self.reason is None:
+            self.reason = reason
+        return Halted(self.reason)
+
+
+class Retraced:
+    """What of the past of a run was asked for again. Where the code asks for something else, the run is to `halt`."""
+
+    def __init__(self, past: Past, run: str, halt: Halting, *, strict: bool) -> None:
+        self.drifts: list[Drift] = []
+        self._past = past
+        self._run = run
+        self._halt = halt
+        self._strict = strict
+        self._asked: set[str] = set()
+        self._consumed: dict[str, int] = {}
+
+    def decide(self, key: str, ask: Ask, repeat: Repeat) -> Decision:
+        """What the journal says about an effect that is asked for."""
+        if key in self._asked:
+            raise EffectRepeated(key)
+        self._asked.add(key)
+        if key in self._past.groups:
+            raise self.mismatch(key, {"effect": "a group"}, {"effect": ask.kind})
+        decision = decide_effect(self._past.effects.get(key), ask, repeat, strict=self._strict)
+        match decision:
+            case Begin():  # as nearly always
+                pass
+            case Mismatch(divergence):
+                raise self._halt(ReplayMismatch(key, divergence, self._code()))
+            case Miss():
+                raise self._halt(ReplayMiss(key))
+            case Answer(drift=Divergence() as divergence):
+                self.drifts.append(Drift(key, divergence))
+            case _:
+                pass
+        return decision
+
+    def follow(self, path: str, key: str) -> None:
+        """The n-th effect of a scope is always the same one; anything else is another program.
+
+        The code that performs an effect may take another way when it is performed again: there, only keys and
+        arguments are compared.
+        """
+        recorded = self._past.order.get(path)
+        if recorded is None:
+            return
+        index = self._consumed.get(path, 0)
+        self._consumed[path] = index + 1
+        if index < len(recorded) and recorded[index] != key:
+            raise self.mismatch(key, {"effect": recorded[index]}, {"effect": key})
+
+    def check_complete(self) -> None:
+        """All that was recorded was asked for again, or this is another program."""
+        prefix = f"{segment(self._run)}/"
+        for key in (*self._past.effects, *self._past.groups):
+            if key in self._asked or not key.startswith(prefix) or self._below_an_answer(key):
+                continue
+            raise self.mismatch(key, {"effect": key}, {"effect": None})
+
+    def _below_an_answer(self, key: str) -> bool:
+        """Whether `key` was asked within an effect that has an outcome: such an effect is not performed again."""
+        parent = scope_of(key)
+        while parent:
+            found = self._past.effects.get(parent)
+            if parent in self._past.abandoned or (found is not None and parent in self._asked):
+                return True
+            parent = scope_of(parent)
+        return False
+
+    def enter_branch(self, parent: str, ordinal: int, name: str) -> None:
+        """A branch that left records must be the same one again."""
+        recorded = self._past.branches.get(parent, {}).get(ordinal, name)
+        if recorded != name:
+            key = f"{parent}/{branch_segment(ordinal, name)}"
+            raise self.mismatch(key, {"branch": recorded}, {"branch": name})
+
+    def below(self, key: str, mark: str) -> list[Recorded]:
+        """What the journal had right below `key` in places that begin with `mark`. It counts as asked for again."""
+        found = [name for name in self._past.order.get(key, ()) if name.startswith(key + mark)]
+        self._asked.update(found)
+        return [self._past.effects[name] for name in found if name in self._past.effects]
+
+    def settled_below(self, key: str) -> list[tuple[str, Recorded]]:
+        """What the journal had right below `key` that has an outcome, in the order in which it got it."""
+        past = self._past
+        found = [(name, past.effects[name]) for name in past.order.get(key, ()) if name in past.effects]
+        ended = [(name, each) for name, each in found if each.outcome is not None]
+        return sorted(ended, key=lambda pair: past.settled[pair[0]])
+
+    def took(self, keys: Iterable[str]) -> None:
+        """What is recorded under these keys counts as asked for again."""
+        self._asked.update(keys)
+
+    def mismatch(self, key: str, recorded: dict[str, Any], asked: dict[str, Any]) -> Halted:
+        """Something else is recorded than what is asked for: the run stops for good."""
+        return self._halt(ReplayMismatch(key, diverge(recorded, asked), self._code()))
+
+    def _code(self) -> str | None:
+        started = self._past.started.get(self._run)
+        return started.code if started else None

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Coroutine, Generator
     from types import FrameType
 
+
 _MARK: Final = "_holdfast_branches"
 _FRAMES: Final = 8
 _UNORDERED: Final = ("as_completed", "_AsCompletedIterator")

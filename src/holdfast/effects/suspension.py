@@ -17,8 +17,8 @@ from holdfast.errors import SuspensionSwallowed
 if TYPE_CHECKING:
     from collections.abc import Generator
 
-T = TypeVar("T")
 
+T = TypeVar("T")
 REFUSALS: Final = 16
 """How often one task of suspended code is told so; then it is held."""
 REFUSALS_IN_ALL: Final = 1_000

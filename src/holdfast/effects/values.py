@@ -8,21 +8,27 @@ from __future__ import annotations
 
 import dataclasses
 import sys
+import types
+from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import suppress
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Any, Final, cast, get_args
+from typing import TYPE_CHECKING, Any, Final, Union, cast, get_args, get_origin, get_type_hints
 from uuid import UUID
+from weakref import WeakKeyDictionary
 
 import msgspec
 
 from holdfast.effects.canonical import MAX_DEPTH, check, fits, shown_key
 from holdfast.errors import InvalidArgument, InvalidValue
+from holdfast.records import ErrorInfo
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from pydantic import TypeAdapter
+
 
 _encode: Final = msgspec.json.Encoder().encode
 _decode: Final = msgspec.json.Decoder().decode
@@ -112,3 +118,91 @@ def _plain_object(value: object, path: str, depth: int) -> object:
     if dump is not None and not isinstance(value, type):
         return dump(mode="json", by_alias=True)
     raise InvalidValue(path, f"a {type(value).__name__} has no JSON form")
+
+
+MAX_ERROR: Final = 4_096
+"""Longest error message that is recorded, in characters."""
+
+
+def printable(text: str) -> str:
+    """A text that can be stored: what no encoding knows is shown as its escape."""
+    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
+
+
+def bounded(message: str) -> str:
+    """A message as it is recorded."""
+    text = printable(message)
+    return text if len(text) <= MAX_ERROR else f"{text[:MAX_ERROR]}... ({len(text):,} characters)"
+
+
+def error_info(error: BaseException, clean: Callable[[str], str] = str) -> ErrorInfo:
+    """An error as it is recorded: bounded, and without anything that would have to be revived."""
+    try:
+        message = clean(str(error))
+    except Exception as trouble:  # noqa: BLE001  an error that can't say what it is must still be recorded
+        message = f"(its message can't be read: {type(trouble).__name__})"
+    return ErrorInfo(type(error).__name__, bounded(message))
+
+
+_PLAIN: Final[frozenset[object]] = frozenset((None, type(None), str, int, float, bool, list, dict, Any, object))
+_PLAIN_NAMES: Final = frozenset(("None", "str", "int", "float", "bool", "list", "dict", "Any", "object"))
+_resolved: Final[WeakKeyDictionary[types.CodeType, Any]] = WeakKeyDictionary()
+
+
+def return_type(function: Callable[..., Any]) -> Any:  # noqa: ANN401  annotations are of any type
+    """The type that a function declares to return; None where that is plain JSON, or is not known."""
+    while isinstance(function, partial):
+        function = cast("Callable[..., Any]", function.func)
+    annotations: dict[str, Any] = getattr(function, "__annotations__", None) or {}
+    wanted: Any = annotations.get("return")
+    if isinstance(wanted, str):
+        wanted = None if wanted in _PLAIN_NAMES else _resolve(function, wanted)
+    if get_origin(wanted) in {Awaitable, Coroutine}:
+        wanted = get_args(wanted)[-1]
+    return None if _is_plain(wanted) else wanted
+
+
+def _resolve(function: Callable[..., Any], annotation: str) -> Any:  # noqa: ANN401
+    inner = getattr(function, "__func__", function)
+    code = getattr(inner, "__code__", None)
+    if code is None:
+        return None
+    if code not in _resolved:
+        holder = types.SimpleNamespace(__annotations__={"return": annotation})
+        try:
+            hints = get_type_hints(holder, getattr(inner, "__globals__", {}), include_extras=True)
+        except Exception:  # noqa: BLE001  what a function returns need not be there at run time
+            hints = {}
+        _resolved[code] = hints.get("return")
+    return _resolved[code]
+
+
+def _is_plain(wanted: Any) -> bool:  # noqa: ANN401
+    """Whether values of a type are what JSON gives back by itself."""
+    origin, args = get_origin(wanted), get_args(wanted)
+    if origin is None:
+        return wanted is None or wanted is Any or (isinstance(wanted, type) and wanted in _PLAIN)
+    if origin in {list, Union, types.UnionType}:
+        return all(map(_is_plain, args))
+    return origin is dict and args[0] is str and _is_plain(args[1])
+
+
+def as_declared(value: Any, wanted: Any) -> Any:  # noqa: ANN401
+    """A recorded value as the declared type; as it is where it does not fit."""
+    body = encode_value(value)
+    for read in (decode_value, _read_with_pydantic):
+        with suppress(Exception):  # a type without a JSON form, a value that does not fit, a validator that raises
+            return read(body, wanted)
+    return value
+
+
+def _read_with_pydantic(body: bytes, wanted: Any) -> Any:  # noqa: ANN401
+    """Pydantic knows types that msgspec does not: paths, for one."""
+    return _adapter(wanted).validate_json(body)
+
+
+@lru_cache(maxsize=256)
+def _adapter(wanted: Any) -> TypeAdapter[Any]:  # noqa: ANN401
+    from pydantic import TypeAdapter  # noqa: PLC0415  only where it is needed
+
+    return TypeAdapter(wanted)

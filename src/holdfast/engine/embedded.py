@@ -24,7 +24,7 @@ from holdfast.errors import (
     StoreFailed,
     StoreFull,
 )
-from holdfast.spawning import spawn
+from holdfast.eventloop import spawn
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from holdfast.store import Store
     from holdfast.store.contract import Work
 
-_log: Final = logging.getLogger("holdfast.engine")
 
+_log: Final = logging.getLogger("holdfast.engine")
 PAUSE: Final = 0.05
 """Between two looks at a store that changes all the time, in seconds."""
 REST: Final = 10

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from holdfast.errors.tree import StoreError
+from holdfast.errors.base import StoreError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -146,3 +146,197 @@ class BlobCorrupt(StoreError):
     def __init__(self, digest: str) -> None:
         super().__init__(f"the attachment {digest} does not match its digest; restore it from a backup")
         self.digest = digest
+
+
+class SiblingBegun(StoreError):
+    """A journal with the same role for the same session was begun since somebody looked; nothing was written."""
+
+    def __init__(self, journal: str, youngest: str) -> None:
+        super().__init__(
+            f"{journal!r} was not begun: {youngest!r} is the youngest now; look at what is left, and begin it then"
+        )
+        self.journal = journal
+        self.youngest = youngest
+        """The one that was begun last."""
+
+
+class Fenced(StoreError):
+    """The lease moved on: somebody else advances this journal now. What this writer computed was dropped."""
+
+    def __init__(self, journal: str, epoch: int, current: int, holder: str | None) -> None:
+        who = f"held by {holder}" if holder else "held by nobody"
+        super().__init__(
+            f"the lease on {journal!r} is no longer yours: you hold epoch {epoch}, the journal is at {current}, {who}"
+        )
+        self.journal = journal
+        self.epoch = epoch
+        self.current = current
+        self.holder = holder
+
+
+class LeaseHeld(StoreError):
+    """Somebody else advances this journal."""
+
+    def __init__(self, journal: str, holder: str, expires_in_ms: int) -> None:
+        super().__init__(
+            f"{journal!r} is being advanced by {holder}; its lease ends in {expires_in_ms / 1000:.1f} s unless renewed"
+        )
+        self.journal = journal
+        self.holder = holder
+        self.expires_in_ms = expires_in_ms
+
+
+class HeadConflict(StoreError):
+    """The journal is not where the writer thought it was."""
+
+    def __init__(self, journal: str, expected: int, actual: int) -> None:
+        super().__init__(f"{journal!r} ends at record {actual}, the writer expected {expected}; read it again")
+        self.journal = journal
+        self.expected = expected
+        self.actual = actual
+
+
+class JournalCorrupt(StoreError):
+    """A record can't be trusted. The journal is quarantined; others go on."""
+
+    def __init__(self, journal: str, seq: int, reason: str) -> None:
+        super().__init__(
+            f"journal {journal!r} is corrupt at record {seq}: {reason}; it is quarantined, the others go on. "
+            "Restore it from a backup"
+        )
+        self.journal = journal
+        self.seq = seq
+        self.reason = reason
+
+
+class JournalQuarantined(StoreError):
+    """The journal was found corrupt before and is not advanced."""
+
+    def __init__(self, journal: str, reason: str) -> None:
+        super().__init__(f"journal {journal!r} is quarantined: {reason}; restore it from a backup")
+        self.journal = journal
+        self.reason = reason
+
+
+class InboxFull(StoreError):
+    """Too many inputs wait for this journal."""
+
+    def __init__(self, journal: str, limit: int) -> None:
+        super().__init__(f"{limit:,} inputs already wait for {journal!r}; let it catch up, or raise the limit")
+        self.journal = journal
+        self.limit = limit
+
+
+class InputTaken(StoreError):
+    """The input is already in its journal."""
+
+    def __init__(self, journal: str, number: int) -> None:
+        super().__init__(f"input {number} of {journal!r} does not wait any more; read the journal again")
+        self.journal = journal
+        self.input = number
+
+
+class RecordUnreadable(StoreError):
+    """A record of an unknown kind or of a newer format."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"the record can't be read: {reason}; it may come from a newer release")
+        self.reason = reason
+
+
+class MemoryFull(StoreError):
+    """A scope of memory has reached its limit of entries or of bytes."""
+
+    def __init__(self, scope: str, what: str, limit: int) -> None:
+        super().__init__(f"the memory of {scope!r} has room for {limit:,} {what}; remove something, or raise the limit")
+        self.scope = scope
+        self.what = what
+        self.limit = limit
+
+
+class MemoryCorrupt(StoreError):
+    """An entry of memory does not match its checksum. Others go on."""
+
+    def __init__(self, scope: str, key: str) -> None:
+        super().__init__(
+            f"the memory {key!r} of {scope!r} does not match its checksum; write it anew, or restore it from a backup"
+        )
+        self.scope = scope
+        self.key = key
+
+
+class AttachmentsFull(StoreError):
+    """A session has as many attachments, or as many bytes of them, as it may have."""
+
+    def __init__(self, session: str, what: str, limit: int) -> None:
+        whose = f"the session {session!r} has" if session else "attachments that belong to no session are"
+        super().__init__(
+            f"{whose} at the limit of {limit:,} {what}; collect what nobody needs, or raise the limit of the store"
+        )
+        self.session = session
+        self.what = what
+        self.limit = limit
+
+
+class CollectionRefused(StoreError):
+    """Nothing was collected: it can't be seen what is still needed."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"nothing was collected: {reason}")
+        self.reason = reason
+
+
+class NotificationsFull(StoreError):
+    """Too many notifications wait for this journal."""
+
+    def __init__(self, journal: str, limit: int) -> None:
+        super().__init__(f"{limit:,} notifications already wait for {journal!r}; let it catch up, or raise the limit")
+        self.journal = journal
+        self.limit = limit
+
+
+class RulesFull(StoreError):
+    """Too many rules are stored for this agent."""
+
+    def __init__(self, agent: str, limit: int) -> None:
+        super().__init__(
+            f"{limit:,} rules are already stored for {agent!r}; remove those that nobody needs, or raise the limit"
+        )
+        self.agent = agent
+        self.limit = limit
+
+
+class RuleCorrupt(StoreError):
+    """A stored rule can't be trusted, so nothing is decided by it or by the others of its agent."""
+
+    def __init__(self, number: int, agent: str) -> None:
+        super().__init__(
+            f"the stored rule {number} for {agent!r} does not match its checksum or its seal; remove it and store it "
+            "anew, or restore it from a backup"
+        )
+        self.number = number
+        self.agent = agent
+
+
+class TriggersFull(StoreError):
+    """A store has as many triggers as it may have."""
+
+    def __init__(self, limit: int) -> None:
+        super().__init__(f"there are {limit:,} triggers already; disable and reuse one, or use several stores")
+        self.limit = limit
+
+
+class WaitConsumed(StoreError):
+    """The answer to a wait can't be used: it was used before, or there is none. Nothing was appended.
+
+    `state` is that of the wait, "consumed" when the answer was used, "unknown" when there is no such wait.
+    """
+
+    def __init__(self, journal: str, name: str, state: str) -> None:
+        why = "its answer was used before" if state == "consumed" else f"it is {state}, not resolved"
+        super().__init__(
+            f"the wait {name!r} of {journal!r} can't be used: {why}; nothing was appended. Ask again under another name"
+        )
+        self.journal = journal
+        self.name = name
+        self.state = state

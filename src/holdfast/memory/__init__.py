@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from holdfast.memory.errors import MirrorBusy, MirrorTooLarge, MirrorUnavailable
+from holdfast.memory.decisions import MirrorBusy, MirrorReport, MirrorTooLarge, MirrorUnavailable, Refused
 from holdfast.memory.handle import Memory
 from holdfast.memory.mirror import Mirror
-from holdfast.memory.report import MirrorReport, Refused
 
 __all__ = [
     "Memory",

@@ -7,6 +7,7 @@ dot, which no key can: `.new` is a text that is being written, `.old` one that w
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import fcntl
 import hashlib
@@ -20,27 +21,42 @@ from typing import TYPE_CHECKING, Final
 
 from holdfast.crashpoints import crash_point
 from holdfast.errors import HoldfastError, InvalidArgument
-from holdfast.hands.files.errors import FileMissing, FileTooLarge
-from holdfast.hands.files.paths import shown_name
-from holdfast.hands.files.reading import decoded
-from holdfast.hands.files.workspace import Workspace, chunks, read_all, told
-from holdfast.memory import index
-from holdfast.memory.deciding import Seen, digest_of
-from holdfast.memory.errors import MirrorBusy, MirrorTooLarge, MirrorUnavailable
-from holdfast.memory.filenames import OWN, SUFFIX, Stray, conflict_key, read_name, written_name
-from holdfast.memory.report import Refused
-from holdfast.memory.swapping import exchange
+from holdfast.memory import decisions
+from holdfast.memory.decisions import MirrorBusy, MirrorTooLarge, MirrorUnavailable, Refused, Seen, digest_of
+from holdfast.memory.names import OWN, SUFFIX, Stray, conflict_key, read_name, written_name
+from holdfast.toolkits.files.pages import decoded
+from holdfast.toolkits.files.workspace import FileMissing, FileTooLarge, Workspace, chunks, read_all, shown_name, told
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator, Mapping
     from pathlib import Path
 
-    from holdfast.memory.deciding import Base
-    from holdfast.memory.index import Place
+    from holdfast.memory.decisions import Base, Place
+
+
+_EXCHANGE: Final = 2
+_NOT_HERE: Final = {errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP}
+_LIBC: Final[list[ctypes.CDLL]] = []
+
+
+def exchange(below: int, one: bytes, other: bytes) -> bool:
+    """Swap them; False where the system or the file system can't. `FileNotFoundError` where one is missing."""
+    if not _LIBC:
+        _LIBC.append(ctypes.CDLL(None, use_errno=True))
+    try:
+        call = _LIBC[0].renameat2
+    except AttributeError:
+        return False
+    if call(below, ctypes.c_char_p(one), below, ctypes.c_char_p(other), ctypes.c_uint(_EXCHANGE)) == 0:
+        return True
+    failed = ctypes.get_errno()
+    if failed in _NOT_HERE:
+        return False
+    raise OSError(failed, os.strerror(failed), os.fsdecode(other))
+
 
 MAX_ENTRIES: Final = 200_000
 """How many names one look at a folder takes."""
-
 _PATIENCE: Final = 5.0
 _PAUSE: Final = 0.01
 _RACY_NS: Final = 2_000_000_000
@@ -139,21 +155,21 @@ class Folder:
     def bases(self, store: str) -> dict[Place, Base] | None:
         """What was mirrored last; None where nobody knows."""
         try:
-            with self._workspace.file(index.NAME.encode(), index.NAME, follow=False) as number:
-                data = read_all(number, index.NAME, index.MAX_BYTES, "remove it")
+            with self._workspace.file(decisions.NAME.encode(), decisions.NAME, follow=False) as number:
+                data = read_all(number, decisions.NAME, decisions.MAX_BYTES, "remove it")
         except FileMissing:
             return {}
         except HoldfastError:
             return None
-        return index.decode_index(store, data)
+        return decisions.decode_index(store, data)
 
     def note(self, store: str, bases: dict[Place, Base]) -> None:
         """Remember what is mirrored, durably."""
-        name = index.NAME.encode()
+        name = decisions.NAME.encode()
         fresh = _own(name, b"new")
         root = self._workspace.root
-        with told(index.NAME):
-            self._fill(root, fresh, index.encode_index(store, bases))
+        with told(decisions.NAME):
+            self._fill(root, fresh, decisions.encode_index(store, bases))
             crash_point("mirror.before_note")
             os.rename(fresh, name, src_dir_fd=root, dst_dir_fd=root)
             _sync(root)

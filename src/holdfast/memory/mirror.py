@@ -3,22 +3,77 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import logging
+import os
 import time
+from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from holdfast.errors import HoldfastError, InvalidNumber
+from holdfast.eventloop import spawn
+from holdfast.memory.decisions import MirrorReport, Refused
 from holdfast.memory.folder import Digests, Folder
-from holdfast.memory.report import MirrorReport, Refused
-from holdfast.memory.syncing import Sync, in_thread
-from holdfast.memory.watching import FolderWatch
-from holdfast.spawning import spawn
+from holdfast.memory.sync import Sync, in_thread
+from holdfast.store.paths import memory_folder
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from pathlib import Path
+    from collections.abc import Callable, Iterable
 
+    from holdfast.memory.handle import Memory
     from holdfast.store import Store
+
+
+# A file was closed after writing, moved away or here, made or removed; only folders are watched, and no links followed.
+_MASK: Final = 0x8 | 0x40 | 0x80 | 0x100 | 0x200 | 0x01000000 | 0x02000000
+
+
+class FolderWatch:
+    """Calls `tell` soon after something changed in the folder or in a folder below it."""
+
+    def __init__(self, folder: Path, tell: Callable[[], None]) -> None:
+        self._folder = folder
+        self._tell = tell
+        self._loop = asyncio.get_running_loop()
+        self._libc: ctypes.CDLL | None = None
+        self._fd = -1
+        try:
+            self._libc = ctypes.CDLL(None, use_errno=True)
+            self._fd = int(self._libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC))
+            if self._fd >= 0:
+                self._loop.add_reader(self._fd, self._on_event)
+        except (AttributeError, OSError, NotImplementedError):  # not on this system, or not in this event loop
+            self.close()
+
+    def refresh(self) -> frozenset[Path]:
+        """Watch all folders that are there now; answers which are watched, none where nobody will tell."""
+        if self._libc is None or self._fd < 0:
+            return frozenset()
+        try:
+            folders = [self._folder, *(inner for inner in self._folder.iterdir() if not inner.name.startswith("."))]
+        except OSError:
+            return frozenset()
+        # Again for those that are watched already: they may have been made anew under the same name.
+        watch = self._libc.inotify_add_watch
+        return frozenset(folder for folder in folders if watch(self._fd, os.fsencode(folder), _MASK) >= 0)
+
+    def close(self) -> None:
+        """Stop watching."""
+        if self._fd >= 0:
+            with suppress(NotImplementedError):
+                self._loop.remove_reader(self._fd)
+            os.close(self._fd)
+        self._fd = -1
+
+    def _on_event(self) -> None:
+        try:
+            while os.read(self._fd, 65_536):
+                pass
+        except BlockingIOError:
+            pass
+        self._tell()
+
 
 SETTLE: Final = 0.2
 """How long a change on the disk must stand before it counts, in seconds."""
@@ -26,7 +81,6 @@ POLL: Final = 0.5
 """How often the folder is looked at where the system does not tell of changes, in seconds."""
 TICK: Final = 30.0
 """How often it is looked at where the system does."""
-
 _ROUNDS: Final = 5
 _SHARE: Final = 20
 """Comparing takes at most one part in so many of the time, unless it takes long."""
@@ -179,3 +233,51 @@ def _together(reports: list[MirrorReport]) -> MirrorReport:
 
 def _once(paths: Iterable[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(paths))
+
+
+PATIENCE: Final = 1.0
+"""How long the last comparison may take when a runtime is closed, in seconds."""
+
+
+class Mirroring:
+    """Gives out memory, and keeps its files beside the store; `path` is None where nothing is mirrored.
+
+    Memory is imported when it is first used: most runtimes have none.
+    """
+
+    def __init__(self, store: Store, path: Path | str | None) -> None:
+        self._store = store
+        self._path = None if path is None else Path(path)
+        self._mirror: Mirror | None = None
+
+    def memory(self, scope: str, by: str | None = None) -> Memory:
+        """The memory of a scope."""
+        from holdfast.memory import Memory  # noqa: PLC0415
+
+        return Memory(self._store, scope, by=by, changed=self._changed)
+
+    async def begin(self) -> None:
+        """Mirror what there is, and take in what was written into the files meanwhile."""
+        if self._path is None:
+            return
+        if await asyncio.to_thread(memory_folder(self._path).exists) or await self._store.memory_scopes():
+            self._start(self._path)
+
+    def _start(self, path: Path) -> Mirror:
+        from holdfast.memory import Mirror  # noqa: PLC0415
+
+        if self._mirror is None:
+            self._mirror = Mirror(self._store, memory_folder(path))
+            self._mirror.start()
+        return self._mirror
+
+    def _changed(self) -> None:
+        if self._path is not None:
+            self._start(self._path).changed()
+
+    async def stop(self) -> None:
+        """Write what is left, and look no more."""
+        if self._mirror is not None:
+            with suppress(TimeoutError):  # another process has it: that one writes it, or whoever opens next
+                async with asyncio.timeout(PATIENCE):
+                    await self._mirror.stop()

@@ -6,7 +6,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
 from holdfast.models.contract import Model, respond
-from holdfast.models.names import model, register
+from holdfast.models.registry import model, register
 
 if TYPE_CHECKING:
     from holdfast.models.fallback import Fallback as Fallback
@@ -15,13 +15,6 @@ if TYPE_CHECKING:
     from holdfast.models.retry import Retry as Retry
     from holdfast.models.transport import Timeouts as Timeouts
 
-_LAZY: Final = {
-    "CallLimits": "holdfast.models.limits",
-    "Fallback": "holdfast.models.fallback",
-    "HttpModel": "holdfast.models.http",
-    "Retry": "holdfast.models.retry",
-    "Timeouts": "holdfast.models.transport",
-}
 
 __all__ = [
     "CallLimits",
@@ -34,6 +27,15 @@ __all__ = [
     "register",
     "respond",
 ]
+
+
+_LAZY: Final = {
+    "CallLimits": "holdfast.models.limits",
+    "Fallback": "holdfast.models.fallback",
+    "HttpModel": "holdfast.models.http",
+    "Retry": "holdfast.models.retry",
+    "Timeouts": "holdfast.models.transport",
+}
 
 
 def __getattr__(name: str) -> object:

@@ -12,12 +12,12 @@ from holdfast.errors import InvalidArgument, ModelError
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
-    from holdfast.models.wire import Endpoint
+    from holdfast.models.dialect import Endpoint
+
 
 ApiKey: TypeAlias = "str | Callable[[], str | Awaitable[str]]"
 TokenProvider: TypeAlias = "Callable[[], str | Awaitable[str]]"
 Headers: TypeAlias = "Mapping[str, str] | Callable[[], Mapping[str, str] | Awaitable[Mapping[str, str]]]"
-
 AUTH: Final = ("bearer", "x-api-key", "x-goog-api-key", "api-key", "none")
 """The ways to present a key."""
 _NO_KEY: Final = "[key]"
@@ -107,9 +107,6 @@ def _source(endpoint: Endpoint, given: object) -> Callable[[], object]:
     if callable(given):
         return given
     raise InvalidArgument("api_key", type(given), "a string, or a function that gives one")
-
-
-# ---- what is said about a call ---------------------------------------------------------------------------------------
 
 
 def scrubbed(body: bytes, *secrets: str) -> bytes:

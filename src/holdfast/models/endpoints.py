@@ -16,13 +16,13 @@ import msgspec
 
 from holdfast.errors import InvalidArgument, ModelUnknown
 from holdfast.models.credentials import AUTH
-from holdfast.models.wire import Endpoint
+from holdfast.models.dialect import Endpoint
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-DIALECTS: Final = ("anthropic", "responses", "chat", "google")
 
+DIALECTS: Final = ("anthropic", "responses", "chat", "google")
 _OWN_AUTH: Final = {"anthropic": "x-api-key", "google": "x-goog-api-key"}
 """Where an endpoint of one's own takes a key, if it has one: where the dialect puts it, otherwise as a bearer token."""
 _HEADER: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
@@ -30,7 +30,6 @@ _CREDENTIALS: Final = frozenset({"authorization", "x-api-key", "x-goog-api-key",
 _FRAMING: Final = frozenset(
     {"host", "connection", "content-length", "content-type", "transfer-encoding", "accept-encoding"}
 )
-
 # What may stand in an address that is made of variables: nothing that could lead it to another host.
 _VERSION: Final = re.compile(r"20\d\d-\d\d-\d\d(?:-preview)?|preview|latest|v1")
 _PROJECT: Final = re.compile(r"[a-z0-9][a-z0-9.:-]*")
@@ -194,9 +193,6 @@ def _one_of(what: str, value: str, choices: tuple[str, ...]) -> str:
     return value
 
 
-# ---- the table -------------------------------------------------------------------------------------------------------
-
-
 def _chat(  # noqa: PLR0913  one for each field that differs
     name: str,
     base_url: str,
@@ -267,7 +263,6 @@ _VERTEX_HOSTS: Final = {
 _VERTEX: Final = ("GOOGLE_CLOUD_PROJECT", "GOOGLE_CLOUD_LOCATION")
 _ZAI_KEYS: Final = ("ZAI_API_KEY", "Z_AI_API_KEY")
 _ZAI_FLAGS: Final = ("max_tokens", "json_object", "thinking_switch", "no_effort", "send_reasoning_content")
-
 ENDPOINTS: Final[Mapping[str, Known]] = {
     known.endpoint.provider: known
     for known in (

@@ -11,13 +11,14 @@ import msgspec
 from holdfast.errors import InvalidArgument, ModelError, StreamCut
 from holdfast.messages import StreamEnd, StreamNote, StreamReset, StreamStart, used_by
 from holdfast.models.contract import Model, batches, flattened, respond
+from holdfast.models.dialect import bounded
 from holdfast.models.retry import attempt, blame
-from holdfast.models.wire import bounded
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Sequence
 
     from holdfast.messages import Attempt, ModelReply, ModelRequest, StreamEvent
+
 
 STAYS: Final = frozenset({"context_overflow", "content_filter"})
 """Failures that are about the conversation and not about who was asked.

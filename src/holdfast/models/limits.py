@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 import msgspec
 
-from holdfast.bounds import check_int
 from holdfast.errors import ModelError
+from holdfast.eventloop import PerLoop
 from holdfast.models.retry import check_seconds
-from holdfast.perloop import PerLoop
+from holdfast.names import check_int
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from holdfast.models.wire import Endpoint
+    from holdfast.models.dialect import Endpoint
 
 
 class CallLimits(msgspec.Struct, frozen=True, kw_only=True):

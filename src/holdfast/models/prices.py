@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from holdfast.messages import ModelReply, Usage
 
+
 PROVIDERS: Final[Mapping[str, str]] = {
     "anthropic": "anthropic",
     "azure": "azure",
@@ -55,13 +56,11 @@ PROVIDERS: Final[Mapping[str, str]] = {
     "zai": "zai",
 }
 """Our names of providers, and those of `genai-prices`. Who is not here has no price unless you give one."""
-
 _ROUTER: Final = "huggingface"
 """Its models name who serves them, ``org/model:groq``, and each of those has its own prices."""
 _MILLION: Final = Decimal(1_000_000)
 _THOUSAND: Final = Decimal(1_000)
 _KEPT: Final = 1_024
-
 Number = int | float | Decimal
 
 
@@ -151,9 +150,6 @@ def _check(name: str, value: Number | None, *, optional: bool) -> None:
         raise InvalidNumber(f"the price of {name}", value, "it must be zero or more")
 
 
-# ---- rates -----------------------------------------------------------------------------------------------------------
-
-
 class _Rates(NamedTuple):
     """What a million tokens cost in a request of a certain length. None: nobody knows."""
 
@@ -234,9 +230,6 @@ def _given(name: str, overrides: Mapping[str, Price]) -> _Rates | None:
 def _exact(value: Number) -> Decimal:
     # By its digits: 0.3 is three tenths, not what is nearest to it in binary.
     return value if isinstance(value, Decimal) else Decimal(str(value))
-
-
-# ---- genai-prices ----------------------------------------------------------------------------------------------------
 
 
 class _Library:

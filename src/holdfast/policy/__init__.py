@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.policy.deciding import Policy, check_agent, decide, narrow, stricter
-from holdfast.policy.making import allow, ask, deny, within
-from holdfast.policy.rules import Rule, Within
-from holdfast.policy.subject import CLEAN, Call, Decision, Subject, Taint, Verdict
+from holdfast.policy.decisions import Policy, check_agent, decide, narrow, stricter
+from holdfast.policy.rules import CLEAN, Call, Decision, Rule, Subject, Taint, Verdict, Within, allow, ask, deny, within
 
 __all__ = [
     "CLEAN",

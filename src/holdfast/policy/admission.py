@@ -11,16 +11,17 @@ from typing import TYPE_CHECKING, Final, Literal
 
 import msgspec
 
-from holdfast.bounds import check_int
 from holdfast.errors import EmptyInput, InputTooLarge, InvalidArgument
 from holdfast.messages import Attachment, Text
-from holdfast.policy.spans import milliseconds
+from holdfast.names import check_int
+from holdfast.policy.rules import milliseconds
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from holdfast.attachments import File
+    from holdfast.media import File
     from holdfast.messages import InputPart
+
 
 Duplicates = Literal["allow", "same_turn", "refuse"]
 

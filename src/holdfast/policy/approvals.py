@@ -86,7 +86,6 @@ class Denied(msgspec.Struct, frozen=True, tag="denied", omit_defaults=True):
 Answer: TypeAlias = Approved | Denied
 _answers: Final = msgspec.json.Decoder(Answer)
 _questions: Final = msgspec.json.Decoder(Question)
-
 Verdict: TypeAlias = Literal["run", "deny"]
 
 

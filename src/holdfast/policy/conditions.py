@@ -6,19 +6,113 @@ URL that can be read in two ways. What is unclear counts against the call: no pe
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, cast
 
-from holdfast.policy.globs import fits
-from holdfast.policy.hosts import read_place
+from holdfast.errors.base import UsageError, excerpt
+from holdfast.errors.caller import PolicyInvalid
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from holdfast.policy.hosts import Host
-    from holdfast.policy.subject import Subject
+    from holdfast.policy.rules import Subject
+
+
+_WANTED: Final = "write one such as 'example.com', or '*.example.com' for all below it, without a scheme or a port"
+# Whoever is named before the host says nothing about the host, and the reader takes none. Only what every reader takes
+# for a user is left out; what is still odd after that is refused.
+_USER: Final = re.compile(r"\A(https?://)[\w.~!$&'()*+,;=:%-]*@", re.ASCII | re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """One host, or with `below` all hosts under it and not itself."""
+
+    name: str
+    below: bool
+
+    def __str__(self) -> str:
+        return f"*.{self.name}" if self.below else self.name
+
+    def covers(self, place: Place) -> bool:
+        """Whether it means the host of a URL; nothing is below an address."""
+        if self.below:
+            return not place.address and place.host.endswith(f".{self.name}")
+        return place.host == self.name
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """The host of a URL, in its one canonical form."""
+
+    host: str
+    address: bool
+
+
+def read_place(url: str) -> Place | str:
+    """Where a URL leads; or, as text, why nobody can say."""
+    from holdfast.toolkits.web.urls import (  # noqa: PLC0415
+        UrlInvalid,
+        read_url,
+    )
+
+    try:
+        found = read_url(_USER.sub(r"\1", url.strip(" \t\r\n")))
+    except UrlInvalid as error:
+        return error.reason[:200]
+    return Place(found.host, found.address is not None)
+
+
+def read_rule(text: str) -> Host:
+    """The hosts that `text` means, or `PolicyInvalid`."""
+    from holdfast.toolkits.web.urls import (  # noqa: PLC0415
+        read_host,
+        read_numbers,
+    )
+
+    below = text.startswith("*.")
+    try:
+        name = read_host(text[2:] if below else text)
+    except UsageError:
+        raise PolicyInvalid(f"{excerpt(text)} is no host; {_WANTED}", key="domains") from None
+    if below and (":" in name or read_numbers(name) is not None):
+        raise PolicyInvalid(f"{excerpt(text)}: nothing is below an address; {_WANTED}", key="domains")
+    return Host(name, below)
+
+
+WILD: Final = frozenset("*?")
+
+
+def fits(text: str, pattern: str) -> bool:
+    """Whether the whole of `text` fits."""
+    at = step = mark = 0
+    back = -1
+    while at < len(text):
+        if step < len(pattern) and pattern[step] == "*":
+            back, mark, step = step, at, step + 1
+        elif step < len(pattern) and pattern[step] in ("?", text[at]):
+            at, step = at + 1, step + 1
+        elif back >= 0:  # only the last star is tried anew: an earlier one that took more could not help
+            mark += 1
+            at, step = mark, back + 1
+        else:
+            return False
+    return not pattern[step:].strip("*")
+
+
+def is_literal(pattern: str) -> bool:
+    """Whether it stands for itself alone."""
+    return not WILD.intersection(pattern)
+
+
+def letters(pattern: str) -> int:
+    """How many characters of it are no wildcards."""
+    return sum(char not in WILD for char in pattern)
+
 
 Real: TypeAlias = Callable[[str, "str | None"], str]
 """Where a path really leads, and from which folder on; raises OSError or ValueError where nobody can say."""
@@ -50,9 +144,6 @@ def both(findings: Iterable[Finding]) -> Finding:
 
 def _unclear(why: str) -> Finding:
     return Finding("unclear", why)
-
-
-# ---- arguments -------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,9 +261,6 @@ def _kind(value: object) -> str | None:
     return "a number" if isinstance(value, int | float) and value == value else None  # noqa: PLR0124  NaN
 
 
-# ---- paths -----------------------------------------------------------------------------------------------------------
-
-
 def paths_in(value: object) -> tuple[str, ...]:
     """The paths that an argument names; none where it is no path and no list of paths."""
     listed: list[object] = cast("list[object]", list(value)) if isinstance(value, list | tuple) else [value]  # pyright: ignore[reportUnknownArgumentType]  # of anything
@@ -200,8 +288,6 @@ def _reason(error: OSError | ValueError) -> str:
     return said[:100]
 
 
-# ---- commands --------------------------------------------------------------------------------------------------------
-
 Prefix: TypeAlias = tuple[tuple[str, ...], ...]
 """The words that a command begins with; each may be any of several."""
 
@@ -223,9 +309,6 @@ def begins(prefix: Prefix, subject: Subject, *, named: bool) -> Finding:
     return _said(len(words) >= len(prefix) and all(word in choice for word, choice in zip(words, prefix, strict=False)))
 
 
-# ---- hosts -----------------------------------------------------------------------------------------------------------
-
-
 def visits(domains: tuple[Host, ...], subject: Subject, *, named: bool) -> Finding:
     """Whether the URL of a call leads to one of these hosts."""
     if subject.url is None:
@@ -237,3 +320,26 @@ def visits(domains: tuple[Host, ...], subject: Subject, *, named: bool) -> Findi
     if isinstance(place, str):
         return _unclear(f"the URL can't be read: {place}")
     return _said(any(host.covers(place) for host in domains))
+
+
+def real_path(path: str, base: str | None) -> str:
+    """The real path of `path`, which begins at `base` unless it is absolute. What is not there yet is fine.
+
+    Raises OSError or ValueError where nobody can say: a loop of links, or ``..`` after something that is not there,
+    which could still become a link to anywhere.
+    """
+    if path.startswith("~"):
+        raise ValueError("it begins with '~', which some programs take for the home folder")
+    whole = os.path.join(os.getcwd() if base is None else base, path)  # noqa: PTH118, PTH109  a path that does not tidy up '..'
+    parts = whole.split("/")
+    known = len(parts) - parts[::-1].index("..") if ".." in parts else 0
+    head = os.path.realpath("/".join(parts[:known]), strict=True) if known else ""
+    found = os.path.realpath("/".join([head, *parts[known:]] if known else parts))
+    if os.path.islink(found):  # noqa: PTH114
+        raise OSError("it is a loop of links")
+    return found
+
+
+def absolute(path: str) -> str:
+    """The path from the top, as it is written now. Links stay: they are followed when a call is decided."""
+    return os.path.abspath(path)  # noqa: PTH100  Path.absolute keeps '..'

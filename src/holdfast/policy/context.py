@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from holdfast.bounds import MAX_INT, check_int
 from holdfast.errors import InvalidArgument
-from holdfast.turns.compacting import Budget as Room
+from holdfast.names import MAX_INT, check_int
+from holdfast.turns.compaction import Budget as Room
 
 if TYPE_CHECKING:
-    from holdfast.turns.compacting import Counter
+    from holdfast.turns.compaction import Counter
+
 
 MOST_RESERVE: Final = 16_000
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, cast
 import msgspec
 
 from holdfast.errors import InvalidArgument
-from holdfast.policy.spans import milliseconds
+from holdfast.policy.rules import milliseconds
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -21,12 +21,11 @@ if TYPE_CHECKING:
 
     from holdfast.errors import HoldfastError
     from holdfast.messages import ModelReply, ModelRequest, ToolResult
-    from holdfast.turns.ending import Ending
+    from holdfast.turns.machine import Ending
+
 
 TIMEOUT: Final = 30.0
 """How long a hook may take where its class does not say, in seconds."""
-
-# ---- decisions -------------------------------------------------------------------------------------------------------
 
 
 class Deny(msgspec.Struct, frozen=True, tag="deny"):
@@ -56,9 +55,6 @@ class Answer(msgspec.Struct, frozen=True, tag="answer"):
 RequestKind: TypeAlias = Literal["turn", "summary", "direct"]
 ToolDecision: TypeAlias = Deny | Ask | Replace | Answer
 ModelDecision: TypeAlias = Deny | Answer
-
-
-# ---- what hooks see --------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,15 +13,14 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from holdfast.bounds import check_int
 from holdfast.errors import InvalidArgument, InvalidNumber
-from holdfast.policy.spans import milliseconds
+from holdfast.names import check_int
+from holdfast.policy.rules import milliseconds
 
 Scope = Literal["turn", "family", "session", "daily", "total"]
 """Over what a budget runs: one turn, with its sub-agents, one session, one day (UTC) or all of an agent."""
 Unpriced = Literal["stop", "free"]
 Counted = Literal["steps", "tokens", "cost_usd", "tool_calls", "background", "wall_time"]
-
 _WHOSE: Final[dict[Scope, str]] = {
     "turn": "the turn",
     "family": "the turn, with its sub-agents,",
@@ -285,9 +284,6 @@ def out_of(scope: Scope, name: Counted, allowed: float, used: float, ahead: int 
 
 def _money(amount: float) -> str:
     return f"${amount:,.2f}" if amount >= 0.01 or not amount else f"${amount:.6f}".rstrip("0")
-
-
-# ---- what can be meant -----------------------------------------------------------------------------------------------
 
 
 def check_budget(what: str, steps: Any, tokens: Any, cost_usd: Any, tool_calls: Any) -> None:  # noqa: ANN401

@@ -13,18 +13,18 @@ from typing import TYPE_CHECKING, Final, TypeVar
 import msgspec
 from msgspec.structs import replace
 
-from holdfast.policy.deciding import NO_RULES, narrow
+from holdfast.policy.decisions import NO_RULES, narrow
 from holdfast.policy.limits import Budget, Limits, OutOf, Scope, Used, out_of
-from holdfast.policy.subject import CLEAN, Taint
+from holdfast.policy.rules import CLEAN, Taint
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from holdfast.policy.deciding import Policy
+    from holdfast.policy.decisions import Policy
+
 
 ROLE: Final = "agent"
 """The role of the session of a sub-agent; the session that it works for is that of its parent."""
-
 T = TypeVar("T", int, float, timedelta)
 
 
@@ -108,9 +108,6 @@ def taint_under(mandate: Mandate | None) -> Taint:
 def joined(one: Taint, other: Taint) -> Taint:
     """What was taken in by both."""
     return one.joined(other)
-
-
-# ---- shares ----------------------------------------------------------------------------------------------------------
 
 
 def promised(budget: Budget, used: Used) -> Used:

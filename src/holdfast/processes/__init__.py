@@ -1,6 +1,7 @@
 """Durable functions: what one is, what its journal tells, and what things are called. Pure, but for the definition."""
 
-from holdfast.processes.ids import is_process_journal
-from holdfast.processes.state import ProcessState, ProcessStatus
+from __future__ import annotations
+
+from holdfast.processes.state import ProcessState, ProcessStatus, is_process_journal
 
 __all__ = ["ProcessState", "ProcessStatus", "is_process_journal"]

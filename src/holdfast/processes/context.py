@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol
 
 from holdfast.effects.replay import Repeat
-from holdfast.tools.deferral import LONGEST
+from holdfast.tools.definition import LONGEST
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from holdfast.agent import Agent
     from holdfast.models import Model
     from holdfast.processes.definition import AnyProcedure
-    from holdfast.processes.timeline import ProcessLine
-    from holdfast.secrets.lending import Lender
+    from holdfast.processes.state import ProcessLine
+    from holdfast.secrets.sources import Lender
 
 
 class Child(Protocol):

@@ -21,22 +21,22 @@ from typing import (
 import holdfast
 from holdfast.effects.values import encode_value
 from holdfast.errors import InvalidValue
-from holdfast.errors.processes import ProcessInvalid
+from holdfast.errors.caller import ProcessInvalid
 from holdfast.names import check_choice, check_id, check_name
 from holdfast.processes.context import ProcessContext
 from holdfast.processes.state import OnParentEnd, Recovery
-from holdfast.tools.retries import retry_policy
+from holdfast.tools.definition import retry_policy
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
     from pydantic import BaseModel
 
-    from holdfast.tools.retries import ToolRetryPolicy
+    from holdfast.tools.definition import ToolRetryPolicy
+
 
 P = ParamSpec("P")
 R = TypeVar("R")
-
 _PROBLEMS: Final = 5
 """How many problems with arguments are told at once."""
 
@@ -141,6 +141,8 @@ AnyProcedure = Procedure[..., Any]
 
 @overload
 def process(function: Callable[Concatenate[ProcessContext, P], Awaitable[R]], /) -> Procedure[P, R]: ...
+
+
 @overload
 def process(
     *,
@@ -150,6 +152,8 @@ def process(
     retry: ToolRetryPolicy | int | None = None,
     on_parent_end: OnParentEnd = "cancel",
 ) -> Callable[[Callable[Concatenate[ProcessContext, P], Awaitable[R]]], Procedure[P, R]]: ...
+
+
 def process(  # noqa: PLR0913
     function: Callable[..., Any] | None = None,
     /,

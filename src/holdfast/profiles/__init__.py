@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from holdfast.profiles.errors import (
+from holdfast.profiles.folder import Profiles, profiles_folder
+from holdfast.profiles.profile import (
     KeyringUnavailable,
+    PriceLine,
+    Profile,
     ProfileInvalid,
     ProfilesBusy,
     ProfilesHomeless,
     ProfilesUnsafe,
     ProfileUnknown,
+    Reference,
     ReferenceInvalid,
     SecretMissing,
     SecretRefused,
 )
-from holdfast.profiles.folder import Profiles, profiles_folder
-from holdfast.profiles.profile import PriceLine, Profile
-from holdfast.profiles.references import Reference
 
 __all__ = [
     "KeyringUnavailable",

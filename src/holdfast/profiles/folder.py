@@ -8,21 +8,36 @@ import secrets
 import stat
 import time
 from contextlib import contextmanager, suppress
+from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from holdfast.crashpoints import crash_point
 from holdfast.errors import InvalidId
-from holdfast.names import check_name
-from holdfast.profiles.errors import ProfileInvalid, ProfilesBusy, ProfilesHomeless, ProfilesUnsafe, ProfileUnknown
-from holdfast.profiles.profile import Profile, checked, decode, encode
+from holdfast.names import check_name, check_string
+from holdfast.profiles.profile import (
+    KeyringUnavailable,
+    Profile,
+    ProfileInvalid,
+    ProfilesBusy,
+    ProfilesHomeless,
+    ProfilesUnsafe,
+    ProfileUnknown,
+    SecretMissing,
+    checked,
+    decode,
+    encode,
+    parse,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Mapping
 
+    from holdfast.profiles.profile import Reference
+
+
 FOLDER: Final = "HOLDFAST_PROFILES"
 """The environment variable that names another folder."""
-
 _SUFFIX: Final = ".json"
 _DEFAULT: Final = ".default"  # no profile can be called so: names do not begin with a dot
 _LOCK: Final = ".lock"
@@ -188,9 +203,6 @@ class Profiles:
         _sync(self.folder)
 
 
-# ---- files -----------------------------------------------------------------------------------------------------------
-
-
 def _read(path: Path, name: str) -> bytes | None:
     """What a file holds, if it is there and nobody else can have written it."""
     try:
@@ -242,3 +254,42 @@ def _sync(folder: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def wanted(profile: Profile, environ: Mapping[str, str]) -> dict[str, Reference]:
+    """The variables that a profile gives and that are not set yet, and where each is found."""
+    return {
+        variable: parse(reference)
+        for variable, reference in profile.secrets.items()
+        if not environ.get(variable, "").strip()
+    }
+
+
+def secret(reference: Reference, wanted_as: str, environ: Mapping[str, str]) -> str:
+    """The secret itself; `SecretMissing` when there is none."""
+    found = environ.get(reference.name, "") if reference.place == "env" else _from_keyring(reference)
+    if not found.strip():
+        raise SecretMissing(str(reference), wanted_as)
+    try:
+        check_string(wanted_as, found)
+    except InvalidId:
+        found = "\0"
+    if "\0" in found:
+        raise KeyringUnavailable(str(reference), "what it holds is no text")
+    return found
+
+
+def _from_keyring(reference: Reference) -> str:
+    try:
+        keyring: Any = import_module("keyring")
+    except ImportError:
+        raise KeyringUnavailable(str(reference), "the package 'keyring' is not installed") from None
+    failed = ""
+    found: object = None
+    try:
+        found = keyring.get_password(reference.service, reference.name)
+    except Exception as error:  # noqa: BLE001  each keyring has errors of its own
+        failed = type(error).__name__
+    if failed:  # raised out here, because what a keyring says may tell more than anybody should read
+        raise KeyringUnavailable(str(reference), f"the keyring failed with {failed}")
+    return found if isinstance(found, str) else ""

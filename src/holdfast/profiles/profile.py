@@ -5,20 +5,146 @@ from __future__ import annotations
 import math
 import re
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Any, Final, Literal, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, cast
 
 import msgspec
 
-from holdfast.errors import HoldfastError, InvalidId, UsageError
+from holdfast.errors import HoldfastError, InvalidId, UsageError, WorldError
 from holdfast.names import check_id
-from holdfast.profiles.errors import ProfileInvalid, SecretRefused
-from holdfast.profiles.references import VARIABLE, looks_like_key, parse
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+
+class ProfileUnknown(UsageError):
+    """There is no profile of this name."""
+
+    def __init__(self, name: str, known: Sequence[str]) -> None:
+        choice = f"there are {', '.join(known[:20])}" if known else "there are none"
+        super().__init__(f"there is no profile {name!r}: {choice}; 'holdfast profiles set {name} ...' makes it")
+        self.name = name
+        self.known = tuple(known)
+
+
+class ProfileInvalid(UsageError):
+    """A profile says what can't be meant."""
+
+    def __init__(self, name: str, reason: str) -> None:
+        super().__init__(f"the profile {name!r} is not valid: {reason}")
+        self.name = name
+        self.reason = reason
+
+
+class SecretRefused(UsageError):
+    """A profile was to hold a secret. It only holds where a secret is found."""
+
+    def __init__(self, name: str, field: str) -> None:
+        super().__init__(
+            f"{field} of the profile {name!r} looks like a key itself; profiles hold no secrets: put it into an "
+            "environment variable or the system keyring, and write env:NAME or keyring:service/name under secrets"
+        )
+        self.name = name
+        self.field = field
+
+
+class ReferenceInvalid(UsageError):
+    """Something that does not say where a secret is. It may be the secret, so it is not shown."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"a reference to a secret is env:NAME or keyring:service/name: {reason}")
+        self.reason = reason
+
+
+class SecretMissing(UsageError):
+    """Nothing is where a reference leads."""
+
+    def __init__(self, reference: str, wanted_as: str) -> None:
+        super().__init__(f"{wanted_as} is to be taken from {reference}, but nothing is there; set it")
+        self.reference = reference
+        self.wanted_as = wanted_as
+
+
+class KeyringUnavailable(WorldError):
+    """The system keyring can't be asked."""
+
+    def __init__(self, reference: str, reason: str) -> None:
+        super().__init__(f"{reference} can't be read: {reason}")
+        self.reference = reference
+        self.reason = reason
+
+
+class ProfilesUnsafe(UsageError):
+    """Others could have written a profile. It names code that is run, so it is not obeyed."""
+
+    def __init__(self, path: Path, reason: str, remedy: str) -> None:
+        super().__init__(f"{path} is not trusted: {reason}; {remedy}")
+        self.path = path
+        self.reason = reason
+
+
+class ProfilesHomeless(UsageError):
+    """There is no place for profiles."""
+
+    def __init__(self) -> None:
+        super().__init__("there is no home folder to keep profiles in; name a folder with HOLDFAST_PROFILES")
+
+
+class ProfilesBusy(WorldError):
+    """Another process holds the profiles."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(f"another process is changing the profiles in {path}; try again")
+        self.path = path
+
+
+VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}", re.ASCII)
+"""What an environment variable may be called."""
+_RANDOM: Final = re.compile(r"(?=[A-Za-z]*\d)(?=\w*[a-z])(?=\w*[A-Z])[A-Za-z0-9]{24,}|\b[0-9a-f]{32,}\b", re.ASCII)
+"""Words that nobody makes up."""
+_SEPARATORS: Final = re.compile(r"[/\\:=,;@\s]+")
+
+
+class Reference(NamedTuple):
+    """Where a secret is."""
+
+    place: Literal["env", "keyring"]
+    service: str
+    """Of the keyring; empty for a variable."""
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.place}:{self.service}{'/' if self.service else ''}{self.name}"
+
+
+def parse(text: str) -> Reference:
+    """The reference that a text is; `ReferenceInvalid` when it is none."""
+    place, colon, rest = text.partition(":")
+    if not colon or place not in {"env", "keyring"}:
+        raise ReferenceInvalid("it begins with one of these words")
+    if looks_like_key(rest):
+        raise ReferenceInvalid("what follows looks like a key itself, not like the name of one")
+    if place == "env":
+        if not VARIABLE.fullmatch(rest):
+            raise ReferenceInvalid("what follows env: is the name of a variable, of letters, digits and _")
+        return Reference("env", "", rest)
+    service, _, name = rest.rpartition("/")
+    try:
+        return Reference("keyring", check_id("keyring service", service), check_id("keyring name", name))
+    except InvalidId:
+        raise ReferenceInvalid("what follows keyring: is a service and a name, with a slash between them") from None
+
+
+def looks_like_key(text: str, *, place: bool = False) -> bool:
+    """Whether a text has the shape of a key. The name of a folder (`place`) may be any random word."""
+    from holdfast.models.recorded.redaction import Secrets  # noqa: PLC0415  most commands need none of it
+
+    # A shape is only looked for where a word begins; here that is also behind a separator.
+    shaped = any(Secrets().text(piece) != piece for piece in {text, *_SEPARATORS.split(text)})
+    return shaped or (not place and _RANDOM.search(text) is not None)
+
 
 Output = Literal["text", "json", "events"]
-
 _PLACES: Final = frozenset(("store", "agent"))
 """Fields that are paths."""
 _MOST: Final = 100
@@ -183,9 +309,6 @@ def _secret(variable: str, reference: str) -> Iterator[str]:
         parse(reference)
     except UsageError as error:
         yield f"is not valid: {error}"
-
-
-# ---- changing one, word by word --------------------------------------------------------------------------------------
 
 
 def changed(name: str, profile: Profile, assignments: Sequence[str], folder: str) -> Profile:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from holdfast.runtime.invocation import Control, EmitRequest, Emitted, Subscription
-from holdfast.runtime.opening import open, run
-from holdfast.runtime.outcome import TurnOutcome
+from holdfast.runtime.open import open, run
 from holdfast.runtime.runtime import Runtime
 from holdfast.runtime.session import Session
-from holdfast.runtime.turn import Turn
+from holdfast.runtime.subscriptions import Control, EmitRequest, Emitted, Subscription
+from holdfast.runtime.turn import Turn, TurnOutcome
 
 __all__ = [
     "Control",

@@ -9,19 +9,19 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from holdfast.agent import milliseconds
-from holdfast.attachments import File, checked
 from holdfast.errors import AttachmentUnknown, BlobMissing, InvalidArgument
-from holdfast.media import media_type_of
+from holdfast.media import File, checked, media_type_of
 from holdfast.messages import Attachment
 from holdfast.names import check_id
-from holdfast.store.spooling import CHUNK, Spool
+from holdfast.policy.rules import milliseconds
+from holdfast.store.attachments import CHUNK, Spool
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
     from holdfast.media import Glance
     from holdfast.store import Collected, Store, StoredAttachment
+
 
 GRACE: Final = timedelta(days=1)
 """How long ago bytes must have been put that nobody refers to, before they are collected."""

@@ -2,35 +2,166 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections import deque
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from heapq import heappop, heappush
+from typing import TYPE_CHECKING, Any, Final
 
-from holdfast.effects.replay import Begin
+import msgspec
+
+from holdfast.crashpoints import crash_point
+from holdfast.effects.canonical import canonical_json
+from holdfast.effects.envelope import MAX_ASK_BODY
+from holdfast.effects.replay import Begin, Repeat
+from holdfast.effects.scopes import current
+from holdfast.errors import HoldfastError, InvalidArgument, InvariantBroken, StoreError, Suspended
+from holdfast.errors.caller import ProgramDiverged, ProgramOver, ProgramsUnavailable
+from holdfast.errors.world import SandboxFull, WorkerFailed
+from holdfast.eventloop import spawn
 from holdfast.messages import ToolCall
+from holdfast.policy.approvals import MARK
 from holdfast.policy.limits import Used, running
-from holdfast.policy.subject import CLEAN
-from holdfast.records import Done, ErrorInfo
-from holdfast.runtime.program_words import SKIPPED
-from holdfast.runtime.stopped import made_by, stopped_program
+from holdfast.policy.rules import CLEAN
+from holdfast.records import ABSENT, Ask, Cancelled, Cause, Done, ErrorInfo, Failed, Intended, Unknown
+from holdfast.runtime.authorization import EDITED, recall
+from holdfast.runtime.budgets import spent_by
+from holdfast.runtime.context import Stopping
+from holdfast.runtime.reconciliation import is_program, left_in_program, made_by, stopped_program
+from holdfast.runtime.tool_execution import Told
+from holdfast.sandbox import Calls, Result, call_id, call_number
+from holdfast.sandbox.contract import MOST_BYTES, Ended, LimitHit, Raised, Returned
+from holdfast.sandbox.contract import Failed as Broken
+from holdfast.sandbox.values import NotPlain, plain
+from holdfast.tools.functions import step_aside
 from holdfast.turns import Results, keys
-from holdfast.turns.answers import result_of
-from holdfast.turns.background import started
-from holdfast.turns.programs import KEPT, PROGRAM, STOPPED, decode_left, finish_of, is_finish, out_of
+from holdfast.turns.programs import (
+    FAILED,
+    FINISH,
+    KEPT,
+    LIMIT,
+    PROGRAM,
+    STOPPED,
+    answer_text,
+    aside_key,
+    decode_left,
+    finish_of,
+    is_finish,
+    left,
+    number_of,
+    out_of,
+)
+from holdfast.turns.results import result_of, started
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator
+    from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 
     from holdfast.agent import Agent
     from holdfast.effects.performer import Performer
     from holdfast.messages import ToolResult
     from holdfast.policy.limits import OutOf
-    from holdfast.policy.subject import Taint
-    from holdfast.records import Record
-    from holdfast.runtime.call import Call
-    from holdfast.runtime.carrying import Carrying
-    from holdfast.runtime.program_run import ProgramRun
-    from holdfast.runtime.recording import Recorder
-    from holdfast.runtime.surroundings import Surroundings
+    from holdfast.policy.rules import Taint
+    from holdfast.records import Outcome, Record
+    from holdfast.runtime.context import Surroundings
+    from holdfast.runtime.recorder import Recorder
+    from holdfast.runtime.tool_call import Call
+    from holdfast.runtime.tool_call_runner import Carrying
+    from holdfast.sandbox import HostCall, Program, Sandbox, Step
+    from holdfast.sandbox.contract import ErrorKind, Kept
+    from holdfast.sandbox.contract import Outcome as Given
+
+
+NAMES: Final = 50
+"""How many variables are named to a model whose program was refused."""
+PRINTED: Final = 8_000
+"""How much of what a program printed stands beside its error, in characters."""
+_KINDS: Final[dict[str, ErrorKind]] = {
+    "Denied": "PermissionError",
+    "ToolTimeout": "TimeoutError",
+    "TimeoutError": "TimeoutError",
+    "InvalidArguments": "ValueError",
+    "ValueError": "ValueError",
+    "TypeError": "TypeError",
+    "PermissionError": "PermissionError",
+}
+FINISHED: Final = "The program ended the turn with finish()."
+SKIPPED: Final = "This call was not begun: a program before it ended the turn."
+
+
+def given_to(result: ToolResult, outcome: Outcome) -> Given:
+    """What a program gets of a call that ended so: a value, or an exception with the words for a model."""
+    if isinstance(outcome, Done):
+        try:
+            return Returned(plain(result.content, MOST_BYTES)[0])
+        except NotPlain as reason:
+            said = f"{result.name} took effect, but what it gave can't be used in a program: {reason}"
+            return Raised(said, "ValueError")
+    kind = _KINDS.get(outcome.error.kind, "RuntimeError") if isinstance(outcome, Failed) else "RuntimeError"
+    return Raised(str(result.content), kind)
+
+
+def told_of(ended: Ended, notes: Iterable[str]) -> dict[str, Any]:
+    """What the model reads of a program that came to its end."""
+    told: dict[str, Any] = {"value": ended.value}
+    if ended.printed:
+        told["printed"] = ended.printed
+    if ended.kept is None:
+        told["variables"] = "They could not be read at the end of the program, and are what they were before it."
+    elif ended.kept.dropped:
+        told["dropped"] = dict(ended.kept.dropped)
+    if noted := list(notes):
+        told["notes"] = noted
+    return told
+
+
+def told_of_finish(printed: str, notes: Iterable[str]) -> dict[str, Any]:
+    """What stands in the conversation of a program that ended the turn."""
+    told: dict[str, Any] = {"finished": FINISHED}
+    if printed:
+        told["printed"] = printed
+    if noted := list(notes):
+        told["notes"] = noted
+    return told
+
+
+def broken(step: Broken | LimitHit, variables: Mapping[str, Any], notes: Iterable[str]) -> ErrorInfo:
+    """What the model reads of a program that raised, was refused, or was stopped by a limit of its own."""
+    said = [step.error]
+    if isinstance(step, Broken) and step.phase == "check":
+        said[0] = f"The program was not run; nothing of it was done.\n{step.error}"
+        if variables:
+            said.append(f"Variables that live on: {_named(variables)}.")
+    if isinstance(step, Broken) and step.kept is not None and step.kept.dropped:
+        said.append(f"Not kept: {_dropped(step.kept)}")
+    said += notes
+    if step.printed:
+        said.append(f"It had printed:\n{_shortened(step.printed)}")
+    return ErrorInfo(FAILED, "\n".join(said))
+
+
+def left_no_room(out: OutOf) -> tuple[ErrorInfo, bytes]:
+    """The end of a program for whose next calls a limit left no room, and the limit as it is recorded."""
+    said = f"The program was stopped: {out.message}. What it had done stays done."
+    return ErrorInfo(LIMIT, said), msgspec.json.encode(out)
+
+
+def _named(variables: Mapping[str, Any]) -> str:
+    names = sorted(variables)
+    more = f" and {len(names) - NAMES:,} more" if len(names) > NAMES else ""
+    return ", ".join(names[:NAMES]) + more
+
+
+def _dropped(kept: Kept) -> str:
+    return "; ".join(f"{name} ({why})" for name, why in kept.dropped.items())
+
+
+def _shortened(text: str) -> str:
+    if len(text) <= PRINTED:
+        return text
+    half = PRINTED // 2
+    return f"{text[:half]}\n[{len(text) - 2 * half:,} characters left out]\n{text[-half:]}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +213,6 @@ class Programs:
         call.stopped = lambda now: stopped_program(call.key, call.asked, now, made_by(past, call.key), ())
 
         async def run(source: str) -> object:
-            from holdfast.runtime.program_run import ProgramRun  # noqa: PLC0415  only where it is needed
 
             self._running = program = ProgramRun(self._means, self, call, source)
             call.stopped = program.stopped
@@ -147,3 +277,785 @@ class Programs:
         """Questions and pauses of a program under way that nobody waits for when the turn is stopped."""
         if self._running is not None:
             yield from self._running.unanswered(now)
+
+
+MOST_RUNNING: Final = 100
+"""How many calls of one program run at once."""
+MOST_WAITING: Final = 100
+"""How many calls of one program wait for somebody at once."""
+
+
+@dataclass(slots=True)
+class Asked:
+    """Something that a program has asked for, on its way to an answer."""
+
+    host: HostCall
+    key: str = ""
+    """That of the call of a tool; empty for what is none."""
+    number: int = 0
+    """Which of all that the program has asked for it is, from 1."""
+    call: Call | None = None
+    given: Given | None = None
+    """The answer, where it is not that of a tool."""
+
+
+class CallQueue:
+    """The calls of one program that have no answer yet."""
+
+    def __init__(
+        self,
+        carrying: Carrying,
+        performer: Performer,
+        recorder: Recorder,
+        prepare: Callable[[Asked], Call],
+        taint: Callable[[], Taint],
+    ) -> None:
+        self.recorded: deque[Asked] = deque()
+        """What has its place in the journal and was not told to the program yet, in the order of the journal."""
+        self.waiting: list[Call] = []
+        """Calls that wait for somebody."""
+        self._carrying = carrying
+        self._performer = performer
+        self._recorder = recorder
+        self._prepare = prepare
+        self._taint = taint
+        self._ahead: deque[Asked] = deque()
+        """Calls that nobody has decided about."""
+        self._queue: deque[Asked] = deque()
+        """Calls that may begin."""
+        self._running: dict[asyncio.Task[None], Asked] = {}
+        self._alone: Call | None = None
+        """The only call that runs, where there is nothing else to wait for."""
+        self._over: deque[asyncio.Task[None]] = deque()
+        self._news = asyncio.Event()
+        self._held: dict[str, Asked] = {}
+        """Those about which a person is asked, by their keys."""
+        self._look = False
+        """Something has come for the session: one of them may be decided about."""
+
+    def add(self, asked: Asked) -> None:
+        """Something that must wait for its place: a call of a tool, or the end of the turn."""
+        self._ahead.append(asked)
+
+    @property
+    def pending(self) -> int:
+        """How many calls have no outcome."""
+        begun = len(self._running) + len(self.waiting)
+        if not self._ahead and not self._queue:
+            return begun
+        return begun + sum(bool(asked.key) for asked in (*self._ahead, *self._queue))
+
+    @property
+    def running(self) -> bool:
+        """Whether a call is under way."""
+        return bool(self._running)
+
+    @property
+    def under_way(self) -> list[Call]:
+        """The calls that are under way."""
+        found = [asked.call for asked in self._running.values() if asked.call is not None]
+        return found if self._alone is None else [*found, self._alone]
+
+    def heard(self) -> None:
+        """Something has come for the session: perhaps the answer to a question that is only just being asked."""
+        self._look = True
+        if self._held:
+            self._news.set()
+
+    # ---- beginning ----
+
+    async def begin(self, *, watched: bool) -> Asked | bool:
+        """Begin what may run now; whether anything was. The end of the turn is given back when it has its turn.
+
+        With `watched`, something else may happen before a call has ended, a pause for one.
+        """
+        await self._decide()
+        if self._look:
+            await self._reconsider()
+        todo = self._next()
+        if not todo:
+            return False
+        calls = [asked.call for asked in todo if asked.call is not None]
+        if not calls:
+            return todo[0]
+        await self._carrying.begin(calls)
+        if len(calls) == 1 and not self._running and not watched and not self._held:
+            calls[0].recorded = partial(self.recorded.append, todo[0])
+            await self._perform_alone(calls[0])
+            return True
+        for asked, call in zip(todo, calls, strict=True):
+            call.recorded = partial(self.recorded.append, asked)
+            task = spawn(self._carrying.perform(call))
+            task.add_done_callback(self._ended)
+            self._running[task] = asked
+        return True
+
+    async def _decide(self) -> None:
+        """Hooks, the policy and people decide about calls, in their order."""
+        while self._ahead and len(self.waiting) < MOST_WAITING and len(self._queue) < MOST_RUNNING:
+            asked = self._ahead.popleft()
+            if not asked.key:
+                self._queue.append(asked)
+                continue
+            await self._carrying.recall((asked.key,))
+            asked.call = call = self._prepare(asked)
+            await self._carrying.authorise([call], self._taint())
+            if call.waits:
+                self.waiting.append(call)
+                self._held[call.key] = asked
+            else:
+                self._queue.append(asked)
+
+    async def _reconsider(self) -> None:
+        """Calls about which a person has decided meanwhile have their turn."""
+        self._look = False
+        for key, asked in tuple(self._held.items()):
+            call = asked.call
+            if call is None:
+                continue
+            await self._carrying.reconsider(call, self._taint())
+            if not call.waits:
+                del self._held[key]
+                self.waiting.remove(call)
+                self._queue.append(asked)
+
+    def _next(self) -> list[Asked]:
+        """Calls that may run now: those that only read beside each other, any other alone."""
+        todo: list[Asked] = []
+        while self._queue and len(self._running) + len(todo) < MOST_RUNNING:
+            head = self._queue[0]
+            alone = head.call is None or head.call.alone
+            if alone and (self._running or todo):
+                break
+            todo.append(self._queue.popleft())
+            if alone:
+                break
+        return todo
+
+    async def _perform_alone(self, call: Call) -> None:
+        """Nothing else can happen before it has ended: it needs no task of its own."""
+        self._alone = call
+        await self._carrying.perform(call)
+        self._alone = None
+        if call.waits:
+            self.waiting.append(call)
+
+    # ---- ending ----
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._over.append(task)
+        self._news.set()
+
+    async def until_one(self, seconds: float | None) -> None:
+        """Wait until a call has ended, or for so long."""
+        if not self._over and not self._look:
+            self._news.clear()
+            try:
+                async with asyncio.timeout(seconds):
+                    await self._news.wait()
+            except TimeoutError:
+                return
+        while self._over:
+            self._take_in(self._over.popleft())
+
+    def _take_in(self, task: asyncio.Task[None]) -> None:
+        asked = self._running.pop(task)
+        call = asked.call
+        if call is None:
+            return
+        if task.cancelled():
+            self._give_up(asked, call)
+            return
+        task.result()
+        if call.waits:
+            self.waiting.append(call)
+
+    def _give_up(self, asked: Asked, call: Call) -> None:
+        """A tool that has cancelled the very task that it runs in."""
+        for record in self._carrying.given_up([call], self._performer.now()):
+            self._recorder.submit([record], patient=True, spend=spent_by([record]))
+            if isinstance(record, Unknown | Cancelled):
+                call.end(record)
+                self.recorded.append(asked)
+
+    async def drain(self) -> None:
+        """Let what is under way come to its end; nothing new is begun."""
+        self._ahead.clear()
+        self._queue.clear()
+        self._held.clear()
+        while self._running:
+            self._look = False
+            await self.until_one(None)
+
+    def stop(self) -> None:
+        """Stop what is under way."""
+        for task in self._running:
+            task.cancel()
+
+    async def close(self) -> None:
+        """Wait until what was stopped has ended."""
+        self.stop()
+        if self._running:
+            await asyncio.gather(*self._running, return_exceptions=True)
+
+
+SHORT_MS: Final = 2_000
+"""A pause of so many milliseconds is made here, with the program in memory; for a longer one the turn is parked."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Pause:
+    host: HostCall
+    key: str
+    ask: Ask | None
+    """None: it is recorded that it began."""
+    due: int
+    wait: str | None
+    """The durable timer."""
+
+    def left(self, now: int) -> int:
+        """How many milliseconds it still takes. A short one can't take longer than short: the clock was set back."""
+        left = max(0, self.due - now)
+        return 0 if self.wait is None and left > SHORT_MS else left
+
+
+class Pauses:
+    """The clock and the pauses of one program, whose key is `program`."""
+
+    def __init__(
+        self, program: str, around: Surroundings, performer: Performer, recorder: Recorder, settled: set[str]
+    ) -> None:
+        self._program = program
+        self._around = around
+        self._performer = performer
+        self._recorder = recorder
+        self._open: list[tuple[int, str, _Pause]] = []
+        """A heap: what is over first stands first."""
+        self._settled = settled
+        """The keys of what has got its outcome here."""
+
+    def now(self, host: HostCall, number: int) -> float:
+        """What the clock says, in seconds since 1970; it is recorded."""
+        key = aside_key(self._program, number, "now")
+        ask = Ask("sample", "now", host.digest)
+        self._performer.decide(key, ask, Repeat.FREE)
+        at = self._performer.now()
+        seconds = at / 1000
+        self._recorder.submit(
+            [Done(at=at, key=key, ask=ask, value=msgspec.Raw(msgspec.json.encode(seconds)))], patient=True
+        )
+        return seconds
+
+    async def begin(self, host: HostCall, number: int) -> None:
+        """A pause begins, or goes on after a restart."""
+        key = aside_key(self._program, number, "sleep")
+        ask = Ask("sleep", "sleep", host.digest)
+        decision = self._performer.decide(key, ask, Repeat.FREE)
+        now = self._performer.now()
+        due = now + round(host.arguments["seconds"] * 1000)
+        if isinstance(decision, Begin) and due - now <= SHORT_MS:
+            self._add(_Pause(host, key, ask, due, None))
+            return
+        wait = await self._around.open_wait(key, due)
+        if isinstance(decision, Begin):
+            self._recorder.submit([Intended(at=now, key=key, ask=ask)])
+        over = wait.state != "open" or wait.deadline is None
+        self._add(_Pause(host, key, None, now if over else wait.deadline or now, key))
+
+    def _add(self, pause: _Pause) -> None:
+        heappush(self._open, (pause.due, pause.key, pause))
+
+    @property
+    def open(self) -> bool:
+        """Whether there is any."""
+        return bool(self._open)
+
+    def over(self) -> Iterator[HostCall]:
+        """The pauses whose time has come, the first one first; each is recorded as it is told here."""
+        now = self._performer.now()
+        while self._open and not self._open[0][2].left(now):
+            _, key, pause = heappop(self._open)
+            self._settled.add(key)
+            done = Done(at=now, key=key, ask=pause.ask, value=msgspec.Raw(b"null"))
+            self._recorder.submit([done], patient=True)
+            yield pause.host
+
+    @property
+    def seconds(self) -> float | None:
+        """How long it is until the next one is over; None when there is none."""
+        if not self._open:
+            return None
+        return self._open[0][2].left(self._performer.now()) / 1000
+
+    @property
+    def waits(self) -> tuple[str, ...]:
+        """The durable timer that is up next: more than one need not wake the turn."""
+        return () if not self._open or self._open[0][2].wait is None else (self._open[0][2].wait,)
+
+    @property
+    def timers(self) -> tuple[str, ...]:
+        """All durable timers."""
+        return tuple(pause.wait for _, _, pause in self._open if pause.wait is not None)
+
+    def clear(self) -> None:
+        """Nobody waits for any of them."""
+        self._open.clear()
+
+    def dropped(self, now: int) -> Iterator[Record]:
+        """Records for those that nobody waits for any more."""
+        return (Cancelled(at=now, key=pause.key) for _, _, pause in self._open if pause.wait is not None)
+
+
+STARTS: Final = 3
+"""How often a worker that does not come up is started."""
+NOTES: Final = 10
+"""How many calls that a person has changed are told at the end."""
+CROWDED: Final = 0.05
+"""How long to wait for a place in a sandbox that is full, in seconds."""
+
+
+class ProgramRun:
+    """One program, from its beginning or from where its records end, to its end or to where it waits."""
+
+    def __init__(self, means: Means, programs: Programs, call: Call, source: str) -> None:
+        self._means = means
+        self._programs = programs
+        self._call = call
+        self._source = source
+        self._performer = means.performer
+        self._key = call.key
+        self._pauses = Pauses(call.key, means.around, means.performer, means.recorder, means.carrying.settled)
+        self._calls = CallQueue(means.carrying, means.performer, means.recorder, self._prepared, lambda: programs.taint)
+        self._made: list[str] = []
+        self._unknown: list[str] = []
+        self._notes: list[str] = []
+        self._edited = 0
+        self._out: OutOf | None = None
+        self._end: tuple[HostCall, str] | None = None
+        """The call with which it ends the turn, and the words."""
+
+    async def run(self) -> object:
+        """What the model reads of it. Raises `Suspended` when it waits, `Told` when it did not come to its end."""
+        step_aside()  # its calls need places of their own
+        token = current.set(None)  # and do nothing in the place of the program
+        self._means.around.listen(self._calls.heard)
+        try:
+            try:
+                program, step = await self._begun()
+            except Told as told:
+                return await self._not_run_again(told)
+            try:
+                return await self._driven(program, step)
+            finally:
+                await self._unwind(program)
+        except (StoreError, InvariantBroken) as error:  # not the program's failure, but ours
+            raise self._performer.halt(error) from error
+        finally:
+            self._means.around.listen(None)
+            current.reset(token)
+
+    # ---- the beginning ----
+
+    async def _begun(self) -> tuple[Program, Step]:
+        """The program at the first step that its records have no answer for."""
+        agent, failures = self._means.agent, 0
+        sandbox = self._means.around.sandbox(agent.sandbox)
+        results: list[Result] | None = None
+        while True:
+            try:
+                program = await sandbox.start(
+                    self._source,
+                    tools=agent.stubs,
+                    globals=self._programs.variables,
+                    limits=agent.program_limits,
+                    seed=f"{self._means.around.session}/{self._key}",
+                )
+            except InvalidArgument as error:  # variables of a time when more of them were allowed
+                if results is None:
+                    await self._recalled("")  # what it had done before counts all the same
+                raise Told(ErrorInfo(FAILED, f"The program was not run: {error}")) from error
+            except ProgramOver as over:
+                raise Stopping from over
+            if results is None:
+                results = await self._recalled(program.digest)
+            try:
+                crash_point("program.before_run")
+                # One that only waits has no results yet; it was checked against the tools of its time.
+                begun = not results and is_program(self._performer.past, self._key)
+                run = program.run(results, begun=True) if begun else program.run(results)
+                return program, await self._stepped(run)
+            except SandboxFull:
+                await program.close()
+                await self._means.around.boundary()
+                await asyncio.sleep(CROWDED)
+            except (WorkerFailed, ProgramsUnavailable) as error:
+                await program.close()
+                failures += 1
+                if failures == STARTS:
+                    said = f"The program was not run: its worker did not start: {error.reason}"
+                    raise Told(ErrorInfo(FAILED, said)) from error
+            except BaseException:
+                await program.close()
+                raise
+
+    async def _not_run_again(self, told: Told) -> object:
+        """It can't be started. What it did in a process before this one stays done, and the model is told of it."""
+        await self._done_with_all()
+        if self._ended_before():
+            return told_of_finish("", self._notes)
+        if not self._made and not self._unknown:
+            raise told
+        said = stopped_program(self._key, None, 0, self._made, self._unknown).error.message
+        why = told.error.message.removeprefix("The program was not run: ")
+        raise Told(ErrorInfo(FAILED, f"{said} It could not be taken up again ({why}).")) from told
+
+    def _ended_before(self) -> bool:
+        """Whether it is recorded that it ended the turn: then it did, also where it does not come to that again."""
+        for name, found in self._performer.settled_below(self._key):
+            if is_finish(name) and isinstance(found.outcome, Done):
+                self._programs.answer = finish_of(found.outcome)
+        return self._programs.answer is not None
+
+    async def _recalled(self, program: str) -> list[Result]:
+        """What is recorded of it, in the order in which it was recorded."""
+        results: list[Result] = []
+        ended = False
+        for key, found in self._performer.settled_below(self._key):
+            number, outcome = number_of(key), found.outcome
+            if not number or outcome is None:
+                continue
+            if is_finish(key) and isinstance(outcome, Done):
+                ended = True  # what was recorded after its end, it was not told
+                continue
+            self._performer.took((key,))
+            parsed = keys.parse(key)
+            nested = parsed is not None and parsed.nested
+            given = await self._recalled_call(key, outcome) if nested else _aside(outcome)
+            if not ended:
+                results.append(Result(call_id(program, number - 1), given, found.ask().content))
+        return results
+
+    async def _recalled_call(self, key: str, outcome: Outcome) -> Given:
+        call = ToolCall("", keys.tool_of(key), {})
+        result = result_of(call, outcome)
+        self._heard(key, result, outcome)
+        self._means.carrying.spilled += started(result)
+        decided = await recall(self._performer, key)
+        if decided.edited:
+            self._note_edited(decided.call(call))
+        return given_to(result, outcome)
+
+    async def _stepped(self, step: Awaitable[Step]) -> Step:
+        try:
+            return await step
+        except ProgramDiverged as error:
+            number = call_number(error.call) + 1
+            known = {number_of(name): name for name, _ in self._performer.settled_below(self._key)}
+            recorded = known.get(number, f"{self._key}: nothing as number {number}")
+            asked = {"call": f"number {number}: {error.asked}"}
+            raise self._performer.mismatch(self._key, {"call": f"{recorded}: {error.recorded}"}, asked) from error
+        except ProgramOver as error:  # the runtime is being closed
+            raise Stopping from error
+
+    # ---- on and on ----
+
+    async def _driven(self, program: Program, step: Step) -> object:
+        while isinstance(step, Calls):
+            await self._take(step.calls)
+            results = await self._next()
+            if not results:
+                return await self._ended_here(program)
+            await self._means.recorder.keep_up()
+            crash_point("program.before_answer")
+            step = await self._stepped(program.answer(results))
+        await self._done_with_all()
+        if self._ended_before():
+            return told_of_finish("", self._notes)
+        return await self._told(step)
+
+    async def _take(self, hosts: tuple[HostCall, ...]) -> None:
+        """What the program asks for. Where it has ended the turn already, it gets nothing any more."""
+        if len(hosts) == 1 and hosts[0].kind == "tool" and hosts[0].name != FINISH:
+            await self._take_one(hosts[0])
+            return
+        numbered = [(host, call_number(host.id) + 1) for host in hosts]
+        self._end = next((end for host, number in numbered if (end := self._recorded_end(host, number))), None)
+        if self._end is not None:
+            return
+        asked = [Asked(host, self._nested_key(host, number), number) for host, number in numbered]
+        fresh = sum(bool(each.key) and self._performer.recorded(each.key) is None for each in asked)
+        if fresh:
+            # One that a process before this one has begun takes a place beside them, as it did there.
+            calls = sum(bool(each.key) for each in asked)
+            background = sum(bool(each.key) and each.host.name in self._means.agent.rules.tasks for each in asked)
+            self._out = await self._programs.room(self._calls.pending + calls, background)
+        if self._out is not None:
+            return
+        for each, (host, number) in zip(asked, numbered, strict=True):
+            if host.kind == "clock":
+                self._calls.recorded.append(Asked(host, given=Returned(self._pauses.now(host, number))))
+            elif host.kind == "sleep":
+                await self._pauses.begin(host, number)
+            else:
+                self._calls.add(each)
+
+    async def _take_one(self, host: HostCall) -> None:
+        """One call of a tool, as most steps are."""
+        number = call_number(host.id) + 1
+        key = keys.nested_key(self._key, number, host.name)
+        if self._performer.recorded(key) is None:
+            background = int(host.name in self._means.agent.rules.tasks)
+            self._out = await self._programs.room(self._calls.pending + 1, background)
+            if self._out is not None:
+                return
+        self._calls.add(Asked(host, key, number))
+
+    def _recorded_end(self, host: HostCall, number: int) -> tuple[HostCall, str] | None:
+        """The end of the turn, where this call has brought it about in a process before this one."""
+        if host.kind != "tool" or host.name != FINISH:
+            return None
+        found = self._performer.recorded(aside_key(self._key, number, "finish"))
+        outcome = None if found is None else found.outcome
+        return (host, finish_of(outcome)) if isinstance(outcome, Done) else None
+
+    def _nested_key(self, host: HostCall, number: int) -> str:
+        is_tool = host.kind == "tool" and host.name != FINISH
+        return keys.nested_key(self._key, number, host.name) if is_tool else ""
+
+    def _prepared(self, asked: Asked) -> Call:
+        agent, host = self._means.agent, asked.host
+        name = f"{self._call.name}.{asked.number}"
+        body = canonical_json(self._performer.redactor.value(host.arguments))
+        ask = Ask(
+            "tool_call",
+            host.name,
+            host.digest,
+            msgspec.Raw(body) if len(body) <= MAX_ASK_BODY else ABSENT,
+            cause=Cause("call", self._key, asked.number),
+        )
+        sent = ToolCall(name, host.name, host.arguments)
+        call = self._means.carrying.prepare(sent, name, asked.key, ask, agent.tools.get(host.name), agent.tools)
+        call.nested = True
+        call.room = agent.program_limits.value
+        return call
+
+    async def _next(self) -> list[Result]:
+        """The next answers for the program, in the order in which they were recorded; none when the turn ends here."""
+        calls, pauses = self._calls, self._pauses
+        while self._out is None and self._end is None:
+            if pauses.open:
+                for host in pauses.over():
+                    calls.recorded.append(Asked(host, given=Returned(None)))
+            if calls.recorded and (results := self._answers()):
+                return results
+            seconds = pauses.seconds
+            began = await calls.begin(watched=seconds is not None)
+            if isinstance(began, Asked):
+                await self._finish(began.host)
+            elif began:
+                continue
+            elif calls.running:
+                await calls.until_one(seconds)
+            elif seconds is not None and seconds * 1000 <= SHORT_MS:
+                await self._means.around.boundary()
+                await asyncio.sleep(seconds)
+            else:
+                crash_point("program.before_wait")
+                raise Suspended(*(wait for call in calls.waiting for wait in call.waits), *pauses.waits)
+        return []
+
+    def _answers(self) -> list[Result]:
+        results: list[Result] = []
+        recorded = self._calls.recorded
+        while recorded:
+            asked = recorded[0]
+            given = asked.given
+            if asked.call is not None:
+                outcome, result = asked.call.outcome, asked.call.result
+                if outcome is None or result is None:
+                    break  # its value is being read; what was recorded after it comes after it
+                given = given_to(result, outcome)
+                self._heard(asked.call.key, result, outcome)
+                if asked.call.edited:
+                    self._note_edited(asked.call.call)
+            recorded.popleft()
+            if given is not None:
+                results.append(Result(asked.host.id, given, asked.host.digest))
+        return results
+
+    # ---- what came of it ----
+
+    def _heard(self, key: str, result: ToolResult, outcome: Outcome) -> None:
+        self._programs.heard(key, result)
+        (self._unknown if isinstance(outcome, Unknown) else self._made).append(key)
+
+    def _note_edited(self, call: ToolCall) -> None:
+        self._edited += 1
+        if self._edited <= NOTES:
+            self._notes.append(f"{call.name}: {EDITED} {msgspec.json.encode(call.arguments).decode()[:2_000]}")
+        elif self._edited == NOTES + 1:
+            self._notes.append("More calls were made with arguments that a person had changed.")
+
+    async def _finish(self, host: HostCall) -> None:
+        """The program ends the turn with a value; one that does not have the right shape is an error of the program."""
+        key = aside_key(self._key, call_number(host.id) + 1, "finish")
+        ask = Ask("sample", FINISH, host.digest)
+        self._performer.decide(key, ask, Repeat.FREE)
+        output = self._means.agent.output
+        text = answer_text(host.arguments["value"], typed=output is not None)
+        complaint = "the answer is empty" if not text.strip() else None if output is None else output.complaint(text)
+        now = self._performer.now()
+        if complaint is not None:
+            error = ErrorInfo("ValueError", self._performer.redactor.text(complaint))
+            failed = Failed(at=now, key=key, ask=ask, error=error)
+            self._means.recorder.submit([failed], patient=True)
+            self._calls.recorded.append(Asked(host, given=_aside(failed)))
+            return
+        outcome = await self._performer.succeeded(
+            key, ask, msgspec.json.encode(text), asyncio.get_running_loop().time()
+        )
+        crash_point("program.before_finish")
+        self._means.recorder.submit([outcome], patient=True)
+        self._end = host, finish_of(await self._whole(outcome))
+
+    async def _whole(self, outcome: Outcome) -> Done:
+        if not isinstance(outcome, Done):
+            said = outcome.error.message if isinstance(outcome, Failed) else ""
+            raise Told(ErrorInfo(FAILED, f"What the program left can't be kept. {said}".rstrip()))
+        if outcome.blob is None:
+            return outcome
+        body = await self._performer.large(outcome.blob)
+        return msgspec.structs.replace(outcome, value=msgspec.Raw(body), blob=None)
+
+    # ---- the end ----
+
+    async def _ended_here(self, program: Program) -> object:
+        """The turn ends in the middle of the program: it said so, or a limit leaves no room."""
+        await self._done_with_all()
+        if self._out is not None:
+            self._programs.out = self._out
+            error, detail = left_no_room(self._out)
+            raise Told(error, detail)
+        if self._end is None:
+            message = "a program has no answers to go on with, and no end"
+            raise InvariantBroken(message)
+        host, self._programs.answer = self._end
+        printed = ""
+        with suppress(HoldfastError):
+            last = await program.answer([Result(host.id, Raised("", "SystemExit"), host.digest)])
+            if not isinstance(last, Calls):  # else it wants more, and gets nothing any more
+                printed = last.printed
+                await self._keep(getattr(last, "kept", None))
+        return told_of_finish(printed, self._notes)
+
+    async def _done_with_all(self) -> None:
+        """Calls that are under way come to their end; those that were not begun are dropped, and so are questions."""
+        calls, carrying, past = self._calls, self._means.carrying, self._performer.past
+        await calls.drain()
+        self._answers()
+        now = self._performer.now()
+        dropped: list[Record] = [*self.unanswered(now), *carrying.given_up(calls.waiting, now)]
+        known = {*carrying.settled, *(getattr(record, "key", "") for record in dropped)}
+        reads = {name for name, tool in self._means.agent.tools.items() if tool.read_only}
+        dropped += left_in_program(past, self._key, known, now, reads=reads)
+        self._unknown += [record.key for record in dropped if isinstance(record, Unknown)]
+        if dropped:
+            spent = spent_by(dropped)
+            self._means.recorder.submit(dropped, patient=True, spend=spent)
+            # Also when the turn is stopped before this is over: nobody records them a second time.
+            carrying.settled.update(record.key for record in dropped if isinstance(record, Cancelled | Unknown))
+            self._programs.used += Used(tool_calls=spent.tool_calls)
+        # Whatever it has asked for before: it asks for nothing more.
+        self._performer.took(name for name in past.effects if name.startswith(f"{self._key}/"))
+        waits = (*(wait for call in calls.waiting for wait in call.waits), *self._pauses.timers)
+        calls.waiting.clear()
+        self._pauses.clear()
+        for wait in waits:
+            await self._means.around.close_wait(wait)
+
+    async def _told(self, step: Step) -> object:
+        kept = getattr(step, "kept", None)
+        await self._keep(kept)
+        notes = self._notes
+        if self._unknown and not isinstance(step, Ended):
+            named = ", ".join(sorted({keys.tool_of(key) for key in self._unknown}))
+            notes = [*notes, f"Of these calls it is not known whether they took effect: {named}."]
+        if isinstance(step, Ended):
+            return told_of(step, notes)
+        if isinstance(step, Calls):
+            message = f"{step!r} is no end"
+            raise InvariantBroken(message)
+        raise Told(broken(step, self._programs.variables, notes))
+
+    async def _keep(self, kept: Kept | None) -> None:
+        """The variables live on: what has changed is recorded together with the end of the program."""
+        if kept is None:
+            return
+        changed = left(self._programs.variables, kept.values)
+        if not changed.set and not changed.gone:
+            return
+        ask = Ask("sample", "variables", self._call.ask.content)
+        key = f"{self._key}{KEPT}"
+        outcome = await self._performer.succeeded(key, ask, msgspec.json.encode(changed), 0.0)
+        done = await self._whole(outcome)
+        self._call.beside += (msgspec.structs.replace(outcome, ms=0) if isinstance(outcome, Done) else outcome,)
+        # As they are recorded: what is hidden there is hidden from the next program as well.
+        self._programs.variables = decode_left(bytes(done.value)).after(self._programs.variables)
+
+    async def _unwind(self, program: Program) -> None:
+        """Nothing of it is left when it is over, however it ended."""
+        self._calls.stop()  # at once: the end of a worker may take a while, and what they do is not to go on meanwhile
+        try:
+            await program.close()
+        finally:
+            await self._calls.close()
+
+    # ---- when the turn is stopped ----
+
+    def stopped(self, now: int) -> Record:
+        """Its outcome when it is stopped now."""
+        unknown = [call.key for call in self._calls.under_way if call.begun and call.alone]
+        asked = self._call.asked
+        return stopped_program(self._key, asked, now, self._made, [*self._unknown, *unknown])
+
+    def unanswered(self, now: int) -> Iterator[Record]:
+        """Records for questions and pauses that nobody waits for any more."""
+        for call in self._calls.waiting:
+            yield from (Cancelled(at=now, key=wait) for wait in call.waits if MARK in wait)
+        yield from self._pauses.dropped(now)
+
+
+def _aside(outcome: Outcome) -> Given:
+    """What a program gets of something that is no call of a tool."""
+    if isinstance(outcome, Failed):
+        return Raised(outcome.error.message, "ValueError")
+    if isinstance(outcome, Done):
+        return Returned(msgspec.json.decode(bytes(outcome.value)))
+    return Returned(None)
+
+
+MAX_PROGRAMS: Final = 1_024
+"""How many programs of one runtime may be under way at once. One that only waits is none of them."""
+
+
+class Sandboxes:
+    """Where the programs of one runtime run."""
+
+    def __init__(self) -> None:
+        self._own: Sandbox | None = None
+
+    def given(self, given: Sandbox | None) -> Sandbox:
+        """The sandbox that an agent was given, or the runtime's own."""
+        if given is not None:
+            return given
+        if self._own is None:
+            from holdfast.sandbox import MontySandbox  # noqa: PLC0415  loaded with the first program
+
+            self._own = MontySandbox(max_programs=MAX_PROGRAMS)
+        return self._own
+
+    async def close(self) -> None:
+        """End all programs of the runtime's own sandbox. Whoever gave another one closes it."""
+        own, self._own = self._own, None
+        if own is not None:
+            await own.close()

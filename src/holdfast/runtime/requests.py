@@ -10,9 +10,9 @@ from holdfast.effects.canonical import digest_of_bytes
 from holdfast.errors import BlobMissing
 from holdfast.messages import Message, ModelRequest, OutputSpec, Settings, Text, UserMessage, attachments_of
 from holdfast.records import Cancelled, Done, Failed
-from holdfast.runtime.reading import read_records
+from holdfast.runtime.session_records import read_records
 from holdfast.turns import Conversation, keys
-from holdfast.turns.compactions import decode_asked, decode_compaction, is_compaction
+from holdfast.turns.compaction.apply import decode_asked, decode_compaction, is_compaction
 from holdfast.turns.environment import Environment, decode_environment, is_environment, prefix_of
 
 if TYPE_CHECKING:
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from holdfast.records import Ask, Outcome, Record
     from holdfast.store import Store
+
 
 _PROMPT: Final = "u1"
 

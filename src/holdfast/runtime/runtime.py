@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 import msgspec
 
-from holdfast.agent import Agent, milliseconds
-from holdfast.bounds import MAX_INT, check_int
+from holdfast.agent import Agent
 from holdfast.crashpoints import crash_point
 from holdfast.engine.embedded import TICK, Embedded
 from holdfast.errors import (
@@ -28,49 +27,43 @@ from holdfast.errors import (
     KeyConflict,
     RuntimeStopped,
 )
+from holdfast.eventloop import spawn
+from holdfast.memory.mirror import Mirroring
 from holdfast.models import prices
-from holdfast.names import check_id
+from holdfast.names import MAX_INT, check_id, check_int
 from holdfast.policy.hooks import checked_hooks
 from holdfast.policy.mandates import ROLE
+from holdfast.policy.rules import milliseconds
 from holdfast.processes import is_process_journal
 from holdfast.processes.definition import Procedure
-from holdfast.processes.stuck import Stuck
-from holdfast.runtime.admitting import REFUSALS, admission_of, check_shape, deadline_of
-from holdfast.runtime.answering import answer_of
-from holdfast.runtime.approving import Approvals
+from holdfast.processes.service import Processes
+from holdfast.processes.state import Stuck
+from holdfast.processes.sub_agents import Children
+from holdfast.processes.task_state import is_task_id
+from holdfast.processes.tasks import Desk, TaskDrive
+from holdfast.runtime.approvals import Approvals
 from holdfast.runtime.attachments import Attachments
-from holdfast.runtime.children import Children
-from holdfast.runtime.completing import Question, complete_once
-from holdfast.runtime.counting import count_older
-from holdfast.runtime.delivering import checked_gate, checked_session, wall_of
-from holdfast.runtime.desk import Desk
-from holdfast.runtime.driver import SessionDrive
-from holdfast.runtime.following import Cursor, Rings, follow_store, store_cursor
-from holdfast.runtime.gating import Gate
-from holdfast.runtime.hiding import lender_of
-from holdfast.runtime.hooking import TurnHooks
-from holdfast.runtime.invocation import Emitted, Subscription, emit
-from holdfast.runtime.mirroring import Mirroring
-from holdfast.runtime.procedures import Processes
+from holdfast.runtime.budgets import count_older
+from holdfast.runtime.changes import Cursor, Rings, Watch, follow_store, store_cursor
+from holdfast.runtime.context import MISSING_TOOL_MS, Surround
+from holdfast.runtime.deferrals import Resolve, ResolveTarget, check_answer
+from holdfast.runtime.hooks import TurnHooks
+from holdfast.runtime.model_call import Question, complete_once
+from holdfast.runtime.programs import Sandboxes
 from holdfast.runtime.requests import RecordedRequest, read_requests
-from holdfast.runtime.resolving import Resolve, ResolveTarget
-from holdfast.runtime.retaining import Retaining
-from holdfast.runtime.sandboxes import Sandboxes
-from holdfast.runtime.session import Session
-from holdfast.runtime.surroundings import MISSING_TOOL_MS, Surround
-from holdfast.runtime.targets import process_adapter
-from holdfast.runtime.triggers import Triggers
-from holdfast.runtime.turnstile import turnstiles
-from holdfast.runtime.vetting import check_answer
-from holdfast.runtime.watch import Watch
-from holdfast.runtime.working import TaskDrive
+from holdfast.runtime.retention import Retaining
+from holdfast.runtime.secrets import lender_of
+from holdfast.runtime.session import REFUSALS, Gate, Session, admission_of, check_shape, deadline_of
+from holdfast.runtime.session_driver import SessionDrive, checked_gate, checked_session, turnstiles, wall_of
+from holdfast.runtime.subscriptions import Emitted, Subscription, emit
+from holdfast.runtime.waits import answer_of
 from holdfast.runtime.workspaces import check_workspaces
 from holdfast.secrets.logs import hidden_in_logs
-from holdfast.spawning import spawn
+from holdfast.store.client import LEASE_MS, MIN_LEASE_MS, Store
 from holdfast.store.decisions import stop_key
-from holdfast.store.store import LEASE_MS, MIN_LEASE_MS, Store
-from holdfast.tasks import is_task_id
 from holdfast.triggers.definition import is_trigger_id
+from holdfast.triggers.driver import process_adapter
+from holdfast.triggers.service import Triggers
 from holdfast.turns.conversation import Stop, deadline_wait, refs_of
 from holdfast.turns.keys import run_of
 from holdfast.turns.programs import is_pause
@@ -88,26 +81,24 @@ if TYPE_CHECKING:
     from holdfast.models.prices import Price
     from holdfast.policy.hooks import Hooks
     from holdfast.processes.definition import AnyProcedure
+    from holdfast.processes.driver import ProcessDrive
+    from holdfast.processes.handle import Process, Signalled
+    from holdfast.processes.tasks import Recovered
     from holdfast.records import Status
-    from holdfast.runtime.approving import Approval
-    from holdfast.runtime.desk import Recovered
-    from holdfast.runtime.invocation import Control, EmitRequest
-    from holdfast.runtime.outcome import TurnOutcome
-    from holdfast.runtime.process_handle import Process, Signalled
-    from holdfast.runtime.processing import ProcessDrive
-    from holdfast.runtime.triggering import TriggerDrive
-    from holdfast.runtime.triggers import Delivery, EventReceipt, Trigger
-    from holdfast.runtime.turn import CancelStatus
+    from holdfast.runtime.approvals import Approval
+    from holdfast.runtime.subscriptions import Control, EmitRequest
+    from holdfast.runtime.turn import CancelStatus, TurnOutcome
     from holdfast.secrets.sources import SecretsGiven
     from holdfast.store import Notification
+    from holdfast.store.admission import Refusal
     from holdfast.store.contract import Journal, Receipt, Settlement, Wait, Work
-    from holdfast.store.gate.contract import Refusal
-    from holdfast.triggers.definition import TriggerOptions
-    from holdfast.triggers.sources import Source
+    from holdfast.triggers.definition import Source, TriggerOptions
+    from holdfast.triggers.driver import TriggerDrive
+    from holdfast.triggers.service import Delivery, EventReceipt, Trigger
     from holdfast.turns.conversation import Said
 
-_log: Final = logging.getLogger("holdfast.runtime")
 
+_log: Final = logging.getLogger("holdfast.runtime")
 CONCURRENCY: Final = 256
 """How many sessions one runtime drives at once."""
 RESERVED: Final = "holdfast/"
@@ -299,7 +290,7 @@ class Runtime:
             raise InvalidArgument("agent", agent, "an Agent")
         _ = agent.model  # a name that names no model is an error now, not at the first turn
         if self._drives and agent.mode == "code" and agent.sandbox is None:
-            from holdfast.sandbox.launching import require_programs  # noqa: PLC0415  only where it is needed
+            from holdfast.sandbox.worker import require_programs  # noqa: PLC0415  only where it is needed
 
             require_programs()  # what can't be run here is an error now, not in the middle of a turn
         known = self.agents.get(agent.name)

@@ -2,42 +2,96 @@
 
 from __future__ import annotations
 
+import logging
 import secrets
-from typing import TYPE_CHECKING, Any, cast
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import msgspec
 
-from holdfast.agent import milliseconds
-from holdfast.attachments import File
-from holdfast.bounds import check_int
 from holdfast.effects.canonical import check as check_json
-from holdfast.errors import InvalidArgument, InvalidId, JournalConflict, TurnUnknown
+from holdfast.errors import (
+    DuplicateInput,
+    EmptyInput,
+    HoldfastError,
+    InboxFull,
+    InputTooLarge,
+    InvalidArgument,
+    InvalidId,
+    JournalConflict,
+    KeyConflict,
+    PayloadTooLarge,
+    RateExceeded,
+    StoreError,
+    TurnUnknown,
+)
+from holdfast.media import File
 from holdfast.messages import Attachment, Message, Text, Usage
-from holdfast.names import check_id, check_text
-from holdfast.policy.subject import InputTaint
+from holdfast.names import check_id, check_int, check_text
+from holdfast.policy.admission import misshapen, read, written
+from holdfast.policy.rules import milliseconds
 from holdfast.processes import is_process_journal
-from holdfast.records import Opened, metadata_of
-from holdfast.runtime.admitting import REFUSALS, check_shape
-from holdfast.runtime.following import follow_session, session_cursor
-from holdfast.runtime.reading import read_conversation
+from holdfast.processes.task_state import is_task_id
+from holdfast.records import InputTaint, Opened, metadata_of
+from holdfast.runtime.changes import follow_session, session_cursor
 from holdfast.runtime.requests import RecordedRequest, read_requests
+from holdfast.runtime.session_records import read_conversation
 from holdfast.runtime.turn import Turn
-from holdfast.tasks import is_task_id
+from holdfast.store.admission import Admission
 from holdfast.triggers.definition import is_trigger_id
 from holdfast.turns import keys
 from holdfast.turns.conversation import Said, input_of
 from holdfast.turns.machine import added
-from holdfast.turns.telling import speaks_of
+from holdfast.turns.results import speaks_of
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Sequence
+    from collections.abc import AsyncGenerator, Mapping, Sequence
     from datetime import timedelta
 
+    from holdfast.agent import Agent
     from holdfast.events import Event
+    from holdfast.messages import InputPart
+    from holdfast.policy.admission import Admission as Terms
     from holdfast.records import Status
     from holdfast.runtime.runtime import Runtime
     from holdfast.runtime.turn import CancelStatus
+    from holdfast.store import Store
     from holdfast.turns.conversation import Source
+
+
+REFUSALS: Final = (
+    *(DuplicateInput, EmptyInput, InboxFull, InputTooLarge),
+    *(KeyConflict, PayloadTooLarge, RateExceeded),
+)
+"""What an input is refused with that is well-formed otherwise: such a refusal is kept."""
+
+
+def admission_of(terms: Terms) -> Admission | None:
+    """What a session takes in, as the store counts it; None where it need not look back."""
+    if not terms.looks_back_ms:
+        return None
+    return Admission(
+        terms.per_window,
+        milliseconds(terms.window),
+        terms.duplicates,
+        milliseconds(terms.duplicate_window),
+    )
+
+
+def check_shape(terms: Terms, session: str, parts: Sequence[InputPart | File]) -> None:
+    """Raise what is wrong with an input by itself."""
+    wrong = misshapen(terms, session, parts)
+    if wrong is not None:
+        raise wrong
+
+
+def deadline_of(agent: Agent | None, said: Said) -> int | None:
+    """How long a turn may take from now on, in milliseconds: as the input says, or else the agent."""
+    if said.deadline_from_start:
+        return None
+    if said.deadline_ms is None and agent is not None and agent.limits.deadline is not None:
+        return milliseconds(agent.limits.deadline)
+    return said.deadline_ms
 
 
 class UsageLine(msgspec.Struct, frozen=True):
@@ -293,3 +347,51 @@ def _parts(content: object) -> list[Text | File | Attachment]:
         else:
             raise InvalidArgument("content", part, "text")
     return parts
+
+
+_log: Final = logging.getLogger("holdfast")
+
+
+class Gate:
+    """Who may say what to the sessions of one store."""
+
+    def __init__(self, store: Store, agents: Mapping[str, Agent]) -> None:
+        self._store = store
+        self._agents = agents
+        self._written: dict[str, str | None] = {}
+        """What this process knows to be in the store, of agents that it knows."""
+
+    async def open(self) -> None:
+        """Let other processes see what the agents here take in."""
+        found = await self._store.terms()
+        self._written = {name: found.get(name) for name in self._agents}
+        for name in self._agents:
+            await self._show(name)
+
+    async def terms(self, agent: str) -> Terms:
+        """What the sessions of an agent take in."""
+        known = self._agents.get(agent)
+        if known is None:
+            return read((await self._store.terms()).get(agent))
+        if agent not in self._written:  # it was registered later
+            self._written[agent] = (await self._store.terms()).get(agent)
+            await self._show(agent)
+        return known.admission
+
+    async def _show(self, agent: str) -> None:
+        body = written(self._agents[agent].admission)
+        if body == self._written[agent]:
+            return
+        try:
+            await self._store.set_terms(agent, body)
+        except StoreError as error:  # here it holds all the same
+            _log.warning("what agent %r takes in can't be told to other processes: %s", agent, error)
+        self._written[agent] = body
+
+    async def refused(self, session: str, agent: str | None, key: str | None, error: HoldfastError) -> None:
+        """Keep that an input was refused. That it can't be kept changes nothing about the refusal."""
+        _log.info("an input of %r was refused: %s", session, error)
+        with suppress(HoldfastError):
+            await self._store.note_refusal(
+                session, agent=agent, key=key, error=type(error).__name__, message=str(error)
+            )

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from holdfast.agent import Agent, team_of
-from holdfast.errors.agents import StoreInWorkspace
-from holdfast.store.beside import FOLDER, real_places
+from holdfast.errors.caller import StoreInWorkspace
+from holdfast.store.paths import FOLDER, real_places
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

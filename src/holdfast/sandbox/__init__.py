@@ -8,10 +8,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
-from holdfast.sandbox.contract import Program, Sandbox
-from holdfast.sandbox.limits import ProgramLimits
-from holdfast.sandbox.replaying import replay
-from holdfast.sandbox.steps import (
+from holdfast.sandbox.contract import (
     Calls,
     Ended,
     Failed,
@@ -19,18 +16,23 @@ from holdfast.sandbox.steps import (
     Kept,
     LimitHit,
     Outcome,
+    Program,
+    ProgramLimits,
     Raised,
     Result,
     Returned,
+    Sandbox,
     Step,
     call_id,
     call_number,
 )
+from holdfast.sandbox.execution import replay
 
 if TYPE_CHECKING:
-    from holdfast.sandbox.launching import programs_problem, require_programs
     from holdfast.sandbox.monty import MontyProgram, MontySandbox
     from holdfast.sandbox.stubs import Stub, declarations, stubs_of
+    from holdfast.sandbox.worker import programs_problem, require_programs
+
 
 __all__ = [
     "Calls",
@@ -59,16 +61,16 @@ __all__ = [
     "stubs_of",
 ]
 
+
 _HOMES: Final = {
     "MontyProgram": "monty",
     "MontySandbox": "monty",
     "Stub": "stubs",
     "declarations": "stubs",
-    "programs_problem": "launching",
-    "require_programs": "launching",
+    "programs_problem": "worker",
+    "require_programs": "worker",
     "stubs_of": "stubs",
 }
-
 if not TYPE_CHECKING:  # type checkers see the imports above, and nothing else
 
     def __getattr__(name: str) -> object:

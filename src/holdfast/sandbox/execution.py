@@ -3,19 +3,37 @@
 from __future__ import annotations
 
 import asyncio
+import datetime as dt
+import hashlib
 import re
 from collections import deque
+from dataclasses import dataclass
 from functools import partial
 from importlib import metadata
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
-from holdfast.errors.programs import WorkerFailed
-from holdfast.hands.shell.cutting import Clip
-from holdfast.sandbox import requests
-from holdfast.sandbox.answering import LARGE, made, settled, short, system_answer
-from holdfast.sandbox.carrying import kept_of
-from holdfast.sandbox.course import Course
-from holdfast.sandbox.events import (
+import msgspec
+
+from holdfast.effects.canonical import canonical_json, digest_of_bytes
+from holdfast.effects.canonical import digest as digest_of
+from holdfast.errors import InvalidArgument
+from holdfast.errors.caller import AnswerRefused, ProgramDiverged
+from holdfast.errors.world import WorkerFailed
+from holdfast.sandbox import protocol, wire
+from holdfast.sandbox.contract import (
+    MOST_BYTES,
+    Calls,
+    Ended,
+    Failed,
+    HostCall,
+    Kept,
+    LimitHit,
+    Raised,
+    Returned,
+    call_id,
+    told,
+)
+from holdfast.sandbox.protocol import (
     OUT_OF_MEMORY,
     SUSPENDED,
     Called,
@@ -31,24 +49,357 @@ from holdfast.sandbox.events import (
     event,
     unwanted,
 )
-from holdfast.sandbox.launching import RUNTIME
-from holdfast.sandbox.limits import told
 from holdfast.sandbox.sealing import Place, seal
-from holdfast.sandbox.steps import Ended, Failed, LimitHit
 from holdfast.sandbox.stubs import bound, stub_source
-from holdfast.sandbox.values import NotPlain, plain, too_large
+from holdfast.sandbox.tracebacks import Thrown
+from holdfast.sandbox.values import NotPlain, has_lookalike, plain, too_large
 from holdfast.sandbox.wire import Malformed
-from holdfast.sandbox.workers import WorkerGone
+from holdfast.sandbox.worker import RUNTIME, WorkerGone
+from holdfast.toolkits.shell.run import Clip
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Awaitable, Callable, Container, Iterable, Mapping, Sequence
 
-    from holdfast.sandbox.events import Event
-    from holdfast.sandbox.limits import ProgramLimits
-    from holdfast.sandbox.plans import Plan
-    from holdfast.sandbox.steps import Calls, Kept, Limit, Phase, Result, Step
-    from holdfast.sandbox.tracebacks import Thrown
-    from holdfast.sandbox.workers import Worker
+    from holdfast.sandbox.contract import CallKind, Limit, Outcome, Phase, ProgramLimits, Result, Sandbox, Step
+    from holdfast.sandbox.protocol import Event
+    from holdfast.sandbox.stubs import Stub
+    from holdfast.sandbox.worker import Worker
+
+    Ask = Callable[[str], Awaitable[Completed | Thrown]]
+    """What a piece of code comes to, after the program."""
+
+
+_encode: Final = msgspec.json.Encoder(order="sorted").encode
+_START: Final = b"\0" * 32
+
+
+def program_digest(source: str, variables: dict[str, Any], seed: str) -> str:
+    """What a program is: its source, the variables it begins with, and the seed of its random numbers."""
+    return digest_of("program", {"source": source, "variables": variables, "seed": seed})
+
+
+def call_digest(kind: CallKind, name: str, arguments: dict[str, Any]) -> str:
+    """What a call asks for; its arguments are plain JSON already."""
+    return digest_of_bytes("program-call", canonical_json((kind, name, arguments)))
+
+
+class Course:
+    """One program's calls and results, in order."""
+
+    __slots__ = (
+        *("_by_id", "_chain", "_digests", "_given", "_linked", "_new", "_numbers", "_ordinal", "_prefix", "_queue"),
+        "_waiting",
+    )
+
+    def __init__(self, program: str) -> None:
+        self._prefix = call_id(program, 0)[:-1]
+        self._ordinal = 0
+        self._waiting: dict[int, HostCall] = {}  # in the order in which they were made
+        self._numbers: dict[str, int] = {}
+        self._new: list[HostCall] = []
+        self._by_id: dict[str, Outcome] = {}
+        self._digests: dict[str, str] = {}
+        self._queue: deque[str] = deque()
+        self._given: list[Result] = []
+        self._chain = _START
+        self._linked = 0
+
+    # ---- calls ----
+
+    @property
+    def made(self) -> int:
+        """How many calls there were."""
+        return self._ordinal
+
+    def call(self, number: int, kind: CallKind, name: str, arguments: dict[str, Any]) -> HostCall:
+        """The call to which the sandbox gave `number`; `ProgramDiverged` if its record is about another one."""
+        known = self._waiting.get(number)  # a snapshot was taken at this very call
+        if known is not None:
+            return known
+        digest = call_digest(kind, name, arguments)
+        made = HostCall(f"{self._prefix}{self._ordinal}", kind, name, arguments, digest)
+        recorded = self._digests.pop(made.id, "")
+        if recorded and recorded != made.digest:
+            asked = f"{name} with arguments of the digest {made.digest[:12]}"
+            raise ProgramDiverged(made.id, f"a call of the digest {recorded[:12]}", asked)
+        self._ordinal += 1
+        self._waiting[number] = made
+        self._numbers[made.id] = number
+        if made.id not in self._by_id:
+            self._new.append(made)
+        return made
+
+    def waits(self, number: int) -> bool:
+        """Whether the call to which the sandbox gave `number` was made and has no result."""
+        return number in self._waiting
+
+    @property
+    def waiting(self) -> bool:
+        """Whether any call has no result."""
+        return bool(self._waiting)
+
+    def only(self, number: int) -> bool:
+        """Whether no other call waits for its result, given or not."""
+        return len(self._waiting) == 1 and number in self._waiting
+
+    # ---- results ----
+
+    def give(self, results: Iterable[Result]) -> None:
+        """Results in their order, from a record or from the host."""
+        for result in results:
+            if result.id in self._by_id:
+                raise AnswerRefused(result.id, "it was given twice")
+            if not result.id.startswith(self._prefix):
+                raise AnswerRefused(result.id, "it is a call of another program")
+            self._by_id[result.id] = result.outcome
+            if result.digest:
+                self._digests[result.id] = result.digest
+            self._queue.append(result.id)
+            self._given.append(result)
+
+    @property
+    def given(self) -> Sequence[Result]:
+        """All results that were given, in their order."""
+        return self._given
+
+    def check_answers(self, results: Sequence[Result]) -> None:
+        """`AnswerRefused` for answers to anything but calls that wait."""
+        seen: set[str] = set()
+        for result in results:
+            number = self._numbers.get(result.id)
+            if number is None or result.id in self._by_id or result.id in seen:
+                raise AnswerRefused(result.id, "no such call waits for an answer")
+            call = self._waiting[number]
+            if result.digest and result.digest != call.digest:
+                raise AnswerRefused(result.id, f"it is the answer to another call than that of {call.name}")
+            check_outcome(call, result.outcome)
+            check_plain(result)
+            seen.add(result.id)
+
+    def at_once(self, number: int) -> Outcome | None:
+        """The result of a call that can't wait, if it was given."""
+        call = self._waiting[number]
+        outcome = self._by_id.pop(call.id, None)
+        if outcome is not None:
+            check_outcome(call, outcome)
+            self._settle(number, call.id)
+        return outcome
+
+    def next(self, pending: Container[int]) -> tuple[int, Outcome] | None:
+        """The next result for one of the calls that are `pending`, by the sandbox's number."""
+        while self._queue:
+            found = self._queue[0]
+            number = self._numbers.get(found)
+            if number is None and found in self._by_id and self._ordinal_of(found) >= self._ordinal:
+                raise ProgramDiverged(found, "a result of this call", "nothing: the call was not made")
+            self._queue.popleft()
+            outcome = self._by_id.pop(found, None)
+            if number is None or outcome is None:
+                continue  # it was answered at once
+            self._settle(number, found)
+            if number in pending:  # else nobody waits for it any more
+                return number, outcome
+        return None
+
+    def coming(self, after: int) -> Outcome | None:
+        """The recorded result of the call that is made after so many others, if it is the next but as many as well."""
+        if after >= len(self._queue):
+            return None
+        found = self._queue[after]
+        return self._by_id.get(found) if found == f"{self._prefix}{self._ordinal + after}" else None
+
+    def _settle(self, number: int, call: str) -> None:
+        del self._waiting[number], self._numbers[call]
+
+    def answered(self) -> bool:
+        """At the end of a program: whether all of its calls have an answer, also those that nobody awaited."""
+        self.next(())
+        return not self._waiting
+
+    def finish(self) -> None:
+        """When a program has ended or raised; `ProgramDiverged` for results of calls that it never made."""
+        for found in self._queue:
+            if found in self._by_id and self._ordinal_of(found) >= self._ordinal:
+                raise ProgramDiverged(found, "a result of this call", "nothing: the program ended before it")
+
+    # ---- steps and places ----
+
+    def ask(self) -> Calls:
+        """What the host is asked for now: all new calls."""
+        new, self._new = tuple(self._new), []
+        return Calls(new, tuple(call.id for call in self._waiting.values() if call.id not in self._by_id))
+
+    @property
+    def settled(self) -> bool:
+        """Whether every result that was given has been used: only then can the place be found again."""
+        return not self._by_id
+
+    def mark(self) -> tuple[int, int, str, dict[int, HostCall]]:
+        """The number of the next call, the results given, their digest, and the calls that wait."""
+        for result in self._given[self._linked :]:  # only now: without snapshots nobody needs it
+            self._chain = _linked(self._chain, result)
+        self._linked = len(self._given)
+        return self._ordinal, self._linked, self._chain.hex(), dict(self._waiting)
+
+    def resume(self, place: Place, results: Sequence[Result]) -> bool:
+        """Go to the place of a snapshot; False, with nothing changed, if it had other results than these."""
+        if place.given > len(results):
+            return False
+        chain = _START
+        for result in results[: place.given]:
+            chain = _linked(chain, result)
+        if chain.hex() != place.chain:
+            return False
+        self._ordinal, self._chain, self._linked = place.ordinal, chain, place.given
+        self._given = list(results[: place.given])
+        self._waiting = dict(place.waiting)
+        self._numbers = {call.id: number for number, call in place.waiting.items()}
+        self.give(results[place.given :])
+        self._new = [call for call in self._waiting.values() if call.id not in self._by_id]
+        return True
+
+    def _ordinal_of(self, call: str) -> int:
+        number = call.removeprefix(self._prefix)
+        return int(number) if number.isascii() and number.isdigit() else self._ordinal
+
+
+def check_outcome(call: HostCall, outcome: Outcome) -> None:
+    """`AnswerRefused` for an answer of a kind that this call does not have."""
+    if call.kind != "clock" or isinstance(outcome, Raised):
+        return
+    value = outcome.value
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < 2**33:
+        raise AnswerRefused(call.id, "the clock is answered with seconds since 1970")
+
+
+def check_plain(result: Result) -> None:
+    """`AnswerRefused` for an answer that JSON has no word for: it could not be recorded."""
+    if isinstance(result.outcome, Raised):
+        return
+    try:
+        plain(result.outcome.value, MOST_BYTES)
+    except NotPlain as reason:
+        raise AnswerRefused(result.id, str(reason)) from None
+
+
+def _linked(chain: bytes, result: Result) -> bytes:
+    return hashlib.sha256(b"%b%b\n%b" % (chain, result.id.encode(), _encode(result.outcome))).digest()
+
+
+LARGE: Final = 65536
+"""A message of more bytes is read and written in a thread: that may take a while."""
+_SHORT: Final = 512
+"""An answer of more bytes is not sent ahead: no pipe may ever be full of them."""
+_SCALARS: Final = frozenset((str, int, float, bool, type(None)))
+_CONTAINERS: Final = (list, dict, tuple)
+
+
+def short(number: int, outcome: Outcome) -> bytes | None:
+    """The answer to a call, if it is a plain and short one."""
+    if isinstance(outcome, Returned) and isinstance(outcome.value, _CONTAINERS):
+        return None
+    try:
+        answer = protocol.settled(number, outcome)
+    except TypeError:  # it is told when it is its turn
+        return None
+    return answer if len(answer) <= _SHORT else None
+
+
+async def settled(number: int, outcome: Outcome) -> bytes:
+    """The answer to a call. `AnswerRefused` for a value that no program can have."""
+    try:
+        if isinstance(outcome, Raised) or type(outcome.value) in _SCALARS:
+            return protocol.settled(number, outcome)
+        return await made(partial(protocol.settled, number, outcome), outcome.value)
+    except TypeError as error:
+        raise AnswerRefused(str(number), str(error)) from None
+
+
+async def made(request: Callable[[], bytes], value: object) -> bytes:
+    """A request with this value in it. A large one is written in a thread: that may take a while."""
+    if isinstance(value, _CONTAINERS) and len(msgspec.json.encode(value)) > LARGE:
+        return await asyncio.to_thread(request)
+    return request()
+
+
+def system_answer(asked: System, outcome: Outcome) -> bytes:
+    """The answer to something of the system that can't wait."""
+    number = asked.number
+    if isinstance(outcome, Raised):
+        return protocol.refused(number, outcome.kind, outcome.message)
+    if asked.name == "sleep":
+        return protocol.answered(number, None)
+    seconds = float(outcome.value)
+    if asked.name == "time":
+        return protocol.answered(number, seconds)
+    now = dt.datetime.fromtimestamp(seconds, dt.UTC)
+    if asked.name == "today":
+        return protocol.answered_with(number, wire.day(now.date()))
+    if asked.offset is None:
+        return protocol.answered_with(number, wire.moment(now.replace(tzinfo=None), None))
+    there = now.astimezone(dt.timezone(dt.timedelta(seconds=asked.offset)))
+    return protocol.answered_with(number, wire.moment(there, asked.zone))
+
+
+MAX_NAMES: Final = 1_000
+"""How many variables live on."""
+_NAME: Final = 200
+_TOLD: Final = 50
+_PROBE: Final = "import json as _hf_json\n_hf_json.dumps({name})\n''"
+
+
+async def kept_of(ask: Ask, taken: Container[str], limits: ProgramLimits) -> Kept | None:
+    """The variables of a program that has ended; None if they can't be read. `taken` are the names of tools."""
+    found = await ask("list(locals())")
+    if isinstance(found, Thrown):
+        return None
+    listed = cast("list[object]", found.value) if isinstance(found.value, list) else []
+    names = sorted({name for name in listed if isinstance(name, str)})
+    return await _kept(ask, [name for name in names if name not in taken and _lives_on(name)], limits)
+
+
+def _lives_on(name: str) -> bool:
+    return not name.startswith("_") and len(name) <= _NAME and name.isidentifier()
+
+
+async def _kept(ask: Ask, names: list[str], limits: ProgramLimits) -> Kept:
+    values: dict[str, Any] = {}
+    dropped: dict[str, str] = {}
+    room = limits.variables
+    for n, name in enumerate(names):
+        if n >= MAX_NAMES:
+            dropped["..."] = f"more than {MAX_NAMES:,} variables"
+            break
+        try:
+            value, size = plain(await _value(ask, name, room), room)
+            if has_lookalike(value):
+                await _check_json(ask, name, value)
+        except NotPlain as reason:
+            if reason.args and len(dropped) < _TOLD:
+                dropped[name] = str(reason)
+            continue
+        values[name] = value
+        room -= size
+    return Kept(values, dropped)
+
+
+async def _value(ask: Ask, name: str, room: int) -> object:
+    found = await ask(name)
+    if isinstance(found, Thrown):
+        raise NotPlain(found.summary()[:_NAME])
+    if found.too_large:
+        raise too_large(room)
+    return found.value
+
+
+async def _check_json(ask: Ask, name: str, value: object) -> None:
+    """What arrived as a text may be a function: the sandbox itself knows. Nobody is told of modules."""
+    if not isinstance(await ask(_PROBE.format(name=name)), Thrown):
+        return
+    if isinstance(value, str) and value.startswith("<module "):
+        raise NotPlain
+    raise NotPlain("it is or has something that is no plain value, such as a function")
+
 
 START_SECONDS: Final = 20.0
 """How long a worker may take to come up."""
@@ -66,10 +417,10 @@ _OUT_OF_TIME: Final = re.compile(r"TimeoutError: (\w+ )?time limit exceeded: \S+
 """What the sandbox says; the words of a tool that ran out of its own time come after a name."""
 
 
-def bounds(limits: ProgramLimits, *, replaying: bool) -> requests.Bounds:
+def bounds(limits: ProgramLimits, *, replaying: bool) -> protocol.Bounds:
     """The limits as a worker takes them: every one of them is set."""
     more = _REPLAYING if replaying else 1.0
-    return requests.Bounds(
+    return protocol.Bounds(
         memory=limits.memory,
         recursion=limits.recursion,
         feed_seconds=limits.seconds * more,
@@ -139,7 +490,7 @@ class Execution:
             self._course.give(results)
             # One that was begun before passed its check then.
             unchecked = begun or bool(results)
-            begin = partial(requests.feed, self._plan.source, self._plan.variables, unchecked=unchecked)
+            begin = partial(protocol.feed, self._plan.source, self._plan.variables, unchecked=unchecked)
             await self._go(await made(begin, self._plan.variables))
             return await self._driven()
         except WorkerGone as gone:
@@ -178,7 +529,7 @@ class Execution:
             printed=shown.text,
         )
         try:
-            dumped = await self._said(requests.DUMP)
+            dumped = await self._said(protocol.DUMP)
         except WorkerGone:  # the next answer tells
             return None
         return seal(key, place, dumped.state) if isinstance(dumped, Dumped) else None
@@ -193,7 +544,7 @@ class Execution:
         self._seconds = START_SECONDS
         stubs = stub_source(self._plan.stubs.values(), self._plan.variables)
         try:
-            ready = await self._said(requests.configure(self._limits, stubs, self._plan.seed))
+            ready = await self._said(protocol.configure(self._limits, stubs, self._plan.seed))
         except WorkerGone as gone:
             raise WorkerFailed("it did not answer" if gone.timed_out else "it ended at once") from gone
         if not isinstance(ready, Ready):
@@ -202,7 +553,7 @@ class Execution:
 
     async def _loaded(self, opened: tuple[Place, bytes]) -> bool:
         place, state = opened
-        await self._go(requests.load(state))
+        await self._go(protocol.load(state))
         if isinstance(self._event, Threw):  # it stands where it stood before
             return False
         if not isinstance(self._event, SUSPENDED):
@@ -251,7 +602,7 @@ class Execution:
                 step = await self._system(here)
             elif isinstance(here, Lookup):
                 stub = None if here.routed else self._plan.stubs.get(here.name)
-                await self._go(requests.UNDEFINED if stub is None else requests.function(stub.name))
+                await self._go(protocol.UNDEFINED if stub is None else protocol.function(stub.name))
                 step = None
             elif isinstance(here, Completed) and not self._course.answered():
                 step = self._course.ask()
@@ -276,7 +627,7 @@ class Execution:
             if course.made > self._plan.limits.calls:
                 return self._too_many()
         if not called.eager or not course.only(number):
-            await self._go(requests.deferred(number))
+            await self._go(protocol.deferred(number))
             return None
         return await self._eagerly(number)
 
@@ -317,25 +668,25 @@ class Execution:
         number = called.number
         stub = self._plan.stubs.get(called.name)
         if stub is None:
-            return requests.refused(number, "NameError", f"name '{called.name}' is not defined")
+            return protocol.refused(number, "NameError", f"name '{called.name}' is not defined")
         room = self._plan.limits.value
         try:
             if called.args is None:
                 raise too_large(room)
             given = bound(stub, called.args, called.kwargs)
             if isinstance(given, str):
-                return requests.refused(number, "TypeError", given)
+                return protocol.refused(number, "TypeError", given)
             return stub.tool, plain(given, room)[0]
         except NotPlain as reason:
             said = f"the arguments of {stub.name}() can't be sent: {reason}"
-            return requests.refused(number, "TypeError", said)
+            return protocol.refused(number, "TypeError", said)
 
     async def _system(self, asked: System) -> Calls | LimitHit | None:
         number, course = asked.number, self._course
         paused = asked.name in {"sleep", "pause"}
         if not asked.name or (paused and not 0 <= asked.seconds < 2**33):
-            wrong = requests.refused(number, "ValueError", "a pause must be a number of seconds")
-            await self._go(wrong if paused else requests.not_handled(number))
+            wrong = protocol.refused(number, "ValueError", "a pause must be a number of seconds")
+            await self._go(wrong if paused else protocol.not_handled(number))
             return None
         if paused:
             made = course.call(number, "sleep", "sleep", {"seconds": asked.seconds})
@@ -348,7 +699,7 @@ class Execution:
         if asked.eager and course.only(number):
             return await self._eagerly(number)
         if asked.name == "pause":
-            await self._go(requests.deferred(number))
+            await self._go(protocol.deferred(number))
             return None
         outcome = course.at_once(number)
         if outcome is None:
@@ -428,9 +779,9 @@ class Execution:
 
     async def _value(self, code: str) -> Completed | Thrown:
         """What a piece of code comes to. It has nothing to ask for."""
-        found = await self._said(requests.feed(code, {}, unchecked=True))
+        found = await self._said(protocol.feed(code, {}, unchecked=True))
         if isinstance(found, Lookup):
-            found = await self._said(requests.UNDEFINED)
+            found = await self._said(protocol.UNDEFINED)
         if isinstance(found, Completed):
             return found
         if isinstance(found, Threw):
@@ -455,3 +806,65 @@ def limit_of(said: str) -> Limit | None:
     if said.startswith("RuntimeError: suspension limit"):
         return "calls"
     return "recursion" if said.startswith("RecursionError") else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What is to be run."""
+
+    source: str
+    digest: str
+    stubs: dict[str, Stub]
+    """By what programs call them."""
+    variables: dict[str, Any]
+    limits: ProgramLimits
+    seed: str
+    """Of the random numbers."""
+
+
+def planned(source: object, stubs: Sequence[Stub], variables: dict[str, Any], limits: ProgramLimits, seed: str) -> Plan:
+    """The plan for a program; `InvalidArgument` for what no program can begin with."""
+    if not isinstance(source, str):
+        raise InvalidArgument("source", source, "the text of a program")
+    by_name = {stub.name: stub for stub in stubs}
+    if len(by_name) != len(stubs):
+        raise InvalidArgument("tools", [stub.name for stub in stubs], "functions with different names")
+    known = {name: value for name, value in variables.items() if name not in by_name}
+    for name in known:
+        if not name.isidentifier():
+            raise InvalidArgument("globals", name, "names of variables")
+    try:
+        values, _ = plain(known, limits.variables)
+    except NotPlain as reason:
+        raise InvalidArgument("globals", sorted(known), f"plain values within the limit ({reason})") from None
+    digest = program_digest(source.encode(errors="replace").decode(), values, seed)
+    return Plan(source=source, digest=digest, stubs=by_name, variables=values, limits=limits, seed=f"{digest}:{seed}")
+
+
+def refusal(plan: Plan) -> Failed | LimitHit | None:
+    """How a program ends that is not even begun."""
+    try:
+        size = len(plan.source.encode())
+    except UnicodeEncodeError:
+        return Failed("The program is not valid Unicode: it has half of a surrogate pair in it.", "check", "", None)
+    if size > plan.limits.source:
+        return LimitHit("source", told("source", plan.limits), "")
+    return None
+
+
+async def replay(  # noqa: PLR0913  one keyword for each thing that a program begins with
+    sandbox: Sandbox,
+    source: str,
+    results: Sequence[Result],
+    *,
+    tools: Sequence[Stub] = (),
+    globals: Mapping[str, Any] | None = None,
+    limits: ProgramLimits | None = None,
+    seed: str = "",
+) -> Step:
+    """The step that a program reaches with these recorded results. Nothing is performed or left running."""
+    program = await sandbox.start(source, tools=tools, globals=globals, limits=limits, seed=seed)
+    try:
+        return await program.run(results)
+    finally:
+        await program.close()

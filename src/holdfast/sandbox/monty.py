@@ -7,25 +7,23 @@ import secrets
 import time
 from typing import TYPE_CHECKING, Any, Final, Literal, Self
 
-from holdfast.bounds import check_int
 from holdfast.errors import InvalidArgument
-from holdfast.errors.programs import AnswerRefused, ProgramOver, SandboxFull, WorkerFailed
-from holdfast.sandbox.execution import Execution, Mistaken
-from holdfast.sandbox.launching import Launcher, require_programs
-from holdfast.sandbox.limits import ProgramLimits
-from holdfast.sandbox.plans import planned, refusal
+from holdfast.errors.caller import AnswerRefused, ProgramOver
+from holdfast.errors.world import SandboxFull, WorkerFailed
+from holdfast.names import check_int
+from holdfast.sandbox.contract import Calls, ProgramLimits
+from holdfast.sandbox.execution import Execution, Mistaken, planned, refusal
 from holdfast.sandbox.sealing import snapshot_key, unseal
-from holdfast.sandbox.spawning import spawned
-from holdfast.sandbox.steps import Calls
-from holdfast.sandbox.workers import Worker
+from holdfast.sandbox.worker import Launcher, Worker, require_programs, spawned
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
 
-    from holdfast.sandbox.plans import Plan
+    from holdfast.sandbox.contract import Result, Step
+    from holdfast.sandbox.execution import Plan
     from holdfast.sandbox.sealing import Place
-    from holdfast.sandbox.steps import Result, Step
     from holdfast.sandbox.stubs import Stub
+
 
 MAX_PROGRAMS: Final = 64
 """How many programs of one sandbox may have a process at once."""

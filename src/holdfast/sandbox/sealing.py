@@ -14,7 +14,7 @@ from typing import Final
 
 import msgspec
 
-from holdfast.sandbox.steps import HostCall  # noqa: TC001  msgspec reads it
+from holdfast.sandbox.contract import HostCall  # noqa: TC001  msgspec reads it
 
 _MAGIC: Final = b"hfps1\n"
 _MAC: Final = 32

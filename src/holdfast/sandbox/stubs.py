@@ -8,17 +8,131 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from holdfast.errors.programs import StubsInvalid
-from holdfast.sandbox.schemas import Shapes
+import msgspec
+
+from holdfast.errors.caller import StubsInvalid
+from holdfast.messages import ToolSpec
+from holdfast.tools.decorator import tool
+from holdfast.turns.programs import FINISH, PROGRAM
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from holdfast.messages import ToolSpec
+    from holdfast.messages import OutputSpec
+    from holdfast.tools.definition import AnyTool
+
+
+MAX_PLACES: Final = 2_000
+"""How many places of schemas are read; what is beyond is Any."""
+_MAX_DEPTH: Final = 20
+_MAX_CHOICES: Final = 64
+_KINDS: Final = {"string": "str", "integer": "int", "number": "float", "boolean": "bool", "null": "None"}
+
+
+class Shapes:
+    """Collects the TypedDicts that annotations need."""
+
+    __slots__ = ("_classes", "_places")
+
+    def __init__(self) -> None:
+        self._classes: dict[str, str] = {}
+        self._places = 0
+
+    def written(self) -> list[str]:
+        """The source of the classes, each after those that it needs."""
+        return list(self._classes.values())
+
+    def annotation(  # noqa: PLR0911  one for each way to say a type
+        self, schema: object, title: str, root: dict[str, Any], depth: int = 0
+    ) -> str:
+        """The type of one place. `title` names the class that it may need, `root` has the definitions."""
+        self._places += 1
+        if not isinstance(schema, dict) or depth > _MAX_DEPTH or self._places > MAX_PLACES:
+            return "Any"
+        node = cast("dict[str, Any]", schema)
+        if "$ref" in node:
+            return self.annotation(_resolved(node["$ref"], root), title, root, depth + 1)
+        choices = [node["const"]] if "const" in node else node.get("enum")
+        if isinstance(choices, list):
+            return _literal(cast("list[object]", choices))
+        for union in ("anyOf", "oneOf"):
+            if isinstance(node.get(union), list):
+                return self._union(node[union], title, root, depth)
+        kind = node.get("type")
+        if isinstance(kind, list):
+            return self._union([{**node, "type": each} for each in cast("list[object]", kind)], title, root, depth)
+        if kind == "array":
+            return f"list[{self.annotation(node.get('items'), f'{title}Item', root, depth + 1)}]"
+        if kind == "object" or "properties" in node:
+            return self._object(node, title, root, depth)
+        return _KINDS.get(kind, "Any") if isinstance(kind, str) else "Any"
+
+    def _union(self, members: list[Any], title: str, root: dict[str, Any], depth: int) -> str:
+        made = [self.annotation(each, f"{title}{n or ''}", root, depth + 1) for n, each in enumerate(members)]
+        kinds = list(dict.fromkeys(made))
+        return "Any" if "Any" in kinds or not kinds else " | ".join(kinds)
+
+    def _object(self, node: dict[str, Any], title: str, root: dict[str, Any], depth: int) -> str:
+        fields: object = node.get("properties")
+        rest: object = node.get("additionalProperties")
+        if not isinstance(fields, dict) or not fields:
+            return f"dict[str, {self.annotation(cast('object', rest), f'{title}Value', root, depth + 1)}]"
+        known = cast("dict[str, Any]", fields)
+        # Other keys than these may be there, and a TypedDict has no word for that.
+        if isinstance(rest, dict) or rest is True or not all(_plain_key(name) for name in known):
+            return "dict[str, Any]"
+        required = node.get("required")
+        needed = cast("list[object]", required) if isinstance(required, list) else []
+        lines: list[str] = []
+        for name, schema in known.items():
+            kind = self.annotation(schema, title + name.title().replace("_", ""), root, depth + 1)
+            lines.append(f"    {name}: {kind if name in needed else f'NotRequired[{kind}]'}\n")
+        return self._class(title, "".join(lines))
+
+    def _class(self, title: str, lines: str) -> str:
+        name, number = title, 2
+        while name in self._classes:
+            if self._classes[name] == f"class {name}(TypedDict):\n{lines}":
+                return name
+            name, number = f"{title}{number}", number + 1
+        self._classes[name] = f"class {name}(TypedDict):\n{lines}"
+        return name
+
+
+def _literal(choices: list[object]) -> str:
+    if not choices or len(choices) > _MAX_CHOICES:
+        return "Any"
+    if not all(each is None or isinstance(each, str | bool | int) for each in choices):
+        return "Any"
+    return f"Literal[{', '.join(_word(each) for each in choices)}]"
+
+
+def _word(choice: object) -> str:
+    # A JSON text is a Python text, but for the end of a line that only some know.
+    return (
+        msgspec.json.encode(choice).decode().encode("ascii", "backslashreplace").decode()
+        if isinstance(choice, str)
+        else repr(choice)
+    )
+
+
+def _resolved(reference: object, root: dict[str, Any]) -> object:
+    if not isinstance(reference, str) or not reference.startswith("#/"):
+        return None
+    found: object = root
+    for part in reference.removeprefix("#/").split("/"):
+        if not isinstance(found, dict):
+            return None
+        found = cast("dict[str, object]", found).get(part.replace("~1", "/").replace("~0", "~"))
+    return found
+
+
+def _plain_key(name: str) -> bool:
+    return name.isascii() and name.isidentifier() and not keyword.iskeyword(name) and not name.startswith("__")
+
 
 ONE: Final = "arguments"
 """The only parameter of a tool whose own parameters have names that Python does not take."""
-
 # What the sandbox has, and its type checker does not know of.
 _PRELUDE: Final = """\
 from typing import Any, Literal, NotRequired, TypedDict
@@ -167,3 +281,53 @@ def _texts(value: object) -> list[str]:
 
 def _plain_name(name: str) -> bool:
     return name.isascii() and name.isidentifier() and not keyword.iskeyword(name)
+
+
+_TOOL: Final = (
+    "Run a Python program that can call the functions which your instructions declare. "
+    "You read the value of its last expression, and what it printed."
+)
+_RULES: Final = """\
+You act by writing Python programs for the tool `run_program`. The functions below are all that a program can do in \
+the world. Each is async: write `await name(...)`; what they give are plain values (dicts, lists, texts, numbers). \
+For calls that do not depend on each other write `await asyncio.gather(...)`. A call that fails or is not allowed \
+raises an exception with the reason (PermissionError where it is not allowed), which the program may catch. The \
+types are checked before anything runs. You read the value of the last expression, and what was printed.
+
+Variables that hold plain values live on: the next program has them, also in later turns. Functions, classes and \
+names that begin with `_` do not. Print or return only what you need to read.
+
+The language is a part of Python: no files, no network, no `yield`, no inheritance, no decorators on methods, no \
+`asyncio.create_task`. Of the standard library there are asyncio, collections, datetime, decimal, functools, \
+itertools, json, math, random, re, time, typing and a few more. Top-level `await` is allowed."""
+_FINISH: Final = "End your turn with this value as the answer. Nothing of the program runs after it."
+
+
+def functions(specs: Iterable[ToolSpec], output: OutputSpec | None) -> tuple[Stub, ...]:
+    """What programs can call: the tools, and the function that ends the turn."""
+    return stubs_of([*specs, _finish(output)])
+
+
+def told(stubs: Iterable[Stub]) -> str:
+    """What a model must know to write programs that have these functions.
+
+    It is for the instructions: some providers take only short descriptions of tools.
+    """
+    return f"{_RULES}\n\n```python\n{declarations(stubs)}```"
+
+
+def program_tool() -> AnyTool:
+    """The tool with which a model runs programs. Whoever runs the turn does the work."""
+
+    @tool(PROGRAM, idempotent=True, background=False, description=_TOOL)
+    async def run_program(source: str) -> Any:  # noqa: ANN401  what a program comes to
+        raise NotImplementedError(source)
+
+    return run_program
+
+
+def _finish(output: OutputSpec | None) -> ToolSpec:
+    schema: dict[str, Any] = {} if output is None else dict(output.schema)
+    shared = {"$defs": schema.pop("$defs")} if "$defs" in schema else {}
+    parameters = {"type": "object", "properties": {"value": schema}, "required": ["value"], **shared}
+    return ToolSpec(FINISH, _FINISH, parameters)

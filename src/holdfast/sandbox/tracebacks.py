@@ -76,9 +76,6 @@ def _shown(frame: Frame) -> str:
     return f"{shown}{' ' * (4 + before)}{'~' * marked}\n"
 
 
-# ---- reading ----
-
-
 def thrown(data: bytes, at: int, end: int) -> Thrown:
     """An exception as a worker tells it."""
     kind, message = "Exception", None

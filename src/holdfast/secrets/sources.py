@@ -7,18 +7,22 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Final, TypeAlias, cast
 
-from holdfast.errors import HoldfastError, InvalidArgument
-from holdfast.errors.secrets import SecretUnavailable, SecretUnknown
+from holdfast.errors import HoldfastError, InvalidArgument, UsageError
+from holdfast.errors.caller import SecretUnknown
+from holdfast.errors.world import SecretUnavailable
 from holdfast.secrets.redactor import check_secret_name
 
 if TYPE_CHECKING:
-    from holdfast.profiles.references import Reference
+    from collections.abc import Iterator
+
+    from holdfast.profiles.profile import Reference
+    from holdfast.secrets.redactor import Redactor
+
 
 Source: TypeAlias = str | Callable[[], str]
 """Where one secret is: ``env:NAME``, ``keyring:service/name``, or a function that gives it."""
 SecretsGiven: TypeAlias = "Mapping[str, Source] | Callable[[str], str | None] | Secrets | None"
 """What a host may give: a source for each name, one function for all names, or `Secrets`."""
-
 _GIVEN: Final = "references or functions by name, a function that takes a name, or hf.Secrets"
 
 
@@ -89,13 +93,13 @@ def _source(given: object) -> Reference | Callable[[], str]:
         return cast("Callable[[], str]", given)
     if not isinstance(given, str):
         raise InvalidArgument("the source of a secret", _Unshown(given), "env:NAME, keyring:service/name or a function")
-    from holdfast.profiles.references import parse  # noqa: PLC0415  few processes have secrets of their own
+    from holdfast.profiles.profile import parse  # noqa: PLC0415  few processes have secrets of their own
 
     return parse(given)
 
 
 def _referred(name: str, reference: Reference) -> str:
-    from holdfast.profiles.fetching import secret  # noqa: PLC0415
+    from holdfast.profiles.folder import secret  # noqa: PLC0415
 
     return secret(reference, name, os.environ)
 
@@ -143,3 +147,43 @@ class _Unshown:
 
     def __repr__(self) -> str:
         return f"of the type {self._type}"
+
+
+class Lender:
+    """What an effect gets as ``ctx.secrets``: ``ctx.secrets["NAME"]`` is the value as it is now."""
+
+    __slots__ = ("_redactor", "_secrets")
+
+    def __init__(self, secrets: Secrets, redactor: Redactor) -> None:
+        self._secrets = secrets
+        self._redactor = redactor
+
+    def __repr__(self) -> str:
+        return repr(self._secrets)
+
+    def __getitem__(self, name: str) -> str:
+        """The value of a secret. It is hidden in all that is written from now on."""
+        value = self._secrets.fetch(name)
+        self._redactor.register(name, value, short=self._secrets.is_short(name))
+        return value
+
+    def __contains__(self, name: object) -> bool:
+        """Whether a secret of this name was given. Where a function is asked for each, only `[]` tells."""
+        return name in self._secrets.names
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._secrets.names)
+
+    def __len__(self) -> int:
+        return len(self._secrets.names)
+
+    def hide_at_hand(self) -> None:
+        """Hide what the environment holds now, before anybody has used it: tools may read it in other ways.
+
+        A value that can't be used is left alone: whoever asks for it is told.
+        """
+        for name, value in self._secrets.at_hand().items():
+            try:
+                self._redactor.register(name, value, short=self._secrets.is_short(name))
+            except UsageError:
+                continue

@@ -6,7 +6,8 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 from holdfast.store.admission import Admission
-from holdfast.store.attachments.contract import Collected, StoredAttachment
+from holdfast.store.attachments import Collected, StoredAttachment
+from holdfast.store.client import LEASE_MS, Store
 from holdfast.store.contract import (
     Durability,
     Entry,
@@ -17,21 +18,21 @@ from holdfast.store.contract import (
     Owner,
     Receipt,
     Settlement,
-    StoreLimits,
     Wait,
     Work,
 )
-from holdfast.store.memories.contract import MemoryChange, MemoryPage, MemoryPlace, MemoryScope, Remembered
-from holdfast.store.notifications.contract import Notification, NotificationState, Notify
-from holdfast.store.rules.contract import AddRule, StoredRule
-from holdfast.store.spending.contract import Spend, SpendOf
-from holdfast.store.store import LEASE_MS, Store
+from holdfast.store.limits import StoreLimits
+from holdfast.store.memories import MemoryChange, MemoryPage, MemoryPlace, MemoryScope, Remembered
+from holdfast.store.notifications import Notification, NotificationState, Notify
+from holdfast.store.rules import AddRule, StoredRule
+from holdfast.store.spending import Spend, SpendOf
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
     from pathlib import Path
 
     from holdfast.clock import Clock
+
 
 __all__ = [
     "LEASE_MS",
@@ -100,7 +101,7 @@ async def view_store(
 
     What would write is refused with `StoreReadOnly`.
     """
-    from holdfast.store.sqlite.viewer import SqliteViewer  # noqa: PLC0415  apsw only when a file is opened
+    from holdfast.store.sqlite.backend import SqliteViewer  # noqa: PLC0415  apsw only when a file is opened
 
     async with Store(await SqliteViewer.open(path, clock=clock, limits=limits)) as store:
         yield store

@@ -6,21 +6,23 @@ the same content is the same input, always and before any of this.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, Literal, get_args
+from typing import TYPE_CHECKING, Final, Literal, Protocol, get_args
 
 import msgspec
 
-from holdfast.bounds import check_int
 from holdfast.errors import InvalidArgument
-from holdfast.errors.admission import DuplicateInput, RateExceeded
-from holdfast.names import check_choice
-from holdfast.store.contract import Receipt
+from holdfast.errors.caller import DuplicateInput, RateExceeded
+from holdfast.names import check_choice, check_id, check_int, check_string
+from holdfast.store.calls import Calls
+from holdfast.store.contract import Command, Receipt
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from holdfast.store.contract import InputRow, JournalRow
 
-Duplicates = Literal["allow", "same_turn", "refuse"]
 
+Duplicates = Literal["allow", "same_turn", "refuse"]
 DUPLICATES: Final[tuple[str, ...]] = get_args(Duplicates)
 MOST_PER_WINDOW: Final = 100_000
 
@@ -69,3 +71,110 @@ def check_rate(row: JournalRow, admission: Admission, nth: int | None) -> None:
     """`nth` is when the input came that must have left the window before another one has room; None: it has."""
     if admission.per_window is not None and nth is not None:
         raise RateExceeded(row.id, admission.per_window, admission.window_ms, nth + admission.window_ms)
+
+
+PER_JOURNAL: Final = 20
+"""Refusals of one journal that are kept; older ones are only counted."""
+IN_ALL: Final = 1_000
+"""Refusals of all journals that are kept: whoever makes up names can't fill the store."""
+MAX_MESSAGE: Final = 1_000
+
+
+class Refusal(msgspec.Struct, frozen=True):
+    """An input that was not taken in. Of the input itself nothing is kept."""
+
+    id: int
+    """Its number in the store: so many were refused so far."""
+    journal: str
+    agent: str | None
+    key: str | None
+    at: int
+    """In wall milliseconds."""
+    error: str
+    """The name of the error that the caller got."""
+    message: str
+    nth: int
+    """So many inputs of this journal were refused so far, as long as one of them is kept."""
+
+
+class NoteRefusal(Command[Refusal], frozen=True):
+    """Keep that an input was refused. The journal need not be there."""
+
+    journal: str
+    agent: str | None
+    key: str | None
+    error: str
+    message: str
+
+    def size(self) -> int:
+        return len(self.message)
+
+
+class SetTerms(Command[None], frozen=True):
+    """Keep what an agent takes in, as JSON; None: nothing of its own."""
+
+    agent: str
+    body: str | None
+
+    def size(self) -> int:
+        return len(self.body or "")
+
+
+class GateRows(Protocol):
+    """The gate inside a transaction."""
+
+    def note(self, asked: NoteRefusal, at: int) -> Refusal:
+        """Keep a refusal, and drop those that are too many."""
+        ...
+
+    def set_terms(self, agent: str, body: str | None, at: int) -> None: ...
+
+
+class GateReader(Protocol):
+    """The gate as it can be read."""
+
+    def terms(self) -> dict[str, str]:
+        """What agents take in, of all that have said something of their own."""
+        ...
+
+    def refusals(self, journal: str | None, limit: int) -> list[Refusal]:
+        """Newest first."""
+        ...
+
+    def raw_texts(self) -> Iterator[str]:
+        """All that is kept here."""
+        ...
+
+
+class GateCalls(Calls):
+    """What agents take in, and what was refused."""
+
+    async def note_refusal(
+        self, journal: str, *, agent: str | None, key: str | None, error: str, message: str
+    ) -> Refusal:
+        """Keep that an input of `journal` was refused; the journal need not be there.
+
+        The last 20 of a journal are kept, and the last 1,000 of all; a refusal tells how many there were before it.
+        """
+        check_id("journal id", journal)
+        for what, name in (("agent", agent), ("input key", key)):
+            if name is not None:
+                check_id(what, name)
+        said = self.redactor.text(check_string("message", message))[:MAX_MESSAGE]
+        return await self._submit(NoteRefusal(journal, agent, key, check_id("error", error), said))
+
+    async def refusals(self, journal: str | None = None, *, limit: int = 50) -> list[Refusal]:
+        """Inputs that were refused, newest first; of one journal, or of all."""
+        if journal is not None:
+            check_id("journal id", journal)
+        most = self._page(limit)
+        return await self._backend.read(lambda reader: reader.gate.refusals(journal, most))
+
+    async def set_terms(self, agent: str, body: str | None) -> None:
+        """Keep what an agent takes in, as JSON, for processes that do not know the agent; None: nothing of its own."""
+        check_id("agent", agent)
+        await self._submit(SetTerms(agent, None if body is None else check_string("terms", body)))
+
+    async def terms(self) -> dict[str, str]:
+        """What agents take in, of all that have said something of their own."""
+        return await self._backend.read(lambda reader: reader.gate.terms())

@@ -26,20 +26,19 @@ from holdfast.records import (
     next_status,
     touches_lists,
 )
-from holdfast.store.attachments.audit import audit_attachments
-from holdfast.store.memories.audit import audit_memories
-from holdfast.store.notifications.audit import Surroundings, audit_notifications
-from holdfast.store.pruning.audit import audit_tombstones
-from holdfast.store.rules.audit import audit_rules
-from holdfast.store.spending.audit import audit_spending
-from holdfast.store.spending.fold import Tally
+from holdfast.store.attachments import audit_attachments
+from holdfast.store.memories import audit_memories
+from holdfast.store.notifications import Surroundings, audit_notifications
+from holdfast.store.retention import audit_tombstones
+from holdfast.store.rules import audit_rules
+from holdfast.store.spending import Tally, audit_spending
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from holdfast.records import Outcome, Record, Status
     from holdfast.store.contract import JournalRow, RawRecord, Reader
-    from holdfast.store.spending.contract import SpendOf
+    from holdfast.store.spending import SpendOf
 
 
 T = TypeVar("T")

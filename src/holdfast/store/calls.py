@@ -6,18 +6,17 @@ import asyncio
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from holdfast.bounds import check_int
 from holdfast.errors import JournalCorrupt, StoreReadOnly
+from holdfast.names import check_int
 from holdfast.secrets.redactor import Redactor
 from holdfast.store.contract import Quarantine
-from holdfast.store.screening import screened
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from holdfast.errors import HoldfastError
-    from holdfast.store.command import Command
-    from holdfast.store.contract import Backend, Reader
+    from holdfast.store.contract import Backend, Command, Reader
+
 
 T = TypeVar("T")
 
@@ -34,7 +33,11 @@ class Calls:
         self, command: Command[T], then: Callable[[asyncio.Future[T]], None] | None = None
     ) -> asyncio.Future[T]:
         """Queue a command: the one way to the backend, and nothing gets by here that holds a secret."""
-        return self._backend.submit(screened(command, self.redactor) if self.redactor.active else command, then)
+        if self.redactor.active:
+            from holdfast.store.redaction import screened  # noqa: PLC0415  it imports the commands of every topic
+
+            command = screened(command, self.redactor)
+        return self._backend.submit(command, then)
 
     def _page(self, limit: int | None) -> int:
         page = self._backend.limits.page
@@ -63,3 +66,27 @@ def refused(error: HoldfastError) -> asyncio.Future[Any]:
     refused: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
     refused.set_exception(error)
     return refused
+
+
+class Versions:
+    """A version that grows. Who has seen version n and waits for more can't miss version n+1."""
+
+    def __init__(self) -> None:
+        self.current = 0
+        self._next = asyncio.Event()
+
+    def advance(self) -> None:
+        """Something changed: wake everyone who waits."""
+        self.current += 1
+        self._next.set()
+        self._next = asyncio.Event()
+
+    async def after(self, version: int, timeout: float | None) -> int:
+        """The first version above `version`, or the present one when the time is up."""
+        try:
+            async with asyncio.timeout(timeout):
+                while self.current <= version:
+                    await self._next.wait()
+        except TimeoutError:
+            pass
+        return self.current

@@ -6,21 +6,13 @@ together with all other commands that are waiting, in one transaction. Backends 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, NamedTuple, Protocol, TypeVar, get_args
 
 import msgspec
 
 from holdfast.records import Blob, JournalKind, Opened, Record, Status
-from holdfast.store.command import Command as Command  # noqa: PLC0414  part of the contract, as the next ones are
-from holdfast.store.limits import StoreLimits as StoreLimits  # noqa: PLC0414, TC001
-from holdfast.store.waits.contract import WAIT_STATES as WAIT_STATES  # noqa: PLC0414
-from holdfast.store.waits.contract import OpenWait as OpenWait  # noqa: PLC0414
-from holdfast.store.waits.contract import RevokeWaits as RevokeWaits  # noqa: PLC0414
-from holdfast.store.waits.contract import Settlement as Settlement  # noqa: PLC0414
-from holdfast.store.waits.contract import SettleNext as SettleNext  # noqa: PLC0414
-from holdfast.store.waits.contract import SettleWait as SettleWait  # noqa: PLC0414
-from holdfast.store.waits.contract import Wait as Wait  # noqa: PLC0414, TC001
-from holdfast.store.waits.contract import WaitState as WaitState  # noqa: PLC0414, TC001
+from holdfast.store.checksum import blob_digest
+from holdfast.store.limits import StoreLimits  # noqa: TC001
 
 if TYPE_CHECKING:
     import asyncio
@@ -28,19 +20,132 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from holdfast.clock import Clock, Instant
-    from holdfast.store.admission import Admission
-    from holdfast.store.attachments.contract import AttachmentReader, AttachmentRows
-    from holdfast.store.gate.contract import GateReader, GateRows
-    from holdfast.store.memories.contract import MemoryReader, MemoryRows
-    from holdfast.store.notifications.contract import NotificationReader, NotificationRows, Notify
-    from holdfast.store.pruning.contract import PruningReader, PruningRows
-    from holdfast.store.rules.contract import RuleReader, RuleRows
-    from holdfast.store.spending.contract import Spend, SpendingReader, SpendingRows
-    from holdfast.store.spooling import Spool
-    from holdfast.store.waits.contract import WaitFilter
+    from holdfast.store.admission import Admission, GateReader, GateRows
+    from holdfast.store.attachments import AttachmentReader, AttachmentRows, Spool
+    from holdfast.store.memories import MemoryReader, MemoryRows
+    from holdfast.store.notifications import NotificationReader, NotificationRows, Notify
+    from holdfast.store.retention import PruningReader, PruningRows
+    from holdfast.store.rules import AddRule, RuleReader, RuleRows, StoredRule
+    from holdfast.store.spending import Spend, SpendingReader, SpendingRows
+
+
+R_co = TypeVar("R_co", covariant=True)
+
+
+class Command(msgspec.Struct, Generic[R_co], frozen=True):
+    """One request to change the store; `R_co` is what it answers."""
+
+    def size(self) -> int:
+        """The payload, in bytes."""
+        return 0
+
+
+WaitState = Literal["open", "resolved", "expired", "cancelled", "revoked"]
+WAIT_STATES: Final[tuple[str, ...]] = get_args(WaitState)
+
+
+class Wait(msgspec.Struct, frozen=True):
+    """A one-shot durable promise. `payload` is the JSON of its resolution."""
+
+    journal: str
+    name: str
+    state: WaitState
+    deadline: int | None = None
+    payload: bytes | None = None
+    opened: bool = True
+    """False while a resolution is buffered for a wait that nobody has opened yet."""
+    kind: str | None = None
+    """What sort of question it is: "approval", say. Those that have one can be listed over all journals."""
+    body: bytes | None = None
+    """What is asked."""
+    at: int = 0
+    """When it was opened, in wall milliseconds; 0 while it is not, and for those of schema 3 and before."""
+    consumed: int = 0
+    """The record with which its resolution was used; 0 while it was not."""
+
+    @property
+    def digest(self) -> str | None:
+        """SHA-256 of what is asked: what an answer may be about."""
+        return None if self.body is None else blob_digest(self.body)
+
+
+class Settlement(msgspec.Struct, frozen=True):
+    """How an attempt to settle a wait went: the wait as it now is, and whether this attempt decided it."""
+
+    wait: Wait
+    won: bool
+    rule: StoredRule | None = None
+    """The rule that was asked for with the answer, if this attempt decided the wait."""
+
+
+class OpenWait(Command[Wait], frozen=True):
+    """Make the wait exist. One that is there already keeps its deadline, its question and its resolution."""
+
+    journal: str
+    name: str
+    deadline: int | None
+    kind: str | None = None
+    body: bytes | None = None
+
+    def size(self) -> int:
+        return len(self.body or b"")
+
+
+class SettleWait(Command[Settlement], frozen=True):
+    """End the wait; the first to do so decides."""
+
+    journal: str
+    name: str
+    state: Literal["resolved", "expired", "cancelled"]
+    payload: bytes | None = None
+    early: bool = True
+    """A resolution may come before its wait is opened."""
+    expect_digest: str | None = None
+    """The answer is about the question with this digest, and about no other."""
+    rule: AddRule | None = None
+    """To be stored in the same commit, if this attempt decides the wait."""
+
+    def size(self) -> int:
+        return len(self.payload or b"") + (0 if self.rule is None else self.rule.size())
+
+
+class SettleNext(Command[Settlement], frozen=True):
+    """Resolve the first of numbered waits that can be: one that is open, or the one behind the last.
+
+    With a `key`, once: the same payload under the same key again settles nothing.
+    """
+
+    journal: str
+    prefix: str
+    """What their names begin with; eight digits follow, from 1."""
+    most: int
+    """The highest number there may be."""
+    payload: bytes
+    key: str | None = None
+
+    def size(self) -> int:
+        return len(self.payload)
+
+
+class RevokeWaits(Command[int], frozen=True):
+    """Make waits worthless: one of them, or all of the journal's, also those to come."""
+
+    journal: str
+    name: str | None
+
+
+class WaitFilter(msgspec.Struct, frozen=True):
+    """Which open waits of all journals to list, newest first, of those that can still be answered at `now`.
+
+    `before` is the (at, journal, name) of the last line of the page before.
+    """
+
+    kind: str
+    now: int
+    before: tuple[int, str, str] | None = None
+
 
 T = TypeVar("T")
-
 Durability = Literal["power", "process"]
 
 
@@ -224,9 +329,6 @@ class InputRow(msgspec.Struct, frozen=True):
     """Whether it was accepted under an admission, and counts for those that come."""
 
 
-# ---- commands --------------------------------------------------------------------------------------------------------
-
-
 class OpenJournal(Command[Journal], frozen=True):
     """Create the journal, or find it as it is."""
 
@@ -345,9 +447,6 @@ class Quarantine(Command[None], frozen=True):
 
     journal: str
     reason: str
-
-
-# ---- what a backend provides -----------------------------------------------------------------------------------------
 
 
 class Rows(Protocol):

@@ -5,6 +5,10 @@ A rule either answers what is to be written or raises the error that the caller 
 
 from __future__ import annotations
 
+import base64
+import binascii
+import hashlib
+import hmac
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -24,9 +28,10 @@ from holdfast.errors import (
     PayloadTooLarge,
     WaitUnknown,
 )
-from holdfast.errors.waits import ApprovalMismatch, WaitConsumed
+from holdfast.errors.caller import ApprovalMismatch
+from holdfast.errors.store import WaitConsumed
+from holdfast.store.checksum import blob_digest
 from holdfast.store.contract import Receipt, Settlement, Wait, Work
-from holdfast.store.digests import blob_digest
 
 if TYPE_CHECKING:
     from holdfast.clock import Instant
@@ -40,13 +45,13 @@ if TYPE_CHECKING:
         OpenWait,
         SettleNext,
         SettleWait,
-        StoreLimits,
     )
-    from holdfast.store.pruning.contract import Tombstone
+    from holdfast.store.limits import StoreLimits
+    from holdfast.store.retention import Tombstone
+
 
 STOP: Final = "holdfast/cancel"
 """The key of the input that asks for a process to be stopped; that of a turn has the name of the turn behind it."""
-
 SIGNALLED: Final = "~signalled/"
 """What the names begin with under which signals that have a key are remembered."""
 
@@ -283,3 +288,49 @@ def decide_consume(row: JournalRow, found: Wait | None, name: str, seq: int) -> 
 def earliest(*times: int | None) -> int | None:
     """The first of these moments; None when there is none."""
     return min((time for time in times if time is not None), default=None)
+
+
+_PREFIX = "hfw1"
+_MAX_TOKEN = 4_096
+
+
+def mint(secret: bytes, journal: str, name: str) -> str:
+    """The token of a wait: the same for the same wait, at any time."""
+    claim = msgspec.json.encode([journal, name])
+    return f"{_PREFIX}.{_armour(claim)}.{_armour(_sign(secret, claim))}"
+
+
+def is_token(text: str) -> bool:
+    """Whether this looks like a token, good or bad."""
+    return text.startswith(f"{_PREFIX}.")
+
+
+def verify(secret: bytes, token: object) -> tuple[str, str]:
+    """Journal and name of the wait that `token` stands for, or `WaitUnknown`."""
+    if not isinstance(token, str) or len(token) > _MAX_TOKEN:
+        raise WaitUnknown
+    prefix, _, rest = token.partition(".")
+    body, _, signature = rest.partition(".")
+    try:
+        claim, signed = _bare(body), _bare(signature)
+    except (binascii.Error, ValueError):
+        raise WaitUnknown from None
+    if not hmac.compare_digest(signed, _sign(secret, claim)) or prefix != _PREFIX:
+        raise WaitUnknown
+    journal, name = msgspec.json.decode(claim, type=tuple[str, str])
+    return journal, name
+
+
+def _sign(secret: bytes, claim: bytes) -> bytes:
+    return hmac.new(secret, b"holdfast:wait:1\n" + claim, hashlib.sha256).digest()
+
+
+def _armour(raw: bytes) -> str:
+    return base64.urlsafe_b64encode(raw).rstrip(b"=").decode()
+
+
+def _bare(text: str) -> bytes:
+    raw = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
+    if _armour(raw) != text:  # one token, one spelling: unused low bits must be zero
+        raise ValueError(text)
+    return raw

@@ -26,8 +26,8 @@ from holdfast.errors import (
 )
 from holdfast.records import Admitted, Blob, Ended, Handed, Opened, Parked, blobs_of, next_status, touches_lists
 from holdfast.store import admission, decisions
-from holdfast.store.attachments.changing import Attachments
-from holdfast.store.attachments.contract import CollectBlobs, PutAttachment, ShareAttachment
+from holdfast.store.admission import NoteRefusal, Refusal, SetTerms
+from holdfast.store.attachments import Attachments, CollectBlobs, PutAttachment, ShareAttachment
 from holdfast.store.contract import (
     Accept,
     Append,
@@ -54,26 +54,21 @@ from holdfast.store.contract import (
     Settlement,
     SettleNext,
     SettleWait,
-    StoreLimits,
     Wait,
 )
-from holdfast.store.gate.contract import NoteRefusal, Refusal, SetTerms
-from holdfast.store.memories.changing import Memories
-from holdfast.store.memories.contract import DeleteMemory, PurgeMemory, PutMemory
-from holdfast.store.notifications.contract import Carry, Notify, PurgeNotifications, Ripen, SettleNotification
-from holdfast.store.notifications.moving import Notices
-from holdfast.store.owners import is_gone
-from holdfast.store.pruning.contract import EmptyInputs, PruneJournal, RemoveWaits, TrimJournal
-from holdfast.store.pruning.removing import Pruning
-from holdfast.store.rules.changing import Rules
-from holdfast.store.rules.contract import AddRule, RemoveRule
-from holdfast.store.spending.contract import CountOlder, ReplaceSpending, day_of
+from holdfast.store.lease import is_gone
+from holdfast.store.memories import DeleteMemory, Memories, PurgeMemory, PutMemory
+from holdfast.store.notifications import Carry, Notices, Notify, PurgeNotifications, Ripen, SettleNotification
+from holdfast.store.retention import EmptyInputs, PruneJournal, Pruning, RemoveWaits, TrimJournal
+from holdfast.store.rules import AddRule, RemoveRule, Rules
+from holdfast.store.spending import CountOlder, ReplaceSpending, day_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from holdfast.clock import Instant
     from holdfast.records import Record
+    from holdfast.store.limits import StoreLimits
 
 
 class Transaction:

@@ -11,7 +11,6 @@ from holdfast.store.audit import Violation
 from holdfast.store.sqlite.memory import MemoryBackend, MemoryDisk
 from holdfast.testing.clock import ManualClock
 from holdfast.testing.crashes import arm_from_environment
-from holdfast.testing.invariants import check
 from holdfast.testing.provider import (
     BadFrame,
     CutStream,
@@ -24,7 +23,7 @@ from holdfast.testing.provider import (
 )
 from holdfast.testing.scripted import ScriptedModel, call, cut, delayed, error, refusal, reply, stream, text
 from holdfast.testing.simulation import SimulatedClock, SimulatedLoop, simulate
-from holdfast.testing.world import Attempt, World
+from holdfast.testing.world import Attempt, World, check
 
 __all__ = [
     "Attempt",

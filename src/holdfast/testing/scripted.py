@@ -12,7 +12,6 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
-from holdfast.bounds import check_int
 from holdfast.effects.values import decode_value, encode_value
 from holdfast.errors import InvalidArgument, InvalidNumber, ModelError
 from holdfast.messages import (
@@ -39,6 +38,7 @@ from holdfast.messages import (
     encode,
 )
 from holdfast.models.contract import respond
+from holdfast.names import check_int
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -98,7 +98,6 @@ ScriptPart: TypeAlias = str | ScriptedCall | Chunked | Part
 ScriptReply: TypeAlias = ScriptPart | Sequence[ScriptPart] | Whole | Cut | Fault | Delayed | ModelReply | BaseException
 ScriptFunction: TypeAlias = Callable[[ModelRequest], ScriptReply | Awaitable[ScriptReply]]
 ScriptItem: TypeAlias = ScriptReply | ScriptFunction
-
 _PARTS: Final = (str, ScriptedCall, Chunked, Text, Reasoning, Refusal, ToolCall, Attachment)
 _REPLIES: Final = (*_PARTS, Whole, Cut, Fault, Delayed, ModelReply, BaseException)
 _WANTED: Final = "text(), call(), a list of these, reply(), cut(), error(), delayed(), an exception or a function"
@@ -218,9 +217,6 @@ def position_of(request: ModelRequest) -> int:
     return sum(type(message) is AssistantMessage for message in request.messages)
 
 
-# ---- the script ------------------------------------------------------------------------------------------------------
-
-
 def _checked_script(replies: object) -> tuple[ScriptItem, ...]:
     if isinstance(replies, str) or not isinstance(replies, Iterable):
         raise InvalidArgument("replies", replies, "a list of replies, or a function of the request")
@@ -258,9 +254,6 @@ async def _settle(item: ScriptItem, request: ModelRequest) -> ScriptReply:
             item = _checked_item(await said if inspect.isawaitable(said) else said, "what the script's function gave")
         else:
             return item
-
-
-# ---- the events ------------------------------------------------------------------------------------------------------
 
 
 def _cut_events(said: Cut, name: str) -> tuple[StreamEvent, ...]:

@@ -17,6 +17,7 @@ from holdfast.clock import Instant
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+
 T = TypeVar("T")
 
 

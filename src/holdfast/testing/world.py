@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 import os
+from collections import defaultdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
+from holdfast import records
+from holdfast.errors import RecordUnreadable
+from holdfast.records import Done, Intended
+from holdfast.runtime.budgets import spend_of
+from holdfast.store.audit import Violation, audit
+
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
     from holdfast.effects.boundary import EffectContext
     from holdfast.effects.replay import Repeat
+    from holdfast.store import Store
+    from holdfast.store.contract import Reader
 
 
 class Attempt(msgspec.Struct, frozen=True):
@@ -53,3 +64,78 @@ class World:
         if not self.path.exists():
             return []
         return [msgspec.json.decode(line, type=Attempt) for line in self.path.read_bytes().splitlines()]
+
+
+async def check(store: Store, world: World | None = None, *, canaries: Sequence[bytes] = ()) -> list[Violation]:
+    """Every violated invariant; an empty list is what a test wants.
+
+    Of the store: no gaps, checksums right, outcomes only after an intent where one is due, one outcome a key, one
+    terminal a run, no dangling blob, epochs that never go back, lists that follow from the records, no notification
+    that nobody answers for, no memory that its history does not tell of, spending that the records tell of. Of the
+    world: an effect that must not be repeated was attempted once at the most, all attempts of an effect bear one
+    idempotency key, no two effects share one, and whatever is recorded as done did reach the world. `canaries` are
+    secrets that must not be found anywhere.
+    """
+    return await store.examine(lambda reader: _check(reader, world, canaries))
+
+
+def _check(reader: Reader, world: World | None, canaries: Sequence[bytes]) -> list[Violation]:
+    found = audit(reader, spend_of=spend_of)
+    if world is not None:
+        found.extend(_against_world(reader, world.attempts()))
+    for where, body in reader.raw_bytes():
+        found.extend(Violation("secret", where, "a secret is stored") for canary in canaries if canary in body)
+    return found
+
+
+def _against_world(reader: Reader, attempts: list[Attempt]) -> Iterator[Violation]:
+    by_key: dict[tuple[str, str], list[Attempt]] = defaultdict(list)
+    for attempt in attempts:
+        by_key[attempt.journal, attempt.key].append(attempt)
+    yield from _repetitions(by_key)
+    yield from _shared_keys(attempts)
+    intended, done = _recorded_calls(reader)
+    for journal, key in done:
+        if (journal, key) not in by_key:
+            yield Violation("lost", f"{journal}/{key}", "recorded as done, but it never reached the world")
+    for (journal, key), found in by_key.items():
+        if found[0].repeat == "never" and (journal, key) not in intended:
+            yield Violation("intent", f"{journal}/{key}", "reached the world, but was never intended")
+
+
+def _repetitions(by_key: dict[tuple[str, str], list[Attempt]]) -> Iterator[Violation]:
+    for (journal, key), attempts in by_key.items():
+        if len(attempts) > 1 and any(attempt.repeat == "never" for attempt in attempts):
+            yield Violation("repeated", f"{journal}/{key}", f"attempted {len(attempts)} times, once is allowed")
+
+
+def _shared_keys(attempts: list[Attempt]) -> Iterator[Violation]:
+    owners: dict[str, tuple[str, str]] = {}
+    names: dict[tuple[str, str], str] = {}
+    for attempt in attempts:
+        effect = (attempt.journal, attempt.key)
+        if owners.setdefault(attempt.idempotency_key, effect) != effect:
+            yield Violation("key", f"{attempt.journal}/{attempt.key}", "shares its idempotency key with another effect")
+        if names.setdefault(effect, attempt.idempotency_key) != attempt.idempotency_key:
+            yield Violation("key", f"{attempt.journal}/{attempt.key}", "two attempts bear different idempotency keys")
+
+
+def _recorded_calls(reader: Reader) -> tuple[set[tuple[str, str]], set[tuple[str, str]]]:
+    """All effects that were intended, and the tool calls among all effects that are done, by journal and key."""
+    intended: set[tuple[str, str]] = set()
+    tools: set[tuple[str, str]] = set()
+    done: set[tuple[str, str]] = set()
+    for row in reader.raw_journals():
+        for raw in reader.raw_records(row.id):
+            try:
+                record = records.decode(raw.body)
+            except RecordUnreadable:
+                continue
+            if isinstance(record, Intended):
+                intended.add((row.id, record.key))
+            ask = getattr(record, "ask", None)
+            if ask is not None and ask.kind == "tool_call":
+                tools.add((row.id, getattr(record, "key", "")))
+            if isinstance(record, Done):
+                done.add((row.id, record.key))
+    return intended, done & tools

@@ -9,23 +9,21 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
-from holdfast.tools.decorator import tool
-from holdfast.tools.definition import AnyTool, Bound, Complaint, Tool
-from holdfast.tools.retries import ToolRetryPolicy
-from holdfast.tools.signals import NotDone, ToolRetry
-from holdfast.tools.threads import Abandoned, abandoned
-from holdfast.tools.toolset import Toolset, toolset
+from holdfast.tools.decorator import Toolset, tool, toolset
+from holdfast.tools.definition import AnyTool, Bound, Complaint, NotDone, Tool, ToolRetry, ToolRetryPolicy
+from holdfast.tools.functions import Abandoned, abandoned
 
 if TYPE_CHECKING:
-    from holdfast.hands.files import files
-    from holdfast.hands.memory import memory
-    from holdfast.hands.planning import plan
-    from holdfast.hands.project import project
-    from holdfast.hands.shell import shell
-    from holdfast.hands.skills import skills
-    from holdfast.hands.tasks import tasks
-    from holdfast.hands.timers import timers
-    from holdfast.hands.web import web
+    from holdfast.toolkits.files import files
+    from holdfast.toolkits.memory import memory
+    from holdfast.toolkits.planning import plan
+    from holdfast.toolkits.project import project
+    from holdfast.toolkits.shell import shell
+    from holdfast.toolkits.skills import skills
+    from holdfast.toolkits.tasks import tasks
+    from holdfast.toolkits.timers import timers
+    from holdfast.toolkits.web import web
+
 
 __all__ = [
     "Abandoned",
@@ -51,10 +49,9 @@ __all__ = [
     "web",
 ]
 
+
 FAMILIES: Final = ("files", "memory", "plan", "project", "shell", "skills", "tasks", "timers", "web")
 """Functions that give the tools of one kind; each is at home in a package of its own."""
-
-
 if not TYPE_CHECKING:  # type checkers see the imports above, and nothing else
 
     def __getattr__(name: str) -> object:
@@ -62,7 +59,7 @@ if not TYPE_CHECKING:  # type checkers see the imports above, and nothing else
             message = f"module 'holdfast.tools' has no attribute {name!r}"
             raise AttributeError(message)
         home = "planning" if name == "plan" else name
-        value = getattr(import_module(f"holdfast.hands.{home}"), name)
+        value = getattr(import_module(f"holdfast.toolkits.{home}"), name)
         globals()[name] = value
         return value
 

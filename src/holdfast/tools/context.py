@@ -11,7 +11,7 @@ from holdfast.effects.envelope import segment
 from holdfast.effects.scopes import Place
 from holdfast.effects.suspension import Suspension
 from holdfast.errors import Suspended
-from holdfast.tools.deferral import LONGEST, NO_DEFAULT
+from holdfast.tools.definition import LONGEST, NO_DEFAULT
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterable, Callable, Mapping
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from holdfast.effects.performer import Performer
     from holdfast.messages import Attachment
     from holdfast.records import InputTaint, Record
-    from holdfast.secrets.lending import Lender
-    from holdfast.tools.deferral import Deferred
+    from holdfast.secrets.sources import Lender
+    from holdfast.tools.definition import Deferred
 
 
 class Caller(Protocol):

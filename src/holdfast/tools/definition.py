@@ -3,35 +3,94 @@
 from __future__ import annotations
 
 import inspect
+import math
+import re
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeAlias, TypeVar, cast
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, ParamSpec, TypeAlias, TypeVar, cast
 
 import msgspec
 
 from holdfast.effects.replay import Repeat
 from holdfast.effects.values import decode_value, encode_value
-from holdfast.errors import InvalidValue, ToolInvalid
-from holdfast.tools.implementation import code_digest
-from holdfast.tools.invoking import invoked
-from holdfast.tools.reach import Reach
+from holdfast.errors import InvalidArgument, InvalidValue, ToolInvalid, UsageError
+from holdfast.names import check_id, check_int
+from holdfast.tools.code_digest import code_digest
+from holdfast.tools.functions import invoked
 from holdfast.tools.results import said_by
-from holdfast.tools.signals import NotDone, ToolRetry
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Callable, Collection, Coroutine, Iterable
 
     from holdfast.messages import ToolSpec
     from holdfast.tools.context import Context
-    from holdfast.tools.declared import OnInterrupt, Terms
-    from holdfast.tools.retries import ToolRetryPolicy
     from holdfast.tools.schema import Accepts
 
-__all__ = ["AnyTool", "Bound", "Complaint", "NotDone", "Tool", "ToolRetry"]
+
+_TEXTS: Final = ("family", "base", "command", "url", "sandbox")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reach:
+    """What calls of a tool touch: for rules about paths, commands and addresses, and for what makes a turn ask.
+
+    `paths`, `command` and `url` are names of parameters.
+    """
+
+    family: str | None = None
+    """A name that rules may use for several tools together."""
+    private: bool = False
+    """What it returns is not meant for everybody."""
+    external: bool | None = None
+    """It reaches somebody outside, who may learn from it or be acted upon. None: it does unless it is `read_only`."""
+    paths: tuple[str, ...] = ()
+    base: str | None = None
+    """The folder to which relative paths belong."""
+    command: str | None = None
+    url: str | None = None
+    sandbox: str | None = None
+    """How it is confined, in one line: part of what is approved."""
+    workspaces: tuple[str, ...] = ()
+    """Real paths of the folders in which calls read or write. A runtime refuses a tool that can reach its store."""
+    hides_store: bool = False
+    """Calls can't reach the folder ``.holdfast`` at the top of a workspace, so the store may lie in there."""
+
+
+def check_reach(reach: object, parameters: Collection[str], label: str) -> Reach:
+    """What was said about the reach of a tool, if it fits its parameters."""
+    if reach is None:
+        return Reach()
+    if not isinstance(reach, Reach):
+        raise ToolInvalid(label, None, f"reach is a Reach, not a {type(reach).__name__}")
+    fields: dict[str, Any] = {name: getattr(reach, name) for name in _TEXTS}
+    wrong = [name for name, value in fields.items() if value is not None and type(value) is not str]
+    wrong += [name for name in ("paths", "workspaces") if not _names(getattr(reach, name))]
+    if wrong:
+        raise ToolInvalid(label, None, f"reach.{wrong[0]} is of the wrong type")
+    for name in (*reach.paths, reach.command, reach.url):
+        if name is not None and name not in parameters:
+            raise ToolInvalid(label, None, f"reach names {name!r:.60}, which is no parameter of it")
+    return reach
+
+
+def _names(value: object) -> bool:
+    return type(value) is tuple and all(type(name) is str for name in cast("tuple[object, ...]", value))
+
+
+class ToolRetry(Exception):
+    """Raised by a tool to ask the model for better arguments. The model reads the message as it is."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.message = message
+
+
+class NotDone(Exception):
+    """Raised by a `reconcile` function: the interrupted call had no effect, so it is safe to perform it now."""
+
 
 P = ParamSpec("P")
 R = TypeVar("R")
-
-
 _NOWHERE = Reach()
 
 
@@ -222,3 +281,249 @@ class Tool(Generic[P, R]):
 
 
 AnyTool: TypeAlias = Tool[..., Any]
+
+LONGEST: Final = timedelta(days=7)
+"""How long a call waits for its answer where the tool does not say."""
+
+
+class NoDefault:
+    """The mark of a deferral that ends as an error when nobody answers."""
+
+    def __repr__(self) -> str:
+        return "NO_DEFAULT"
+
+
+NO_DEFAULT: Final = NoDefault()
+
+
+class Deferred(Generic[R]):
+    """A result that somebody outside gives later; a tool that has passed on the `key` returns it.
+
+    ``-> Verdict | hf.Deferred[Verdict]`` says what the answer must be.
+    """
+
+    __slots__ = ("call", "default", "due", "key")
+
+    def __init__(self, key: str, due: int, call: str, default: Any = NO_DEFAULT) -> None:  # noqa: ANN401
+        self.key = key
+        """What whoever answers has to show; the same after a crash. It is a secret like a password."""
+        self.due = due
+        """When it is too late, in wall milliseconds."""
+        self.call = call
+        """The call whose result it is."""
+        self.default = default
+
+    def __repr__(self) -> str:
+        return f"Deferred(until {self.deadline.isoformat(timespec='seconds')})"
+
+    @property
+    def deadline(self) -> datetime:
+        """When it is too late to answer."""
+        return datetime.fromtimestamp(self.due / 1000, tz=UTC)
+
+
+MAX_ATTEMPTS: Final = 10
+"""Most attempts of one call."""
+MAX_PAUSE: Final = 300.0
+"""Longest pause between two attempts, in seconds."""
+
+
+class ToolRetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
+    """What happens when a tool that is `read_only` or `idempotent` raises: it is tried again, under the same key.
+
+    `attempts` counts the first one. The pause before the second attempt is `pause` seconds, and `factor` times longer
+    before each that follows, up to `longest`. Only errors of the kinds in `on` are tried again; `ToolRetry` never is,
+    because it asks the model for other arguments.
+    """
+
+    attempts: int = 3
+    pause: float = 1.0
+    factor: float = 2.0
+    longest: float = 30.0
+    on: tuple[type[Exception], ...] = (Exception,)
+
+    def __post_init__(self) -> None:
+        check_int("retry attempts", self.attempts, least=1, most=MAX_ATTEMPTS)
+        for what, least, most in (("pause", 0.0, MAX_PAUSE), ("factor", 1.0, 100.0), ("longest", 0.0, MAX_PAUSE)):
+            value = getattr(self, what)
+            if type(value) not in (int, float) or not least <= value <= most:
+                raise InvalidArgument(f"retry {what}", value, f"a number from {least:g} to {most:g}")
+        if type(self.on) is not tuple or not self.on or not all(_is_error(kind) for kind in self.on):
+            raise InvalidArgument("retry on", self.on, "a tuple of subclasses of Exception")
+
+    def pause_after(self, attempt: int, error: BaseException) -> float | None:
+        """How many seconds to wait before the next attempt, when number `attempt` (from 1) ended so; None: no other."""
+        if attempt >= self.attempts or isinstance(error, ToolRetry | NotDone) or not isinstance(error, self.on):
+            return None
+        grown = self.pause * self.factor ** (attempt - 1)
+        return min(grown if math.isfinite(grown) else self.longest, self.longest)
+
+
+def retry_policy(given: object) -> ToolRetryPolicy | None:
+    """What `retry=` means: a policy, the number of attempts, or none."""
+    if given is None or isinstance(given, ToolRetryPolicy):
+        return given
+    if type(given) is not int:
+        raise InvalidArgument("retry", given, "the number of attempts or a ToolRetryPolicy")
+    return ToolRetryPolicy(attempts=given)
+
+
+def _is_error(kind: object) -> bool:
+    return isinstance(kind, type) and issubclass(kind, Exception)
+
+
+OnInterrupt: TypeAlias = Literal["unknown", "ask"]
+"""Who is told when nobody can say whether an interrupted call took effect: the model, or a person."""
+Span: TypeAlias = "float | timedelta | None"
+"""Seconds, or a timedelta; None where nothing is said."""
+OUTPUT_LIMIT: Final = 50_000
+"""Longest text of one result that a model gets, in characters, where a tool says nothing else.
+
+About 12,000 tokens: a long file or a full page of search results, and still twenty of them in one conversation.
+"""
+LEAST_OUTPUT: Final = 1_000
+"""Smallest limit that can be set: a marker and something around it must fit."""
+MOST_OUTPUT: Final = 10_000_000
+MOST_PARALLEL: Final = 10_000
+_NAME: Final = re.compile(r"[a-zA-Z][a-zA-Z0-9_-]{0,63}")
+_FLAGS: Final = ("read_only", "idempotent", "untrusted", "polling", "destructive", "background")
+_OPEN: Final = frozenset(("destructive", "background"))  # nobody need say
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Said:
+    """What the decorator was given, unchecked."""
+
+    name: str | None
+    read_only: bool
+    idempotent: bool
+    destructive: bool | None
+    timeout: Span
+    inline_budget: Span
+    max_parallel: int | None
+    output_limit: int | None
+    retry: ToolRetryPolicy | int | None
+    background: bool | None
+    on_interrupt: OnInterrupt
+    reconcile: Callable[..., Any] | None
+    untrusted: bool
+    polling: bool
+    reach: object
+    version: str | None
+    description: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terms:
+    """How the calls of a tool are carried out. See `tool` for what each of them means."""
+
+    timeout: float | None = None
+    inline_budget: float | None = None
+    max_parallel: int | None = None
+    output_limit: int = OUTPUT_LIMIT
+    retry: ToolRetryPolicy | None = None
+    background: bool | None = None
+    on_interrupt: OnInterrupt = "unknown"
+    untrusted: bool = False
+    polling: bool = False
+
+
+def checked_terms(said: Said, label: str) -> Terms:
+    """What was said, if it can be meant; otherwise `ToolInvalid`, which names what can't."""
+    for what in _FLAGS:
+        value = getattr(said, what)
+        if type(value) is not bool and not (what in _OPEN and value is None):
+            raise ToolInvalid(label, None, f"{what} is True or False, not {value!r:.60}")
+    if said.read_only and said.destructive:
+        raise ToolInvalid(label, None, "it can't be read_only and destructive at once")
+    if said.description is not None and not isinstance(said.description, str):  # pyright: ignore[reportUnnecessaryIsInstance]  # callers may be untyped
+        raise ToolInvalid(label, None, f"description must be text, not a {type(said.description).__name__}")
+    _check_interrupt(said, label)
+    limit = OUTPUT_LIMIT if said.output_limit is None else said.output_limit
+    parallel = said.max_parallel
+    return Terms(
+        timeout=_seconds("timeout", said.timeout, label),
+        inline_budget=_budget(said, label),
+        max_parallel=None if parallel is None else _count("max_parallel", parallel, label, 1, MOST_PARALLEL),
+        output_limit=_count("output_limit", limit, label, LEAST_OUTPUT, MOST_OUTPUT),
+        retry=_retry(said, label),
+        background=said.background,
+        on_interrupt=said.on_interrupt,
+        untrusted=said.untrusted,
+        polling=said.polling,
+    )
+
+
+def checked_name(name: str, label: str) -> str:
+    """A name that every provider takes."""
+    if not isinstance(name, str) or not _NAME.fullmatch(name):  # pyright: ignore[reportUnnecessaryIsInstance]  # callers may be untyped
+        reason = "a name is 1 to 64 letters, digits, '_' or '-', and begins with a letter"
+        raise ToolInvalid(label, None, f"it can't be called {str(name)[:80]!r}: {reason}; give another with name=")
+    return name
+
+
+def checked_version(version: str | None, label: str) -> str | None:
+    """The version, if it is a text that can be one."""
+    if version is None:
+        return None
+    try:
+        return check_id("version", version)
+    except UsageError as error:
+        raise ToolInvalid(label, None, str(error)) from None
+
+
+def check_reconcile(reconcile: object, parameters: Iterable[str], label: str) -> None:
+    """It is called with the context as `ctx` and with the arguments of the call, by their names."""
+    if reconcile is None:
+        return
+    if not callable(reconcile):
+        raise ToolInvalid(label, None, f"reconcile must be a function, not a {type(reconcile).__name__}")
+    try:
+        signature = inspect.signature(reconcile)
+    except (TypeError, ValueError):
+        return  # a function that does not show what it takes
+    try:
+        signature.bind(ctx=None, **dict.fromkeys(parameters))
+    except TypeError as error:
+        wanted = ", ".join(["ctx", *parameters])
+        raise ToolInvalid(label, None, f"reconcile is called with ({wanted}) by name: {error}") from None
+
+
+def _check_interrupt(said: Said, label: str) -> None:
+    if said.on_interrupt not in ("unknown", "ask"):
+        raise ToolInvalid(label, None, f"on_interrupt is 'unknown' or 'ask', not {said.on_interrupt!r:.60}")
+    if said.on_interrupt == "ask" and said.read_only:
+        raise ToolInvalid(label, None, "on_interrupt='ask' means nothing for a read_only tool: it is called again")
+
+
+def _budget(said: Said, label: str) -> float | None:
+    if said.inline_budget is not None and said.background is not None:
+        always = "at once" if said.background else "never"
+        raise ToolInvalid(label, None, f"background={said.background} goes there {always}; leave inline_budget out")
+    return _seconds("inline_budget", said.inline_budget, label)
+
+
+def _retry(said: Said, label: str) -> ToolRetryPolicy | None:
+    if said.retry is not None and not (said.read_only or said.idempotent):
+        raise ToolInvalid(label, None, "retry is for tools that are read_only or idempotent; others are never repeated")
+    try:
+        return retry_policy(said.retry)
+    except UsageError as error:
+        raise ToolInvalid(label, None, str(error)) from None
+
+
+def _count(what: str, value: object, label: str, least: int, most: int) -> int:
+    if type(value) is not int or not least <= value <= most:
+        raise ToolInvalid(label, None, f"{what} is a whole number from {least:,} to {most:,}, not {value!r:.60}")
+    return value
+
+
+def _seconds(what: str, given: object, label: str) -> float | None:
+    if given is None:
+        return None
+    seconds = given.total_seconds() if isinstance(given, timedelta) else given
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float):
+        raise ToolInvalid(label, None, f"{what} is seconds or a timedelta, not a {type(given).__name__}")
+    if not (math.isfinite(seconds) and seconds > 0):
+        raise ToolInvalid(label, None, f"{what} must be more than 0 seconds, not {seconds}; leave it out for none")
+    return float(seconds)

@@ -8,12 +8,12 @@ from pydantic import Field
 
 from holdfast.tools.context import Context  # noqa: TC001  read from the signature
 from holdfast.tools.decorator import tool
-from holdfast.tools.paging import MAX_LINES, READER, page, shown
-from holdfast.tools.reach import Reach
-from holdfast.tools.signals import ToolRetry
+from holdfast.tools.definition import Reach, ToolRetry
+from holdfast.tools.results import MAX_LINES, READER, page, shown
 
 if TYPE_CHECKING:
     from holdfast.tools.definition import AnyTool
+
 
 _REACH: Final = Reach(family="tasks", private=True, external=False)
 """It gives what other tools gave, whatever that was."""

@@ -18,7 +18,8 @@ import msgspec
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from holdfast.triggers.sources import WebhookSource
+    from holdfast.triggers.definition import WebhookSource
+
 
 MOST_BYTES: Final = 768 * 1024
 """Longest body of a request."""

@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
+from holdfast.policy.limits import OutOf
 from holdfast.turns.conversation import Conversation, OpenTurn
-from holdfast.turns.ending import Ending
-from holdfast.turns.machine import (
+from holdfast.turns.machine import Ending, poll, respond, start
+from holdfast.turns.state import (
     CallModel,
     Checkpoint,
     Compacted,
     Finish,
     Inputs,
     ModelFailed,
-    OutOf,
     Replied,
     Results,
     Rules,
     RunTools,
     TurnState,
     UsedUp,
-    poll,
-    respond,
-    start,
 )
 from holdfast.turns.thread import Thread
 

@@ -26,7 +26,7 @@ from holdfast.messages import (
 )
 from holdfast.policy.limits import Used
 from holdfast.policy.mandates import Mandate  # noqa: TC001  msgspec reads the annotations
-from holdfast.policy.subject import CLEAN, InputTaint, Taint
+from holdfast.policy.rules import CLEAN, Taint
 from holdfast.records import (
     Admitted,
     Blob,
@@ -37,6 +37,7 @@ from holdfast.records import (
     EndStatus,
     Failed,
     Handed,
+    InputTaint,
     Intended,
     Opened,
     Outcome,
@@ -48,27 +49,23 @@ from holdfast.records import (
     metadata_of,
 )
 from holdfast.turns import keys
-from holdfast.turns.answers import forked, result_of, said_in, skipped, unknown
-from holdfast.turns.background import started
-from holdfast.turns.compacting import Breaker, View, without_files, without_words
-from holdfast.turns.compactions import decode_compaction, is_compaction
-from holdfast.turns.ending import Ending, decode_ending
+from holdfast.turns.compaction import Breaker, View, without_files, without_words
+from holdfast.turns.compaction.apply import decode_compaction, is_compaction
 from holdfast.turns.environment import is_environment
-from holdfast.turns.machine import added
+from holdfast.turns.machine import Ending, added, decode_ending
 from holdfast.turns.programs import answer_message, decode_left, finish_of, is_finish, is_kept
-from holdfast.turns.stopwatch import Stopwatch
+from holdfast.turns.results import forked, is_paid, result_of, said_in, skipped, started, unknown
+from holdfast.turns.state import Stopwatch
 from holdfast.turns.thread import Thread
-from holdfast.turns.unused import is_paid
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from holdfast.messages import Message
 
+
 _parts: Final[Callable[[Any], tuple[InputPart, ...]]] = msgspec.json.Decoder(tuple[Text | Attachment, ...]).decode
-
 Source = Literal["turn", "direct", "child"]
-
 TRIGGERED: Final = "trigger/"
 """How the keys of inputs begin that occurrences of triggers have started."""
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from holdfast.records import Record
 
+
 MARK: Final = "/%environment-"
 """What stands between the key of a model call and the number of an environment below it."""
 INLINE: Final = 512

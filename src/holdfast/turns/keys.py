@@ -16,12 +16,9 @@ DEFERRAL: Final = "%defer"
 """What the place below a call is called in which it stands that its result is given from outside."""
 RETURNED: Final = "%deferred"
 """The same, for that the tool has come to its end, and only the answer is missing."""
-
 TAINTED: Final = "%tainted"
 """The place below a call for the record that says which tainted file it reads."""
-
 _MADE: Final = NESTED[1:]
-
 EffectName = Literal["model", "tools", "checkpoint"]
 
 

@@ -10,8 +10,9 @@ is part of its outcome, and only what was told counts.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal
 
+import msgspec
 from msgspec.structs import replace
 
 from holdfast.errors import InvariantBroken
@@ -21,16 +22,15 @@ from holdfast.messages import (
     ModelReply,
     Text,
     ToolMessage,
+    Usage,
     UserMessage,
     refusal_of,
 )
-from holdfast.policy.limits import ASKING, NOTHING, OutOf, Used, out_of, running
-from holdfast.turns.answers import said_in
-from holdfast.turns.background import started
-from holdfast.turns.bounding import advice, heard, last_step, looping, no_room
-from holdfast.turns.ending import Blame, Ending, Skipped
+from holdfast.policy.limits import ASKING, NOTHING, OutOf, Used, out_of, over, over_background, running, unknown_price
+from holdfast.records import EndStatus  # noqa: TC001  msgspec reads the annotations
+from holdfast.turns.loop_guard import Trace, repetition, step_of
 from holdfast.turns.programs import answer_message
-from holdfast.turns.repeating import Trace, repetition, step_of
+from holdfast.turns.results import said_in, started
 from holdfast.turns.state import (
     CallModel,
     Checkpoint,
@@ -39,7 +39,6 @@ from holdfast.turns.state import (
     Finish,
     Inputs,
     ModelFailed,
-    Moment,
     Replied,
     Response,
     Results,
@@ -47,41 +46,115 @@ from holdfast.turns.state import (
     RunTools,
     TurnState,
     UsedUp,
+    joined,
 )
 
 if TYPE_CHECKING:
-    from holdfast.messages import Usage
-    from holdfast.records import EndStatus
+    from holdfast.turns.loop_guard import Repetition
     from holdfast.turns.thread import Thread
 
-__all__ = [
-    "CUT_OFF",
-    "EMPTY",
-    "MAX_EMPTY",
-    "CallModel",
-    "Checkpoint",
-    "Compacted",
-    "Effect",
-    "Finish",
-    "Inputs",
-    "ModelFailed",
-    "Moment",
-    "OutOf",
-    "Replied",
-    "Response",
-    "Results",
-    "Rules",
-    "RunTools",
-    "TurnState",
-    "UsedUp",
-    "added",
-    "answer_of",
-    "go_on",
-    "paid",
-    "poll",
-    "respond",
-    "start",
-]
+
+Blame = Literal["caller", "model", "tool", "code", "limit"]
+"""Who can act: whoever asked, the model (or its provider), a tool, the code around it, or whoever set the limit."""
+
+
+class Skipped(msgspec.Struct, frozen=True, array_like=True):
+    """A call that the model made and that was not begun, because the turn ended first."""
+
+    call: str
+    """Its name, as events have it: ``t3.2.1``."""
+    tool: str
+
+
+class Ending(msgspec.Struct, frozen=True, omit_defaults=True):
+    """How a turn ended, and why. The words of the answer are in the conversation, not here again."""
+
+    status: EndStatus
+    code: str = ""
+    """The reason in one word, for programs: ``steps``, ``deadline``, ``refusal``, ``stream_cut``..."""
+    message: str = ""
+    """The reason in a sentence, for people."""
+    blame: Blame | None = None
+    answer: str | None = None
+    """The id of the message that is the answer."""
+    typed: bool = False
+    """The answer is JSON of the shape that was asked for."""
+    steps: int = 0
+    usage: Usage = Usage()
+    cost: float | None = None
+    """In US dollars; None where a price is not known."""
+    allowed: int | float | None = None
+    """The value of the limit that was reached: so many steps, tokens, dollars, as `code` says."""
+    used: int | float | None = None
+    """How much of it was used."""
+    skipped: tuple[Skipped, ...] = ()
+    """Calls of the last reply that were not begun."""
+    agent: str | None = None
+    """Who had the turn when it ended; None where nobody had begun it."""
+    handoffs: int = 0
+    """How often it was handed over before."""
+
+
+decode_ending: Final = msgspec.json.Decoder(Ending).decode
+
+LAST_STEP: Final = (
+    "This is the last step of this turn: sum up now. No more tool calls will be carried out. "
+    "Answer with what you have, and say what is left to do."
+)
+
+
+def no_room(state: TurnState, id: int, ahead: Used) -> OutOf | None:
+    """The budget of the turn that leaves no room for effect `id`, which is new."""
+    rules = state.rules
+    if id <= state.recorded:
+        return None
+    if rules.steps is not None and state.steps + ahead.steps > rules.steps:
+        return out_of("turn", "steps", rules.steps, state.steps)
+    return None if rules.budget is None and rules.background is None else used_up(rules, state.used, ahead)
+
+
+def used_up(rules: Rules, used: Used, ahead: Used) -> OutOf | None:
+    """The budget of a turn that leaves no room for what lies ahead, after what was `used`; steps aside."""
+    budget = rules.budget
+    out = None
+    if budget is not None:
+        if budget.cost_usd is not None and used.unpriced and rules.unpriced == "stop":
+            return unknown_price("turn", budget.cost_usd, used.cost_usd)
+        out = over(budget, used, ahead, "turn")
+    return out if rules.background is None else out or over_background(rules.background, used, ahead)
+
+
+def looping(state: TurnState, id: int, found: Repetition) -> OutOf | None:
+    """The end of a turn that repeats itself, though it was told, before effect `id`, which is new."""
+    if not found.known or id <= state.recorded:
+        return None
+    return OutOf("loop", found.ending, found.times, 2 * found.times)
+
+
+def advice(state: TurnState, found: Repetition | None) -> str | None:
+    """What the model had better know before its next step."""
+    last = last_step(state)
+    return last if found is None or found.known else joined(found.advice, last)
+
+
+def last_step(state: TurnState) -> str | None:
+    """What the model is told before the last step of the turn, or of the session."""
+    rules, taken = state.rules, state.steps + 1
+    return LAST_STEP if taken in (rules.steps, rules.session_steps) else None
+
+
+def with_last_step(said: str | None) -> str:
+    """What the model is told besides when a budget that the turn shares with others leaves one more step."""
+    if said is None:
+        return LAST_STEP
+    return said if LAST_STEP in said else f"{said}\n\n{LAST_STEP}"
+
+
+def heard(state: TurnState) -> Trace:
+    """The trace after the model heard the advice that was offered to it."""
+    found = repetition(state.trace, state.rules.repeats)
+    return state.trace if found is None else state.trace.told(found)
+
 
 CUT_OFF: Final = (
     "Your reply was cut off by the output limit. Go on exactly where it stopped, without repeating any of it."
@@ -307,9 +380,6 @@ def _used_by(used: Used, done: Results) -> Used:
     return used if done.within is NOTHING else used + done.within
 
 
-# ---- limits ----------------------------------------------------------------------------------------------------------
-
-
 def _next_step(state: TurnState, id: int, note: str | None = None) -> TurnState:
     """On to the checkpoint before the next step, effect `id`; or the turn's end, when nothing is left to go on with."""
     rules = state.rules
@@ -339,9 +409,6 @@ def _admitted(state: TurnState, awaited: Checkpoint, messages: tuple[UserMessage
     trace = Trace() if messages else state.trace if text == awaited.note else heard(state)
     state = replace(state, thread=state.thread.add(*note, *messages), trace=trace)
     return replace(state, awaited=CallModel(awaited.id + 1, state.thread, state.position))
-
-
-# ---- the end ---------------------------------------------------------------------------------------------------------
 
 
 def _refused(state: TurnState, awaited: CallModel | RunTools | Checkpoint, out: OutOf) -> TurnState:

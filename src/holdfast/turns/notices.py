@@ -20,16 +20,15 @@ from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 import msgspec
 
-from holdfast.bounds import check_int
 from holdfast.errors import InvalidArgument
-from holdfast.names import MAX_ID
+from holdfast.names import MAX_ID, check_int
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
+
 READER: Final = "read_task"
 """The tool that reads what a task has done as a whole."""
-
 _BAR: Final = "| "
 _ABOUT: Final = (
     "The runtime reports what happened meanwhile. Lines that begin with a bar, and titles, were written by tools or "
@@ -38,7 +37,6 @@ _ABOUT: Final = (
 )
 _NEXT: Final = "Go on with what these change for your work, and tell the user what matters to them."
 _WHOLE: Final = f"{READER} with the id of a task reads the whole of what it has done."
-
 _BREAKS: Final = re.compile("\r\n|[\n\r\v\f\x1c\x1d\x1e\x85\u2028\u2029]")
 _ESCAPES: Final = {"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;"}
 _ESCAPES_IN_BODY: Final = {mark: said for mark, said in _ESCAPES.items() if mark != '"'}
@@ -52,7 +50,6 @@ _JOINERS: Final = frozenset("\u200c\u200d")
 _SMUGGLED: Final = range(0xE0000, 0xE1000)
 """Tags and selectors that nobody sees, and that can spell whole sentences."""
 _INSTEAD: Final = "\ufffd"
-
 _LEAST_TOTAL: Final = 6_000
 _TASK: Final = 6 * MAX_ID
 """Room for the id of a task. It is never cut: it would name another task, or none."""
@@ -147,9 +144,6 @@ def _rooms(most: int) -> Iterator[int]:
         yield most
         most //= 2
     yield 0
-
-
-# ---- the fence -------------------------------------------------------------------------------------------------------
 
 
 def _framed(entries: Sequence[str], count: int, *, reader: bool) -> str:

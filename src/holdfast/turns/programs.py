@@ -21,16 +21,15 @@ if TYPE_CHECKING:
 
     from holdfast.records import Done, Outcome
 
+
 PROGRAM: Final = "run_program"
 """What the one tool is called that a model in code mode has."""
 FINISH: Final = "finish"
 """What the function is called with which a program ends the turn."""
 KEPT: Final = "/%variables"
 """What is put to the key of a program to name the variables that it left."""
-
 Aside: TypeAlias = Literal["now", "sleep", "finish"]
 """What a program asks for that is no call of a tool."""
-
 STOPPED: Final = "ProgramStopped"
 """The kind of error with which a program ends that was stopped from outside."""
 LIMIT: Final = "ProgramLimit"
@@ -38,7 +37,6 @@ LIMIT: Final = "ProgramLimit"
 FAILED: Final = "ProgramFailed"
 """The kind of error with which a program ends that raised, was refused, or ran into a limit of its own."""
 TOLD: Final = frozenset((STOPPED, LIMIT, FAILED))
-
 _limits: Final = msgspec.json.Decoder(OutOf)
 _words: Final = msgspec.json.Decoder(str)
 

@@ -9,13 +9,17 @@ import msgspec
 
 from holdfast.messages import ModelReply, ToolCall, ToolResult, Usage, UserMessage
 from holdfast.policy.limits import Budget, OutOf, Unpriced, Used
-from holdfast.turns.repeating import Trace
+from holdfast.records import Ended, Parked, Resumed, Started
+from holdfast.turns.keys import input_of
+from holdfast.turns.loop_guard import Trace
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from holdfast.turns.ending import Ending
+    from holdfast.records import Record
+    from holdfast.turns.machine import Ending
     from holdfast.turns.thread import Thread
+
 
 Moment = Literal["after_work", "before_completion"]
 
@@ -42,9 +46,6 @@ class Rules:
     """How often the same step is a loop."""
     polling: frozenset[str] = frozenset()
     """Tools that are there to be asked again and again."""
-
-
-# ---- effects ---------------------------------------------------------------------------------------------------------
 
 
 def joined(first: str | None, second: str | None) -> str | None:
@@ -98,11 +99,6 @@ class Finish(msgspec.Struct, frozen=True, gc=False):
 
 
 Effect: TypeAlias = CallModel | RunTools | Checkpoint | Finish
-
-
-# ---- responses -------------------------------------------------------------------------------------------------------
-
-
 NOTHING: Final = Usage()
 NOTHING_USED: Final = Used()
 
@@ -169,9 +165,6 @@ class Inputs(msgspec.Struct, frozen=True, gc=False):
 Response: TypeAlias = Replied | Compacted | ModelFailed | UsedUp | Results | Inputs | OutOf
 
 
-# ---- where a turn is -------------------------------------------------------------------------------------------------
-
-
 class TurnState(msgspec.Struct, frozen=True, gc=False):
     """Where a turn is. `awaited` is the effect whose outcome it needs next."""
 
@@ -192,3 +185,50 @@ class TurnState(msgspec.Struct, frozen=True, gc=False):
     trace: Trace = Trace()
     recorded: int = 0
     """The number of the last effect of which there is a record: what is done is not judged again."""
+
+
+class Stopwatch:
+    """Fed with the records of one session, in order."""
+
+    __slots__ = ("_run", "_since", "total")
+
+    def __init__(self) -> None:
+        self.total = 0
+        """Milliseconds in all, up to the last record."""
+        self._run = ""
+        """The turn that is worked on; empty when there is none."""
+        self._since = 0
+
+    def copy(self) -> Stopwatch:
+        """One that goes on by itself from here."""
+        made = Stopwatch()
+        made.total, made._run, made._since = self.total, self._run, self._since
+        return made
+
+    def take(self, record: Record) -> tuple[int, int] | None:
+        """From when to when was worked with this record; None where it is not about that."""
+        kind = type(record)
+        if kind is Started or kind is Resumed:
+            self._begin(getattr(record, "run", ""), record.at)
+            return None
+        if not self._run:
+            return None
+        since, self._since = self._since, record.at
+        if (kind is Parked or kind is Ended) and getattr(record, "run", "") == self._run:
+            self._run = ""
+        if since >= record.at:
+            return None
+        self.total += record.at - since
+        return since, record.at
+
+    def stop(self) -> None:
+        """Nothing is worked on any more: a fork begins here."""
+        self._run = ""
+
+    def last(self, now: int) -> int:
+        """Up to when the total counts: the last record, while a turn is worked on; else now."""
+        return min(self._since, now) if self._run else now
+
+    def _begin(self, run: str, at: int) -> None:
+        if input_of(run) is not None:
+            self._run, self._since = run, at

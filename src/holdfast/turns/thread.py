@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from holdfast.messages import Message
 
+
 _START: Final = hashlib.sha256(b"holdfast:1:thread\n").digest()
 
 

@@ -33,16 +33,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar, Final
 
-from holdfast.models.anthropic.encoding import encoded_request
 from holdfast.models.anthropic.errors import refused
-from holdfast.models.anthropic.reading import AnthropicFold
+from holdfast.models.anthropic.request import encoded_request
+from holdfast.models.anthropic.response import AnthropicFold
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from holdfast.errors import ModelError
     from holdfast.messages import ModelRequest
-    from holdfast.models.wire import Endpoint, WireRequest
+    from holdfast.models.dialect import Endpoint, WireRequest
 
 
 class Anthropic:

@@ -8,15 +8,12 @@ from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from holdfast.errors import ContextOverflow, ModelError, StreamFailed
-from holdfast.models.overflow import too_long
-from holdfast.models.reading import mapping, read, worded
-from holdfast.models.retry import PASSING_KINDS
-from holdfast.models.statuses import kind_of_status
-from holdfast.models.waiting import asked_in_headers, asked_in_words, longest, should_retry
-from holdfast.models.wire import bounded
+from holdfast.models.dialect import bounded, mapping, read, too_long, worded
+from holdfast.models.retry import PASSING_KINDS, asked_in_headers, asked_in_words, kind_of_status, longest, should_retry
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+
 
 _KINDS: Final = {
     "invalid_request_error": "bad_request",

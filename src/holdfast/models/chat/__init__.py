@@ -12,21 +12,21 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
-from holdfast.models.chat.encoding import allows_strict, fields_of, path_of
 from holdfast.models.chat.errors import http_error
-from holdfast.models.chat.messages import Writer, in_place, opening
-from holdfast.models.chat.reading import ChatFold
-from holdfast.models.wire import WireRequest, encoded
-from holdfast.models.writing import Once
+from holdfast.models.chat.request import Writer, allows_strict, fields_of, in_place, opening, path_of
+from holdfast.models.chat.response import ChatFold
+from holdfast.models.dialect import Once, WireRequest, encoded
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from holdfast.errors import ModelError
     from holdfast.messages import ModelRequest, OutputSpec, Settings, ToolSpec
-    from holdfast.models.wire import Endpoint
+    from holdfast.models.dialect import Endpoint
+
 
 __all__ = ["DIALECT", "FLAGS", "Chat", "ChatFold", "allows_strict"]
+
 
 FLAGS: Final[Mapping[str, str]] = {
     # the request

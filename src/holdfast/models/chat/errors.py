@@ -6,13 +6,12 @@ import re
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 from holdfast.errors import ContextOverflow, ModelError, StreamFailed
-from holdfast.models.overflow import too_long
-from holdfast.models.reading import listed, mapping, read, request_id_in, worded, written
-from holdfast.models.waiting import asked_by_limits, asked_in_headers, asked_in_words, delay_in, longest, should_retry
-from holdfast.models.wire import bounded
+from holdfast.models.dialect import bounded, listed, mapping, read, request_id_in, too_long, worded, written
+from holdfast.models.retry import asked_by_limits, asked_in_headers, asked_in_words, delay_in, longest, should_retry
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+
 
 _MAX_MESSAGE: Final = 990
 
@@ -56,7 +55,6 @@ _SECRET: Final = re.compile(
     r"[^\s\"'`<>()\[\]{},;]*",
 )
 """What looks like a key, to its end: of one that is replaced in part, nobody would find the rest."""
-
 _STATUSES: Final[Mapping[int, tuple[str, bool]]] = {
     400: ("bad_request", False),
     401: ("authentication", False),
@@ -73,7 +71,6 @@ _STATUSES: Final[Mapping[int, tuple[str, bool]]] = {
     529: ("overloaded", True),
 }
 """What a status means when the words say nothing more, and whether the same request may succeed later."""
-
 _WORDS: Final = (
     (re.compile(r"rate.?limit|too.many.requests"), ("rate_limited", True)),
     (re.compile(r"overloaded|unavailable|capacity"), ("overloaded", True)),

@@ -30,16 +30,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar, Final
 
-from holdfast.models.google.encoding import encoded_request
 from holdfast.models.google.errors import refused
-from holdfast.models.google.reading import GoogleFold
+from holdfast.models.google.request import encoded_request
+from holdfast.models.google.response import GoogleFold
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from holdfast.errors import ModelError
     from holdfast.messages import ModelRequest
-    from holdfast.models.wire import Endpoint, WireRequest
+    from holdfast.models.dialect import Endpoint, WireRequest
 
 
 class Google:

@@ -6,15 +6,12 @@ import re
 from typing import TYPE_CHECKING, Any, Final
 
 from holdfast.errors import ContextOverflow, ModelError, StreamFailed
-from holdfast.models.overflow import too_long
-from holdfast.models.reading import listed, mapping, read, worded
-from holdfast.models.retry import PASSING_KINDS
-from holdfast.models.statuses import kind_of_status
-from holdfast.models.waiting import asked_in_headers, asked_in_words, delay_in, longest
-from holdfast.models.wire import bounded
+from holdfast.models.dialect import bounded, listed, mapping, read, too_long, worded
+from holdfast.models.retry import PASSING_KINDS, asked_in_headers, asked_in_words, delay_in, kind_of_status, longest
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
 
 _KINDS: Final = {
     "UNAUTHENTICATED": "authentication",

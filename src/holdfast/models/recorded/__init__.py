@@ -10,6 +10,6 @@ error that says where. The file has the format ``recording/1``; `redaction` says
 from __future__ import annotations
 
 from holdfast.errors import RecordingDiffers, RecordingEnded, RecordingInvalid
-from holdfast.models.recorded.model import Mode, RecordedModel
+from holdfast.models.recorded.transport import Mode, RecordedModel
 
 __all__ = ["Mode", "RecordedModel", "RecordingDiffers", "RecordingEnded", "RecordingInvalid"]

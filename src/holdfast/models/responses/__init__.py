@@ -30,19 +30,20 @@ from typing import TYPE_CHECKING, ClassVar, Final
 from urllib.parse import urlencode
 
 from holdfast.errors import ModelError
-from holdfast.models.responses.encoding import head_of
+from holdfast.models.dialect import WireRequest, bounded, encoded
 from holdfast.models.responses.errors import http_error
-from holdfast.models.responses.items import Writer
-from holdfast.models.responses.reading import ResponsesFold
-from holdfast.models.wire import WireRequest, bounded, encoded
+from holdfast.models.responses.request import Writer, head_of
+from holdfast.models.responses.response import ResponsesFold
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from holdfast.messages import ModelRequest
-    from holdfast.models.wire import Endpoint
+    from holdfast.models.dialect import Endpoint
+
 
 __all__ = ["DIALECT", "Responses", "ResponsesFold"]
+
 
 _HEADERS: Final[Mapping[str, str]] = {"content-type": "application/json"}
 

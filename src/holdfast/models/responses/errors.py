@@ -6,13 +6,12 @@ import re
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from holdfast.errors import ContextOverflow, ModelError, StreamFailed
-from holdfast.models.overflow import too_long
-from holdfast.models.reading import mapping, read, request_id_in, written
-from holdfast.models.waiting import asked_by_limits, asked_in_headers, asked_in_words, longest, should_retry
-from holdfast.models.wire import bounded
+from holdfast.models.dialect import bounded, mapping, read, request_id_in, too_long, written
+from holdfast.models.retry import asked_by_limits, asked_in_headers, asked_in_words, longest, should_retry
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
 
 _CODES: Final[Mapping[str, str]] = {
     "context_length_exceeded": "context_overflow",

@@ -1,1 +1,3 @@
 """The store in one SQLite file."""
+
+from __future__ import annotations

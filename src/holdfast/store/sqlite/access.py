@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Final
 from holdfast.errors.store import StoreUntrusted
 
 if TYPE_CHECKING:
-    from holdfast.store.sqlite.db import Db
+    from holdfast.store.sqlite.connection import Db
+
 
 _BEYOND_OWNER: Final = 0o177
 _SUFFIXES: Final = ("", "-wal", "-shm", "-journal")

@@ -3,20 +3,36 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import os
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from holdfast.clock import SystemClock
-from holdfast.errors import HoldfastError, InvalidArgument, StoreBusy, StoreClosed, StoreRefused, UsageError
-from holdfast.store.contract import StoreLimits
-from holdfast.store.owners import this_process
+from holdfast.errors import (
+    HoldfastError,
+    InvalidArgument,
+    StoreBusy,
+    StoreClosed,
+    StoreKeyMissing,
+    StoreReadOnly,
+    StoreRefused,
+    UsageError,
+)
+from holdfast.store.calls import Versions
+from holdfast.store.lease import this_process
+from holdfast.store.limits import StoreLimits
+from holdfast.store.sqlite.access import check_access, check_schema
 from holdfast.store.sqlite.files import (
+    check_current,
+    check_viewable,
     closed,
     connect_reader,
+    connect_viewer,
     connect_writer,
     opening,
     prepare,
@@ -25,20 +41,107 @@ from holdfast.store.sqlite.files import (
 )
 from holdfast.store.sqlite.key import load_seal
 from holdfast.store.sqlite.reader import SqliteReader
-from holdfast.store.sqlite.wakeup import Wakeup
 from holdfast.store.sqlite.writer import Job, Writer
-from holdfast.store.waiting import Versions
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from holdfast.clock import Clock
+    from holdfast.store.checksum import Seal
     from holdfast.store.contract import Command, Durability, Owner, Reader
-    from holdfast.store.seals import Seal
-    from holdfast.store.sqlite.db import Db
+    from holdfast.store.sqlite.connection import Db
+
+
+_IN_ATTRIB: Final = 0x4
+_COALESCE: Final = 0.005
+_POLL: Final = 0.025
+_TICK: Final = 1.0
+
+
+class Wakeup:
+    """Calls `look` soon after the write-ahead log was touched, while somebody waits, 200 times a second at the most."""
+
+    def __init__(self, log: Path, look: Callable[[], None]) -> None:
+        self._look = look
+        self._loop = asyncio.get_running_loop()
+        self._timer: asyncio.Handle | None = None
+        self._waiting = 0
+        self._closed = False
+        self._inotify = _inotify(log)
+
+    def begin_waiting(self) -> None:
+        """Somebody waits for changes: look at once, since some may have come before."""
+        self._waiting += 1
+        if self._waiting == 1:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer = self._loop.call_soon(self._fire)
+
+    def end_waiting(self) -> None:
+        """One fewer."""
+        self._waiting -= 1
+
+    def close(self) -> None:
+        """Stop watching."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._closed = True
+        inotify, self._inotify = self._inotify, None
+        if inotify is not None:
+            self._loop.remove_reader(inotify.fd)
+            os.close(inotify.fd)
+
+    def _fire(self) -> None:
+        """Listen again, then look. Our own commits touch the log too: while we do not listen they cost nothing."""
+        self._timer = None
+        if self._closed:
+            return
+        listening = self._waiting > 0 and self._listen()
+        self._look()  # after listening: a commit in between is either seen now or heard of
+        if not self._waiting:
+            return
+        self._timer = self._loop.call_later(_TICK if listening else _POLL, self._fire)
+
+    def _listen(self) -> bool:
+        if self._inotify is None or not self._inotify.watch():
+            return False
+        try:
+            self._loop.add_reader(self._inotify.fd, self._on_event, self._inotify.fd)
+        except NotImplementedError:  # an event loop that can't watch files
+            return False
+        return True
+
+    def _on_event(self, fd: int) -> None:
+        os.read(fd, 65_536)
+        self._loop.remove_reader(fd)
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._loop.call_later(_COALESCE, self._fire)
+
+
+class _Inotify:
+    """The kernel's word that a file was touched."""
+
+    def __init__(self, log: Path) -> None:
+        self._libc = ctypes.CDLL(None, use_errno=True)
+        self._log = os.fsencode(log)
+        self.fd = int(self._libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC))
+        if self.fd < 0:
+            raise OSError(ctypes.get_errno(), "inotify_init1")
+
+    def watch(self) -> bool:
+        """Watch the log; again and again, because it may have been made anew under the same name."""
+        return int(self._libc.inotify_add_watch(self.fd, self._log, _IN_ATTRIB)) >= 0
+
+
+def _inotify(log: Path) -> _Inotify | None:
+    try:
+        return _Inotify(log)
+    except (AttributeError, OSError):  # not on this system, or no more of them
+        return None
+
 
 T = TypeVar("T")
-
 _READERS: Final = 2
 _PROGRESS_STEPS: Final = 50_000
 
@@ -303,3 +406,63 @@ class ReadConnection:
 
     def close(self) -> None:
         self._db.close()
+
+
+class SqliteViewer(SqliteBackend):
+    """`Backend` that reads and never writes. It sees what other processes commit."""
+
+    _comparing: threading.Lock
+    _kept: ReadConnection
+    """The connection that tells whether others have written."""
+    _version: int
+
+    def _start(self) -> None:
+        self._comparing = threading.Lock()
+        with translated(self.path), opening(self.path):
+            check_viewable(self.path)
+            # A copy that can't be written was perhaps made so that others can read it, and has no key.
+            is_copy = not (self.path.stat().st_mode & 0o222 and os.access(self.path, os.W_OK))
+            if not is_copy:
+                check_access(self.path)
+            db = connect_viewer(self.path, self.limits, self._vfs)
+            try:
+                check_schema(self.path, db)
+                check_current(self.path, db)
+                with nullcontext() if not is_copy else suppress(StoreKeyMissing):
+                    self._seal, self.secret = load_seal(self.path, db, look=True)
+                self._kept = ReadConnection(db, self.limits, self._seal)
+                self.store_id, self._version = self._kept.store_id(), self._kept.data_version()
+            except BaseException:
+                db.close()
+                raise
+
+    def _connection(self) -> ReadConnection:
+        return ReadConnection(connect_viewer(self.path, self.limits, self._vfs), self.limits, self._seal)
+
+    def submit(self, command: Command[T], then: Callable[[asyncio.Future[T]], None] | None = None) -> asyncio.Future[T]:  # noqa: ARG002
+        self._check_usable()
+        raise StoreReadOnly(self.path)
+
+    @property
+    def shared(self) -> bool:
+        return True
+
+    def _look(self) -> None:
+        if not self._closed:
+            self._pool.submit(self._compare)
+
+    def _compare(self) -> None:
+        """Wake those who wait for changes if another process has committed some."""
+        with translated(self.path), self._comparing:
+            found = self._kept.data_version()
+            changed, self._version = found != self._version, found
+        if changed:
+            self._answer([], True)  # noqa: FBT003
+
+    def _stop(self) -> None:
+        for connection in list(self._reading):
+            connection.interrupt()
+        self._pool.shutdown(wait=True)
+        for connection in (*self._readers, self._kept):
+            connection.close()
+        closed(self.path)

@@ -28,10 +28,10 @@ from holdfast.errors import (
     StoreTooNew,
     StoreUnsafe,
 )
-from holdfast.store.beside import FOLDER, key_file
-from holdfast.store.owners import is_gone
+from holdfast.store.lease import is_gone
+from holdfast.store.paths import FOLDER, key_file
 from holdfast.store.sqlite.access import check_access, check_schema, sync_directory
-from holdfast.store.sqlite.db import connect, connect_unchanging
+from holdfast.store.sqlite.connection import connect, connect_unchanging
 from holdfast.store.sqlite.key import keep_key, load_seal, make_seal, replace_key
 from holdfast.store.sqlite.rows import owner_of
 from holdfast.store.sqlite.schema import APPLICATION_ID, SEALED, VERSION, migrate
@@ -41,18 +41,18 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from holdfast.errors import StoreError
-    from holdfast.store.contract import Durability, StoreLimits
-    from holdfast.store.sqlite.db import Db
+    from holdfast.store.contract import Durability
+    from holdfast.store.limits import StoreLimits
+    from holdfast.store.sqlite.connection import Db
+
 
 MIN_SQLITE: Final = (3, 51, 3)
 """Older libraries can corrupt a write-ahead log that two connections reset at the same moment."""
-
 _NO_LOG: Final = "the file system can't hold a write-ahead log, which needs shared memory; use a local disk"
 _MAGIC: Final = b"SQLite format 3\x00"
 _JOURNAL_MAGIC: Final = bytes.fromhex("d9d505f920a163d7")
 _HEADER: Final = 100
 _RENEW_BUSY_MS: Final = 1_000
-
 # Network and host-shared file systems whose locks or shared memory can't be trusted (statfs f_type).
 _REMOTE: Final = {
     0x6969: "NFS",
@@ -65,7 +65,6 @@ _REMOTE: Final = {
     0x0BD00BD0: "Lustre",
     0x47504653: "GPFS",
 }
-
 _STATFS_TYPE: Final = struct.Struct("@l")
 
 

@@ -14,9 +14,9 @@ from holdfast import __version__
 from holdfast.clock import SystemClock
 from holdfast.errors import StoreRefused, StoreUntrusted
 from holdfast.store.audit import Violation, audit
-from holdfast.store.contract import StoreLimits
 from holdfast.store.decisions import lease_left
-from holdfast.store.owners import is_gone
+from holdfast.store.lease import is_gone
+from holdfast.store.limits import StoreLimits
 from holdfast.store.sqlite.access import check_access, check_schema
 from holdfast.store.sqlite.files import check_current, check_viewable, connect_viewer, snapshot, translated
 from holdfast.store.sqlite.key import load_seal
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from holdfast.clock import Instant
+    from holdfast.store.checksum import Seal
     from holdfast.store.contract import JournalRow
-    from holdfast.store.seals import Seal
-    from holdfast.store.spending.contract import SpendOf
-    from holdfast.store.sqlite.db import Db
+    from holdfast.store.spending import SpendOf
+    from holdfast.store.sqlite.connection import Db
+
 
 MAX_PROBLEMS = 100
 """Problems that a report lists; the rest is counted."""
-
 HolderState = Literal["alive", "gone", "expired"]
 
 

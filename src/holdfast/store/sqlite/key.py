@@ -18,22 +18,22 @@ import msgspec
 from msgspec.structs import replace
 
 from holdfast.crashpoints import crash_point
-from holdfast.errors.journals import RecordUnreadable
-from holdfast.errors.store import StoreKeyMissing, StoreKeyWrong, StoreRefused
+from holdfast.errors.store import RecordUnreadable, StoreKeyMissing, StoreKeyWrong, StoreRefused
 from holdfast.records import Cancelled, Done, Failed, Intended, Unknown, decode
-from holdfast.store.beside import key_file
+from holdfast.store.checksum import KEY_BYTES, Seal
 from holdfast.store.decisions import SIGNALLED, signal_memo
-from holdfast.store.seals import KEY_BYTES, Seal
+from holdfast.store.paths import key_file
 from holdfast.store.sqlite.access import check_file, sync_directory
 from holdfast.store.sqlite.rows import WAIT_COLUMNS, raw_wait, wait_crc
-from holdfast.store.sqlite.rules import RuleQueries, RuleTable
+from holdfast.store.sqlite.tables import RuleQueries, RuleTable
 
 if TYPE_CHECKING:
     from collections.abc import Generator
     from pathlib import Path
 
-    from holdfast.store.sqlite.db import Db
-    from holdfast.store.waits.contract import Wait
+    from holdfast.store.contract import Wait
+    from holdfast.store.sqlite.connection import Db
+
 
 ENVIRONMENT: Final = "HOLDFAST_STORE_KEY"
 _AT_ONCE: Final = 1_000
@@ -44,7 +44,6 @@ _WAITS: Final = (
     " FROM waits w JOIN journals j ON j.no = w.journal WHERE (w.journal, w.name) > (?, ?)"
     " ORDER BY w.journal, w.name LIMIT ?"
 )
-
 _SEAL_WAIT: Final = (
     "UPDATE waits SET state = ?, payload = ?, consumed = ?, crc = ?, mac = ? WHERE journal = ? AND name = ?"
 )
@@ -255,9 +254,6 @@ class _Answers:
                 targets[record.key] = record.ask.target
             if not isinstance(record, Intended):
                 self._used.update((record.key, targets.get(record.key, record.key)))
-
-
-# ---- the file --------------------------------------------------------------------------------------------------------
 
 
 def _from_environment(path: Path) -> bytes | None:

@@ -17,26 +17,26 @@ import apsw
 
 from holdfast.clock import SystemClock
 from holdfast.errors import HoldfastError, StoreBusy, StoreClosed
-from holdfast.store.contract import StoreLimits
-from holdfast.store.owners import this_process
-from holdfast.store.seals import KEY_BYTES, Seal
+from holdfast.store.calls import Versions
+from holdfast.store.checksum import KEY_BYTES, Seal
+from holdfast.store.lease import this_process
+from holdfast.store.limits import StoreLimits
 from holdfast.store.sqlite.files import translate, translated
 from holdfast.store.sqlite.reader import SqliteReader
 from holdfast.store.sqlite.rows import SqliteRows
 from holdfast.store.sqlite.schema import migrate
 from holdfast.store.sqlite.writer import GIVE_BACK
 from holdfast.store.transaction import Transaction, broken_by
-from holdfast.store.waiting import Versions
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from holdfast.clock import Clock
     from holdfast.store.contract import Command, Owner, Reader
-    from holdfast.store.sqlite.db import Db
+    from holdfast.store.sqlite.connection import Db
+
 
 T = TypeVar("T")
-
 _NAME: Final = Path(":memory:")
 """Names the store in errors."""
 _copying: Final = threading.Lock()

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from holdfast import records
 from holdfast.errors import BlobCorrupt, JournalCorrupt, JournalMissing, RecordUnreadable
-from holdfast.errors.journals import JournalPruned
-from holdfast.store.checksum import salt_of, sound
+from holdfast.errors.caller import JournalPruned
+from holdfast.store.checksum import blob_digest, salt_of, sound, sound_input, trusted
 from holdfast.store.contract import (
     Entry,
     FeedEntry,
@@ -18,18 +18,12 @@ from holdfast.store.contract import (
     JournalRow,
     RawRecord,
     Receipt,
-    StoreLimits,
     Wait,
     Work,
 )
 from holdfast.store.decisions import as_work, earliest
-from holdfast.store.digests import blob_digest, sound_input, trusted
-from holdfast.store.sqlite.attachments import AttachmentQueries
-from holdfast.store.sqlite.db import after_prefix, page
-from holdfast.store.sqlite.gate import GateQueries
-from holdfast.store.sqlite.memories import MemoryQueries
-from holdfast.store.sqlite.notifications import NotificationQueries
-from holdfast.store.sqlite.pruning import PruningQueries
+from holdfast.store.limits import StoreLimits
+from holdfast.store.sqlite.connection import after_prefix, page
 from holdfast.store.sqlite.rows import (
     INPUT_COLUMNS,
     JOURNAL_COLUMNS,
@@ -41,18 +35,25 @@ from holdfast.store.sqlite.rows import (
     raw_wait,
     wait_row,
 )
-from holdfast.store.sqlite.rules import RuleQueries
-from holdfast.store.sqlite.spending import SpendingQueries
+from holdfast.store.sqlite.tables import (
+    AttachmentQueries,
+    GateQueries,
+    MemoryQueries,
+    NotificationQueries,
+    PruningQueries,
+    RuleQueries,
+    SpendingQueries,
+)
 from holdfast.store.transaction import as_journal
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from holdfast.clock import Instant
-    from holdfast.store.contract import JournalFilter, WaitState
-    from holdfast.store.seals import Seal
-    from holdfast.store.sqlite.db import Db
-    from holdfast.store.waits.contract import WaitFilter
+    from holdfast.store.checksum import Seal
+    from holdfast.store.contract import JournalFilter, WaitFilter, WaitState
+    from holdfast.store.sqlite.connection import Db
+
 
 _LIST_COLUMNS: Final = "id, kind, agent, status, head, created, updated, quarantine, parent, parent_seq, role, session"
 _LISTED: Final = tuple(_LIST_COLUMNS.split(", "))
@@ -67,7 +68,6 @@ _UNTIMED: Final = (
 _PAYLOAD: Final = 4
 _BODY: Final = 7
 _HEADS_AT_ONCE: Final = 500
-
 WORK_QUERY: Final = (
     # The index is named, or SQLite would rather walk over all journals: they are in this order already.
     f"SELECT {JOURNAL_COLUMNS} FROM journals INDEXED BY journals_with_work"  # noqa: S608  constants

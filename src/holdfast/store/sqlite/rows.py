@@ -16,33 +16,33 @@ from holdfast.crashpoints import crash_point
 from holdfast.errors import JournalCorrupt
 from holdfast.records import JOURNAL_KINDS, STATUSES
 from holdfast.store.checksum import checksum, salt_of
-from holdfast.store.contract import InputRow, JournalRow, Owner, Wait
-from holdfast.store.sqlite.attachments import AttachmentTable
-from holdfast.store.sqlite.db import after_prefix
-from holdfast.store.sqlite.gate import GateTable
-from holdfast.store.sqlite.memories import MemoryTable
-from holdfast.store.sqlite.notifications import NotificationTable
-from holdfast.store.sqlite.pruning import PruningTable
-from holdfast.store.sqlite.rules import RuleTable
-from holdfast.store.sqlite.spending import SpendingTable
-from holdfast.store.waits.contract import WAIT_STATES
+from holdfast.store.contract import WAIT_STATES, InputRow, JournalRow, Owner, Wait
+from holdfast.store.sqlite.connection import after_prefix
+from holdfast.store.sqlite.tables import (
+    AttachmentTable,
+    GateTable,
+    MemoryTable,
+    NotificationTable,
+    PruningTable,
+    RuleTable,
+    SpendingTable,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from holdfast.store.seals import Seal
-    from holdfast.store.spooling import Spool
-    from holdfast.store.sqlite.db import Db
+    from holdfast.store.attachments import Spool
+    from holdfast.store.checksum import Seal
+    from holdfast.store.sqlite.connection import Db
+
 
 _KEPT: Final = 1_000
 _INSERT_RECORD: Final = "INSERT INTO records (journal, seq, epoch, crc, body) VALUES (?, ?, ?, ?, ?)"
 _MARK: Final = "SELECT batch FROM writers WHERE instance = ?"
 _SAME_RECORD: Final = "SELECT 1 FROM records WHERE journal = ? AND seq = ? AND epoch = ? AND crc = ?"
-
 Evidence: TypeAlias = int | tuple[int, int, int, int]
 """What shows that a transaction took effect: a record it wrote, which nobody else can have written under its epoch
 (most have one, and it costs nothing), or else the number of the batch in this writer's own row."""
-
 JOURNAL_COLUMNS: Final = (
     "no, id, kind, agent, status, head, created, updated, epoch, owner, expires, mono_expires, term, quarantine,"
     " revoked, wakes, seen, parent, parent_seq, inputs, role, session, notices,"

@@ -13,11 +13,11 @@ from holdfast.crashpoints import crash_point
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from holdfast.store.sqlite.db import Db
+    from holdfast.store.sqlite.connection import Db
+
 
 APPLICATION_ID: Final = 0x48464A31
 """``HFJ1`` in the header of every store."""
-
 _V1: Final = """
 CREATE TABLE meta (
     key   TEXT PRIMARY KEY,
@@ -110,7 +110,6 @@ CREATE TABLE refs (
     PRIMARY KEY (digest, journal, seq)
 ) STRICT, WITHOUT ROWID;
 """
-
 _V2: Final = """
 -- Who has work: `wakes` counts what came from outside, `seen` how much of that was attended to. Where forks begin.
 -- `inputs` counts those accepted so far; in a fork they count on from those of the parent.
@@ -124,7 +123,6 @@ UPDATE journals SET wakes = inputs;
 CREATE INDEX journals_with_work ON journals (no)
     WHERE quarantine IS NULL AND kind = 'session' AND (wakes > seen OR status = 'running');
 """
-
 _V3: Final = """
 -- What a process is, and for which session it works. `notices` counts the notifications that are not finished.
 ALTER TABLE journals ADD COLUMN role    TEXT;
@@ -207,7 +205,6 @@ CREATE VIRTUAL TABLE memory_words USING fts5 (
     key, value, content = '', contentless_delete = 1, tokenize = 'unicode61 remove_diacritics 2'
 );
 """
-
 _V4: Final = """
 -- What may be forgotten. And what waits for a journal in quarantine is given up: nobody would ever deliver it.
 CREATE INDEX notifications_finished ON notifications (updated)
@@ -269,7 +266,6 @@ CREATE TABLE spending (
 INSERT OR REPLACE INTO meta (key, value)
     SELECT 'spending_since', CAST(CAST(coalesce(max(pos), 0) AS TEXT) AS BLOB) FROM records;
 """
-
 _V5: Final = """
 -- The time in which turns were worked on. It follows from the records, as all spending does, so all of it is counted
 -- anew when the store is opened next by whoever knows what records spend.
@@ -334,14 +330,12 @@ CREATE INDEX refs_by_journal ON refs (journal, seq);
 -- Processes that were given to another session.
 CREATE INDEX inputs_that_transfer ON inputs (journal) WHERE key >= 'holdfast/transfer/' AND key < 'holdfast/transfer0';
 """
-
 _V6: Final = """
 -- MACs under a key that is not in the store, see `store/seals.py`. `meta` has `key_check`, which tells whether a key is
 -- the right one, and in a store of an older schema the key of its wait tokens, covered with the new key.
 ALTER TABLE waits ADD COLUMN mac BLOB;
 ALTER TABLE rules ADD COLUMN mac BLOB;
 """
-
 MIGRATIONS: Final[tuple[str, ...]] = (_V1, _V2, _V3, _V4, _V5, _V6)
 SEALED: Final = 6
 """The first schema in which waits and rules are sealed."""

@@ -18,7 +18,7 @@ import msgspec
 
 from holdfast.crashpoints import crash_point
 from holdfast.errors import CommitUnknown, HoldfastError, StoreClosed, StoreDamaged, StoreFailed, WalPinned
-from holdfast.store.owners import is_gone
+from holdfast.store.lease import is_gone
 from holdfast.store.sqlite.files import translate
 from holdfast.store.sqlite.rows import SqliteRows, owner_of
 from holdfast.store.transaction import Transaction, broken_by
@@ -30,9 +30,11 @@ if TYPE_CHECKING:
 
     from holdfast.clock import Clock
     from holdfast.errors import StoreError
-    from holdfast.store.contract import Command, Owner, StoreLimits
-    from holdfast.store.seals import Seal
-    from holdfast.store.sqlite.db import Db
+    from holdfast.store.checksum import Seal
+    from holdfast.store.contract import Command, Owner
+    from holdfast.store.limits import StoreLimits
+    from holdfast.store.sqlite.connection import Db
+
 
 _FRAME: Final = 4_096 + 24
 _CHECKPOINT_FRAMES: Final = 1_000
@@ -44,7 +46,6 @@ GIVE_BACK: Final = """
     WHERE owner IS NOT NULL AND json_extract(owner, '$.instance') = ?
 """
 """Frees the leases of an opening that is closed."""
-
 Answer = Any  # what a command answers: a value, or the error that refuses it
 
 

@@ -18,37 +18,25 @@ Every case wants a storage of its own, and may have it open twice at the same ti
 from __future__ import annotations
 
 from holdfast.testing.conformance import (
-    admission,
-    asking,
     attachments,
-    blobs,
-    carrying,
-    changes,
-    forgetting,
-    forks,
-    gate,
-    handoffs,
     inbox,
     journals,
     leases,
     lists,
     memories,
     notifications,
-    pruning,
-    roles,
+    retention,
     rules,
-    signals,
     spending,
-    using,
     waits,
-    work,
 )
 from holdfast.testing.conformance.suite import Case, Contents, Stores, cases, contents, refusal
 
 __all__ = ["PARTS", "Case", "Contents", "Stores", "cases", "contents", "refusal"]
 
+
 PARTS = (
-    *(journals, forks, handoffs, leases, inbox, admission, waits, asking, using, work, roles, blobs, lists, changes),
-    *(notifications, carrying, forgetting, memories, rules, spending, gate, attachments, pruning, signals),
+    *(journals, journals, lists, leases, inbox, inbox, waits, waits, waits, leases, leases, journals, lists, journals),
+    *(notifications, notifications, notifications, memories, rules, spending, inbox, attachments, retention, waits),
 )
 """The modules that hold the cases, one a noun; importing one adds its cases to the suite."""

@@ -1,6 +1,6 @@
 """Attachments: who may read which bytes, how many there may be, and what is collected."""
-# ruff: noqa: D103  the name of a case is its sentence
 
+# ruff: noqa: D103  the name of a case is its sentence
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
@@ -9,13 +9,14 @@ from msgspec.structs import replace
 
 from holdfast.errors import AttachmentsFull, CollectionRefused, InvalidValue, PayloadTooLarge
 from holdfast.records import Admitted, Blob
-from holdfast.store.digests import blob_digest
+from holdfast.store.checksum import blob_digest
 from holdfast.testing.clock import ManualClock
 from holdfast.testing.conformance.suite import Stores, case, leased, refusal, with_blob
 
 if TYPE_CHECKING:
     from holdfast.records import Record
     from holdfast.store import Store
+
 
 DAY = 86_400_000
 TEXT = "text/plain"

@@ -1,27 +1,30 @@
 """Journals: dense, ordered, written under an epoch and an expected head."""
-# ruff: noqa: D103  the name of a case is its sentence
 
+# ruff: noqa: D103  the name of a case is its sentence
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from holdfast.errors import (
     BlobMissing,
+    ForkPointMissing,
     HeadConflict,
     InvalidArgument,
     InvalidNumber,
     InvalidValue,
     JournalConflict,
     JournalMissing,
+    JournalQuarantined,
     PayloadTooLarge,
     StoreClosed,
     UsageError,
 )
-from holdfast.records import Blob, Done, Opened, Started
+from holdfast.records import Admitted, Blob, Done, Ended, Opened, Started
 from holdfast.store import Lease
+from holdfast.store.audit import audit
 from holdfast.testing.clock import ManualClock
 from holdfast.testing.conformance.suite import (
     ON_A_JOURNAL,
@@ -40,6 +43,7 @@ from holdfast.testing.conformance.suite import (
 
 if TYPE_CHECKING:
     from holdfast.records import Record
+    from holdfast.store import Store
 
 
 @case
@@ -362,3 +366,366 @@ async def whatever_was_acknowledged_is_there_for_the_next_opening(stores: Stores
             before = await contents(store)
         async with stores.open(clock) as store:
             assert await contents(store) == before, name
+
+
+@case
+async def a_fork_names_its_parent_and_copies_nothing(stores: Stores) -> None:
+    clock = ManualClock()
+    async with stores.open(clock) as store:
+        await store.open_journal("a", "session", "clerk")
+        await append_here(store, await store.claim("a"), Started(at=1, run="r"), step("x"), step("y"))
+        before = await store.last_position()
+        clock.advance(5)
+        fork = await store.fork("b", "a", 3)
+        assert (fork.id, fork.kind, fork.agent, fork.status, fork.head) == ("b", "session", "clerk", "idle", 1)
+        assert (fork.parent, fork.parent_seq) == ("a", 3)
+        assert (fork.created, fork.updated) == (clock.read().wall, clock.read().wall)
+        (entry,) = await store.read("b")
+        assert isinstance(entry.record, Opened)
+        assert (entry.record.parent, entry.record.parent_seq) == ("a", 3)
+        assert await store.last_position() == before + 1
+    async with stores.open(clock) as store:
+        assert await store.journal("b") == fork
+        assert fork in await store.journals()
+        assert await store.examine(audit) == []
+
+
+@case
+async def the_fork_of_a_process_is_a_process(stores: Stores) -> None:
+    async with stores.open(ManualClock()) as store:
+        await store.open_journal("a", "process")
+        fork = await store.fork("b", "a", 1)
+        assert (fork.kind, fork.agent) == ("process", None)
+
+
+@case
+async def a_fork_leaves_its_parent_as_it_is(stores: Stores) -> None:
+    async with stores.open(ManualClock()) as store:
+        lease = await leased(store, "a")
+        before = await store.journal("a")
+        await store.fork("b", "a", 1)
+        assert await store.journal("a") == before
+        assert await store.append(lease, [step("x")], head=1) == 2
+
+
+@case
+async def a_journal_can_be_forked_at_each_of_its_records_and_nowhere_else(stores: Stores) -> None:
+    async with stores.open(ManualClock()) as store:
+        await append_here(store, await leased(store, "a"), step("x"), step("y"))
+        for at in (1, 2, 3):
+            assert (await store.fork(f"b{at}", "a", at)).parent_seq == at
+        before = await contents(store)
+        for at in (-1, 0, 4, 2**40):
+            error = await refusal(ForkPointMissing, store.fork("c", "a", at))
+            assert (error.journal, error.at, error.head) == ("a", at, 3)
+        assert await contents(store) == before
+
+
+@case
+async def a_fork_can_be_forked(stores: Stores) -> None:
+    async with stores.open(ManualClock()) as store:
+        await append_here(store, await leased(store, "a"), step("x"), step("y"))
+        await store.fork("b", "a", 3)
+        await refusal(ForkPointMissing, store.fork("c", "b", 2))  # its own records count
+        await append_here(store, await store.claim("b"), step("z"))
+        assert (await store.fork("c", "b", 2)).parent == "b"
+
+
+@case
+async def the_same_fork_again_finds_it_as_it_is(stores: Stores) -> None:
+    clock = ManualClock()
+    async with stores.open(clock) as store:
+        await leased(store, "a")
+        await store.fork("b", "a", 1)
+        await append_here(store, await store.claim("b"), step("x"))
+        clock.advance(5)
+        await store.quarantine("a", "a test")
+        before = await contents(store)
+        assert (await store.fork("b", "a", 1)).head == 2
+        assert await contents(store) == before
+
+
+@case
+async def a_fork_that_is_opened_is_found_as_it_is(stores: Stores) -> None:
+    async with stores.open(ManualClock()) as store:
+        await store.open_journal("a", "session", "clerk")
+        fork = await store.fork("b", "a", 1)
+        assert await store.open_journal("b", "session", "clerk") == fork
+        await refusal(JournalConflict, store.open_journal("b", "session", "cook"))
+
+
+@case
+async def an_id_that_is_taken_can_not_become_a_fork(stores: Stores) -> None:
+    async with stores.open(ManualClock()) as store:
+        await append_here(store, await leased(store, "a"), step("x"))
+        await store.open_journal("other")
+        await store.fork("b", "a", 1)
+        before = await contents(store)
+        for journal, parent, at in (("other", "a", 1), ("a", "a", 1), ("b", "a", 2), ("b", "other", 1)):
+            error = await refusal(JournalConflict, store.fork(journal, parent, at))
+            assert error.journal == journal
+            assert f"{parent!r}" in error.asked
+        assert await contents(store) == before
+
+
+@case
+async def a_missing_or_quarantined_journal_can_not_be_forked(stores: Stores) -> None:
+    async with stores.open(ManualClock()) as store:
+        await store.open_journal("bad")
+        await store.quarantine("bad", "a test")
+        before = await contents(store)
+        assert (await refusal(JournalMissing, store.fork("b", "ghost", 1))).journal == "ghost"
+        assert (await refusal(JournalQuarantined, store.fork("b", "bad", 1))).journal == "bad"
+        assert await contents(store) == before
+
+
+@case
+async def forks_made_at_the_same_moment_are_one_fork(stores: Stores) -> None:
+    clock = ManualClock()
+    async with stores.open(clock) as one, stores.open(clock) as two:
+        await one.open_journal("a")
+        await asyncio.gather(*(store.fork("b", "a", 1) for store in (one, two) for _ in range(5)))
+        assert await one.last_position() == await two.last_position() == 2
+
+
+@case
+async def the_same_bytes_are_kept_once(stores: Stores) -> None:
+    clock = ManualClock()
+    async with stores.open(clock) as store:
+        first, second = await store.put_blob(b"hello"), await store.put_blob(b"hello")
+        assert first == second == Blob("2cf24dba5fb0a30e26e83b2ac5b9e29e1b161e5c1fa7425e73043362938b9824", 5)
+        assert await store.blob("0" * 64) is None
+    async with stores.open(clock) as store:
+        assert await store.blob(first.digest) == b"hello"
+        assert len(await store.examine(lambda reader: list(reader.raw_blobs()))) == 1
+
+
+@case
+async def an_append_that_refers_to_a_missing_blob_is_refused(stores: Stores) -> None:
+    async with stores.open(ManualClock()) as store:
+        lease = await leased(store, "a")
+        before = await contents(store)
+        missing = Blob("0" * 64, 1)
+        refers: list[Record] = [
+            with_blob(missing),
+            Admitted(at=1, input=1, key="k", blob=missing),
+            Ended(at=1, run="main", status="completed", blob=missing),
+        ]
+        for record in refers:
+            error = await refusal(BlobMissing, store.append(lease, [record], head=1))
+            assert error.digest == missing.digest
+        assert await contents(store) == before
+
+
+@case
+async def only_old_blobs_that_nothing_refers_to_are_collected(stores: Stores) -> None:
+    clock = ManualClock()
+    async with stores.open(clock) as store:
+        lease = await leased(store, "a")
+        used, unused = await store.put_blob(b"used"), await store.put_blob(b"unused")
+        await store.append(lease, [with_blob(used)], head=1)
+        clock.advance(2_000)
+        young = await store.put_blob(b"young")
+        assert await store.collect_blobs(unused_ms=3_000) == 0
+        assert await store.collect_blobs(unused_ms=1_000) == 1
+        assert await store.blob(unused.digest) is None
+        assert await store.blob(used.digest) == b"used"
+        assert await store.blob(young.digest) == b"young"
+
+
+@case
+async def putting_a_blob_again_saves_it_from_collection(stores: Stores) -> None:
+    clock = ManualClock()
+    async with stores.open(clock) as store:
+        await store.append(await leased(store, "a"), [with_blob(await store.put_blob(b"used"))], head=1)
+        blob = await store.put_blob(b"x")
+        clock.advance(2_000)
+        await store.put_blob(b"x")
+        assert await store.collect_blobs(unused_ms=1_000) == 0
+        clock.advance(2_000)
+        assert await store.collect_blobs(unused_ms=1_000) == 1
+        assert await store.blob(blob.digest) is None
+
+
+@case
+async def a_collected_blob_can_be_put_again(stores: Stores) -> None:
+    clock = ManualClock()
+    async with stores.open(clock) as store:
+        lease = await leased(store, "a")
+        blob = await store.put_blob(b"x")
+        clock.advance(2_000)
+        await store.collect_blobs(unused_ms=1_000, without_roots=True)
+        await refusal(BlobMissing, store.append(lease, [with_blob(blob)], head=1))
+        await store.put_blob(b"x")
+        assert await store.append(lease, [with_blob(blob)], head=1) == 2
+
+
+@case
+async def an_empty_blob_is_a_blob(stores: Stores) -> None:
+    async with stores.open(ManualClock()) as store:
+        blob = await store.put_blob(b"")
+        assert blob.size == 0
+        assert await store.blob(blob.digest) == b""
+
+
+@case
+async def the_version_grows_with_every_commit(stores: Stores) -> None:
+    async with stores.open(ManualClock()) as store:
+        lease = await leased(store, "a")
+        await store.open_wait("a", "w")
+        calls = {name: call for name, call in {**ON_A_JOURNAL, **ON_THE_STORE}.items() if name in _CHANGES}
+        for name, call in calls.items():
+            before = store.version
+            await call(store, lease)
+            assert store.version > before, name
+
+
+_CHANGES: Final = (
+    *("append", "renew", "accept", "open_wait", "cancel_wait"),
+    *("open_journal", "fork", "accept_into", "put_blob", "notify", "memory_put", "memory_delete", "add_rule"),
+)
+
+
+@case
+async def whoever_waits_for_a_change_is_woken_by_it(stores: Stores) -> None:
+    async with stores.open(ManualClock()) as store:
+        seen = store.version
+        waiting = asyncio.ensure_future(store.changed(seen))
+        await asyncio.sleep(0)
+        await store.open_journal("a")
+        assert await promptly(waiting) > seen
+
+
+@case
+async def a_change_that_came_before_the_waiting_is_not_missed(stores: Stores) -> None:
+    async with stores.open(ManualClock()) as store:
+        seen = store.version
+        await store.open_journal("a")
+        assert await promptly(store.changed(seen)) > seen
+
+
+async def _quiet(store: Store) -> int:
+    """The version when nothing is left to notice; the opening of the store itself may come late."""
+    seen = store.version
+    for _ in range(100):
+        before, seen = seen, await store.changed(seen, 0.05)
+        if seen == before:
+            return seen
+    raise AssertionError("the version grows although nothing is written")
+
+
+@case
+async def waiting_for_a_change_ends_when_the_time_is_up(stores: Stores) -> None:
+    async with stores.open(ManualClock()) as store:
+        await store.open_journal("a")
+        seen = await _quiet(store)
+        assert await promptly(store.changed(seen, 0.01)) == seen
+
+
+@case
+async def a_commit_of_another_opening_is_noticed(stores: Stores) -> None:
+    clock = ManualClock()
+    async with stores.open(clock) as one, stores.open(clock) as two:
+        for n in range(3):
+            seen = two.version
+            await one.open_journal(f"j{n}")
+            assert await promptly(two.changed(seen)) > seen
+
+
+@case
+async def an_observer_in_another_opening_misses_nothing(stores: Stores) -> None:
+    clock = ManualClock()
+    async with stores.open(clock) as writer, stores.open(clock) as observer:
+        lease = await leased(writer, "a")
+
+        async def observe() -> list[int]:
+            seen: list[int] = []
+            while len(seen) < 21:
+                version = observer.version
+                news = await observer.feed(after=len(seen))
+                seen.extend(entry.pos for entry in news)
+                if not news:
+                    await observer.changed(version)
+            return seen
+
+        observing = asyncio.ensure_future(observe())
+        for n in range(20):
+            await writer.append(lease, [step(str(n))], head=n + 1)
+            await asyncio.sleep(0)
+        try:
+            assert await promptly(observing) == list(range(1, 22))
+        finally:
+            observing.cancel()
+
+
+@case
+async def closing_wakes_those_who_wait_for_changes(stores: Stores) -> None:
+    async with stores.open(ManualClock()) as store:
+        await store.open_journal("a")
+        waiting = asyncio.ensure_future(store.changed(await _quiet(store)))
+        await asyncio.sleep(0)
+    await refusal(StoreClosed, promptly(waiting))
+    await refusal(StoreClosed, promptly(store.changed(0)))
+
+
+@case
+async def a_quarantined_journal_is_not_advanced_and_the_others_go_on(stores: Stores) -> None:
+    async with stores.open(ManualClock()) as store:
+        lease, other = await leased(store, "a"), await leased(store, "b")
+        await store.quarantine("a", "a test")
+        before = await contents(store)
+        for attempt in (
+            store.append(lease, [step("x")], head=1),
+            store.claim("a"),
+            store.accept("a", 1, key="k"),
+        ):
+            error = await refusal(JournalQuarantined, attempt)
+            assert (error.journal, error.reason) == ("a", "a test")
+        assert await contents(store) == before
+        assert await store.append(other, [step("x")], head=1) == 2
+
+
+@case
+async def a_quarantined_journal_still_answers_inputs_it_has_accepted(stores: Stores) -> None:
+    async with stores.open(ManualClock()) as store:
+        await store.open_journal("a")
+        await store.accept("a", 1, key="k")
+        await store.quarantine("a", "a test")
+        assert not (await store.accept("a", 1, key="k")).fresh
+
+
+@case
+async def the_first_reason_of_a_quarantine_stays_also_over_reopening(stores: Stores) -> None:
+    clock = ManualClock()
+    async with stores.open(clock) as store:
+        await store.open_journal("a")
+        await store.quarantine("a", "first")
+        await store.quarantine("a", "second")
+    async with stores.open(clock) as store:
+        assert (await store.journal("a")).quarantine == "first"
+        assert [line.quarantine for line in await store.journals()] == ["first"]
+        await refusal(JournalQuarantined, store.claim("a"))
+
+
+@case
+async def a_store_keeps_its_identity_and_every_opening_has_its_own(stores: Stores) -> None:
+    clock = ManualClock()
+    async with stores.open(clock) as one, stores.open(clock) as two:
+        assert one.id == two.id
+        assert one.owner.instance != two.owner.instance
+        identity = one.id
+    async with stores.open(clock) as again:
+        assert again.id == identity
+
+
+@case
+async def two_openings_see_what_the_other_has_committed(stores: Stores) -> None:
+    clock = ManualClock()
+    async with stores.open(clock) as one, stores.open(clock) as two:
+        lease = await leased(one, "a")
+        await one.append(lease, [step("x")], head=1)
+        await two.accept("a", 1, key="k")
+        await two.open_wait("a", "w")
+        await one.append(lease, [Admitted(at=1, input=1, key="k")], head=2)
+        assert await contents(one) == await contents(two)
+        assert await two.pending("a") == []

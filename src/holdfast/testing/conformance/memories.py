@@ -1,6 +1,6 @@
 """Memory: scoped, versioned, searchable, bounded, and gone when its time is over."""
-# ruff: noqa: D103  the name of a case is its sentence
 
+# ruff: noqa: D103  the name of a case is its sentence
 from __future__ import annotations
 
 import asyncio
@@ -13,6 +13,7 @@ from holdfast.testing.conformance.suite import Stores, case, contents, refusal
 
 if TYPE_CHECKING:
     from holdfast.store import Remembered, Store
+
 
 BAD_NAMES: Final = (
     *("", ".", "..", "a/b", "a\\b", "/", "x" * 201, ".hidden", "a.", " a", "a ", "a\nb", "a\x00b", "\ud800", "e\u0301"),

@@ -1,6 +1,6 @@
 """Stored rules: in force until they are removed, once each, with a history."""
-# ruff: noqa: D103  the name of a case is its sentence
 
+# ruff: noqa: D103  the name of a case is its sentence
 from __future__ import annotations
 
 import asyncio
@@ -8,13 +8,15 @@ import hashlib
 from typing import TYPE_CHECKING
 
 from holdfast.errors import InvalidId, InvalidValue, PayloadTooLarge
-from holdfast.errors.rules import RulesFull, RuleUnknown
+from holdfast.errors.caller import RuleUnknown
+from holdfast.errors.store import RulesFull
 from holdfast.store.audit import audit
 from holdfast.testing.clock import ManualClock
 from holdfast.testing.conformance.suite import Stores, case, contents, refusal
 
 if TYPE_CHECKING:
     from holdfast.store import Store
+
 
 ALLOW = '{"allow":"files.read*"}'
 

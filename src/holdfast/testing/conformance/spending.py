@@ -1,6 +1,6 @@
 """Spending: counted in the commit that holds the records, a day and in all."""
-# ruff: noqa: D103  the name of a case is its sentence
 
+# ruff: noqa: D103  the name of a case is its sentence
 from __future__ import annotations
 
 import asyncio
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from holdfast.store import Lease, Store
     from holdfast.store.audit import Violation
     from holdfast.store.contract import Reader
+
 
 DAY: Final = 86_400_000
 ONE: Final = Spend(1, 2, 3, 4, 5, 6, 7, 8)

@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 
     Call: TypeAlias = Callable[[Store, Lease], Awaitable[object]]
 
-E = TypeVar("E", bound=HoldfastError)
 
+E = TypeVar("E", bound=HoldfastError)
 PATIENCE: Final = 5.0
 """Seconds of real time after which something that should have happened did not."""
 
@@ -259,6 +259,5 @@ ON_THE_STORE: Final[dict[str, Call]] = {
     "spent": lambda store, _: store.spent("clerk"),
 }
 """Every call that needs none."""
-
 STALE: Final = ("append", "renew", "release", "carry", "trim_journal", "empty_inputs", "remove_waits")
 """The calls that need a lease that is still theirs."""

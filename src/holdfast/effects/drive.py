@@ -1,0 +1,370 @@
+"""Driving a journal: claim the lease, fold what is recorded, run the code, record how it ended.
+
+Driving is idempotent and resumable: whoever drives a journal after a crash runs the same code from the top, meets the
+recorded outcomes, and goes on where the last one stopped. A run that has ended only answers how.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import msgspec
+
+from holdfast.clock import wall_of
+from holdfast.crashpoints import crash_point
+from holdfast.effects.boundary import Boundary
+from holdfast.effects.performer import Performer
+from holdfast.effects.replay import Past, diverge
+from holdfast.effects.scopes import current, install
+from holdfast.effects.suspension import Guarded
+from holdfast.effects.values import decode_value, encode_value, error_info
+from holdfast.errors import (
+    BlobMissing,
+    Halted,
+    HeadConflict,
+    HoldfastError,
+    InvalidArgument,
+    ReplayMismatch,
+    ReplayMiss,
+    RunFailed,
+    StoreBusy,
+    StoreError,
+)
+from holdfast.names import check_id, check_int
+from holdfast.records import Blob, Ended, Record, Started
+from holdfast.secrets.logs import safe_cause
+from holdfast.store.checksum import blob_digest
+from holdfast.store.client import LEASE_MS, MIN_LEASE_MS
+from holdfast.store.contract import Head
+from holdfast.store.lease import Held
+from holdfast.store.spending import counted
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+
+    from holdfast.effects.envelope import Ledger
+    from holdfast.records import JournalKind
+    from holdfast.store import Notify
+    from holdfast.store.client import Store
+    from holdfast.store.contract import Lease
+    from holdfast.store.spending import Spend
+    from holdfast.turns.state import Stopwatch
+
+
+T = TypeVar("T")
+_CONFIRMATIONS: Final = 5
+"""How often a lease is renewed in a row, where each answer takes longer than its term."""
+
+
+async def drive(  # noqa: PLR0913
+    store: Store,
+    journal: str,
+    body: Callable[[Boundary], Awaitable[T]],
+    *,
+    run: str = "main",
+    kind: JournalKind = "process",
+    agent: str | None = None,
+    code: str | None = None,
+    lease_ms: int = LEASE_MS,
+) -> T:
+    """Run `body` durably under the id `journal`; answers its value, also when it had ended long ago.
+
+    Everything that `body` does to the world goes through the boundary it is given. `code` names the version of the
+    code in the journal.
+
+    Raises `LeaseHeld` when another process drives this journal, `Fenced` when one took over meanwhile,
+    `ReplayMismatch` when the code does not fit the journal, and `RunFailed` when `body` raised.
+    """
+    check_id("run", run)
+    check_int("lease time", lease_ms, least=MIN_LEASE_MS)
+    if code is not None:
+        check_id("code version", code)
+    if not callable(body):
+        raise InvalidArgument("body", body, "a function that takes the boundary")
+    await store.open_journal(journal, kind, agent)
+    try:
+        async with Held(store, journal, lease_ms) as held:
+            ledger = LeasedJournal(store, held.lease)
+            past = await ledger.past()
+            ended = past.ended.get(run)
+            if ended is not None:
+                return await _result(ledger, ended)
+            performer = Performer(ledger, past, run)
+            return await _result(ledger, await _run(performer, ledger, body, held.lost, code), performer.failure)
+    except Halted as halted:
+        raise halted.reason from halted.reason.__cause__
+
+
+async def replay(store: Store, journal: str, body: Callable[[Boundary], Awaitable[T]], *, run: str = "main") -> T:
+    """Run `body` against what is recorded, without performing or writing anything; answers its value.
+
+    Raises `ReplayMismatch` where the code does not fit the journal, also when the run has ended with another result,
+    and `ReplayMiss` where the record ends. Needs no lease: it may look at a journal that somebody else drives.
+    """
+    check_id("run", run)
+    past = await _past(store, journal)
+    ledger = RecordedJournal(store, journal)
+    performer = Performer(ledger, past, run, strict=True)
+    install(asyncio.get_running_loop())
+    try:
+        try:
+            ended = await asyncio.ensure_future(_body(performer, ledger, body))
+        finally:
+            await performer.close("ended")
+        performer.check_complete()
+        _compare(performer, past.ended.get(run), ended)
+    except Halted as halted:
+        raise halted.reason from halted.reason.__cause__
+    return await _result(ledger, ended)
+
+
+def _compare(performer: Performer, recorded: Ended | None, replayed: Ended) -> None:
+    """A run that has ended must end the same way again."""
+    if recorded is None:
+        return
+    before, after = _ending(recorded), _ending(replayed)
+    if before != after:
+        raise performer.halt(ReplayMismatch(recorded.run, diverge(before, after)))
+
+
+def _ending(ended: Ended) -> dict[str, object]:
+    value: object = None
+    if ended.blob is not None:
+        value = {"sha256": ended.blob.digest}
+    elif ended.value:
+        value = decode_value(bytes(ended.value))
+    error = None if ended.error is None else [ended.error.kind, ended.error.message]
+    return {"status": ended.status, "value": value, "error": error}
+
+
+async def _run(
+    performer: Performer,
+    ledger: LeasedJournal,
+    body: Callable[[Boundary], Awaitable[Any]],
+    lost: asyncio.Future[HoldfastError],
+    code: str | None,
+) -> Ended:
+    install(asyncio.get_running_loop())
+    if performer.run not in performer.past.started:
+        performer.submit([Started(at=ledger.now(), run=performer.run, code=code)])
+    work = asyncio.ensure_future(_body(performer, ledger, body))
+    lost.add_done_callback(lambda _: _on_loss(performer, lost, work))
+    try:
+        ended = await asyncio.shield(work)
+    except asyncio.CancelledError:
+        await _wind_up(performer, work)
+        performer.check_halted()
+        raise
+    finally:
+        await performer.close("ended")
+    performer.check_complete()
+    crash_point("drive.before_end")
+    await performer.seal(ended)
+    crash_point("drive.after_end")
+    return ended
+
+
+def _on_loss(performer: Performer, lost: asyncio.Future[HoldfastError], work: asyncio.Future[Ended]) -> None:
+    """Somebody else drives this journal now: nothing more may be done here, whatever the code catches."""
+    if not lost.cancelled():
+        performer.halt(lost.result())
+        work.cancel()
+
+
+async def _wind_up(performer: Performer, work: asyncio.Future[Ended]) -> None:
+    """The drive is cancelled: the code is unwound, and its clean-up gets no effects. They belong to the next drive."""
+    performer.refuse()
+    work.cancel()
+    while not work.done():
+        with suppress(asyncio.CancelledError):
+            await asyncio.wait([work])
+    if not work.cancelled():
+        work.exception()
+
+
+async def _called(body: Callable[[Boundary], Awaitable[T]], boundary: Boundary) -> T:
+    return await body(boundary)
+
+
+async def _body(performer: Performer, ledger: Ledger, body: Callable[[Boundary], Awaitable[Any]]) -> Ended:
+    """Run the code in its own scope; how it ended becomes a record that is not written yet."""
+    current.set(performer.root())
+    try:
+        value = ledger.redactor.bytes(
+            encode_value(await Guarded(_called(body, Boundary(performer)), getattr(body, "__qualname__", "body")))
+        )
+        if len(value) > ledger.inline_bytes:
+            return Ended(at=ledger.now(), run=performer.run, status="completed", blob=await ledger.put_blob(value))
+        return Ended(at=ledger.now(), run=performer.run, status="completed", value=msgspec.Raw(value))
+    except StoreError as error:
+        raise performer.halt(error) from error
+    except Exception as error:  # noqa: BLE001  how the code ended is recorded, whatever it raised
+        performer.check_halted()
+        performer.failure = safe_cause(error, ledger.redactor)
+        info = error_info(error, ledger.redactor.text)
+        return Ended(at=ledger.now(), run=performer.run, status="failed", error=info)
+    except BaseExceptionGroup:
+        performer.check_halted()  # a task group wraps what halted one of its tasks
+        raise
+
+
+RECENT: Final = 64
+"""Records that a drive keeps in memory for those who watch it."""
+
+
+class LeasedJournal:
+    """One journal under one lease: `Ledger` for the boundary."""
+
+    def __init__(self, store: Store, lease: Lease, on_durable: Callable[[str], None] | None = None) -> None:
+        self.journal = lease.journal
+        self.store_id = store.id
+        self.inline_bytes = store.limits.inline_bytes
+        self.redactor = store.redactor
+        self._store = store
+        self._lease = lease
+        self._on_durable = on_durable
+        self.now = wall_of(store.clock)
+        self.head = lease.head
+        """Where the journal ends, with what was submitted and is not durable yet."""
+        self.behind = 0
+        """How many records were submitted and are not durable yet."""
+        self.recent: deque[tuple[int, Record]] = deque(maxlen=RECENT)
+        """The newest records with their numbers, those that are not durable yet among them: readers need not ask the
+        store for what was written here a moment ago."""
+        self._pending: asyncio.Future[Head] = asyncio.get_running_loop().create_future()
+        """Done when all that was appended is durable."""
+        self._pending.set_result(Head(lease.head, lease.wakes))
+        self.wakes = lease.wakes
+        """How often the journal had been woken by the time of the last append that is durable."""
+        self.on_wake: Callable[[int], None] | None = None
+        """Called with `wakes` when an append finds that it has grown, before whoever waits for that append goes on."""
+        self.attend: Callable[[], Awaitable[None]] | None = None
+        """Looks at what has come for the journal before an effect is begun; does not return if the run is to stop."""
+        self.watch: Stopwatch | None = None
+        """Counts the time of a session, if that is one: up to what was appended."""
+
+    def append(
+        self,
+        added: list[Record],
+        *,
+        patient: bool = False,
+        notify: Sequence[Notify] = (),
+        consume: Sequence[str] = (),
+        spend: Spend | None = None,
+    ) -> tuple[int, asyncio.Future[Head]]:
+        if not added:
+            return self.head, self._pending
+        used = counted(self.watch, added, spend)
+        # Looked at also where nobody waits: if this one failed, so will whatever is appended behind it.
+        then = self._appended
+        future = self._store.append_own(self._lease, added, self.head, patient, notify, used, consume, then)
+        if future.done() and (refusal := future.exception()) is not None:
+            raise refusal  # it was not even queued: nothing may be put behind it
+        self.recent.extend(enumerate(added, self.head + 1))
+        self.head += len(added)
+        self.behind += len(added)
+        self._pending = future
+        return self.head, future
+
+    def _appended(self, future: asyncio.Future[Head]) -> None:
+        if not future.cancelled() and future.exception() is None:
+            durable, wakes = future.result()
+            self.behind = self.head - durable
+            if wakes > self.wakes:
+                self.wakes = wakes
+                if self.on_wake is not None:
+                    self.on_wake(wakes)
+        if self._on_durable is not None:
+            self._on_durable(self.journal)
+
+    async def confirm(self) -> None:
+        await self._confirm_lease()
+        if self.attend is not None:
+            await self.attend()
+
+    async def _confirm_lease(self) -> None:
+        for _ in range(_CONFIRMATIONS):
+            if self._store.surely_holds(self._lease):
+                return
+            await self._store.renew(self._lease)  # the answer may come so late that this says nothing any more
+        if not self._store.surely_holds(self._lease):
+            message = f"the lease on {self.journal!r} runs out before the store has confirmed it"
+            raise StoreBusy(message)
+
+    async def put_blob(self, body: bytes) -> Blob:
+        return await self._store.put_blob(body)
+
+    def queue_blob(self, body: bytes) -> Blob:
+        return self._store.queue_blob(body)
+
+    async def blob(self, digest: str) -> bytes | None:
+        return await self._store.blob(digest)
+
+    async def past(self) -> Past:
+        """What is recorded: read while nobody else can write."""
+        past = await _past(self._store, self.journal)
+        if past.records != self.head:
+            raise HeadConflict(self.journal, self.head, past.records)
+        return past
+
+
+class RecordedJournal:
+    """One journal as it is: `Ledger` for a replay that must not write."""
+
+    def __init__(self, store: Store, journal: str) -> None:
+        self.journal = journal
+        self.store_id = store.id
+        self.inline_bytes = store.limits.inline_bytes
+        self.redactor = store.redactor
+        self._store = store
+        self._kept: dict[str, bytes] = {}
+        self.behind = 0
+
+    def now(self) -> int:
+        return self._store.clock.read().wall
+
+    def append(
+        self,
+        added: list[Record],
+        *,
+        patient: bool = False,  # noqa: ARG002  part of the protocol
+        notify: Sequence[Notify] = (),  # noqa: ARG002
+        consume: Sequence[str] = (),  # noqa: ARG002
+        spend: Spend | None = None,  # noqa: ARG002
+    ) -> tuple[int, Awaitable[object]]:
+        raise ReplayMiss(getattr(added[0], "key", self.journal))
+
+    async def confirm(self) -> None:
+        """Nothing is performed in a replay."""
+
+    async def put_blob(self, body: bytes) -> Blob:
+        return self.queue_blob(body)
+
+    def queue_blob(self, body: bytes) -> Blob:
+        self._kept[blob_digest(body)] = body
+        return Blob(blob_digest(body), len(body))
+
+    async def blob(self, digest: str) -> bytes | None:
+        return self._kept.get(digest) or await self._store.blob(digest)
+
+
+async def _past(store: Store, journal: str) -> Past:
+    past = Past()
+    async for entry in store.read_all(journal):
+        past.add(entry.record)
+    return past
+
+
+async def _result(ledger: Ledger, ended: Ended, cause: Exception | None = None) -> Any:  # noqa: ANN401
+    """The value of a run that has ended, or the error it ended with."""
+    if ended.error is not None:
+        raise RunFailed(ledger.journal, ended.run, ended.error.kind, ended.error.message) from cause
+    if ended.blob is None:
+        return decode_value(bytes(ended.value))
+    body = await ledger.blob(ended.blob.digest)
+    if body is None:
+        raise BlobMissing(ended.blob.digest)
+    return decode_value(body)

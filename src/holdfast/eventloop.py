@@ -1,0 +1,105 @@
+"""One value for each event loop: made when it is first asked for, gone with its loop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import gc
+import types
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+from weakref import WeakKeyDictionary, ref
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Generator
+
+
+T = TypeVar("T")
+
+
+class PerLoop(Generic[T]):
+    """What `make` makes, once for each event loop."""
+
+    __slots__ = ("_last", "_made", "_make")
+
+    def __init__(self, make: Callable[[], T]) -> None:
+        self._make = make
+        self._made: Final[WeakKeyDictionary[asyncio.AbstractEventLoop, T]] = WeakKeyDictionary()
+        self._last: tuple[ref[asyncio.AbstractEventLoop], T] | None = None
+
+    def here(self) -> T:
+        """That of the running loop."""
+        loop = asyncio.get_running_loop()
+        last = self._last
+        return last[1] if last is not None and last[0]() is loop else self.of(loop)
+
+    def of(self, loop: asyncio.AbstractEventLoop) -> T:
+        """That of `loop`."""
+        last = self._last
+        if last is not None and last[0]() is loop:  # as nearly always: most processes have one loop
+            return last[1]
+        found = self._made.get(loop)
+        if found is None:
+            found = self._made[loop] = self._make()
+        self._last = (ref(loop), found)
+        return found
+
+
+PATIENCE: Final = 0.5
+"""How long what is stopped may take to unwind, in seconds; what is left then is abandoned."""
+
+
+def spawn(coro: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+    """A task in a context of its own: a tool that causes it is not its parent."""
+    return contextvars.Context().run(asyncio.get_running_loop().create_task, coro)
+
+
+@types.coroutine
+def watched(coro: Coroutine[Any, Any, T], waits: Callable[[], None]) -> Generator[Any, Any, T]:
+    """What `coro` gives; `waits` is called when it has to wait for the first time, if it does."""
+    try:
+        pending = coro.send(None)
+        waits()
+        while True:
+            try:
+                given = yield pending
+            except BaseException as error:  # noqa: BLE001  whatever it is, it is meant for the one that waits
+                pending = coro.throw(error)
+            else:
+                pending = coro.send(given)
+    except StopIteration as ended:
+        return ended.value
+
+
+async def unwound(task: asyncio.Task[Any]) -> bool:
+    """Cancel a task, and give it a moment to clean up; whether it has ended. One that does not listen is left alone."""
+    task.cancel()
+    await asyncio.wait({task}, timeout=PATIENCE)
+    let_go(task)
+    return task.done()
+
+
+def let_go(task: asyncio.Task[Any]) -> None:
+    """Nobody waits for it any more, and what it raises is told to nobody."""
+    task.add_done_callback(lambda done: done.cancelled() or done.exception())
+
+
+USUAL: Final = (700, 10, 10)
+"""The thresholds that Python 3.11 to 3.13 begin with."""
+RARE: Final = (30_000, 20, 20)
+_open = 0
+
+
+@contextmanager
+def rare_collections() -> Generator[None]:
+    """Collect rarely until the last one who has asked for it is done."""
+    global _open  # noqa: PLW0603  thresholds belong to the process, and so does this count
+    if _open == 0 and gc.get_threshold() == USUAL:
+        gc.set_threshold(*RARE)
+    _open += 1
+    try:
+        yield
+    finally:
+        _open -= 1
+        if _open == 0 and gc.get_threshold() == RARE:
+            gc.set_threshold(*USUAL)

@@ -1,0 +1,728 @@
+"""A response as it comes: items that are begun, grow and are done, and the frame that ends them all. Pure."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeAlias, cast
+
+import msgspec
+
+from holdfast.errors import ModelError, StreamCut
+from holdfast.messages import (
+    CallChunk,
+    CallEnd,
+    CallStart,
+    ModelReply,
+    Reasoning,
+    ReasoningChunk,
+    Refusal,
+    StreamStart,
+    StreamUsage,
+    Text,
+    TextChunk,
+    ToolCall,
+    Usage,
+)
+from holdfast.models.dialect import (
+    UNREADABLE,
+    Halves,
+    arguments_in,
+    bounded,
+    counted,
+    made_id,
+    mapping,
+    moment,
+    read,
+    sound,
+    worded,
+)
+from holdfast.models.responses.errors import failure
+from holdfast.models.responses.request import item_in, items_in, without
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from holdfast.messages import FinishReason, ModelPass, Part, StreamEvent
+    from holdfast.models.dialect import Endpoint, Frame
+    from holdfast.models.responses.request import Item
+
+
+Key: TypeAlias = int | str | None
+"""What an item is known by: its place in the reply, or its id where a server tells no place."""
+Piece: TypeAlias = tuple[str, int]
+"""Which text of an item: ``text``, ``refusal``, ``summary``, ``thought`` or ``arguments``, and its place."""
+
+
+class Pieces:
+    """The pieces of all texts of a reply."""
+
+    __slots__ = ("_kept", "count")
+
+    def __init__(self) -> None:
+        self._kept: dict[Key, dict[Piece, list[str]]] = {}
+        self.count = 0
+        """How many texts there are."""
+
+    def place(self, key: Key, piece: Piece) -> list[str]:
+        """Where the pieces of a text are kept."""
+        try:
+            return self._kept[key][piece]
+        except KeyError:
+            self.count += 1
+            return self._kept.setdefault(key, {}).setdefault(piece, [])
+
+    def has(self, key: Key, piece: Piece) -> bool:
+        """Whether something of a text was shown."""
+        return piece in self._kept.get(key, ())
+
+    def shown(self, key: Key, item: Item) -> bool:
+        """Whether something of an item was shown."""
+        return any(self._texts(key, item))
+
+    def forget(self, key: Key, item: Item) -> int:
+        """Let go of what is known as a whole now; how many characters that was."""
+        size = 0
+        for texts in self._texts(key, item):
+            for kept in texts.values():
+                size += sum(map(len, kept))
+                kept.clear()
+        return size
+
+    def filled(self, key: Key, item: Item, halves: Halves) -> Item:
+        """An item that is done, with what was shown of it where it says nothing itself: some servers send it empty."""
+        said = {name: item.get(name) for name in ("content", "summary", "arguments")}
+        if any(_says(value) for value in said.values()):
+            return item
+        grown = self._grown(key, item, halves)
+        return item if grown is None else {**item, **grown}
+
+    def items(
+        self, begun: Mapping[Key, Item], found: Mapping[Key, Item], halves: Halves, *, cut: bool
+    ) -> dict[Key, Item]:
+        """The items that are not `found`, made of their pieces: those that were `begun`, and those nobody announced.
+
+        `cut`: the reply was ended by a limit, perhaps in the middle of an item.
+        """
+        ids = {worded(item.get("id")) for item in found.values()} - {""}
+        made: dict[Key, Item] = {}
+        # Where as many have come as were begun, none is missing, whatever they are called.
+        for key, item in begun.items() if len(found) < len(begun) else ():
+            grown = None if key in found or worded(item.get("id")) in ids else self._grown(key, item, halves)
+            if grown is not None:
+                made[key] = {**item, **grown, "status": "incomplete" if cut else "completed"}
+        ids |= {worded(item.get("id")) for item in begun.values()}
+        kinds = {item["type"] for item in (*found.values(), *made.values())}
+        for key in [key for key in self._kept if key not in begun and key not in found and key not in ids]:
+            for kind in [kind for kind in ("reasoning", "message") if kind not in kinds]:
+                grown = self._grown(key, {"type": kind}, halves)
+                if grown is not None:
+                    named = f"{kind} of {key}"
+                    made[named] = {"type": kind, **grown}
+                    self.place(named, ("text", 0))
+        return made
+
+    def _grown(self, key: Key, item: Item, halves: Halves) -> Item | None:
+        """The fields of an item that grew while it was streamed; None where nothing did."""
+        texts = {
+            piece: "".join(kept) + halves.left((place, piece))
+            for place in self._places(key, item)
+            for piece, kept in sorted(self._kept[place].items())
+        }
+        match item["type"]:
+            case "message":
+                words = [*_parts(texts, "text", "output_text", "text"), *_parts(texts, "refusal", "refusal", "refusal")]
+                return {"role": "assistant", "content": words} if words else None
+            case "reasoning":
+                summary = [*_parts(texts, "summary", "summary_text", "text")]
+                content = [*_parts(texts, "thought", "reasoning_text", "text")]
+                return {"summary": summary, "content": content} if summary or content else None
+            case "function_call":
+                arguments = texts.get(("arguments", 0))
+                return {"arguments": arguments} if arguments else None
+            case _:
+                return None
+
+    def _places(self, key: Key, item: Item) -> list[Key]:
+        """Where the pieces of an item are: some servers tell its place with the item, and its id with the pieces."""
+        id = worded(item.get("id"))
+        return [place for place in dict.fromkeys((key, id or key)) if place in self._kept]
+
+    def _texts(self, key: Key, item: Item) -> list[dict[Piece, list[str]]]:
+        return [self._kept[place] for place in self._places(key, item)]
+
+
+def _says(value: Any) -> bool:  # noqa: ANN401  whatever came
+    """Whether there are words in what an item holds."""
+    if isinstance(value, list):
+        parts = [mapping(part) for part in cast("list[Any]", value)]
+        return any(part.get("text") or part.get("refusal") for part in parts)
+    return bool(value)
+
+
+def _parts(texts: Mapping[Piece, str], kind: str, type: str, field: str) -> Iterable[dict[str, Any]]:
+    return ({"type": type, field: text} for (found, _), text in texts.items() if found == kind and text)
+
+
+_replies_encode: Final = msgspec.json.Encoder().encode
+
+
+class Response(msgspec.Struct, gc=False):
+    """A response, without the request that it repeats."""
+
+    id: Any = None
+    created_at: Any = None
+    model: Any = None
+    status: Any = None
+    output: Any = None
+    usage: Any = None
+    error: Any = None
+    incomplete_details: Any = None
+
+
+_response: Final = msgspec.json.Decoder(Response).decode
+
+
+def response_in(data: bytes | msgspec.Raw) -> Response:
+    """The response that came."""
+    raw = bytes(data)
+    try:
+        return _response(raw)
+    except UNREADABLE:
+        pass
+    try:
+        return msgspec.convert(read(raw), Response)
+    except UNREADABLE as error:
+        message = f"a response can't be read: {bounded(error, 200)}"
+        raise ModelError(message, kind="bad_frame", retryable=True) from None
+
+
+def fingerprint(items: Iterable[tuple[Any, Item]], response: Response) -> str:
+    """What tells a response without an id apart: all that it says, and what it counted."""
+    try:
+        said = _replies_encode([[item for _, item in items], response.usage])
+    except UNREADABLE as error:
+        message = f"a response can't be read: {bounded(error, 200)}"
+        raise ModelError(message, kind="bad_frame", retryable=True) from None
+    return hashlib.sha256(said).hexdigest()
+
+
+def served_by(response: Response, model: str) -> str:
+    """The model that answered."""
+    return response.model if isinstance(response.model, str) and response.model else model
+
+
+def status_of(response: Response) -> str:
+    """How far a response is that came as one body; what is still being made counts as cut off."""
+    status = response.status
+    if isinstance(status, str) and status:
+        return status
+    return "failed" if response.error else "in_progress"
+
+
+def reply_of(response: Response, status: str, items: list[Item], endpoint: Endpoint, model: str) -> ModelReply:
+    """The reply that a response with these items is."""
+    if status == "failed":
+        raise _paid(failure(response.error, None, {}), response)
+    if status == "cancelled":
+        cancelled = ModelError("the provider cancelled the response", kind="server_error", retryable=True)
+        raise _paid(cancelled, response)
+    if status not in {"completed", "incomplete"}:
+        raise StreamCut(f"{endpoint.provider}:{model}")
+    parts = _replies_parts(items, endpoint.route(model))
+    return ModelReply(
+        parts,
+        _finish(response, status, parts),
+        _usage(response.usage),
+        served_by(response, model),
+        cast("Item", response.usage) if isinstance(response.usage, dict) else None,
+        response_id=response.id if isinstance(response.id, str) else None,
+    )
+
+
+def _paid(error: ModelError, response: Response) -> ModelError:
+    """An error, with what the response used before it failed."""
+    used = _usage(response.usage)
+    error.usage = used if used.total else None
+    return error
+
+
+def _finish(response: Response, status: str, parts: tuple[Part, ...]) -> FinishReason:
+    if status == "incomplete":
+        details = response.incomplete_details
+        reason = mapping(details).get("reason")
+        return "content_filter" if reason == "content_filter" else "output_limit"
+    if any(type(part) is ToolCall for part in parts):
+        return "tool_calls"
+    return "refusal" if any(type(part) is Refusal for part in parts) else "stop"
+
+
+def _usage(value: Any) -> Usage:  # noqa: ANN401  whatever came
+    usage = mapping(value)
+    asked, answered = mapping(usage.get("input_tokens_details")), mapping(usage.get("output_tokens_details"))
+    read, written = counted(asked.get("cached_tokens")), counted(asked.get("cache_write_tokens"))
+    return Usage(
+        max(counted(usage.get("input_tokens")) - read - written, 0),
+        counted(usage.get("output_tokens")),
+        read,
+        written,
+        counted(answered.get("reasoning_tokens")),
+    )
+
+
+def _replies_parts(items: list[Item], route: str) -> tuple[Part, ...]:
+    parts: list[Part] = []
+    for item in items:
+        match item["type"]:
+            case "message":
+                parts += _words(item, route)
+            case "reasoning":
+                parts.append(_reasoning(item, route))
+            case "function_call":
+                parts.append(call_of(item, route))
+            case _:
+                parts.append(Reasoning("", item, route))
+    return tuple(parts)
+
+
+def words_in(item: Item) -> list[tuple[Item, str]]:
+    """The texts of a message that say something, each with the content that it stands in."""
+    found = [
+        (content, content.get("refusal" if content["type"] == "refusal" else "text"))
+        for content in items_in(item.get("content"))
+    ]
+    return [(content, text) for content, text in found if isinstance(text, str) and text]
+
+
+def _words(item: Item, route: str) -> list[Part]:
+    found = words_in(item)
+    words: list[Part] = [Refusal(text) if content["type"] == "refusal" else Text(text) for content, text in found]
+    frames = [without(content, ("text", "refusal", "logprobs")) for content, _ in found]
+    frame = {name: value for name, value in item.items() if name not in {"role", "content"} and value is not None}
+    # Where nothing names the message, and nothing is noted about its words, the words alone say it all.
+    if frame.keys() <= {"type", "status"} and not any(any(without(noted, ("type",)).values()) for noted in frames):
+        return words
+    return [Reasoning("", {**frame, "content": frames}, route), *words]
+
+
+def _reasoning(item: Item, route: str) -> Reasoning:
+    told = [part.get("text") for part in items_in(item.get("summary")) + items_in(item.get("content"))]
+    # Status and empty content are only ever told, never taken.
+    kept = {name: value for name, value in item.items() if value is not None and name != "status"}
+    if not kept.get("content"):
+        kept.pop("content", None)
+    kept.setdefault("summary", [])
+    return Reasoning("\n\n".join([text for text in told if isinstance(text, str) and text]), kept, route)
+
+
+def call_of(item: Item, route: str) -> ToolCall:
+    """A call as a part. Its item has an id."""
+    name = item.get("name")
+    said = item.get("arguments")
+    arguments, malformed = _read_arguments(said, cut=item.get("status") == "incomplete")
+    more = {
+        name: value
+        for name, value in item.items()
+        if value is not None and name not in {"type", "call_id", "name", "arguments", "status"}
+    }
+    return ToolCall(
+        item["call_id"],
+        name if isinstance(name, str) else "",
+        arguments,
+        malformed,
+        more or None,
+        route if more else None,
+    )
+
+
+def _read_arguments(said: Any, *, cut: bool) -> tuple[dict[str, Any] | None, str | None]:  # noqa: ANN401  whatever came
+    """The arguments of a call, or what came instead. Nothing at all means none, unless the reply was cut off there."""
+    if isinstance(said, dict):  # some servers do not write them as text
+        return cast("Item", said), None
+    if said is not None and not isinstance(said, str):
+        return None, bounded(_replies_encode(said).decode())
+    text = said or ""
+    return (None, text) if cut and not text.strip() else arguments_in(text)
+
+
+_GROWING: Final = frozenset(("delta",))
+"""Fields whose text goes on in later frames."""
+MAX_ITEMS: Final = 4_096
+"""How many items a reply may have."""
+MAX_BYTES: Final = 64 * 1024 * 1024
+"""How large the items of a reply may be, together."""
+_encode: Final = msgspec.json.Encoder().encode
+
+
+class _Event(msgspec.Struct, gc=False):
+    """A frame. Nothing has a type here: a frame of tomorrow must not fail for a field of today."""
+
+    type: Any = None
+    delta: Any = None
+    text: Any = None
+    refusal: Any = None
+    arguments: Any = None
+    item: Any = None
+    part: Any = None
+    item_id: Any = None
+    output_index: Any = None
+    content_index: Any = None
+    summary_index: Any = None
+    response: msgspec.Raw = msgspec.Raw()
+    error: Any = None
+    code: Any = None
+    message: Any = None
+
+
+_event: Final = msgspec.json.Decoder(_Event).decode
+
+
+class ResponsesFold:
+    """One response that is being read."""
+
+    def __init__(self, endpoint: Endpoint, model: str) -> None:
+        self.ignored = 0
+        self.paused = False
+        self._endpoint = endpoint
+        self._model = model
+        self._route = endpoint.route(model)
+        self._started = False
+        self._seed: tuple[str, ...] = ()
+        """What no other response has: its id and its date."""
+        self._size = 0
+        self._begun: dict[Key, Item] = {}
+        """Items that were announced, as they were then."""
+        self._done: dict[Key, Item] = {}
+        self._calls: dict[Key, str] = {}
+        """The ids of calls that observers know of."""
+        self._ended: set[Key] = set()
+        """Calls that observers know to be whole."""
+        self._ids: set[str] = set()
+        self._pieces = Pieces()
+        self._halves = Halves(_GROWING)
+        self._thought: tuple[Any, ...] | None = None
+        """The part of the reasoning that was streamed last."""
+        self._reply: ModelReply | None = None
+
+    @property
+    def passes(self) -> tuple[ModelPass, ...]:
+        """Nobody who speaks this dialect tells of more than one run of a model."""
+        return ()
+
+    @property
+    def complete(self) -> bool:
+        """Whether the frame that ends the response has come."""
+        return self._reply is not None
+
+    def feed(self, frame: Frame) -> list[StreamEvent]:
+        """What a frame means. Raises a `ModelError` for an error that the provider puts into its stream."""
+        if self._reply is not None or (frame.data[:1] != b"{" and frame.data.strip() in _NOTHING):
+            self.ignored += 1
+            return []
+        event = self._read(frame.data)
+        kind = event.type if isinstance(event.type, str) else frame.event
+        status = _TERMINAL.get(kind)
+        if status is not None:
+            response = response_in(event.response) if bytes(event.response) else Response(error=event.error)
+            return self._end(response, _said_inside(response, status))
+        step = self._STEPS.get(kind)
+        if step is not None:
+            return step(self, event, len(frame.data))
+        if kind in _ERRORS or (not kind and (event.error or event.code)):
+            raise failure(event.error or {"code": event.code, "message": event.message}, None, {})
+        # The progress of an item is told again, and in full, when the item is done.
+        self.ignored += event.item_id is None and event.output_index is None
+        return []
+
+    def finish(self) -> ModelReply:
+        """The whole reply; `StreamCut` when the frame that ends the response has not come."""
+        if self._reply is None:
+            raise StreamCut(f"{self._endpoint.provider}:{self._model}")
+        return self._reply
+
+    def whole(self, body: bytes) -> ModelReply:
+        """The reply in a body that did not come as a stream."""
+        response = response_in(body)
+        self._end(response, status_of(response))
+        return self.finish()
+
+    def _read(self, data: bytes) -> _Event:
+        try:
+            return _event(data)
+        except UNREADABLE:
+            pass
+        fields = self._halves.read_loosely(data)
+        delta = mapping(fields).pop("delta", None)
+        try:
+            event = _event(_encode(sound(fields)))
+        except UNREADABLE as error:
+            message = f"a frame can't be read: {bounded(error, 200)}"
+            raise ModelError(message, kind="bad_frame", retryable=True) from None
+        event.delta = delta
+        return event
+
+    # ---- frames ----
+
+    def _start(self, event: _Event, _size: int) -> list[StreamEvent]:
+        if self._started or not bytes(event.response):
+            return []
+        self._started = True
+        response = response_in(event.response)
+        self._note(response)
+        return [StreamStart(served_by(response, self._model))]
+
+    def _note(self, response: Response) -> None:
+        told = (worded(response.id), str(moment(response.created_at) or ""))
+        self._seed = self._seed or (told if any(told) else ())
+
+    def _text(self, event: _Event, _size: int) -> list[StreamEvent]:
+        text = self._grown(event, ("text", _index(event.content_index)), event.delta)
+        return [TextChunk(text)] if text else []
+
+    def _text_done(self, event: _Event, _size: int) -> list[StreamEvent]:
+        text = self._rest(event, ("text", _index(event.content_index)), event.text)
+        return [TextChunk(text)] if text else []
+
+    def _part_done(self, event: _Event, size: int) -> list[StreamEvent]:
+        """A text that is whole; all that some servers tell of it."""
+        part = mapping(event.part)
+        event.text, event.refusal = part.get("text"), part.get("refusal")
+        match part.get("type"):
+            case "output_text":
+                return self._text_done(event, size)
+            case "refusal":
+                return self._refused_done(event, size)
+            case "summary_text" | "reasoning_text":
+                return self._thinking_done(event, size)
+            case _:
+                return []
+
+    def _refused(self, event: _Event, _size: int) -> list[StreamEvent]:
+        text = self._grown(event, ("refusal", _index(event.content_index)), event.delta)
+        return [TextChunk(text)] if text else []
+
+    def _refused_done(self, event: _Event, _size: int) -> list[StreamEvent]:
+        text = self._rest(event, ("refusal", _index(event.content_index)), event.refusal)
+        return [TextChunk(text)] if text else []
+
+    def _thinking(self, event: _Event, _size: int) -> list[StreamEvent]:
+        return self._think(event, self._grown(event, _thought(event), event.delta))
+
+    def _thinking_done(self, event: _Event, _size: int) -> list[StreamEvent]:
+        return self._think(event, self._rest(event, _thought(event), event.text))
+
+    def _think(self, event: _Event, text: str) -> list[StreamEvent]:
+        if not text:
+            return []
+        place = (_key(event), *_thought(event))
+        before, self._thought = self._thought, place
+        apart = before is not None and before != place and before[0] == place[0]
+        return [ReasoningChunk("\n\n"), ReasoningChunk(text)] if apart else [ReasoningChunk(text)]
+
+    def _arguments(self, event: _Event, _size: int) -> list[StreamEvent]:
+        return self._called(event, self._grown(event, _ARGUMENTS, event.delta))
+
+    def _arguments_done(self, event: _Event, _size: int) -> list[StreamEvent]:
+        return self._called(event, self._rest(event, _ARGUMENTS, event.arguments))
+
+    def _called(self, event: _Event, text: str) -> list[StreamEvent]:
+        call = self._calls.get(_key(event)) if text else None
+        return [CallChunk(call, text)] if call else []
+
+    def _item_added(self, event: _Event, _size: int) -> list[StreamEvent]:
+        item = item_in(event.item)
+        if item is None:
+            self.ignored += 1
+            return []
+        key = _key(event)
+        self._bound(0)
+        self._begun[key] = item
+        return self._call_start(key, item) if item["type"] == "function_call" else []
+
+    def _item_done(self, event: _Event, size: int) -> list[StreamEvent]:
+        item = item_in(event.item)
+        if item is None:
+            self.ignored += 1
+            return []
+        key = _key(event)
+        item = self._pieces.filled(key, item, self._halves)
+        self._bound(size - self._pieces.forget(key, item))  # they are part of the item
+        if key is None:
+            key = f"#{len(self._done)}"
+        self._done[key] = item
+        return self._completed(key, item)
+
+    def _end(self, response: Response, status: str) -> list[StreamEvent]:
+        """The frame that ends the response, or a body that is all there is."""
+        items = self._items(items_in(response.output), status)
+        if status == "completed" and len(items) < len(self._begun):
+            raise ModelError("an item of the reply was begun and never came", kind="bad_frame", retryable=True)
+        self._note(response)
+        self._seed = self._seed or (fingerprint(items, response),)
+        if status == "incomplete" and items and _is_bare(items[-1][1]):
+            items[-1][1]["status"] = "incomplete"  # the reply was cut off before its arguments came
+        events: list[StreamEvent] = []
+        for key, item in items:
+            events += self._completed(key, item)
+        self._reply = reply_of(response, status, [item for _, item in items], self._endpoint, self._model)
+        self._done.clear()
+        self._begun.clear()
+        self._pieces = Pieces()
+        events.append(StreamUsage(self._reply.usage))
+        return events
+
+    # ---- items ----
+
+    def _items(self, told: list[Item], status: str) -> list[tuple[Key, Item]]:
+        """The items of the reply as each was finished, from the last frame those that came in no other, and from the
+        pieces that were shown those that came in neither.
+
+        Items and last frame hold the same, but for reasoning: the last frame encrypts it anew, and clients send back
+        the first. Some servers leave out the items, from the last frame or altogether.
+        """
+        if all(isinstance(key, int) for key in self._done):
+            found: dict[Key, Item] = {**dict(enumerate(told)), **self._done}
+        elif len(told) > len(self._done):
+            found = {worded(item.get("id")) or f"#{place}": item for place, item in enumerate(told)}
+        else:
+            found = dict(self._done)
+        found |= self._pieces.items(self._begun, found, self._halves, cut=status == "incomplete")
+        if all(isinstance(key, int) for key in found):
+            found = dict(sorted(found.items(), key=lambda pair: _index(pair[0])))
+        return list(found.items())
+
+    def _completed(self, key: Key, item: Item) -> list[StreamEvent]:
+        """What observers have not seen of an item that is whole."""
+        if item["type"] == "function_call":
+            return self._call_end(key, item)
+        if item["type"] == "message" and not self._pieces.shown(key, item):
+            words = words_in(item)
+            if words:
+                self._pieces.place(key, ("text", 0))
+            return [TextChunk(text) for _, text in words]
+        return []
+
+    def _call_start(self, key: Key, item: Item) -> list[StreamEvent]:
+        """Show a call, as soon as it has an id that no other call of the conversation has."""
+        id = next((id for id in (item.get("call_id"), item.get("id")) if isinstance(id, str) and id), "")
+        if not id or id in self._ids:
+            if not self._seed:
+                return []
+            id = made_id(*self._seed, str(key), str(len(self._ids)), worded(item.get("name")))
+        self._ids.add(id)
+        self._calls[key] = id
+        return [CallStart(id, worded(item.get("name")))]
+
+    def _call_end(self, key: Key, item: Item) -> list[StreamEvent]:
+        if key in self._ended:
+            item["call_id"] = self._calls[key]
+            return []
+        events: list[StreamEvent] = []
+        if key not in self._calls:
+            events += self._call_start(key, item)
+            if not events:
+                return []  # the last frame will tell what it can be called
+        item["call_id"] = self._calls[key]
+        call = call_of(item, self._route)
+        said = item.get("arguments")
+        if events and isinstance(said, str) and said:
+            events.append(CallChunk(call.id, said))
+        self._ended.add(key)
+        return [*events, CallEnd(call)]
+
+    # ---- pieces ----
+
+    def _grown(self, event: _Event, piece: Piece, text: Any) -> str:  # noqa: ANN401  whatever came
+        """More of a text, as far as its characters are whole."""
+        if not isinstance(text, str) or not text:
+            return ""
+        key = _key(event)
+        if self._halves.broken:
+            text = self._halves.join((key, piece), text)
+        self._pieces.place(key, piece).append(text)
+        self._size += len(text)
+        if self._size > MAX_BYTES or self._pieces.count > MAX_ITEMS:
+            raise _too_much()
+        return text
+
+    def _rest(self, event: _Event, piece: Piece, text: Any) -> str:  # noqa: ANN401  whatever came
+        """What of a text has not been shown when all of it is told. Some servers send it at once, without deltas."""
+        key = _key(event)
+        if not self._pieces.has(key, piece):
+            return self._grown(event, piece, text)
+        rest = self._halves.left((key, piece))
+        if rest:
+            self._pieces.place(key, piece).append(rest)
+        return rest
+
+    def _bound(self, size: int) -> None:
+        self._size += size
+        if self._size > MAX_BYTES or max(len(self._done), len(self._begun)) >= MAX_ITEMS:
+            raise _too_much()
+
+    _STEPS: ClassVar[Mapping[str, Callable[..., list[StreamEvent]]]] = {
+        "response.created": _start,
+        "response.queued": _start,
+        "response.in_progress": _start,
+        "response.output_text.delta": _text,
+        "response.output_text.done": _text_done,
+        "response.refusal.delta": _refused,
+        "response.refusal.done": _refused_done,
+        "response.reasoning_summary_text.delta": _thinking,
+        "response.reasoning_summary_text.done": _thinking_done,
+        "response.reasoning_text.delta": _thinking,
+        "response.reasoning_text.done": _thinking_done,
+        "response.function_call_arguments.delta": _arguments,
+        "response.function_call_arguments.done": _arguments_done,
+        "response.content_part.done": _part_done,
+        "response.reasoning_summary_part.done": _part_done,
+        "response.output_item.added": _item_added,
+        "response.output_item.done": _item_done,
+    }
+
+
+_ERRORS: Final = frozenset(("error", "response.error"))
+_NOTHING: Final = frozenset((b"", b"[DONE]"))
+_ARGUMENTS: Final[Piece] = ("arguments", 0)
+_TERMINAL: Final[Mapping[str, str]] = {
+    "response.completed": "completed",
+    "response.done": "completed",
+    "response.incomplete": "incomplete",
+    "response.failed": "failed",
+    "response.cancelled": "cancelled",
+}
+
+
+def _said_inside(response: Response, status: str) -> str:
+    """How a response ended: a frame that says "completed" is not believed where the response itself knows better."""
+    told = worded(response.status)
+    return told if status == "completed" and told in _TERMINAL.values() else status
+
+
+def _is_bare(item: Item) -> bool:
+    """Whether an item is a call of which no arguments came."""
+    said = item.get("arguments")
+    return item["type"] == "function_call" and (said is None or (isinstance(said, str) and not said.strip()))
+
+
+def _key(event: _Event) -> Key:
+    """What an event is about: the place of an item in the reply, or its id where a server tells no place."""
+    if type(event.output_index) is int:
+        return event.output_index
+    if isinstance(event.item_id, str):
+        return event.item_id
+    return worded(mapping(event.item).get("id")) or None
+
+
+def _index(value: Any) -> int:  # noqa: ANN401  whatever came
+    return value if type(value) is int else 0
+
+
+def _thought(event: _Event) -> Piece:
+    if type(event.summary_index) is int:
+        return "summary", event.summary_index
+    return "thought", _index(event.content_index)
+
+
+def _too_much() -> ModelError:
+    said = f"the reply has more than {MAX_ITEMS:,} items or texts, or {MAX_BYTES:,} bytes"
+    return ModelError(said, kind="bad_frame")

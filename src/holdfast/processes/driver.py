@@ -1,0 +1,485 @@
+"""Driving one process: running its function while this process of the system holds its lease.
+
+A function that only waits is unwound and parked; whoever drives it next runs it again from its beginning, and it meets
+its recorded answers until it is where it was. Its end, the word to its parent and the notification of its session are
+one commit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import logging
+from typing import TYPE_CHECKING, Any, Final, cast
+
+import msgspec
+
+from holdfast.crashpoints import crash_point
+from holdfast.effects.scopes import current, install
+from holdfast.effects.suspension import Guarded
+from holdfast.effects.values import encode_value, error_info
+from holdfast.errors import (
+    Halted,
+    HoldfastError,
+    JournalMissing,
+    LeaseHeld,
+    PayloadTooLarge,
+    ResultTooLarge,
+    StoreError,
+    SuspensionSwallowed,
+)
+from holdfast.errors.caller import FunctionUnknown
+from holdfast.eventloop import let_go, spawn, unwound
+from holdfast.processes.context import ProcessContext
+from holdfast.processes.run import ProcessJournal, ProcessRun, read_process, value_of
+from holdfast.processes.state import (
+    ABANDON,
+    ABANDONED,
+    CALL,
+    CANCEL,
+    TERMINAL,
+    TRANSFER,
+    ProcessState,
+    id_of,
+    retry_wait,
+    run_of,
+    status_of,
+)
+from holdfast.records import Admitted, Ended, ErrorInfo, Parked, Resumed, Started
+from holdfast.store import Notify
+from holdfast.store.lease import Held
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from holdfast.processes.definition import AnyProcedure
+    from holdfast.processes.run import Registry
+    from holdfast.processes.state import Registration
+    from holdfast.records import Record
+    from holdfast.runtime.context import Surround
+    from holdfast.store import Notification
+    from holdfast.store.contract import Head, Input, Lease
+
+
+_log: Final = logging.getLogger("holdfast.processes")
+BODY: Final = 1_800
+"""How much of a result is in a notification, in characters."""
+
+
+class ProcessDrive:
+    """One drive of one process."""
+
+    def __init__(self, around: Surround, registry: Registry, journal: str) -> None:
+        self.session = journal
+        self._around = around
+        self._store = around.store
+        self._registry = registry
+        self._state = ProcessState(journal)
+        self._run: ProcessRun | None = None
+        self._stop: Admitted | None = None
+        """The request to cancel it, if there is one."""
+        self._stopped: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._seen: int | None = None
+        self._news = False
+        """Something came that no look has begun to read since."""
+        self._looking: asyncio.Task[None] | None = None
+        self._looked = 0
+        """How often the journal had been woken when it was last looked at before an effect."""
+        self._abandoned: Admitted | None = None
+        """The request to give it up, if there is one."""
+        self._transferred: set[int] = set()
+        self._ending = False
+        """Its end is being recorded: whoever it is given to from here on is told afterwards."""
+        self._ledger: ProcessJournal
+        self._wakes = 0
+        """What had come for it when this drive began."""
+
+    def notify(self, wakes: int = 0) -> None:  # noqa: ARG002  whatever came, it is looked at
+        """Something came for this process: a signal, the end of a child, a request to cancel it."""
+        if self._run is not None:
+            self._news = True
+            self._run.waiting.look()
+            if self._looking is None or self._looking.done():
+                self._looking = spawn(self._look_while_working())
+
+    def stop(self) -> None:
+        """The runtime is being closed: the step that runs may end, and what is left is for whoever comes next."""
+
+    async def run(self) -> None:
+        """Do what there is to do."""
+        install(asyncio.get_running_loop())
+        try:
+            async with Held(self._store, self.session, self._around.lease_ms, self._last_seen) as held:
+                await self._drive(held.lease, held.lost)
+        except (LeaseHeld, JournalMissing):
+            return
+        except Halted as halted:
+            raise halted.reason from halted.reason.__cause__
+        finally:
+            self._around.watch.local.discard(self.session)
+            self._around.watch.ended(self.session)
+
+    def _last_seen(self) -> int | None:
+        return self._seen
+
+    async def _drive(self, lease: Lease, lost: asyncio.Future[HoldfastError]) -> None:
+        crash_point("process.claimed")
+        self._wakes = lease.wakes
+        self._around.watch.local.add(self.session)  # its records need not be looked for: it tells of its end itself
+        told = await self._store.next_notifications(self.session)
+        self._state = await read_process(self._store, self.session)
+        made = self._state.registration
+        if self._state.over or made is None:
+            await self._tell_late(lease)
+            await self._after_end()
+            await self._acknowledge(told)
+            self._seen = lease.wakes
+            return
+        self._ledger = ProcessJournal(self._store, lease, self._around.watch.touch)
+        self._ledger.begin(self._state)
+        self._ledger.on_wake, self._ledger.attend = self.notify, self._attend
+        try:
+            if lease.head == 1:
+                await self._enter()
+            await self._look()
+            if await self._carry_on(made, lost, news=bool(told)):
+                await self._acknowledge(told)
+                self._seen = lease.wakes
+        finally:
+            self._ledger.on_wake = self._ledger.attend = None  # they know this drive
+
+    async def _carry_on(self, made: Registration, lost: asyncio.Future[HoldfastError], *, news: bool) -> bool:
+        """Go on with it; whether everything that has come was seen to."""
+        if self._stop is not None or self._abandoned is not None:
+            await (self._end_cancelled() if self._abandoned is None else self._end_abandoned(self._abandoned))
+            return True
+        if self._is_foreign(made):  # only somebody else may go on with it
+            self._registry.leave(self.session, self._wakes)
+            return False
+        if await self._is_orphan(made):
+            await self._end("cancelled", error=ErrorInfo("cancelled", "the process that started it has ended"))
+            return True
+        procedure = self._registry.known(made.name)
+        if procedure is None and made.recovery != "external":
+            return False  # another process may know it
+        if self._state.status == "waiting" and not news and not await self._has_come():
+            return True
+        await self._work(made, procedure, lost)
+        return True
+
+    async def _enter(self) -> None:
+        """The registration enters the journal; durable with what is recorded next."""
+        found = await self._store.input(self.session, 1)
+        if found is not None and found.key == CALL:
+            self._append([_admitted(found, self._ledger.now())])
+
+    def _append(self, records: list[Record]) -> asyncio.Future[Head]:
+        _, durable = self._ledger.append(records, patient=True)
+        for record in records:
+            self._state.add(record)
+        return durable
+
+    def _is_foreign(self, made: Registration) -> bool:
+        """Whether only somebody else may go on with it."""
+        return made.recovery == "owner" and self._state.starts > 0 and self._state.by != self._me
+
+    @property
+    def _me(self) -> str:
+        return self._store.owner.describe()
+
+    async def _is_orphan(self, made: Registration) -> bool:
+        """Whether whoever started it was cancelled, or has ended before it was begun."""
+        if made.parent is None or made.on_parent_end != "cancel":
+            return False
+        try:
+            status = (await self._store.journal(made.parent)).status
+        except JournalMissing:
+            return not self._state.starts
+        # One that was cancelled may not have known of this one: a crash came before it could record it.
+        return status == "cancelled" or (status in TERMINAL and not self._state.starts)
+
+    async def _has_come(self) -> bool:
+        """Whether something that it waits for has come."""
+        now = self._store.clock.read().wall
+        for name in self._state.waits:
+            wait = await self._store.wait(self.session, name)
+            if wait is None:
+                continue
+            if wait.state != "open" or (wait.deadline is not None and wait.deadline <= now):
+                return True
+        return False
+
+    # ---- what came from outside --------------------------------------------------------------------------------------
+
+    async def _look(self) -> None:
+        """Whether somebody wants it to be cancelled, given up or given to another session. The first request counts."""
+        for found in await self._store.pending(self.session):
+            if found.key == CANCEL and self._stop is None:
+                self._stop = _admitted(found, self._ledger.now())
+            elif found.key == ABANDON and self._abandoned is None:
+                self._abandoned = _admitted(found, self._ledger.now())
+            elif found.key.startswith(TRANSFER) and found.input not in self._transferred and not self._ending:
+                self._transferred.add(found.input)
+                self._append([_admitted(found, self._ledger.now())])
+        if self._stop is not None and not self._stopped.done():
+            self._stopped.set_result(None)
+
+    async def _attend(self) -> None:
+        """Whether it may begin an effect: not once a request to cancel it was accepted, by whichever process."""
+        wakes = 0
+        if self._store.shared:
+            wakes = (await self._store.wakes([self.session])).get(self.session, 0)
+            if wakes > max(self._ledger.wakes, self._looked):
+                self.notify()
+        while (looking := self._looking) is not None and not looking.done():
+            await asyncio.shield(looking)
+        self._looked = max(self._looked, wakes)
+        if self._stopped.done():
+            await asyncio.get_running_loop().create_future()  # it is being stopped
+
+    async def _look_while_working(self) -> None:
+        """Look as long as there is news: what came while one look read the inbox is read by the next."""
+        while self._news:
+            self._news = False
+            await self._look_if_possible()
+
+    async def _look_if_possible(self) -> None:
+        try:
+            await self._look()
+        except StoreError as error:
+            _log.warning("the inbox of %r can't be read: %s", self.session, error)
+
+    async def _acknowledge(self, told: list[Notification]) -> None:
+        for notification in told:
+            await self._store.settle_notification(notification.id, "acknowledged")
+
+    # ---- running the function ----------------------------------------------------------------------------------------
+
+    async def _work(
+        self, made: Registration, procedure: AnyProcedure | None, lost: asyncio.Future[HoldfastError]
+    ) -> None:
+        name, now = run_of(self._state.attempt), self._ledger.now()
+        begun = any(isinstance(record, Started) and record.run == name for record in self._state.records)
+        code = None if procedure is None else procedure.version
+        if begun:
+            self._append([Resumed(at=now, run=name, by=self._me)])
+        else:
+            durable = self._append([Started(at=now, run=name, code=code, by=self._me)])
+            if made.recovery == "owner":
+                await durable  # nobody else may begin it from here on
+        run = self._run = ProcessRun(self._around, self._registry, self._state, self._ledger)
+        crash_point("process.begun")
+        body = contextvars.Context().run(asyncio.ensure_future, self._called(run, made, procedure))
+        let_go(body)
+        lost.add_done_callback(lambda done: self._on_loss(run, body, done))
+        idle = spawn(run.waiting.idle())
+        try:
+            await asyncio.wait({body, idle, self._stopped}, return_when=asyncio.FIRST_COMPLETED)
+            while not (body.done() or self._stopped.done() or run.waiting.quiet):  # something has come since
+                idle = spawn(run.waiting.idle())
+                await asyncio.wait({body, idle, self._stopped}, return_when=asyncio.FIRST_COMPLETED)
+            await self._finish(run, body)
+        except asyncio.CancelledError:
+            # The runtime is being closed: nothing is recorded, and whoever drives next goes on.
+            run.performer.refuse()
+            await unwound(body)
+            run.performer.check_halted()
+            raise
+        finally:
+            idle.cancel()
+            await run.waiting.close()
+            await run.performer.close("ended")
+            if self._looking is not None:
+                self._looking.cancel()
+            self._looking = None  # a cancelled task keeps its frames, and these keep this drive: that would be a cycle
+
+    async def _called(self, run: ProcessRun, made: Registration, procedure: AnyProcedure | None) -> Any:  # noqa: ANN401
+        current.set(run.performer.root())
+        if made.recovery == "external":
+            return await run.outside()
+        if procedure is None:
+            raise FunctionUnknown(made.name, ())
+        code = procedure.function(ProcessContext(run), **procedure.values(made.arguments))
+        return await Guarded(code, procedure.name)
+
+    async def _finish(self, run: ProcessRun, body: asyncio.Task[Any]) -> None:
+        performer = run.performer
+        if not body.done():
+            waits = run.waiting.waits
+            performer.refuse()
+            await unwound(body)
+            await performer.close("cancelled")
+            performer.check_halted()
+            swallowed = _swallowed(body)
+            if swallowed is not None:
+                _log.error("the process %r was stopped: %s", self._state.id, swallowed)
+            if self._stop is not None:
+                await self._end_cancelled()
+            elif swallowed is not None:
+                await self._end("failed", run, error=error_info(swallowed, performer.redactor.text))
+            else:
+                await self._park(run, waits)
+            return
+        await performer.close("ended")
+        performer.submit([], patient=True)  # what was abandoned is settled before what is left over is looked at
+        await self._ended(run, body)
+
+    async def _park(self, run: ProcessRun, waits: tuple[str, ...]) -> None:
+        crash_point("process.before_park")
+        _, durable = run.performer.submit([Parked(at=self._ledger.now(), run=run.run, waits=waits)])
+        await run.performer.durable(durable)
+        crash_point("process.after_park")
+
+    async def _ended(self, run: ProcessRun, body: asyncio.Task[Any]) -> None:
+        """The function came to its end: by itself, or with an error."""
+        performer = run.performer
+        if body.cancelled():
+            error: BaseException = RuntimeError("it cancelled the task that ran it")
+        else:
+            found = body.exception()
+            if found is None:
+                performer.check_complete()
+                await self._completed(run, body.result())
+                return
+            error = found
+        if isinstance(error, StoreError):
+            raise performer.halt(error) from error
+        if not isinstance(error, Exception):
+            raise error
+        performer.check_complete()
+        await self._failed(run, error)
+
+    async def _completed(self, run: ProcessRun, value: Any) -> None:  # noqa: ANN401
+        performer = run.performer
+        try:
+            body = performer.redactor.bytes(encode_value(value))
+        except HoldfastError as error:
+            await self._failed(run, error)
+            return
+        if len(body) <= self._ledger.inline_bytes:
+            await self._end("completed", run, ended={"value": msgspec.Raw(body)}, said=body)
+            return
+        try:
+            blob = await performer.keep(body)
+        except PayloadTooLarge as error:
+            await self._failed(run, ResultTooLarge("a value", error.size, error.limit))
+            return
+        await self._end("completed", run, ended={"blob": blob}, said=body)
+
+    async def _failed(self, run: ProcessRun, error: Exception) -> None:
+        """It raised: another attempt follows if the function says so, or this is its end."""
+        info = error_info(error, run.performer.redactor.text)
+        procedure = self._registry.known(self._state.name or "")
+        policy = None if procedure is None else procedure.retry
+        pause = None if policy is None else policy.pause_after(run.attempt, error)
+        if pause is None:
+            await self._end("failed", run, error=info)
+            return
+        following, now = run_of(run.attempt + 1), self._ledger.now()
+        wait = retry_wait(following)
+        await self._store.open_wait(self.session, wait, deadline=now + round(pause * 1000))
+        ended = Ended(at=now, run=run.run, status="failed", error=info)
+        parked = Parked(at=now, run=following, waits=(wait,))
+        crash_point("process.before_retry")
+        _, durable = run.performer.submit([*self._ledger.left_over(run.run), ended, parked])
+        await run.performer.durable(durable)
+
+    # ---- the end -----------------------------------------------------------------------------------------------------
+
+    async def _end_cancelled(self) -> None:
+        asked = cast("Admitted", self._stop)
+        reason = str(msgspec.json.decode(bytes(asked.body)).get("cancel", ""))
+        await self._end("cancelled", self._run, first=[asked], error=ErrorInfo("cancelled", reason))
+
+    async def _end_abandoned(self, asked: Admitted) -> None:
+        said = msgspec.json.decode(bytes(asked.body))
+        who, why = said.get("by") or "somebody", said.get("reason") or "no reason was given"
+        made = self._state.registration
+        gone = f"{self._state.by} ran it and is gone; " if made is not None and self._is_foreign(made) else ""
+        evidence = f"{gone}{who} gave it up: {why}"
+        await self._end("failed", first=[asked], error=ErrorInfo(ABANDONED, evidence))
+
+    async def _end(  # noqa: PLR0913
+        self,
+        status: Any,  # noqa: ANN401  an EndStatus
+        run: ProcessRun | None = None,
+        *,
+        first: Sequence[Record] = (),
+        ended: dict[str, Any] | None = None,
+        error: ErrorInfo | None = None,
+        said: bytes = b"",
+    ) -> None:
+        """Record how it ended and tell those who wait for that, in one commit."""
+        name = run_of(self._state.attempt)
+        end = Ended(at=self._ledger.now(), run=name, status=status, error=error, **(ended or {}))
+        await self._look_if_possible()  # whoever it was given to is told of its end
+        records: list[Record] = [*first, *self._ledger.left_over(name)]
+        self._ending = True
+        crash_point("process.before_end")
+        if run is None:
+            _, durable = self._ledger.append([*records, end], notify=self._notices(end, said))
+            await durable
+        else:
+            await run.performer.seal(end, records, notify=self._notices(end, said))
+        crash_point("process.after_end")
+        self._state = await read_process(self._store, self.session)
+        self._around.watch.ended(self.session, self._state)
+        await self._after_end()
+
+    def _notices(self, end: Ended, said: bytes) -> list[Notify]:
+        made, status = self._state.registration, status_of(end)
+        notices: list[Notify] = []
+        if made is not None and made.parent is not None:
+            key = f"child/{self.session}"
+            notices.append(Notify(made.parent, "child_ended", f"{id_of(self.session)} {status}", "", key=key))
+        if self._state.session is not None:
+            told = said.decode() if end.error is None else f"{end.error.kind}: {end.error.message}"
+            notices.append(self._notice(self._state.session, status, told))
+        return notices
+
+    def _notice(self, session: str, status: str, told: str) -> Notify:
+        """What a session is told that it works for."""
+        body = told if len(told) <= BODY else f"{told[:BODY]}\n... ({len(told):,} characters in all)"
+        title = f"The process {id_of(self.session)} ({self._state.name}) is {status}"
+        key = f"process/{id_of(self.session)}"
+        return Notify(session, f"process_{status}", title, body, source=self.session, key=key)
+
+    async def _tell_late(self, lease: Lease) -> None:
+        """Tell sessions that it was given to in the very moment in which it ended."""
+        late = [found for found in await self._store.pending(self.session) if found.key.startswith(TRANSFER)]
+        if not late or not self._state.over:
+            return
+        state, error = self._state, self._state.error
+        said = await value_of(self._store, state) if error is None else None
+        told = encode_value(said).decode() if error is None else f"{error.kind}: {error.message}"
+        ledger = ProcessJournal(self._store, lease, self._around.watch.touch)
+        ledger.begin(state)
+        for found in late:
+            admitted = _admitted(found, ledger.now())
+            state.add(admitted)
+            _, durable = ledger.append([admitted], notify=[self._notice(state.session or "", state.status, told)])
+            await durable
+
+    async def _after_end(self) -> None:
+        """Ask children to end that are to end with it; whoever drives it next does so again, if this is interrupted."""
+        if self._state.status == "cancelled":
+            await self._registry.stop_below(self._state, f"the process {self._state.id} was cancelled")
+        for child in self._state.children:
+            await self._registry.end_child(child, f"the process {self._state.id} that started it has ended")
+        crash_point("process.children_told")
+
+    def _on_loss(self, run: ProcessRun, body: asyncio.Task[Any], lost: asyncio.Future[HoldfastError]) -> None:
+        """Somebody else drives this process now."""
+        if not lost.cancelled():
+            run.performer.halt(lost.result())
+            body.cancel()
+
+
+def _swallowed(body: asyncio.Task[Any]) -> SuspensionSwallowed | None:
+    """Why the code of a process ended that was to be suspended, if it would not let itself be."""
+    error = body.exception() if body.done() and not body.cancelled() else None
+    return error if isinstance(error, SuspensionSwallowed) else None
+
+
+def _admitted(found: Input, now: int) -> Admitted:
+    return Admitted(at=now, input=found.input, key=found.key, body=msgspec.Raw(found.body))

@@ -1,0 +1,120 @@
+"""A process, as a handle: addressable from anywhere, holding nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
+
+from holdfast.effects.values import decode_value, encode_value
+from holdfast.errors.caller import JournalPruned, ProcessPruned
+from holdfast.processes.run import how_it_ended, raise_unless_completed
+from holdfast.processes.state import TERMINAL, ProcessState, check_process_id, check_signal_key, event_of, journal_of
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
+    from holdfast.processes.state import ProcessEvent, ProcessLine, ProcessStatus
+    from holdfast.runtime.runtime import Runtime
+    from holdfast.store import Journal
+
+
+Requested = Literal["requested", "already_requested", "too_late"]
+Signalled = Literal["signalled", "already_signalled", "too_late"]
+
+
+class Desk(Protocol):
+    """The processes of a store, as far as a handle needs them."""
+
+    async def find(self, journal: str) -> Journal: ...
+    async def read(self, journal: str) -> ProcessState: ...
+    async def line(self, id: str) -> ProcessLine: ...
+    def events(self, id: str, after: int = 0) -> AsyncGenerator[ProcessEvent]: ...
+    async def send_signal(self, id: str, name: str, value: object, key: str | None = None) -> Signalled: ...
+    async def request_cancel(self, id: str, reason: str) -> str: ...
+    async def settle_outside(self, id: str, told: dict[str, Any]) -> bool: ...
+    async def transfer(self, id: str, session: str) -> str: ...
+
+
+class Process:
+    """A process that was started. What you do not ask of it costs nothing."""
+
+    def __init__(self, runtime: Runtime, desk: Desk, id: str) -> None:
+        self.id = check_process_id(id)
+        self._runtime = runtime
+        self._desk = desk
+
+    def __repr__(self) -> str:
+        return f"Process({self.id!r})"
+
+    async def result(self, *, timeout: float | None = None, returns: type[Any] | None = None) -> Any:  # noqa: ANN401
+        """What it gave, as soon as it has ended; as `returns` if that is given.
+
+        `ProcessFailed`, `ProcessCancelled` or `ProcessAbandoned` where it did not complete. A process that can't go on
+        here raises why. A `TimeoutError` after `timeout` seconds leaves it alone.
+        """
+        try:
+            async with asyncio.timeout(timeout):
+                state = await self._end()
+        except JournalPruned as error:  # while this was waiting
+            raise ProcessPruned(self.id, error.status, error.at) from None
+        told = await how_it_ended(self._runtime.store, state)
+        raise_unless_completed(self.id, told)
+        return told["value"] if returns is None else decode_value(encode_value(told["value"]), returns)
+
+    async def _end(self) -> ProcessState:
+        """The process as it ended. One that ends in this runtime is told, not read."""
+        runtime, journal = self._runtime, journal_of(self.id)
+        head = 0
+        while True:
+            with runtime.watch.expecting(journal, head, ends=True) as found:
+                if journal not in runtime.watch.local:  # else whoever drives it here says when it has ended
+                    line = await self._desk.find(journal)
+                    if line.status in TERMINAL:
+                        return await self._desk.read(journal)
+                    error = runtime.stuck(journal)
+                    if error is not None:
+                        raise error
+                    head = found.head = line.head
+                end = await found.news
+                if isinstance(end, ProcessState) and end.over:
+                    return end
+
+    async def status(self) -> ProcessStatus:
+        """How it stands."""
+        return (await self.line()).status
+
+    async def line(self) -> ProcessLine:
+        """How it stands, with all that is told of it in lists."""
+        return await self._desk.line(self.id)
+
+    async def signal(self, name: str, value: object = None, *, key: str | None = None) -> Signalled:
+        """Answer what it waits for, or will wait for; one that has ended is not told.
+
+        The same value under the same `key` again is the same signal; another one is a `KeyConflict`.
+        """
+        return await self._desk.send_signal(self.id, name, value, check_signal_key(key))
+
+    async def cancel(self, reason: str = "") -> Requested:
+        """Ask for it to be stopped, wherever it is. The first request counts; one after the end is too late."""
+        return cast("Requested", await self._desk.request_cancel(self.id, reason))
+
+    async def complete(self, value: object = None) -> bool:
+        """End a process that is carried out elsewhere; whether this has decided it."""
+        return await self._desk.settle_outside(self.id, {"value": value})
+
+    async def fail(self, message: str) -> bool:
+        """The same, for one that failed there."""
+        return await self._desk.settle_outside(self.id, {"error": message})
+
+    async def transfer(self, session: str) -> Requested:
+        """Let it work for another session: that one is told when it ends. After its end that is too late."""
+        return cast("Requested", await self._desk.transfer(self.id, session))
+
+    def events(self, after: int = 0) -> AsyncGenerator[ProcessEvent]:
+        """What happens in it, from its beginning or from a cursor (`seq`), until it has ended."""
+        return self._desk.events(self.id, after)
+
+    async def timeline(self) -> list[ProcessEvent]:
+        """What has happened in it so far."""
+        state = await self._desk.read(journal_of(self.id))
+        return [event_of(state.journal, seq, record) for seq, record in enumerate(state.records, 1)]

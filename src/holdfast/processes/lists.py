@@ -1,0 +1,473 @@
+"""The processes of a store, listed: at a cost that follows what is listed, and not how long it has run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, get_args
+
+import msgspec
+
+from holdfast.crashpoints import crash_point
+from holdfast.errors import BlobCorrupt, JournalMissing, JournalQuarantined, RecordUnreadable
+from holdfast.errors.caller import JournalInUse
+from holdfast.errors.store import JournalCorrupt
+from holdfast.names import check_choice, check_int
+from holdfast.processes.run import read_process
+from holdfast.processes.state import (
+    CALL,
+    LISTED,
+    ROLE,
+    STUCK,
+    TAIL,
+    TERMINAL,
+    TRANSFER,
+    ProcessEvent,
+    ProcessLine,
+    ProcessStatus,
+    Situation,
+    Stuck,
+    decode_registration,
+    event_of,
+    id_of,
+    is_process_journal,
+    journal_of,
+    line_of,
+    state_of,
+    stuck_head,
+    why_stuck,
+)
+from holdfast.records import Done, ErrorInfo, touches_lists
+from holdfast.runtime.budgets import spend_of
+from holdfast.store.contract import Journal
+from holdfast.store.spending import by_day
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
+
+    from holdfast.errors import HoldfastError
+    from holdfast.processes.state import ProcessState
+    from holdfast.store import Spend, Store
+    from holdfast.store.contract import Glimpse, Owner, Wait
+    from holdfast.store.retention import Tombstone
+
+
+TOLD: Final = 1_000
+"""How many processes a report names, of each sort."""
+
+
+class PrunedProcess(msgspec.Struct, frozen=True):
+    """A process that was pruned, or would be."""
+
+    id: str
+    name: str | None
+    status: ProcessStatus
+    ended: int | None
+
+
+class KeptProcess(msgspec.Struct, frozen=True):
+    """A process that is old enough, and is kept all the same."""
+
+    id: str
+    name: str | None
+    reason: str
+
+
+class PruneReport(msgspec.Struct, frozen=True):
+    """What a pruning did, or would do."""
+
+    pruned: int
+    kept: int
+    dry_run: bool
+    processes: tuple[PrunedProcess, ...] = ()
+    """The first thousand that were pruned."""
+    reasons: tuple[KeptProcess, ...] = ()
+    """The first thousand that are kept although they are old enough, and why."""
+
+
+def why_kept(state: ProcessState, family: Mapping[str, str]) -> str | None:
+    """Why a process is not pruned; None when it may be. `family` tells the status of journals that are there."""
+    if not state.over:
+        return f"it is {state.status}"
+    parent = None if state.registration is None else state.registration.parent
+    if parent is not None and family.get(parent, "completed") not in TERMINAL:
+        return f"{id_of(parent)} started it, is under way, and may ask for it"
+    going = next((journal for journal, status in family.items() if status not in TERMINAL), None)
+    return None if going is None else f"{id_of(going)}, which it started, is under way and tells it of its end"
+
+
+def line_of_tombstone(stone: Tombstone) -> ProcessLine:
+    """A process that was pruned, as it stood."""
+    return ProcessLine(
+        id=id_of(stone.journal),
+        name=stone.agent,
+        status=ended_as(stone.detail),
+        session=stone.session,
+        created=stone.created,
+        updated=stone.updated,
+        ended=stone.updated,
+        pruned=stone.at,
+    )
+
+
+def event_of_tombstone(stone: Tombstone) -> ProcessEvent:
+    """What a reader of the changes is told in the place of all that it has missed of a process."""
+    return ProcessEvent(
+        process=id_of(stone.journal), seq=stone.head, at=stone.updated, what="pruned", detail=ended_as(stone.detail)
+    )
+
+
+def ended_as(detail: str) -> ProcessStatus:
+    """How a process ended, as its tombstone says it."""
+    return msgspec.convert(detail, ProcessStatus)
+
+
+class Stuckness(Protocol):
+    """The engine, as far as it knows what can't go on."""
+
+    def stuck(self, session: str) -> HoldfastError | None: ...
+    @property
+    def all_stuck(self) -> Sequence[str]: ...
+
+
+class Changes(NamedTuple):
+    """What changed, and the cursor to go on from."""
+
+    cursor: int
+    changed: Sequence[ProcessEvent]
+
+
+class Wanted(NamedTuple):
+    """Which processes are listed."""
+
+    status: ProcessStatus | None = None
+    name: str | None = None
+    session: str | None = None
+    parent: str | None = None
+
+    def fits(self, line: ProcessLine) -> bool:
+        """Whether a process is one of them."""
+        wanted = (self.status, self.name, self.session, self.parent)
+        found = (line.status, line.name, line.session, line.parent)
+        return all(one is None or one == other for one, other in zip(wanted, found, strict=True))
+
+
+@dataclass(slots=True)
+class _View:
+    """What is known of all processes at one moment."""
+
+    driven: set[str] = field(default_factory=set[str])
+    """Those whose lease a process that lives holds."""
+    woken: set[str] = field(default_factory=set[str])
+    """Those that have work, and that nobody drives."""
+    stopped: dict[str, tuple[int | None, ErrorInfo]] = field(default_factory=dict[str, tuple[int | None, ErrorInfo]])
+    """Why a runtime has stopped one, and how many records it had then; None for this runtime."""
+
+    def error(self, journal: str, head: int) -> ErrorInfo | None:
+        """Why a process was stopped, unless it has gone on since."""
+        at, error = self.stopped.get(journal, (0, None))
+        return error if at is None or at == head else None
+
+
+class ProcessLists:
+    """What can be asked about the processes of a store as a whole."""
+
+    def __init__(self, store: Store, functions: Collection[str]) -> None:
+        self._store = store
+        self._functions = functions
+        self.engine: Stuckness | None = None
+
+    # ---- lists -------------------------------------------------------------------------------------------------------
+
+    async def list(self, wanted: Wanted, before: ProcessLine | None, limit: int) -> list[ProcessLine]:
+        """Processes, those that changed last first."""
+        if wanted.status is not None:
+            check_choice("process status", wanted.status, get_args(ProcessStatus))
+        check_int("limit", limit, least=1)
+        last = None if before is None else await self._place(before)
+        found: list[ProcessLine] = []
+        async for lines in self._candidates(wanted, last, limit):
+            found += [line for line in await self._lines(lines) if wanted.fits(line)]
+            if len(found) >= limit:
+                break
+        return found[:limit]
+
+    async def _place(self, line: ProcessLine) -> Journal:
+        """Where a list goes on, also behind a process that was pruned meanwhile."""
+        try:
+            return await self._store.journal(journal_of(line.id))
+        except JournalMissing:
+            stone = await self._store.tombstone(journal_of(line.id))
+            updated = line.updated if stone is None else stone.updated
+            return Journal(journal_of(line.id), "process", line.name, "completed", 1, line.created, updated)
+
+    def _candidates(self, wanted: Wanted, last: Journal | None, limit: int) -> AsyncGenerator[list[Journal]]:
+        if wanted.parent is not None:
+            return self._children(wanted.parent, last)
+        if wanted.session is not None:
+            return self._of_session(wanted, last)
+        return self._pages(wanted, last, limit)
+
+    async def _pages(self, wanted: Wanted, last: Journal | None, size: int) -> AsyncGenerator[list[Journal]]:
+        status = None if wanted.status is None else LISTED[wanted.status]
+        size = min(max(size, 50), self._store.limits.page)
+        while page := await self._store.journals(
+            kind="process", role=ROLE, agent=wanted.name, status=status, session=wanted.session, before=last, limit=size
+        ):
+            yield page
+            last = page[-1]
+
+    async def _children(self, parent: str, last: Journal | None) -> AsyncGenerator[list[Journal]]:
+        """Those that a process started: it knows them."""
+        try:
+            state = await read_process(self._store, journal_of(parent))
+        except JournalMissing:
+            return
+        found = await self._store.glimpses([journal_of(id) for id in state.children], prefix=TRANSFER, tail=1)
+        yield _behind([each.line for each in found], last)
+
+    async def _of_session(self, wanted: Wanted, last: Journal | None) -> AsyncGenerator[list[Journal]]:
+        """Those that were started for a session, and among those that were given to another one, all."""
+        left: dict[str, Journal] = {}
+        after = ""
+        while ids := await self._store.transferred(TRANSFER, after=after):
+            moved = await self._store.glimpses(ids, prefix=TRANSFER, tail=1)
+            left |= {each.line.id: each.line for each in moved}
+            after = ids[-1]
+        async for page in self._pages(wanted, last, self._store.limits.page):
+            own = [line for line in page if line.id not in left]
+            late = _behind([line for line in left.values() if _place_of(line) > _place_of(page[-1])], last)
+            yield sorted([*own, *late], key=_place_of, reverse=True)
+            last = page[-1]
+        yield _behind(list(left.values()), last)
+
+    async def _lines(self, listed: Sequence[Journal]) -> list[ProcessLine]:
+        """What is told of these; those that can't be trusted lack."""
+        ids = [line.id for line in listed if line.quarantine is None]
+        found = await self._store.glimpses(ids, prefix=TRANSFER, tail=TAIL)
+        states = [(each, state_of(each)) for each in found if each.tail is not None]
+        if all(state.over for _, state in states):
+            return [line_of(state) for _, state in states]
+        view = await self._view()
+        told: list[ProcessLine] = []
+        for each, state in states:
+            stuck = None if state.over else await self._reason(each, view)
+            told.append(msgspec.structs.replace(line_of(state), stuck=None if stuck is None else stuck.reason))
+        return told
+
+    # ---- what needs a person -----------------------------------------------------------------------------------------
+
+    async def stuck(self, limit: int | None) -> list[Stuck]:
+        """What does not go on by itself, and the command that helps."""
+        if limit is not None:
+            check_int("limit", limit, least=1)
+        view = await self._view()
+        found: dict[str, Stuck] = {}
+        async for page in self._doubtful(view):
+            undriven = [line for line in page if line.id not in view.driven]
+            for reason in await self._reasons(undriven, view):
+                found.setdefault(reason.id, reason)
+            if limit is not None and len(found) >= limit:
+                break
+        return list(found.values())[:limit]
+
+    async def _doubtful(self, view: _View) -> AsyncGenerator[list[Journal]]:
+        """Processes of which nobody knows that they will go on: of those that wait, the ones without a clock."""
+        if stopped := list({**view.stopped, **dict.fromkeys(view.woken)}):
+            yield [each.line for each in await self._store.glimpses(stopped, prefix=TRANSFER, tail=1)]
+        for status in ("running", "waiting", "idle"):
+            last: Journal | None = None
+            page = self._store.limits.page
+            while lines := await self._store.journals(
+                role=ROLE, status=status, before=last, limit=page, untimed=status == "waiting"
+            ):
+                yield lines
+                last = lines[-1]
+
+    async def _reasons(self, lines: Sequence[Journal], view: _View) -> list[Stuck]:
+        reasons: list[Stuck] = []
+        for line in lines:
+            if line.quarantine is not None:
+                told = f"its journal is damaged: {line.quarantine}"
+                reasons.append(Stuck(id_of(line.id), line.agent, told, "holdfast doctor"))
+        sound = [line.id for line in lines if line.quarantine is None]
+        for each in await self._store.glimpses(sound, prefix=TRANSFER, tail=TAIL):
+            reason = await self._reason(each, view)
+            if reason is not None:
+                reasons.append(reason)
+        return reasons
+
+    async def _reason(self, each: Glimpse, view: _View) -> Stuck | None:
+        state, journal = state_of(each), each.line.id
+        owned = state.registration is not None and state.registration.recovery == "owner"
+        if owned and state.status == "running" and state.by is None and each.line.head > TAIL:
+            state = await read_process(self._store, journal)  # who ran it stands further up
+        now = Situation(
+            driven=journal in view.driven,
+            woken=journal in view.woken,
+            known=state.name in self._functions,
+            works=self.engine is not None,
+            error=view.error(journal, each.line.head),
+        )
+        found = why_stuck(state, now)
+        if found is not None and state.status == "waiting" and now.error is None and not now.woken:
+            waits = await self._store.waits(journal, state="open")
+            return None if any(wait.deadline is not None for wait in waits) else found
+        return found
+
+    async def _view(self) -> _View:
+        """Who drives which process, and which have stopped, by what the store and this runtime know."""
+        view = _View()
+        after = 0
+        while page := await self._store.work(after):
+            for work in page:
+                if work.role == ROLE:
+                    alive = work.holder is not None and not self._store.owner_gone(work.holder)
+                    (view.driven if alive else view.woken).add(work.journal)
+            after = page[-1].no
+        last: Wait | None = None
+        while waits := await self._store.open_waits(STUCK, before=last, limit=self._store.limits.page):
+            for wait in waits:
+                error = msgspec.json.decode(wait.body or b"", type=ErrorInfo)
+                view.stopped.setdefault(wait.journal, (stuck_head(wait.name), error))
+            last = waits[-1]
+        if self.engine is not None:
+            for journal in filter(is_process_journal, self.engine.all_stuck):
+                error = self.engine.stuck(journal)
+                if error is not None:
+                    view.stopped[journal] = (None, ErrorInfo(type(error).__name__, str(error)))
+        return view
+
+    async def holder(self, journal: str) -> Owner | None:
+        """The process that lives and holds the lease of a journal, if there is one."""
+        after = 0
+        while page := await self._store.work(after):
+            for work in page:
+                if work.journal == journal:
+                    gone = work.holder is None or self._store.owner_gone(work.holder)
+                    return None if gone else work.holder
+            after = page[-1].no
+        return None
+
+    # ---- changes -----------------------------------------------------------------------------------------------------
+
+    async def changes(self, after: int, limit: int | None) -> Changes:
+        """What happened behind a cursor; of processes that were pruned, how they ended."""
+        entries = await self._store.feed(after=after, limit=limit)
+        if not entries:
+            return Changes(after, [])
+        end = entries[-1].pos
+        stones = await self._store.tombstones(after=after, role=ROLE, limit=limit)
+        if len(stones) >= min(limit or self._store.limits.page, self._store.limits.page):
+            end = min(end, stones[-1].pos)  # there may be more of them: the next call goes on behind this one
+        changed = [
+            (entry.pos, event_of(entry.journal, entry.seq, entry.record))
+            for entry in entries
+            if entry.pos <= end and entry.record is not None
+            if is_process_journal(entry.journal) and touches_lists(entry.record)
+        ]
+        changed += [(stone.pos, event_of_tombstone(stone)) for stone in stones if stone.pos <= end]
+        return Changes(end, [event for _, event in sorted(changed, key=lambda one: one[0])])
+
+
+def _place_of(line: Journal) -> tuple[int, str]:
+    return line.updated, line.id
+
+
+def _behind(lines: Sequence[Journal], last: Journal | None) -> list[Journal]:
+    """Those that come after the last one that was listed, in the order of the lists."""
+    later = [line for line in lines if last is None or _place_of(line) < _place_of(last)]
+    return sorted(later, key=_place_of, reverse=True)
+
+
+_OVER = ("completed", "failed", "cancelled")
+_DAMAGED = (BlobCorrupt, JournalCorrupt, JournalQuarantined, RecordUnreadable, ValueError)
+"""What one process can't be understood with; the errors of msgspec are ValueErrors."""
+
+
+class Pruner:
+    """One pruning of the processes of a store."""
+
+    def __init__(self, store: Store, before: int, name: str | None, *, dry_run: bool) -> None:
+        self._store = store
+        self._before = before
+        self._name = name
+        self._dry_run = dry_run
+        self._pruned: list[PrunedProcess] = []
+        self._kept: list[KeptProcess] = []
+        self._counts = [0, 0]
+
+    async def run(self, limit: int | None = None) -> PruneReport:
+        """Prune all that is old enough, or so many."""
+        async for line in self._old():
+            if limit is not None and self._counts[0] >= limit:
+                break
+            try:
+                reason = await self._see_to(line)
+            except JournalInUse as error:
+                reason = error.reason
+            except JournalMissing:  # somebody else was quicker
+                continue
+            except _DAMAGED as error:  # it is kept, and the others go all the same
+                reason = str(error)
+            if reason is not None:
+                self._counts[1] += 1
+                if len(self._kept) < TOLD:
+                    self._kept.append(KeptProcess(id_of(line.id), line.agent, reason))
+        pruned, kept = self._counts
+        return PruneReport(pruned, kept, self._dry_run, tuple(self._pruned), tuple(self._kept))
+
+    async def _old(self) -> AsyncGenerator[Journal]:
+        """Processes that are over and have not changed since; parents come before the children that ended earlier."""
+        for status in _OVER:
+            last: Journal | None = None
+            while page := await self._store.journals(
+                role=ROLE,
+                agent=self._name,
+                status=status,
+                before=last,
+                changed_before=self._before,
+                limit=self._store.limits.page,
+            ):
+                for line in page:
+                    yield line
+                last = page[-1]
+
+    async def _see_to(self, line: Journal) -> str | None:
+        """Why it is kept; None when it was pruned."""
+        first = await self._store.input(line.id, 1)
+        parent = None if first is None or first.key != CALL else decode_registration(first.body).parent
+        if parent is not None and (await self._statuses([parent])).get(parent) in {"running", "waiting", "idle"}:
+            return f"{id_of(parent)} started it, is under way, and may ask for it"
+        state = await read_process(self._store, line.id)
+        reason = why_kept(state, await self._statuses([journal_of(id) for id in state.children]))
+        if reason is not None:
+            return reason
+        if not self._dry_run:
+            spent = await self._spent(state)
+            crash_point("process.before_prune")
+            await self._store.prune_journal(line.id, head=state.head, detail=state.status, key=CALL, spent=spent)
+            crash_point("process.after_prune")
+        self._counts[0] += 1
+        if len(self._pruned) < TOLD:
+            self._pruned.append(PrunedProcess(state.id, state.name, state.status, state.ended))
+        return None
+
+    async def _statuses(self, journals: list[str]) -> dict[str, str]:
+        """How these stand that are there."""
+        found: dict[str, str] = {}
+        for journal in journals:
+            try:
+                found[journal] = (await self._store.journal(journal)).status
+            except JournalMissing:
+                continue
+        return found
+
+    async def _spent(self, state: ProcessState) -> dict[int, Spend]:
+        """What its records say was spent: it was counted, and stays so when they are gone."""
+        bodies: dict[str, bytes | None] = {}
+        for record in state.records:
+            if not isinstance(record, Done) or record.blob is None:
+                continue
+            if record.ask is not None and record.ask.kind == "direct":
+                bodies[record.blob.digest] = await self._store.blob(record.blob.digest)
+        return by_day(state.records, spend_of, lambda blob: bodies.get(blob.digest))

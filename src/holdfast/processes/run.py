@@ -1,0 +1,1103 @@
+"""One run of a durable function: what its context stands for, and what it waits for while it is in memory."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import inspect
+import secrets as chance
+import uuid
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeVar, cast
+
+import msgspec
+
+from holdfast.effects.canonical import digest
+from holdfast.effects.drive import LeasedJournal
+from holdfast.effects.envelope import segment
+from holdfast.effects.performer import Performer
+from holdfast.effects.replay import Answer, Begin, Repeat, fold
+from holdfast.effects.scopes import Place, current
+from holdfast.effects.values import as_declared, check_returns, decode_value, encode_value, return_type
+from holdfast.errors import (
+    BlobMissing,
+    Halted,
+    HoldfastError,
+    InvalidArgument,
+    JournalMissing,
+    RunEnded,
+    StopRequested,
+    StoreError,
+    WaitEnded,
+    WaitExpired,
+    WaitFailed,
+)
+from holdfast.errors.caller import ProcessInvalid, ProcessUnknown
+from holdfast.errors.world import AgentTurnFailed, ProcessAbandoned, ProcessCancelled, ProcessFailed
+from holdfast.eventloop import spawn
+from holdfast.names import check_id, check_string
+from holdfast.policy.hooks import HookTurn
+from holdfast.policy.rules import milliseconds
+from holdfast.processes.state import (
+    CALL,
+    CANCEL,
+    OWN_KEYS,
+    TERMINAL,
+    ProcessState,
+    Registration,
+    check_process_id,
+    child_id,
+    decode_registration,
+    external_wait,
+    id_of,
+    journal_of,
+    number_of,
+    run_of,
+    signal_of,
+    signal_prefix,
+    signal_wait,
+    timer_wait,
+    turn_wait,
+)
+from holdfast.records import Cancelled, Cause, Done, ErrorInfo, Failed, Intended, Unknown
+from holdfast.runtime.deferrals import KIND
+from holdfast.runtime.hooks import Hooked
+from holdfast.runtime.model_call import NAME as MODEL_CALL_NAME
+from holdfast.runtime.model_call import Completing, Question
+from holdfast.runtime.turn import TurnReader
+from holdfast.runtime.waits import JournalWaits, failure_in, known_as
+from holdfast.tools.definition import Deferred
+from holdfast.turns.conversation import TRIGGERED
+from holdfast.turns.keys import DEFERRAL
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
+    from datetime import timedelta
+
+    from holdfast.agent import Agent
+    from holdfast.effects.envelope import Ledger
+    from holdfast.effects.scopes import Driver
+    from holdfast.models import Model
+    from holdfast.processes.context import Child
+    from holdfast.processes.definition import AnyProcedure
+    from holdfast.processes.state import ProcessLine
+    from holdfast.records import Ask, Blob, EffectKind, Outcome, Record
+    from holdfast.runtime.context import Surround
+    from holdfast.store import Notify, Store
+    from holdfast.store.contract import Head, Wait
+    from holdfast.store.spending import Spend
+
+
+ROUNDS: Final = 32
+"""How many rounds of a loop that does not show its queues must pass without anything."""
+TIMER: Final = 0.02
+"""How long to wait before the next look at code that has set a timer of its own, in seconds."""
+
+
+def about_to(drive: Driver) -> Literal["run", "wake"] | None:
+    """What the code of `drive` is about to do: run now, wake by a timer of its own, or nothing."""
+    loop: Any = asyncio.get_running_loop()
+    for queue in ("_ready", "held"):  # a simulated loop holds back what it does not run in this round
+        if _any_of(getattr(loop, queue, ()), drive):
+            return "run"
+    return "wake" if _any_of(getattr(loop, "_scheduled", ()), drive) else None
+
+
+def _any_of(handles: Iterable[Any], drive: Driver) -> bool:
+    for handle in handles:
+        context = getattr(handle, "_context", None)
+        if context is None or handle.cancelled():
+            continue
+        place = context.get(current)
+        if place is not None and place.drive is drive:
+            return True
+    return False
+
+
+async def settled(drive: Driver) -> bool:
+    """Whether the code does nothing but wait. When it does more, this takes a moment before it says so."""
+    shown = hasattr(asyncio.get_running_loop(), "_ready")
+    for _ in range(1 if shown else ROUNDS):
+        found = about_to(drive)
+        if found is not None:
+            await asyncio.sleep(0 if found == "run" else TIMER)
+            return False
+        if not shown:
+            await asyncio.sleep(0)
+    return True
+
+
+LOOK: Final = 0.5
+"""How often what is waited for is looked at while other branches of the function work, in seconds."""
+
+
+@dataclass(slots=True)
+class _Pending:
+    sought: Sought
+    came: asyncio.Future[Found]
+    alarm: asyncio.TimerHandle | None = None
+
+
+class Waiting:
+    """What one run waits for."""
+
+    def __init__(self, performer: Performer) -> None:
+        self._performer = performer
+        self._loop = asyncio.get_running_loop()
+        self._pending: dict[str, _Pending] = {}
+        self._busy = 0
+        """How many things the function does that are not waiting."""
+        self._moved = asyncio.Event()
+        self._looking: asyncio.Task[None] | None = None
+
+    @property
+    def waits(self) -> tuple[str, ...]:
+        """What the function waits for now."""
+        return tuple(pending.sought.label for pending in self._pending.values())
+
+    @property
+    def quiet(self) -> bool:
+        """Whether the function does nothing but wait, at this very moment."""
+        if not self._pending or self._busy or any(pending.came.done() for pending in self._pending.values()):
+            return False
+        return about_to(self._performer) is None
+
+    async def idle(self) -> None:
+        """Return when the function does nothing but wait. Meanwhile, see whether what it waits for has come."""
+        while True:
+            self._moved.clear()
+            if self._pending and not self._busy:
+                if await settled(self._performer) and self.quiet:
+                    return
+                continue
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._moved.wait(), LOOK if self._pending else None)
+            self.look()
+
+    def look(self) -> None:
+        """Something may have come."""
+        if self._pending and (self._looking is None or self._looking.done()):
+            self._looking = spawn(self._look())
+
+    async def _look(self) -> None:
+        for pending in list(self._pending.values()):
+            try:
+                found = await pending.sought.look()
+            except StoreError:
+                return  # it is looked at again
+            if found is not None and not pending.came.done():
+                pending.came.set_result(found)
+
+    async def close(self) -> None:
+        """The function is not in memory any more."""
+        for pending in self._pending.values():
+            if pending.alarm is not None:
+                pending.alarm.cancel()
+        if self._looking is not None:
+            self._looking.cancel()
+            await asyncio.gather(self._looking, return_exceptions=True)
+
+    @contextmanager
+    def at_work(self) -> Generator[None]:
+        self._busy += 1
+        try:
+            yield
+        finally:
+            self._busy -= 1
+            self._moved.set()
+
+    async def seek(self, place: Place, key: str, ask: Ask, sought: Sought, *, intend: bool = False) -> Outcome:
+        """The outcome of waiting: the recorded one, or what comes."""
+        performer = self._performer
+        await performer.admit()
+        with performer.occupied(place), self.at_work():
+            decision = performer.decide(key, ask, Repeat.FREE)
+            performer.check_order(place, key)
+            if isinstance(decision, Answer):
+                if isinstance(decision.outcome, Cancelled):
+                    await performer.until_cancelled()
+                return decision.outcome
+            if intend and isinstance(decision, Begin):
+                performer.submit([Intended(at=performer.now(), key=key, ask=ask)], patient=True)
+            asked = None if intend else ask
+            try:
+                begun = self._loop.time()
+                found = await self.guarded(sought.begin())
+                if found is None:
+                    found = await self._come(key, sought)
+                if found.error is not None:
+                    outcome: Outcome = Failed(at=performer.now(), key=key, ask=asked, error=found.error)
+                else:
+                    outcome = await performer.succeeded(key, asked, found.body, begun)
+                await performer.record([outcome])
+            except asyncio.CancelledError:
+                await self._withdrawn(sought, Cancelled(at=performer.now(), key=key, ask=asked))
+                raise
+            return outcome
+
+    async def guarded(self, work: Awaitable[Any]) -> Any:  # noqa: ANN401
+        """A store that fails is no failure of what is waited for."""
+        try:
+            return await work
+        except StoreError as error:
+            raise self._performer.halt(error) from error
+
+    async def _come(self, key: str, sought: Sought) -> Found:
+        pending = self._pending[key] = _Pending(sought, self._loop.create_future())
+        if sought.due is not None:
+            delay = max(0.0, (sought.due - self._performer.now()) / 1000)
+            pending.alarm = self._loop.call_later(min(delay, 30.0), self.look, context=contextvars.Context())
+        self._busy -= 1
+        self._moved.set()
+        try:
+            return await pending.came
+        finally:
+            self._busy += 1
+            del self._pending[key]
+            if pending.alarm is not None:
+                pending.alarm.cancel()
+
+    async def _withdrawn(self, sought: Sought, cancelled: Cancelled) -> None:
+        """The code that waited was cancelled, and may go on without it. When the whole run is, nothing is withdrawn."""
+        try:
+            self._performer.check_running()
+        except (Halted, RunEnded, asyncio.CancelledError):
+            return
+        self._performer.abandon([cancelled])
+        with suppress(StoreError):
+            await asyncio.shield(sought.withdraw())
+
+
+class Parent(Protocol):
+    """The run that started it."""
+
+    async def ended(self, id: str) -> Any: ...  # noqa: ANN401
+    async def glance(self, id: str) -> ProcessLine: ...
+    async def signal(self, id: str, name: str, value: object) -> None: ...
+    async def cancel(self, id: str, reason: str) -> None: ...
+
+
+class Started:
+    """A process that this one started."""
+
+    __slots__ = ("_run", "id")
+
+    def __init__(self, run: Parent, id: str) -> None:
+        self._run = run
+        self.id = id
+
+    def __repr__(self) -> str:
+        return f"Child({self.id!r})"
+
+    async def result(self) -> Any:  # noqa: ANN401
+        return await self._run.ended(self.id)
+
+    async def status(self) -> ProcessLine:
+        return await self._run.glance(self.id)
+
+    async def signal(self, name: str, value: object = None) -> None:
+        await self._run.signal(self.id, name, value)
+
+    async def cancel(self, reason: str = "") -> None:
+        await self._run.cancel(self.id, reason)
+
+
+def raise_unless_completed(id: str, told: dict[str, Any]) -> None:
+    """Raise what stands for the end of a process that did not complete."""
+    match told["status"]:
+        case "completed":
+            return
+        case "cancelled":
+            raise ProcessCancelled(id, told["message"])
+        case "abandoned":
+            raise ProcessAbandoned(id, told["message"])
+        case _:
+            raise ProcessFailed(id, told["kind"], told["message"])
+
+
+NAME: Final = "defer"
+"""What the effect is called that opens one, and its target."""
+ANSWER: Final = "deferred answer"
+"""What the effect is called that waits for the answer."""
+
+
+class AwaitedAnswer(Deferred[Any]):
+    """A key that was given out by a durable function, and the answer to it."""
+
+    __slots__ = ("_answer",)
+
+    def __init__(self, key: str, due: int, name: str, answer: Callable[[type[Any] | None], Awaitable[Any]]) -> None:
+        super().__init__(key, due, name)
+        self._answer = answer
+
+    async def answer(self, *, returns: type[Any] | None = None) -> Any:  # noqa: ANN401  whatever was answered
+        """What was given for the key, as soon as it is; nothing is held in memory meanwhile.
+
+        Raises `WaitExpired` when nobody answered in time, `WaitFailed` when somebody said that there is no answer.
+        """
+        return await self._answer(returns)
+
+
+def name_of(key: str) -> str:
+    """The wait of the deferral that was asked for under `key`."""
+    return known_as(f"{key}/{DEFERRAL}")
+
+
+async def opened(store: Store, journal: str, name: str, due: int) -> int:
+    """Open the wait, which can be answered from then on; its deadline is the first that was given."""
+    wait = await store.open_wait(journal, name, deadline=due, kind=KIND)
+    return due if wait.deadline is None else wait.deadline
+
+
+async def answer_in(outcome: Outcome, large: Callable[[Blob], Awaitable[bytes]], returns: type[Any] | None) -> Any:  # noqa: ANN401
+    """What was answered, or the error that there is in place of it."""
+    if isinstance(outcome, Done):
+        body = bytes(outcome.value) if outcome.blob is None else await large(outcome.blob)
+        failure = failure_in(body)
+        if failure is not None:
+            raise WaitFailed(ANSWER, failure)
+        return decode_value(body, returns)
+    state = outcome.error.kind if isinstance(outcome, Failed) else "cancelled"
+    if state == "expired":
+        raise WaitExpired(ANSWER)
+    raise WaitEnded(ANSWER, state)
+
+
+TURN: Final = "turn"
+"""The kind of the waits for turns of agents."""
+AGAIN_MS: Final = 300_000
+"""How long a process waits for a turn before it looks by itself, in case that whoever would tell it is gone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """It has come: a JSON value, or an error."""
+
+    body: bytes = b"null"
+    error: ErrorInfo | None = None
+
+
+class Sought(Protocol):
+    """Something that is waited for."""
+
+    @property
+    def label(self) -> str:
+        """As the record says it: the name of a wait where there is one."""
+        ...
+
+    @property
+    def due(self) -> int | None:
+        """When to look again at the latest, in wall milliseconds."""
+        ...
+
+    async def begin(self) -> Found | None:
+        """Ask for it; None while it has not come."""
+        ...
+
+    async def look(self) -> Found | None:
+        """Look whether it has come."""
+        ...
+
+    async def withdraw(self) -> None:
+        """Nobody waits for it any more."""
+        ...
+
+
+class Awaited:
+    """A wait of the store: a timer, or a signal."""
+
+    def __init__(
+        self,
+        store: Store,
+        journal: str,
+        name: str,
+        deadline: int | None,
+        resend: Callable[[bytes], Awaitable[None]] | None = None,
+    ) -> None:
+        self.label = name
+        self.due = deadline
+        self._store = store
+        self._journal = journal
+        self._resend = resend
+        """What becomes of a signal that came for somebody who does not wait any more; None where this is a timer."""
+
+    async def begin(self) -> Found | None:
+        wait = await JournalWaits(self._store, self._journal).open_wait(self.label, self.due)
+        self.due = wait.deadline  # the first one counts
+        return self._found(wait)
+
+    async def look(self) -> Found | None:
+        wait = await self._store.wait(self._journal, self.label)
+        if wait is None:
+            return None
+        if wait.state == "open" and wait.deadline is not None and wait.deadline <= self._store.clock.read().wall:
+            wait = (await self._store.expire_wait(self._journal, self.label)).wait
+        return self._found(wait)
+
+    async def withdraw(self) -> None:
+        wait = (await self._store.cancel_wait(self._journal, self.label)).wait
+        if wait.state == "resolved" and self._resend is not None:
+            await self._resend(wait.payload or b"null")
+
+    def _found(self, wait: Wait) -> Found | None:
+        if wait.state == "open":
+            return None
+        if wait.state == "resolved":
+            return Found(wait.payload or b"null")
+        if wait.state == "expired" and self._resend is None:
+            return Found()
+        return Found(error=ErrorInfo(wait.state, f"the wait was {wait.state}"))
+
+
+class ChildEnded:
+    """The end of a process that another one started."""
+
+    due: int | None = None
+
+    def __init__(self, store: Store, child: str, read: Callable[[str], Awaitable[ProcessState]]) -> None:
+        self.label = child
+        self._store = store
+        self._read = read
+
+    async def begin(self) -> Found | None:
+        return await self.look()
+
+    async def look(self) -> Found | None:
+        try:
+            line = await self._store.journal(self.label)
+        except JournalMissing:
+            return Found(error=ErrorInfo("ProcessUnknown", f"there is no process {id_of(self.label)!r}"))
+        if line.status not in TERMINAL:
+            return None
+        return Found(encode_value(await how_it_ended(self._store, await self._read(self.label))))
+
+    async def withdraw(self) -> None:
+        """It goes on all the same."""
+
+
+async def how_it_ended(store: Store, state: ProcessState) -> dict[str, Any]:
+    """The end of a process as plain JSON."""
+    if state.status == "completed":
+        return {"status": "completed", "value": await value_of(store, state)}
+    error = state.error
+    return {
+        "status": state.status,
+        "kind": "" if error is None else error.kind,
+        "message": "" if error is None else error.message,
+    }
+
+
+async def value_of(store: Store, state: ProcessState) -> Any:  # noqa: ANN401  whatever the function gave
+    """What a process gave."""
+    if state.blob is None:
+        return decode_value(state.value or b"null")
+    body = await store.blob(state.blob.digest)
+    if body is None:
+        raise BlobMissing(state.blob.digest)
+    return decode_value(body)
+
+
+class AwaitedTurn(msgspec.Struct, frozen=True):
+    """The turn that a wait is about, as the wait says it."""
+
+    session: str
+    input: int
+
+
+class TurnEnd:
+    """The end of a turn. Whoever knows of it answers the wait; now and then the process looks by itself."""
+
+    def __init__(
+        self,
+        store: Store,
+        journal: str,
+        key: str,
+        turn: AwaitedTurn,
+        watch: Callable[[str, str, AwaitedTurn], None],
+    ) -> None:
+        now = store.clock.read().wall
+        self.due: int | None = now + AGAIN_MS
+        self.label = turn_wait(key, now // AGAIN_MS)
+        self._store = store
+        self._journal = journal
+        self._turn = turn
+        self._watch = watch
+
+    async def begin(self) -> Found | None:
+        found = await self.look()
+        if found is None:
+            body = msgspec.json.encode(self._turn)
+            await self._store.open_wait(self._journal, self.label, deadline=self.due, kind=TURN, body=body)
+            self._watch(self._journal, self.label, self._turn)
+        return found
+
+    async def look(self) -> Found | None:
+        reader = TurnReader(self._store, self._turn.session, self._turn.input, 0, known=True)
+        ending = await reader.read()
+        if ending is None:
+            return None
+        outcome = reader.outcome(ending, None)
+        told = {
+            "turn": outcome.turn,
+            "status": outcome.status,
+            "text": outcome.text,
+            "value": outcome.value,
+            "typed": ending.typed,
+            "agent": ending.agent,
+            "message": outcome.message or outcome.code,
+        }
+        return Found(encode_value(told))
+
+    async def withdraw(self) -> None:
+        await self._store.cancel_wait(self._journal, self.label)
+
+
+T = TypeVar("T")
+MAX_DEPTH: Final = 16
+"""How many processes may stand above one another."""
+_step: Final[contextvars.ContextVar[str | None]] = contextvars.ContextVar("holdfast_step", default=None)
+
+
+class Registry(Protocol):
+    """The processes of a runtime, as far as one that runs needs them."""
+
+    def procedure(self, given: AnyProcedure | str) -> AnyProcedure: ...
+    def known(self, name: str) -> AnyProcedure | None: ...
+    def leave(self, journal: str, wakes: int) -> None: ...
+    async def end_child(self, id: str, reason: str) -> None: ...
+    async def stop_turn(self, session: str, number: int, reason: str) -> None: ...
+    async def stop_below(self, state: ProcessState, reason: str) -> None: ...
+    async def register(self, id: str, made: Registration, session: str | None) -> str: ...
+    async def send_signal(self, id: str, name: str, value: object, key: str | None = None) -> object: ...
+    async def request_cancel(self, id: str, reason: str) -> object: ...
+    async def line(self, id: str) -> ProcessLine: ...
+    async def read(self, journal: str) -> ProcessState: ...
+    async def send(  # noqa: PLR0913
+        self,
+        agent: Agent | str,
+        session: str,
+        prompt: str,
+        key: str,
+        deadline: timedelta | float | None,
+        *,
+        under: str,
+        untrusted: bool = False,
+    ) -> AwaitedTurn: ...
+    def watch_turn(self, journal: str, wait: str, turn: AwaitedTurn) -> None: ...
+
+
+def _origin(state: ProcessState) -> Cause:
+    """What led to a process: another one, the occurrence of a trigger, or the input with which it was started."""
+    made = state.registration
+    if made is not None and made.parent is not None:
+        return Cause("process", id_of(made.parent))
+    return Cause("trigger", state.id) if state.id.startswith(TRIGGERED) else Cause("input", "1")
+
+
+class ProcessRun:
+    """One run of a durable function, as its context sees it."""
+
+    def __init__(self, around: Surround, registry: Registry, state: ProcessState, ledger: Ledger) -> None:
+        self.id = state.id
+        self.attempt = state.attempt
+        self.run = run_of(state.attempt)
+        self.secrets = around.lender
+        self.performer = Performer(ledger, fold(state.records), self.run)
+        self.performer.iteration = state.attempt
+        self.performer.cause = _origin(state)
+        self._around = around
+        self._store = around.store
+        self._registry = registry
+        self._state = state
+        self._loop = asyncio.get_running_loop()
+        turn, clean = HookTurn(state.session or "", "", ""), self.performer.redactor.text
+        hooked = Hooked((), turn, guards=around.hooks, clean=clean)
+        self._completing = Completing(self.performer, around.prices, hooked)
+        self.waiting = Waiting(self.performer)
+        self._asked: set[str] = set()
+        self._versions: dict[str, bool] = {}
+        self._slots = self._recorded_slots()
+
+    async def _value(self, outcome: Outcome, returns: type[Any] | None = None) -> Any:  # noqa: ANN401
+        if isinstance(outcome, Done):
+            body = bytes(outcome.value) if outcome.blob is None else await self.performer.large(outcome.blob)
+            return decode_value(body, returns)
+        error = outcome.error.kind if isinstance(outcome, Failed) else "cancelled"
+        raise WaitEnded(outcome.key, error)
+
+    def _next(self, name: str) -> tuple[Place, str]:
+        place = self.performer.place()
+        key = place.next(check_id("effect name", name))
+        self._asked.add(key)
+        return place, key
+
+    def _ask(self, key: str, kind: EffectKind, name: str, target: str, body: object) -> Ask:
+        return self.performer.envelope(key, kind, name, target, body).ask()
+
+    # ---- steps -------------------------------------------------------------------------------------------------------
+
+    def idempotency_key(self) -> str:
+        return self.performer.idempotency_key(_step.get() or segment(self.run))
+
+    async def step(  # noqa: PLR0913, PLR0917
+        self,
+        name: str,
+        function: Callable[..., Any],
+        args: tuple[object, ...],
+        kwargs: dict[str, object],
+        repeat: Repeat,
+        returns: type[Any] | None,
+    ) -> Any:  # noqa: ANN401
+        if not callable(function):
+            raise InvalidArgument("function", function, "something to call")
+
+        async def call(key: str) -> Any:  # noqa: ANN401
+            _step.set(key)
+            if inspect.iscoroutinefunction(function):
+                return await function(*args, **kwargs)
+            value = await asyncio.to_thread(function, *args, **kwargs)
+            return await value if inspect.isawaitable(value) else value
+
+        body: object = {"args": list(args), "kwargs": kwargs} if kwargs else list(args)
+        value = await self._effect("step", name, name, body, call, repeat, returns)
+        wanted = None if returns is not None else return_type(function)
+        return value if wanted is None else as_declared(value, wanted)
+
+    async def _effect(  # noqa: PLR0913, PLR0917
+        self,
+        kind: EffectKind,
+        name: str,
+        target: str,
+        body: object,
+        call: Callable[[str], Awaitable[Any]],
+        repeat: Repeat = Repeat.KEYED,
+        returns: type[Any] | None = None,
+        at: tuple[Place, str] | None = None,
+    ) -> Any:  # noqa: ANN401
+        place, key = self._next(name) if at is None else at
+        envelope = self.performer.envelope(key, kind, name, target, body)
+        outer = _step.get()
+        with self.waiting.at_work():
+            try:
+                return await self.performer.perform(envelope, call, repeat, returns, place)
+            finally:
+                _step.set(outer)
+
+    async def sample(self, what: str) -> Any:  # noqa: ANN401
+        async def call(_: str) -> Any:  # noqa: ANN401
+            match what:
+                case "now":
+                    return self.performer.now()
+                case "random":
+                    return chance.randbits(53) / 2**53
+                case _:
+                    return str(uuid.uuid4())
+
+        value = await self._effect("sample", what, what, None, call, Repeat.FREE)
+        match what:
+            case "now":
+                return datetime.fromtimestamp(value / 1000, UTC)
+            case "random":
+                return value
+            case _:
+                return uuid.UUID(value)
+
+    async def version(self, name: str) -> bool:
+        place = self.performer.place()
+        key = f"{place.path}/~version.{segment(check_id('version', name))}"
+        known = self._versions.get(key)
+        if known is not None:
+            return known
+        recorded = self.performer.recorded(key)
+        if recorded is None and not place.inside and self._goes_on_behind(place):
+            self._versions[key] = False  # it has passed here before this was in its code
+            return False
+
+        async def call(_: str) -> bool:
+            return True
+
+        self._asked.add(key)
+        self._versions[key] = True
+        return await self._effect("sample", name, name, None, call, Repeat.FREE, at=(place, key))
+
+    def _goes_on_behind(self, place: Place) -> bool:
+        """Whether the journal has more of this scope than was asked for so far."""
+        return any(key not in self._asked for key in self.performer.past.order.get(place.path, ()))
+
+    # ---- waiting -----------------------------------------------------------------------------------------------------
+
+    async def sleep(self, span: timedelta | float) -> None:
+        ms = milliseconds(span)
+        place, key = self._next("sleep")
+        ask = self._ask(key, "sleep", "sleep", "sleep", {"ms": ms})
+        deadline = self.performer.now() + ms
+        await self.waiting.seek(place, key, ask, Awaited(self._store, self._state.journal, timer_wait(key), deadline))
+
+    async def wait(self, name: str, timeout: timedelta | float | None, returns: type[Any] | None) -> Any:  # noqa: ANN401
+        deadline = None if timeout is None else self.performer.now() + milliseconds(timeout)
+        check_returns(returns)
+        place, key = self._next(name)
+        slot = self._slot(key, name)
+        ask = self._ask(key, "await_event", name, slot, None)
+        outcome = await self.waiting.seek(place, key, ask, self._signal(slot, name, deadline), intend=True)
+        if isinstance(outcome, Failed) and outcome.error.kind == "expired":
+            raise WaitExpired(name)
+        self.performer.cause = Cause("signal", name)
+        return await self._value(outcome, returns)
+
+    def _signal(self, slot: str, name: str, deadline: int | None) -> Awaited:
+        again = f"{OWN_KEYS}again/{digest('again', slot)[:40]}"
+
+        async def resend(payload: bytes) -> None:
+            # Under a key: whoever goes on after a crash gives it back again.
+            await self._registry.send_signal(self.id, name, decode_value(payload), again)
+
+        return Awaited(self._store, self._state.journal, slot, deadline, resend)
+
+    def _slot(self, key: str, name: str) -> str:
+        """Which signal a wait takes: the one that it took before, or the next of that name."""
+        recorded = self.performer.recorded(key)
+        prefix = signal_prefix(self.run, name)
+        if recorded is not None and recorded.ask().target.startswith(prefix):
+            return recorded.ask().target
+        number = self._slots[prefix] = self._slots.get(prefix, 0) + 1
+        return signal_wait(self.run, name, number)
+
+    def _recorded_slots(self) -> dict[str, int]:
+        """The highest number of a wait that was given out, by the name of the signal."""
+        slots: dict[str, int] = {}
+        for recorded in self.performer.past.effects.values():
+            asked = recorded.ask()
+            if asked.kind == "await_event":
+                prefix = asked.target.rpartition("/")[0] + "/"
+                slots[prefix] = max(slots.get(prefix, 0), number_of(asked.target))
+        return slots
+
+    async def defer(self, timeout: timedelta | float) -> AwaitedAnswer:
+        span, journal = milliseconds(timeout), self._state.journal
+        place, key = self._next(NAME)
+        name = name_of(key)
+
+        async def call(_: str) -> int:
+            return await self.waiting.guarded(opened(self._store, journal, name, self.performer.now() + span))
+
+        due: int = await self._effect("process", NAME, NAME, {"ms": span}, call, at=(place, key))
+        return AwaitedAnswer(self._store.wait_token(journal, name), due, name, partial(self._answered, name, due))
+
+    async def _answered(self, name: str, due: int, returns: type[Any] | None) -> Any:  # noqa: ANN401
+        check_returns(returns)
+        place, key = self._next(ANSWER)
+        ask = self._ask(key, "process", ANSWER, name, None)
+        sought = Awaited(self._store, self._state.journal, name, due, _dropped)
+        return await answer_in(await self.waiting.seek(place, key, ask, sought), self.performer.large, returns)
+
+    async def outside(self) -> Any:  # noqa: ANN401
+        """The end of a process that is carried out elsewhere."""
+        place, key = self._next("outside")
+        ask = self._ask(key, "process", "outside", "outside", None)
+        sought = Awaited(self._store, self._state.journal, external_wait(self.run), None, _dropped)
+        told = cast("dict[str, Any]", await self._value(await self.waiting.seek(place, key, ask, sought)))
+        if "error" in told:
+            raise ProcessFailed(self.id, "outside", str(told["error"]))
+        return told.get("value")
+
+    # ---- several at once ---------------------------------------------------------------------------------------------
+
+    async def gather(self, work: tuple[Awaitable[Any], ...]) -> list[Any]:
+        await self._admit(work)
+        tasks = _tasks(work)
+        try:
+            if tasks:
+                await asyncio.wait(tasks)
+        except asyncio.CancelledError:
+            await _stop(tasks)
+            raise
+        self.performer.check_halted()
+        return [task.result() for task in tasks]
+
+    async def _admit(self, work: tuple[Awaitable[Any], ...]) -> None:
+        try:
+            await self.performer.admit()
+        except BaseException:
+            _unused(work)
+            raise
+
+    async def race(self, work: tuple[Awaitable[Any], ...]) -> tuple[int, Any]:
+        if not work:
+            raise InvalidArgument("race", work, "one or more things to wait for")
+        await self._admit(work)
+        performer = self.performer
+        place, key = self._next("race")
+        ask = self._ask(key, "process", "race", "race", {"of": len(work)})
+        with performer.occupied(place):
+            decision = performer.decide(key, ask, Repeat.FREE)
+            performer.check_order(place, key)
+            if isinstance(decision, Answer):
+                _unused(work)
+                await self._withdraw_below(key)
+                if isinstance(decision.outcome, Cancelled):
+                    await performer.until_cancelled()
+                outcome = decision.outcome
+            else:
+                outcome = await self._raced(key, ask, work)
+            index, value = await performer.unwrap(outcome, ask, None)
+            return index, value
+
+    async def _raced(self, key: str, ask: Ask, work: tuple[Awaitable[Any], ...]) -> Outcome:
+        performer = self.performer
+        token = current.set(Place(performer, key))  # its branches hang below it: once it has an outcome, none is asked
+        try:
+            tasks = _tasks(work)
+        finally:
+            current.reset(token)
+        begun = self._loop.time()
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            with self.waiting.at_work():
+                performer.check_halted()
+                outcome = await self._first(key, ask, tasks, begun)
+                await performer.record([outcome])
+                await _stop(tasks)
+        except asyncio.CancelledError:
+            await _stop(tasks)
+            performer.abandon([Cancelled(at=performer.now(), key=key, ask=ask)])
+            raise
+        performer.check_halted()
+        return outcome
+
+    async def _first(self, key: str, ask: Ask, tasks: list[asyncio.Future[Any]], begun: float) -> Outcome:
+        index, first = next((index, task) for index, task in enumerate(tasks) if task.done())
+        if first.cancelled():
+            return self.performer.failed(key, ask, RuntimeError("the first branch was cancelled"), begun)
+        error = first.exception()
+        if error is None:
+            body = self.performer.redactor.bytes(encode_value([index, first.result()]))
+            return await self.performer.succeeded(key, ask, body, begun)
+        if isinstance(error, Exception):
+            return self.performer.failed(key, ask, error, begun)
+        raise error
+
+    async def _withdraw_below(self, key: str) -> None:
+        """Waits of branches that lost, where a crash came before they could be withdrawn."""
+        prefix = f"{key}/"
+        for name, recorded in self.performer.past.effects.items():
+            if name.startswith(prefix) and recorded.intent is not None and recorded.outcome is None:
+                asked = recorded.intent.ask
+                if asked.kind == "await_event":
+                    await self.waiting.guarded(self._signal(asked.target, signal_of(asked.target), None).withdraw())
+
+    # ---- other processes, and agents ---------------------------------------------------------------------------------
+
+    async def start(
+        self, procedure: AnyProcedure | str, args: tuple[Any, ...], kwargs: dict[str, Any], id: str | None
+    ) -> Child:
+        made = self._registry.procedure(procedure)
+        depth = 1 + (0 if self._state.registration is None else self._state.registration.depth)
+        if depth > MAX_DEPTH:
+            raise ProcessInvalid(
+                made.name, f"it would be the {depth}th process above one another, {MAX_DEPTH} are allowed"
+            )
+        arguments = made.stored(args, kwargs)
+        place, key = self._next(made.name)
+        child = child_id(made.name, self._state.journal, key) if id is None else check_process_id(id)
+        registration = Registration(
+            *(made.name, arguments, made.recovery, made.on_parent_end, self._state.journal, key, depth),
+            taint=None if self._state.registration is None else self._state.registration.taint,
+        )
+
+        async def stop(_: str) -> None:
+            await self._registry.end_child(child, f"the process {self.id} was cancelled")
+
+        async def call(_: str) -> dict[str, str]:
+            registering = spawn(self._registry.register(child, registration, self._state.session))
+            return {"id": await self._begun(registering, stop)}
+
+        body = {"id": child, "name": made.name, "arguments": arguments}
+        told = await self._effect("process", made.name, "start", body, call, at=(place, key))
+        return Started(self, told["id"])
+
+    async def _begun(self, beginning: asyncio.Task[T], stop: Callable[[T], Awaitable[None]]) -> T:
+        """Begin something elsewhere. If this process is cancelled meanwhile so is that, though no record names it."""
+        try:
+            return await asyncio.shield(beginning)
+        except StopRequested:
+            await self.performer.until_cancelled()  # this process is being stopped
+            raise
+        except asyncio.CancelledError:
+            spawn(self._stop_begun(beginning, stop))
+            raise
+
+    async def _stop_begun(self, beginning: asyncio.Task[T], stop: Callable[[T], Awaitable[None]]) -> None:
+        with suppress(HoldfastError):
+            begun = await beginning
+            if await self._store.find_input(self._state.journal, CANCEL) is not None:
+                await stop(begun)
+
+    async def ended(self, id: str) -> Any:  # noqa: ANN401  what the child gave
+        """What a child gave, when it has ended."""
+        place, key = self._next("result")
+        ask = self._ask(key, "process", "result", "await", {"id": id})
+        sought = ChildEnded(self._store, journal_of(id), self._registry.read)
+        outcome = await self.waiting.seek(place, key, ask, sought)
+        if isinstance(outcome, Failed):
+            raise ProcessUnknown(id)
+        told = cast("dict[str, Any]", await self._value(outcome))
+        raise_unless_completed(id, told)
+        return told["value"]
+
+    async def signal(self, id: str, name: str, value: object) -> None:
+        signal_prefix(self.run, name)
+
+        async def call(key: str) -> None:
+            # Under a key: one that was sent and not recorded before a crash is not sent twice.
+            await self._registry.send_signal(id, name, value, f"{OWN_KEYS}sent/{self.performer.idempotency_key(key)}")
+
+        await self._effect("process", f"signal {name}", "signal", {"id": id, "name": name, "value": value}, call)
+
+    async def cancel(self, id: str, reason: str) -> None:
+        """Ask for a child to be cancelled."""
+
+        async def call(_: str) -> None:
+            await self._registry.request_cancel(id, reason)
+
+        await self._effect("process", "cancel", "cancel", {"id": id, "reason": reason}, call)
+
+    async def glance(self, id: str) -> ProcessLine:
+        """How a child stands."""
+        from holdfast.processes.state import ProcessLine  # noqa: PLC0415
+
+        async def call(_: str) -> Any:  # noqa: ANN401
+            return msgspec.to_builtins(await self._registry.line(id))
+
+        told = await self._effect("process", "status", "status", {"id": id}, call, Repeat.FREE)
+        return msgspec.convert(told, ProcessLine)
+
+    async def run_agent(
+        self, agent: Agent | str, prompt: str, session: str | None, deadline: timedelta | float | None
+    ) -> Any:  # noqa: ANN401
+        name = agent if isinstance(agent, str) else agent.name
+        check_string("prompt", prompt)
+        place, key = self._next(f"agent {name}"[:200])
+        known = self.performer.idempotency_key(key)
+        asked = f"{self.id}.{known[:12]}" if session is None else check_id("session", session)
+
+        async def stop(sent: AwaitedTurn) -> None:
+            await self._registry.stop_turn(sent.session, sent.input, f"the process {self.id} was cancelled")
+
+        async def call(_: str) -> Any:  # noqa: ANN401
+            journal = self._state.journal
+            made = self._state.registration
+            untrusted = made is not None and made.taint is not None
+            sending = self._registry.send(
+                agent, asked, prompt, f"process/{known}", deadline, under=journal, untrusted=untrusted
+            )
+            return msgspec.to_builtins(await self._begun(spawn(sending), stop))
+
+        body = {"agent": name, "prompt": prompt, "session": session}
+        sent = msgspec.convert(
+            await self._effect("process", f"agent {name}"[:200], "agent", body, call, at=(place, key)), AwaitedTurn
+        )
+        place, key = self._next("answer")
+        ask = self._ask(key, "process", "answer", "turn", {"session": sent.session, "input": sent.input})
+        sought = TurnEnd(self._store, self._state.journal, key, sent, self._registry.watch_turn)
+        told = cast("dict[str, Any]", await self._value(await self.waiting.seek(place, key, ask, sought)))
+        if told["status"] != "completed":
+            raise AgentTurnFailed(sent.session, told["turn"], told["status"], told["message"])
+        return self._answer(agent, told) if told["typed"] else told["text"]
+
+    def _answer(self, agent: Agent | str, told: dict[str, Any]) -> Any:  # noqa: ANN401  a value of the agent's output
+        """The answer as the output type of the agent that gave it; plain JSON where that agent is not here."""
+        given_by = told.get("agent") or (agent if isinstance(agent, str) else agent.name)
+        known = self._around.agents.get(given_by)
+        if known is None and not isinstance(agent, str) and agent.name == given_by:
+            known = agent
+        output = None if known is None else known.output
+        if output is None or output.complaint(told["text"]) is not None:
+            return told["value"]
+        return output.load(told["text"])
+
+    async def complete(self, model: Model | str, prompt: str, output: Any, instructions: str) -> Any:  # noqa: ANN401
+        question = Question(model, prompt, output, instructions)
+        place, key = self._next(MODEL_CALL_NAME)
+        with self.waiting.at_work():
+            return await self._completing.answer(place, key, question)
+
+
+async def _dropped(payload: bytes) -> None:
+    """An answer that nobody waits for any more."""
+
+
+def _tasks(work: tuple[Awaitable[Any], ...]) -> list[asyncio.Future[Any]]:
+    return [asyncio.ensure_future(each) for each in work]
+
+
+def _unused(work: tuple[Awaitable[Any], ...]) -> None:
+    """Coroutines that will never run, and must not complain that they were never awaited."""
+    for each in work:
+        if inspect.iscoroutine(each):
+            each.close()
+
+
+async def _stop(tasks: list[asyncio.Future[Any]]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def read_process(store: Store, journal: str) -> ProcessState:
+    """A process as its journal tells it; `JournalMissing` when there is none."""
+    state = ProcessState(journal)
+    async for entry in store.read_all(journal):
+        state.add(entry.record)
+    if state.registration is None and (found := await store.input(journal, 1)) is not None and found.key == CALL:
+        state.registration = decode_registration(found.body)
+    return state
+
+
+class ProcessJournal(LeasedJournal):
+    """A journal that remembers which intents have no outcome yet."""
+
+    open: dict[str, Ask]
+
+    def begin(self, state: ProcessState) -> None:
+        """Take in what is recorded."""
+        self.open = {}
+        self._note(state.records)
+
+    def _note(self, added: Sequence[Record]) -> None:
+        for record in added:
+            match record:
+                case Intended():
+                    self.open[record.key] = record.ask
+                case Done() | Failed() | Unknown() | Cancelled():
+                    self.open.pop(record.key, None)
+                    for below in [key for key in self.open if key.startswith(f"{record.key}/")]:
+                        del self.open[below]
+                case _:
+                    pass
+
+    def append(
+        self,
+        added: list[Record],
+        *,
+        patient: bool = False,
+        notify: Sequence[Notify] = (),
+        consume: Sequence[str] = (),
+        spend: Spend | None = None,
+    ) -> tuple[int, asyncio.Future[Head]]:
+        self._note(added)
+        return super().append(added, patient=patient, notify=notify, consume=consume, spend=spend)
+
+    def left_over(self, run: str) -> list[Record]:
+        """What settles those that have none when a run ends: what only waited is cancelled, of others nobody knows."""
+        now = self.now()
+        records: list[Record] = []
+        for key, ask in list(self.open.items()):
+            if not key.startswith(f"{run}/"):
+                continue
+            waits = ask.kind in {"await_event", "sleep"}
+            records.append(Cancelled(at=now, key=key) if waits else Unknown(at=now, key=key))
+        return records

@@ -1,0 +1,525 @@
+"""The durable functions of a runtime and the processes of its store: started, listed, and told things."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+import msgspec
+
+from holdfast.crashpoints import crash_point
+from holdfast.errors import (
+    HoldfastError,
+    InvalidArgument,
+    JournalConflict,
+    JournalMissing,
+    KeyConflict,
+    PayloadTooLarge,
+    StoreError,
+    WaitUnknown,
+)
+from holdfast.errors.caller import (
+    FunctionUnknown,
+    JournalPruned,
+    ProcessConflict,
+    ProcessInvalid,
+    ProcessPruned,
+    ProcessUnknown,
+)
+from holdfast.eventloop import spawn
+from holdfast.names import check_id, check_int, check_text
+from holdfast.policy.rules import milliseconds
+from holdfast.processes.definition import AnyProcedure, Procedure
+from holdfast.processes.driver import ProcessDrive
+from holdfast.processes.handle import Process
+from holdfast.processes.lists import Changes, ProcessLists, Pruner, Wanted, line_of_tombstone
+from holdfast.processes.run import TURN, AwaitedTurn, read_process
+from holdfast.processes.state import (
+    ABANDON,
+    CALL,
+    CANCEL,
+    ROLE,
+    STUCK,
+    TAIL,
+    TERMINAL,
+    TRANSFER,
+    Registration,
+    check_process_id,
+    event_of,
+    external_wait,
+    id_of,
+    journal_of,
+    line_of,
+    run_of,
+    signal_prefix,
+    state_of,
+    stuck_wait,
+)
+from holdfast.records import ErrorInfo, InputTaint
+from holdfast.runtime.turn import TurnReader
+from holdfast.tools.results import shorten
+from holdfast.turns import keys
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Sequence
+    from datetime import timedelta
+
+    from holdfast.agent import Agent
+    from holdfast.processes.handle import Signalled
+    from holdfast.processes.lists import PruneReport
+    from holdfast.processes.state import ProcessEvent, ProcessLine, ProcessState, ProcessStatus, Stuck
+    from holdfast.runtime.context import Surround
+    from holdfast.runtime.runtime import Runtime
+    from holdfast.store.contract import Journal, Work
+
+
+_log: Final = logging.getLogger("holdfast.processes")
+MAX_REGISTRATION: Final = 256 * 1024
+"""Longest arguments of a process, as JSON, in bytes."""
+MAX_ERROR: Final = 10_000
+"""Longest reason why a process is stuck that is written down, in characters."""
+MAX_SIGNALS: Final = 10_000
+"""How many signals of one name may wait for a process."""
+
+
+class Engine(Protocol):
+    """The engine, as far as processes need it."""
+
+    def begin_task(self, id: str, drive: ProcessDrive, *, under_way: bool = False) -> bool: ...
+    def poke(self, session: str, *, again: bool = False) -> None: ...
+    def retry(self, session: str) -> None: ...
+    def stuck(self, session: str) -> HoldfastError | None: ...
+    @property
+    def all_stuck(self) -> Sequence[str]: ...
+    def wake(self) -> None: ...
+
+
+class Processes:
+    """The processes of one store, and the functions that this runtime can run."""
+
+    def __init__(self, runtime: Runtime, around: Surround, given: Sequence[AnyProcedure] = ()) -> None:
+        self.engine: Engine | None = None
+        self._runtime = runtime
+        self._around = around
+        self._store = around.store
+        self._functions: dict[str, AnyProcedure] = {}
+        self._lists = ProcessLists(self._store, self._functions)
+        self._left: dict[str, int] = {}
+        """Processes that only somebody else may go on with, and up to which wake this runtime has looked at each."""
+        self._turns: dict[tuple[str, str], asyncio.Task[None]] = {}
+        self._noting: set[asyncio.Task[None]] = set()
+        """What is being written down about processes that are stuck."""
+        if not isinstance(given, list | tuple):
+            raise InvalidArgument("processes", given, "a list of functions made with @hf.process")
+        for procedure in given:
+            self.add(procedure)
+
+    # ---- functions ---------------------------------------------------------------------------------------------------
+
+    def add(self, procedure: AnyProcedure) -> AnyProcedure:
+        """Let `procedure` run here."""
+        if not isinstance(procedure, Procedure):  # pyright: ignore[reportUnnecessaryIsInstance]  # callers may be untyped
+            raise InvalidArgument("process", procedure, "a function made with @hf.process")
+        known = self._functions.setdefault(procedure.name, procedure)
+        if known is not procedure:
+            raise ProcessInvalid(procedure.name, "another function has this name here; give one of them another name")
+        if self.engine is not None:
+            self.engine.wake()  # what was left alone until now can go on
+        return procedure
+
+    def known(self, name: str) -> AnyProcedure | None:
+        """The function with this name, if it is here."""
+        return self._functions.get(name)
+
+    def procedure(self, given: AnyProcedure | str) -> AnyProcedure:
+        """The function that is meant; one that is given becomes known."""
+        if isinstance(given, str):
+            found = self._functions.get(given)
+            if found is None:
+                raise FunctionUnknown(given, tuple(self._functions))
+            return found
+        return self.add(given)
+
+    # ---- starting ----------------------------------------------------------------------------------------------------
+
+    async def start(  # noqa: PLR0913
+        self,
+        procedure: AnyProcedure | str,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        *,
+        id: str | None = None,
+        session: str | None = None,
+        untrusted: bool = False,
+    ) -> Process:
+        """Start a process. When this returns it is durable, and will come to an end whatever happens.
+
+        `untrusted`: strangers wrote its arguments.
+        """
+        made = self.procedure(procedure)
+        chosen = f"{made.name[:100]}-{secrets.token_hex(6)}" if id is None else check_process_id(id)
+        plain = Registration(made.name, made.stored(args, kwargs), made.recovery, made.on_parent_end)
+        if not untrusted:
+            return self.handle(await self.register(chosen, plain, session))
+        taint = InputTaint(f"the arguments of the process {chosen}")
+        try:
+            return self.handle(await self.register(chosen, msgspec.structs.replace(plain, taint=taint), session))
+        except ProcessConflict:  # an earlier release may have started it, and did not say who wrote them
+            return self.handle(await self.register(chosen, plain, session))
+
+    async def register(self, id: str, made: Registration, session: str | None) -> str:
+        """Write down that a process is to run. The same registration again finds it as it is."""
+        journal = journal_of(id)
+        content = msgspec.to_builtins(made)
+        size = len(msgspec.json.encode(content))
+        if size > MAX_REGISTRATION:
+            raise PayloadTooLarge("the arguments of a process", size, MAX_REGISTRATION)
+        ends_with = made.parent if made.on_parent_end == "cancel" else None
+        under = None if ends_with is None else (ends_with, CANCEL)
+        try:
+            receipt = await self._store.accept_into(
+                journal, "process", made.name, content, key=CALL, role=ROLE, session=session, under=under
+            )
+        except JournalPruned as error:
+            if error.same:
+                return id  # it has run, and does not run again
+            raise self._conflict(id, made, session) from None
+        except (KeyConflict, JournalConflict):
+            raise self._conflict(id, made, session) from None
+        if receipt.fresh and self.engine is not None:
+            self.engine.begin_task(journal, ProcessDrive(self._around, self, journal))
+        return id
+
+    def _conflict(self, id: str, made: Registration, session: str | None) -> ProcessConflict:
+        working = "" if session is None else f" for the session {session!r}"
+        return ProcessConflict(id, f"{made.name}({msgspec.json.encode(made.arguments).decode()[:200]}){working}")
+
+    def drive_of(self, work: Work | str, only: str | None) -> ProcessDrive | None:
+        """What drives a process here, if its function is known or somebody asked for it."""
+        if isinstance(work, str):
+            return ProcessDrive(self._around, self, work)
+        if only is not None and work.session != only:
+            return None
+        if self.is_left(id_of(work.journal), work.wakes) or (work.agent or "") not in self._functions:
+            return None
+        return ProcessDrive(self._around, self, work.journal)
+
+    def leave(self, journal: str, wakes: int) -> None:
+        """Only somebody else may go on with it: it is not looked at again until something comes for it."""
+        self._left[journal] = wakes
+
+    def is_left(self, id: str, wakes: int = 0) -> bool:
+        """Whether only somebody else may go on with a process, and nothing came for it since this was found."""
+        return wakes <= self._left.get(journal_of(id), -1)
+
+    # ---- finding -----------------------------------------------------------------------------------------------------
+
+    def handle(self, id: str) -> Process:
+        """A process as a handle; nothing is read."""
+        return Process(self._runtime, self, id)
+
+    async def get(self, id: str) -> Process:
+        """The process with this id, also one that was pruned; `ProcessUnknown` when there never was one."""
+        with suppress(ProcessPruned):
+            await self.find(journal_of(id))
+        return self.handle(id)
+
+    async def find(self, journal: str) -> Journal:
+        """The journal of a process; `ProcessUnknown` when there is none, `ProcessPruned` when there was."""
+        try:
+            return await self._store.journal(journal)
+        except JournalPruned as error:
+            raise ProcessPruned(id_of(journal), error.status, error.at) from None
+        except JournalMissing:
+            raise ProcessUnknown(id_of(journal)) from None
+
+    async def read(self, journal: str) -> ProcessState:
+        """A process with all of its records; `ProcessUnknown` when there is none, `ProcessPruned` when there was."""
+        try:
+            return await read_process(self._store, journal)
+        except JournalPruned as error:
+            raise ProcessPruned(id_of(journal), error.status, error.at) from None
+        except JournalMissing:
+            raise ProcessUnknown(id_of(journal)) from None
+
+    async def _glance(self, journal: str) -> ProcessState:
+        """A process as far as its last records tell."""
+        found = await self._store.glimpses([journal], prefix=TRANSFER, tail=TAIL)
+        return await self.read(journal) if not found or found[0].tail is None else state_of(found[0])
+
+    async def line(self, id: str) -> ProcessLine:
+        """How a process stands, or stood when it was pruned."""
+        try:
+            return line_of(await self.read(journal_of(id)))
+        except ProcessPruned:
+            stone = await self._store.tombstone(journal_of(id))
+            if stone is None:
+                raise
+            return line_of_tombstone(stone)
+
+    async def list(  # noqa: PLR0913
+        self,
+        *,
+        status: ProcessStatus | None = None,
+        name: str | None = None,
+        session: str | None = None,
+        parent: str | None = None,
+        before: ProcessLine | None = None,
+        limit: int = 50,
+    ) -> list[ProcessLine]:
+        """Processes, those that changed last first. Pass the last one as `before` for the next page.
+
+        Of long ones, `by`, `starts` and `children` are told as far as the last records say; `line` knows all.
+        """
+        return await self._lists.list(Wanted(status, name, session, parent), before, limit)
+
+    async def stuck(self, limit: int | None = None) -> list[Stuck]:
+        """What needs a person, and the command that helps."""
+        self._lists.engine = self.engine
+        found = await self._lists.stuck(limit)
+        return [*found, *await self._runtime.without_agent()][:limit]
+
+    async def changes(self, after: int = 0, limit: int | None = None) -> Changes:
+        """Processes that began, went on, waited or ended, in the order in which they did, from a cursor on.
+
+        A process that was pruned is told once, in its place, with how it ended, to whoever has not come to its end.
+        """
+        return await self._lists.changes(after, limit)
+
+    async def prune(
+        self,
+        older_than: timedelta | float,
+        *,
+        name: str | None = None,
+        dry_run: bool = False,
+        limit: int | None = None,
+    ) -> PruneReport:
+        """Forget processes that ended so long ago, with all that belongs to them. A tombstone of each stays for ever.
+
+        What is not over stays, and what a process that is under way may still ask for. `name` is that of the function;
+        with `dry_run`, nothing is done but the report.
+        """
+        if name is not None:
+            check_id("process", name)
+        if limit is not None:
+            check_int("limit", limit, least=1)
+        before = self._store.clock.read().wall - milliseconds(older_than)
+        return await Pruner(self._store, before, name, dry_run=bool(dry_run)).run(limit)
+
+    async def events(self, id: str, after: int = 0) -> AsyncGenerator[ProcessEvent]:
+        """What happens in a process, from its beginning or from a cursor, until it has ended."""
+        journal = journal_of(id)
+        await self.find(journal)
+        while True:
+            version = self._store.version
+            over = (await self.find(journal)).status in TERMINAL
+            async for entry in self._store.read_all(journal, after=after):
+                after = entry.seq
+                yield event_of(journal, entry.seq, entry.record)
+            if over:
+                return
+            await self._around.watch.beyond(journal, after, version)
+
+    # ---- telling them things -----------------------------------------------------------------------------------------
+
+    async def send_signal(self, id: str, name: str, value: object, key: str | None = None) -> Signalled:
+        """Answer what a process waits for, or will wait for. Each signal answers one wait, in the order they came.
+
+        The same value under the same `key` again is the same signal, another one a `KeyConflict`.
+        """
+        journal, attempt, told = journal_of(id), 0, None
+        while True:
+            try:
+                state = await self._glance(journal)
+                if state.over or state.attempt == attempt:
+                    break
+                attempt = state.attempt  # each has its own signals; the one that was told may have failed meanwhile
+                prefix = signal_prefix(run_of(attempt), name)
+                told = await self._store.answer_next(journal, prefix, value, most=MAX_SIGNALS, key=key)
+            except (ProcessPruned, JournalMissing):
+                break
+            if told.won:
+                self._poke(journal)
+        if told is None:
+            return "too_late"
+        return "signalled" if told.won else "already_signalled"
+
+    async def settle_outside(self, id: str, told: dict[str, Any]) -> bool:
+        """End a process that is carried out elsewhere; whether this has decided it."""
+        journal = journal_of(id)
+        try:
+            state = await self.read(journal)
+        except ProcessPruned:
+            return False
+        if state.registration is None or state.registration.recovery != "external":
+            raise ProcessInvalid(id, "it is not carried out elsewhere; only recovery='external' is completed by hand")
+        if state.over:
+            return False
+        token = self._store.wait_token(journal, external_wait(run_of(state.attempt)))
+        with suppress(WaitUnknown):
+            won = (await self._store.resolve(token, told)).won
+            self._poke(journal)
+            return won
+        return False
+
+    async def request_cancel(self, id: str, reason: str) -> str:
+        """Ask for a process to be cancelled. The first request counts; one after the end is too late.
+
+        When this returns the request is durable for the turns and processes below it, too: none begins anything more.
+        """
+        asked = await self._request(id, CANCEL, {"cancel": check_text("reason", reason)})
+        if asked != "too_late":
+            crash_point("cancel.accepted")
+            with suppress(ProcessPruned):
+                await self.stop_below(await self.read(journal_of(id)), f"the process {id} was cancelled")
+        return asked
+
+    async def stop_below(self, state: ProcessState, reason: str) -> None:
+        """Stop what a cancelled process has begun: turns in sessions of its own, and processes that end with it."""
+        for session, number in state.turns:
+            await self.stop_turn(session, number, reason)
+        for child in state.children:
+            await self.end_child(child, reason)
+
+    def tell_stuck(self, journal: str, error: HoldfastError) -> None:
+        """A process can't go on here: whoever asks what is stuck learns why, in other processes too."""
+        task = spawn(self._note_stuck(journal, error))
+        self._noting.add(task)
+        task.add_done_callback(self._noting.discard)
+
+    async def _note_stuck(self, journal: str, error: HoldfastError) -> None:
+        """Write down why a process can't go on here, for whoever asks what is stuck. Another runtime may go on."""
+        with suppress(HoldfastError):
+            state = await self._glance(journal)
+            before = [wait for wait in await self._store.waits(journal, state="open") if wait.kind == STUCK]
+            name = stuck_wait(run_of(state.attempt), state.head)
+            body = msgspec.json.encode(ErrorInfo(type(error).__name__, shorten(str(error), MAX_ERROR)))
+            await self._store.open_wait(journal, name, kind=STUCK, body=body)
+            for wait in before:
+                if wait.name != name:
+                    await self._store.cancel_wait(journal, wait.name)
+
+    async def abandon(self, id: str, reason: str = "", *, by: str = "") -> str:
+        """Give up a process that can't go on. It ends as abandoned, with who and why.
+
+        `ProcessInvalid` for one that somebody runs, or that only waits: those are cancelled.
+        """
+        await self._check_given_up(id)
+        said = {"abandon": True, "reason": check_text("reason", reason), "by": check_text("by", by, 200)}
+        return await self._request(id, ABANDON, said)
+
+    async def _check_given_up(self, id: str) -> None:
+        journal = journal_of(id)
+        try:
+            state = await self.read(journal)
+        except ProcessPruned:
+            return
+        if state.over:
+            return
+        made, holder = state.registration, await self._lists.holder(journal)
+        foreign = made is not None and made.recovery == "owner" and state.starts > 0
+        if holder is not None and not (foreign and holder.describe() != state.by):
+            raise ProcessInvalid(id, "a process runs it now; cancel it instead")
+        waits = state.status == "waiting" and made is not None and made.recovery == "rerunnable"
+        if waits and not [one for one in await self._store.waits(journal, state="open") if one.kind == STUCK]:
+            raise ProcessInvalid(id, "it waits, and goes on when that comes; cancel it instead")
+
+    async def transfer(self, id: str, session: str) -> str:
+        """Let a process work for another session: that one is told when it ends. After its end that is too late."""
+        await self._store.journal(check_id("session", session))
+        key = f"{TRANSFER}{secrets.token_hex(8)}"
+        return await self._request(id, key, {"session": session})
+
+    async def _request(self, id: str, key: str, said: dict[str, Any]) -> str:
+        journal = journal_of(id)
+        try:
+            if (await self.find(journal)).status in TERMINAL:
+                return "too_late"
+            receipt = await self._store.accept(journal, said, key=key, urgent=True)
+        except (ProcessPruned, JournalPruned):
+            return "too_late"
+        except KeyConflict:
+            return "already_requested"
+        if self.engine is not None:
+            self.engine.retry(journal)
+        return "requested" if receipt.fresh else "already_requested"
+
+    async def end_child(self, id: str, reason: str) -> None:
+        """A process has ended that started this one: it is cancelled, unless it is to go on by itself."""
+        try:
+            state = await self.read(journal_of(id))
+        except (ProcessUnknown, StoreError):
+            return
+        if not state.over and state.registration is not None and state.registration.on_parent_end == "cancel":
+            await self.request_cancel(id, reason)
+
+    async def settle(self, id: str) -> None:
+        """Carry out what was asked of a process that nobody drives."""
+        await ProcessDrive(self._around, self, journal_of(id)).run()
+
+    def _poke(self, journal: str) -> None:
+        if self.engine is not None:
+            self.engine.poke(journal)
+
+    # ---- turns of agents ---------------------------------------------------------------------------------------------
+
+    async def send(  # noqa: PLR0913
+        self,
+        agent: Agent | str,
+        session: str,
+        prompt: str,
+        key: str,
+        deadline: timedelta | float | None,
+        *,
+        under: str,
+        untrusted: bool = False,
+    ) -> AwaitedTurn:
+        """Ask an agent, once, on behalf of the process with the journal `under`.
+
+        `untrusted`: strangers wrote what the process was started with.
+        """
+        asked = self._runtime.session_for(session, agent, under=(under, CANCEL))
+        turn = await asked.send(prompt, key=key, deadline=deadline, untrusted=untrusted)
+        return AwaitedTurn(session, keys.input_of(turn.id) or 0)
+
+    async def stop_turn(self, session: str, number: int, reason: str) -> None:
+        """A process that asked for this turn was cancelled."""
+        with suppress(HoldfastError):
+            await self._runtime.session(session).turn(keys.run_of(number)).cancel(reason)
+
+    def watch_turn(self, journal: str, wait: str, turn: AwaitedTurn) -> None:
+        """Tell a process when a turn has ended."""
+        place = (journal, wait)
+        if place not in self._turns:
+            task = self._turns[place] = spawn(self._tell(journal, wait, turn))
+            task.add_done_callback(lambda _: self._turns.pop(place, None))
+
+    async def _tell(self, journal: str, wait: str, turn: AwaitedTurn) -> None:
+        try:
+            reader = TurnReader(self._store, turn.session, turn.input, 0, known=True)
+            await reader.wait(self._around.watch, self._runtime.stuck)
+            await self._store.answer_wait(journal, wait, value=True)
+            self._poke(journal)
+        except HoldfastError as error:  # the process looks by itself after a while
+            _log.debug("nobody tells %r of its turn: %s", journal, error)
+
+    async def begin(self) -> None:
+        """Tell processes of turns that they waited for before this runtime was opened."""
+        if self.engine is None:
+            return
+        last = None
+        while page := await self._store.open_waits(TURN, before=last):
+            for wait in page:
+                self.watch_turn(wait.journal, wait.name, msgspec.json.decode(wait.body or b"", type=AwaitedTurn))
+            last = page[-1]
+
+    async def close(self) -> None:
+        """Nobody is told any more."""
+        await asyncio.gather(*self._noting, return_exceptions=True)
+        tasks = list(self._turns.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

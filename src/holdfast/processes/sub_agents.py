@@ -1,0 +1,447 @@
+"""Sub-agents of one runtime: begun on behalf of a parent, waited for, counted, and stopped with it.
+
+The session of a sub-agent is listed as one that works for the session of its parent, and begins with an input that
+holds its mandate. Nothing else ties them together: whoever finds one finds the other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from weakref import WeakValueDictionary
+
+import msgspec
+
+from holdfast.crashpoints import crash_point
+from holdfast.errors import (
+    AgentUnknown,
+    BlobCorrupt,
+    BlobMissing,
+    HoldfastError,
+    JournalCorrupt,
+    JournalMissing,
+    JournalQuarantined,
+    KeyConflict,
+    RecordUnreadable,
+    RuntimeStopped,
+    SiblingBegun,
+    StopRequested,
+)
+from holdfast.eventloop import let_go, spawn
+from holdfast.messages import Text, Usage
+from holdfast.policy.limits import Budget, OutOf, Used
+from holdfast.policy.mandates import ROLE, Account, Mandate, limited, narrowed, promised, share
+from holdfast.policy.rules import milliseconds
+from holdfast.runtime.provenance import taint_of, taint_of_session
+from holdfast.runtime.session_records import read_conversation
+from holdfast.runtime.turn import TurnReader
+from holdfast.store.decisions import STOP, stop_key
+from holdfast.toolkits.agents import WAIT, Child, SubAgentRefused
+from holdfast.tools.functions import step_aside
+from holdfast.turns import keys
+from holdfast.turns.conversation import Said, input_of
+from holdfast.turns.machine import added
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Mapping
+
+    from holdfast.agent import Agent
+    from holdfast.records import InputTaint
+    from holdfast.runtime.context import Surround
+    from holdfast.runtime.runtime import Runtime
+    from holdfast.runtime.turn import TurnOutcome
+    from holdfast.store.contract import Journal
+    from holdfast.toolkits.agents import Order
+    from holdfast.turns import Conversation, Ending
+
+
+_log: Final = logging.getLogger("holdfast.agents")
+KEY: Final = "order"
+"""The key of the input with which the session of a sub-agent begins: it has the number 1."""
+FIRST: Final = 1
+PATIENCE: Final = 30.0
+"""How long a parent waits in memory for a sub-agent, in seconds; then it is parked."""
+LOOK: Final = 0.25
+"""How often is looked whether others need the room of a parent that waits, in seconds."""
+_KEPT: Final = 10_000
+"""Of how many sub-agents that have ended is remembered what they used."""
+_ACTIVE: Final = frozenset(("idle", "running", "waiting"))
+_DAMAGE: Final = (JournalCorrupt, JournalQuarantined, RecordUnreadable, BlobCorrupt, BlobMissing)
+"""What is wrong with one session, and must not hold up another."""
+
+
+class Below(NamedTuple):
+    """What sub-agents have used."""
+
+    used: Used = Used()
+    usage: dict[str, Usage] = {}  # noqa: RUF012  never changed
+    """By model."""
+    calls: dict[str, int] = {}  # noqa: RUF012
+    costs: dict[str, float | None] = {}  # noqa: RUF012
+
+    @property
+    def total(self) -> Usage:
+        """Of all models together."""
+        return sum(self.usage.values(), Usage())
+
+    @property
+    def cost(self) -> float | None:
+        """In US dollars; None where a price is not known."""
+        cost: float | None = 0.0
+        for each in self.costs.values():
+            cost = added(cost, each)
+        return cost
+
+
+def agent_under(agent: Agent | None, mandate: Mandate | None, agents: Mapping[str, Agent]) -> Agent | None:
+    """The agent as it may work under a mandate; None when it, or one of those above it, is not known here."""
+    if agent is None or mandate is None:
+        return agent
+    above = [agents.get(name) for name in mandate.above]
+    known = [found for found in above if found is not None]
+    if len(known) < len(above) or not known:
+        return None
+    return agent.narrowed(policy=narrowed([found.policy for found in known], agent.policy))
+
+
+class Children:
+    """The sub-agents of one runtime."""
+
+    def __init__(self, runtime: Runtime, around: Surround) -> None:
+        self.patience = PATIENCE
+        """How long a parent waits in memory, in seconds."""
+        self._runtime = runtime
+        self._around = around
+        self._store = around.store
+        self.mine: set[str] = set()
+        """Sessions of sub-agents for which somebody waits here."""
+        self._ended: dict[str, Below] = {}
+        """What sessions have used themselves that have come to their end."""
+        self._mandates: dict[str, Mandate | None] = {}
+        """Those of sub-agents: they never change."""
+        self._begun: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._telling: dict[str, asyncio.Task[None]] = {}
+
+    # ---- beginning ----
+
+    async def delegate(self, order: Order) -> Child:
+        """The turn that carries out an order: begun now, or found."""
+        # One after the other: what was promised to one is not there for the next.
+        lock = self._begun.setdefault(order.session, asyncio.Lock())
+        async with lock:
+            self.mine.add(order.child)
+            found = await self._found(order)
+            if found is not None:
+                self._runtime.gate_changed(found.session)  # it may have been left alone until now
+            else:
+                with suppress(KeyConflict):  # a process that was fenced off has begun it
+                    while not await self._begin(order):
+                        pass  # somebody else got what was left, or a part of it
+                found = Child(order.child, FIRST, order.agent)
+            return found
+
+    async def _found(self, order: Order) -> Child | None:
+        try:
+            receipt = await self._store.find_input(order.child, KEY)
+        except JournalMissing:
+            return None
+        return None if receipt is None else Child(order.child, receipt.input, order.agent)
+
+    async def _begin(self, order: Order) -> bool:
+        """Whether it was begun: its share was reckoned from all that is promised, and no other process promised more.
+
+        Within this process they come one after the other; a call in the background may be another one's.
+        """
+        await self._store.mark()  # the reply that asks for this is in the journal of the parent, or this is not begun
+        under = await self._under(order)
+        youngest = await self._store.youngest(ROLE, order.session)
+        said = Said(
+            (Text(order.prompt),),
+            deadline_ms=self._span(order),
+            metadata=dict(order.metadata) if order.metadata else None,
+            mandate=await self._mandate(order),
+        )
+        crash_point("delegate.reckoned")
+        try:
+            await self._accept(order, said, youngest, under)
+        except SiblingBegun:
+            return False
+        except StopRequested:
+            raise SubAgentRefused(order.agent, "what asked for it is being stopped") from None
+        return True
+
+    async def _under(self, order: Order) -> tuple[str, str]:
+        """Who must not have been asked to stop: the turn that waits for it, or the task in which the call goes on."""
+        task = await self._around.desk.spilled(order.session, order.key)
+        return (order.session, stop_key(order.turn)) if task is None else (task, STOP)
+
+    async def _accept(self, order: Order, said: Said, youngest: str, under: tuple[str, str]) -> None:
+        try:
+            await self._runtime.accept(order.child, order.agent, said, KEY, youngest=youngest, under=under)
+        except RuntimeStopped:  # whoever opens the store next goes on with both
+            body = msgspec.to_builtins(said)
+            opening: dict[str, Any] = {"key": KEY, "role": ROLE, "session": order.session, "youngest": youngest}
+            await self._store.accept_into(order.child, "session", order.agent, body, under=under, **opening)
+
+    def _span(self, order: Order) -> int | None:
+        """How long it may take: until the deadline of its parent, or for its own span, if that is shorter."""
+        own = self._agent(order.agent).limits.deadline
+        spans = [] if own is None else [milliseconds(own)]
+        if order.deadline is not None:
+            spans.append(max(1, round(order.deadline.timestamp() * 1000) - self._store.clock.read().wall))
+        return min(spans, default=None)
+
+    def _agent(self, name: str) -> Agent:
+        found = self._around.agents.get(name)
+        if found is None:
+            raise AgentUnknown(name, tuple(self._around.agents))
+        return found
+
+    async def _mandate(self, order: Order) -> Mandate:
+        conversation = await read_conversation(self._store, order.session)
+        parent = self._agent(order.by or conversation.agent or "")  # who may have handed the session over since
+        over = conversation.mandate
+        limits = parent.limits if over is None else limited(parent.limits, over)
+        above = (*(() if over is None else over.above), parent.name)
+        if order.agent in above:
+            raise SubAgentRefused(order.agent, f"it works on this itself already ({' > '.join(above)})")
+        if limits.depth < 1:
+            raise SubAgentRefused(order.agent, f"{parent.name!r} may start no sub-agents here (Limits.depth)")
+        taint = taint_of(conversation, parent, order.session)
+        accounts = [
+            Account(
+                Budget(
+                    steps=limits.steps, tokens=limits.tokens, cost_usd=limits.cost_usd, tool_calls=limits.tool_calls
+                ),
+                _used_in(conversation, order.turn) + await self._promised(order.session, order.turn),
+                "turn",
+            )
+        ]
+        if limits.session is not None:
+            used = conversation.used + await self._promised(order.session, None)
+            accounts.append(Account(limits.session, used, "session"))
+        budget = share(order.budget, accounts)
+        if isinstance(budget, OutOf):
+            raise SubAgentRefused(order.agent, f"nothing is left for it: {budget.message}")
+        return Mandate(
+            session=order.session,
+            turn=order.turn,
+            key=order.key,
+            call=order.call,
+            above=above,
+            depth=limits.depth - 1,
+            budget=budget,
+            untrusted=taint.untrusted_input,
+            private=taint.private_data,
+            untrusted_by=taint.untrusted_by,
+            private_by=taint.private_by,
+        )
+
+    # ---- waiting ----
+
+    async def outcome(self, child: Child) -> TurnOutcome | None:
+        """How its turn ended; None when it takes longer than a parent should wait in memory."""
+        step_aside()  # it must not keep the calls of the sub-agent out
+        reader = TurnReader(self._store, child.session, child.input, 0, known=True)
+        ending = await reader.read() or await self._awaited(reader)
+        if ending is not None:
+            self.mine.discard(child.session)
+        return None if ending is None else reader.outcome(ending, None)
+
+    async def taint(self, child: Child) -> InputTaint:
+        """What its session has read."""
+        return (await taint_of_session(self._store, self._around.agents, child.session)).as_input
+
+    async def _awaited(self, reader: TurnReader) -> Ending | None:
+        waiting = spawn(reader.wait(self._around.watch, self._runtime.stuck))
+        loop = asyncio.get_running_loop()
+        until = loop.time() + self.patience
+        try:
+            while not waiting.done() and loop.time() < until and not self._runtime.crowded:
+                await asyncio.wait({waiting}, timeout=LOOK)
+            return waiting.result() if waiting.done() else None
+        finally:
+            waiting.cancel()
+            let_go(waiting)
+
+    def tell(self, child: Child, token: str) -> None:
+        """Answer the wait that `token` stands for as soon as its turn has ended."""
+        if token not in self._telling:
+            task = self._telling[token] = spawn(self._tell(child, token))
+            task.add_done_callback(lambda _: self._telling.pop(token, None))
+
+    async def _tell(self, child: Child, token: str) -> None:
+        try:
+            reader = TurnReader(self._store, child.session, child.input, 0, known=True)
+            await reader.wait(self._around.watch, self._runtime.stuck)
+            await self._runtime.resolve(token, value=True)
+        except HoldfastError as error:  # the parent looks by itself after a while
+            _log.debug("nobody tells of the end of %r: %s", child.session, error)
+
+    async def ended(self, mandate: Mandate) -> None:
+        """Wake a parent that waits and is not in memory, whichever process will go on with it."""
+        await self._wake(mandate.session, f"{mandate.key}/")
+        for line in await self._around.desk.list(session=mandate.session, status="waiting"):
+            call = (await self._around.desk.task(line.id)).call
+            if call is not None and call.idempotency == mandate.call:
+                await self._wake(line.id, "")
+
+    async def _wake(self, journal: str, scope: str) -> None:
+        for wait in await self._store.waits(journal, state="open"):
+            if wait.name.startswith(scope) and wait.name.rpartition("/")[2].partition("#")[0] == WAIT:
+                await self._store.answer_wait(journal, wait.name, value=True)
+
+    async def close(self) -> None:
+        """Nobody is told any more."""
+        tasks = list(self._telling.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    # ---- stopping ----
+
+    async def stop_turn(self, session: str, turn: str, reason: str) -> None:
+        """Stop the sub-agents for which a turn waits. Those that went to the background go on."""
+        await self._store.mark()  # one that is being begun is seen
+        async for line, mandate in self._of(session):
+            if mandate.turn != turn or not mandate.key.startswith(f"{turn}/") or line.status not in _ACTIVE:
+                continue
+            if await self._around.desk.spilled(session, mandate.key) is None:
+                await self._stop(line.id, reason)
+
+    async def stop_call(self, session: str, call: str, reason: str) -> None:
+        """Stop the sub-agent of one call, wherever that goes on."""
+        await self._store.mark()
+        async for line, mandate in self._of(session):
+            if mandate.call == call and line.status in _ACTIVE:
+                await self._stop(line.id, reason)
+
+    async def _stop(self, child: str, reason: str) -> None:
+        said = f"what asked for it was stopped: {reason}" if reason else "what asked for it was stopped"
+        try:
+            await self._runtime.request_stop(child, keys.run_of(FIRST), said[:1_000])
+        except _DAMAGE as error:  # then it does not go on either
+            _log.warning("%r can't be stopped: %s", child, error)
+
+    # ---- counting ----
+
+    async def any_of(self, session: str) -> bool:
+        """Whether a session has sub-agents."""
+        return bool(await self._store.journals(kind="session", role=ROLE, session=session, limit=1))
+
+    async def below(self, session: str, turn: str | None = None) -> Below:
+        """What the sub-agents of a session have used so far, and those below them; of one turn, or of all."""
+        found = Below()
+        async for line, mandate in self._of(session):
+            if turn is None or mandate.turn == turn:
+                found = _together(found, await self._counted(line, mandate))
+        return found
+
+    async def _counted(self, line: Journal, mandate: Mandate) -> Below:
+        """What one sub-agent has used, with those below it; all that it may use where nobody can say."""
+        try:
+            return await self.whole(line)
+        except _DAMAGE:
+            return Below(promised(mandate.budget, Used()), costs={"": None})
+
+    async def _promised(self, session: str, turn: str | None) -> Used:
+        """What the sub-agents have used, and what those that still work may use."""
+        total = Used()
+        async for line, mandate in self._of(session):
+            if turn is None or mandate.turn == turn:
+                used = (await self._counted(line, mandate)).used
+                total += promised(mandate.budget, used) if await self._works(line) else used
+        return total
+
+    async def _works(self, line: Journal) -> bool:
+        """Whether a sub-agent, or one below it, still works: then what was promised to it may be used."""
+        if line.status in _ACTIVE:
+            return True
+        async for below, _ in self._of(line.id):
+            if await self._works(below):
+                return True
+        return False
+
+    async def whole(self, line: Journal) -> Below:
+        """What one session has used, with the sub-agents below it: those may go on when it has ended."""
+        return _together(await self._own(line), await self.below(line.id))
+
+    async def _own(self, line: Journal) -> Below:
+        if line.quarantine is not None:
+            raise JournalQuarantined(line.id, line.quarantine)
+        known = self._ended.get(f"{line.id}@{line.head}")
+        if known is not None:
+            return known
+        conversation = await read_conversation(self._store, line.id)
+        usage: dict[str, Usage] = {}
+        calls: dict[str, int] = {}
+        costs: dict[str, float | None] = {}
+        for (model, source), used in conversation.usage.items():
+            usage[model] = usage.get(model, Usage()) + used
+            calls[model] = calls.get(model, 0) + conversation.calls[model, source]
+            costs[model] = added(costs.get(model, 0.0), conversation.costs[model, source])
+        found = Below(conversation.used, usage, calls, costs)
+        if line.status not in _ACTIVE and len(self._ended) < _KEPT:
+            self._ended[f"{line.id}@{line.head}"] = found
+        return found
+
+    async def _of(self, session: str) -> AsyncIterator[tuple[Journal, Mandate]]:
+        """The sub-agents of a session, with their mandates."""
+        for line in await self._lines(session):
+            mandate = await self._mandate_of(line)
+            if mandate is not None:
+                yield line, mandate
+
+    async def _lines(self, session: str) -> list[Journal]:
+        """All sessions that work for a session. One that changes while they are listed is not missed."""
+        found: dict[str, Journal] = {}
+        most = self._store.limits.page
+        while True:
+            before = len(found)
+            page = await self._store.journals(kind="session", role=ROLE, session=session, limit=most)
+            found |= {line.id: line for line in page}
+            if len(page) < most:
+                return list(found.values())
+            while page:
+                page = await self._store.journals(
+                    kind="session", role=ROLE, session=session, before=page[-1], limit=most
+                )
+                found |= {line.id: line for line in page}
+            if len(found) == before:  # whatever moved to the front meanwhile was seen there
+                return list(found.values())
+
+    async def _mandate_of(self, line: Journal) -> Mandate | None:
+        """On whose behalf a session works; nobody's, where it is a fork."""
+        if line.parent is not None:
+            return None
+        if line.id not in self._mandates:
+            try:
+                begun = await self._store.input(line.id, FIRST)
+            except _DAMAGE:
+                return None
+            said = None if begun is None else input_of(begun.body)
+            if len(self._mandates) >= _KEPT:
+                self._mandates.clear()
+            self._mandates[line.id] = said.mandate if isinstance(said, Said) else None
+        return self._mandates[line.id]
+
+
+def _together(one: Below, other: Below) -> Below:
+    models = {**one.usage, **other.usage}
+    return Below(
+        one.used + other.used,
+        {name: one.usage.get(name, Usage()) + other.usage.get(name, Usage()) for name in models},
+        {name: one.calls.get(name, 0) + other.calls.get(name, 0) for name in models},
+        {name: added(one.costs.get(name, 0.0), other.costs.get(name, 0.0)) for name in {**one.costs, **other.costs}},
+    )
+
+
+def _used_in(conversation: Conversation, turn: str) -> Used:
+    """What a turn has used so far, or had used when it ended."""
+    open_turn = conversation.turn
+    if open_turn is not None and open_turn.run == turn:
+        return Used(open_turn.steps, open_turn.usage.total, open_turn.cost or 0.0)
+    ending = conversation.endings.get(turn)
+    return Used() if ending is None else Used(ending.steps, ending.usage.total, ending.cost or 0.0)

@@ -1,0 +1,805 @@
+"""Driving one task: carrying out a tool call in the background while this process holds its lease.
+
+A task that was never begun is begun. One that was interrupted is carried out again if its tool may be repeated; if not,
+`reconcile` finds out, or the task ends as interrupted. Its end and the notification of its session are one commit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol, cast, get_args
+
+import msgspec
+
+from holdfast.crashpoints import crash_point
+from holdfast.effects.drive import LeasedJournal
+from holdfast.effects.performer import Performer, idempotency_key
+from holdfast.effects.replay import Again, Begin, Repeat, SettleUnknown, fold
+from holdfast.effects.scopes import install
+from holdfast.effects.values import printable
+from holdfast.errors import (
+    Halted,
+    HoldfastError,
+    JournalMissing,
+    KeyConflict,
+    LeaseHeld,
+    StoreError,
+    Suspended,
+    TaskUnknown,
+)
+from holdfast.eventloop import PATIENCE, let_go, spawn, unwound
+from holdfast.messages import ToolCall
+from holdfast.names import check_choice, check_int, check_text
+from holdfast.policy.hooks import HookTurn
+from holdfast.processes.task_state import (
+    CALL,
+    INTERRUPTED,
+    RUN,
+    TaskCall,
+    TaskState,
+    TaskStatus,
+    body,
+    decode_call,
+    first_records,
+    task_id,
+    task_key,
+    title,
+)
+from holdfast.records import (
+    TASK,
+    Cancelled,
+    Done,
+    Ended,
+    ErrorInfo,
+    Failed,
+    Parked,
+    Progressed,
+    Resumed,
+    Started,
+    Unknown,
+)
+from holdfast.runtime.authorization import DENIED
+from holdfast.runtime.deferrals import Deferring
+from holdfast.runtime.hooks import Hooked, around_call
+from holdfast.runtime.reconciliation import left_by_itself, only_waits
+from holdfast.runtime.recorder import Recorder
+from holdfast.runtime.tool_call import Call
+from holdfast.runtime.tool_execution import Invoker
+from holdfast.runtime.tool_host import Services
+from holdfast.runtime.waits import Awaiting, JournalWaits, known_as
+from holdfast.store import Notify
+from holdfast.store.decisions import STOP
+from holdfast.store.lease import Held
+from holdfast.store.spending import Spend
+from holdfast.toolkits.tasks import glance
+from holdfast.tools.results import READER, shorten
+from holdfast.turns.conversation import Said, deadline_wait, input_of
+from holdfast.turns.keys import DEFERRAL, RETURNED
+from holdfast.turns.keys import input_of as input_number
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from datetime import timedelta
+
+    from holdfast.records import EndStatus, Outcome, Record, Status
+    from holdfast.runtime.context import Surround
+    from holdfast.runtime.tool_call import Work
+    from holdfast.store import Store
+    from holdfast.store.contract import Journal, Lease
+    from holdfast.tools.definition import AnyTool, Deferred
+
+
+_log: Final = logging.getLogger("holdfast.processes.task_state")
+EVERY: Final = 0.02
+"""At most one report of progress is recorded in this time, in seconds; of those between, the newest counts."""
+NOTE: Final = 2_000
+"""Longest note of a report that is recorded, in characters."""
+REPEATS_NOT: Final = "it was interrupted or took too long, and it must not be repeated"
+TOOL_MISSING: Final = "tool_missing"
+"""The kind of the error with which a call ends that was never begun because no process had its tool."""
+
+
+async def read_task(store: Store, id: str) -> TaskState:
+    """A task as its journal tells it; `JournalMissing` when there is none."""
+    state = TaskState(id)
+    async for entry in store.read_all(id):
+        state.add(entry.record)
+    if state.call is None and (found := await store.input(id, 1)) is not None and found.key == CALL:
+        state.call = decode_call(found.body)
+    return state
+
+
+class TaskDrive:
+    """One drive of one task. `work` is a call that is under way here already, `lease` what was claimed for it."""
+
+    def __init__(self, around: Surround, id: str, *, lease: Lease | None = None, work: Work | None = None) -> None:
+        self.session = id
+        self._around = around
+        self._store = around.store
+        self._given = lease
+        self._work = work
+        self._state = TaskState(id)
+        self._run: _TaskRun | None = None
+        self._carrying: asyncio.Task[Outcome] | None = None
+        self._stop: str | None = None
+        """Why the task is to be cancelled, if it is."""
+        self._stopped: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._seen: int | None = None
+        self._news = False
+        """Something came that no look has begun to read since."""
+        self._looking: asyncio.Task[None] | None = None
+
+    def notify(self, wakes: int = 0) -> None:  # noqa: ARG002  whatever came, it is looked at
+        """Something came for this task: a request to cancel it."""
+        if self._run is not None:
+            self._news = True
+            if self._looking is None or self._looking.done():
+                self._looking = spawn(self._look_while_working())
+
+    def stop(self) -> None:
+        """The runtime is being closed: the call may go on for a moment, and is then left to whoever comes next."""
+
+    async def run(self) -> None:
+        """Do what there is to do."""
+        install(asyncio.get_running_loop())
+        try:
+            async with Held(self._store, self.session, self._around.lease_ms, self._last_seen, self._given) as held:
+                await self._drive(held.lease, held.lost)
+        except (LeaseHeld, JournalMissing):
+            return
+        except Halted as halted:
+            raise halted.reason from halted.reason.__cause__
+        finally:
+            if self._work is not None:
+                self._work.task.cancel()
+            self._around.watch.ended(self.session)
+
+    def _last_seen(self) -> int | None:
+        return self._seen
+
+    async def _metadata(self, turn: str) -> dict[str, Any]:
+        """What the host said about the session that made the call, and about the input of its turn."""
+        session, number = self._state.session, input_number(turn)
+        if session is None or number is None:
+            return {}
+        try:
+            line, found = await self._store.journal(session), await self._store.input(session, number)
+        except HoldfastError:  # the session is missing or damaged: the call goes on without
+            return {}
+        said = None if found is None else input_of(found.body)
+        return {**line.metadata, **((said.metadata or {}) if isinstance(said, Said) else {})}
+
+    async def _drive(self, lease: Lease, lost: asyncio.Future[HoldfastError]) -> None:
+        self._state = await read_task(self._store, self.session)
+        call = self._state.call
+        if self._state.over or call is None:
+            self._seen = lease.wakes
+            return
+        tool = self._tool(call)
+        if tool is None and self._agent_is_missing():
+            await self._look()
+            if self._stop is None:
+                return  # another process may know it
+        waits = JournalWaits(self._store, self.session)
+        if self._state.status == "waiting" and not await waits.answered(self._state.waits):
+            await self._look()
+            if self._stop is None:
+                self._seen = lease.wakes
+                return
+        if tool is None and await self._is_left(call, waits, lease.wakes):
+            return
+        ledger = LeasedJournal(self._store, lease, self._around.watch.touch)
+        ledger.on_wake, ledger.attend = self.notify, self._attend
+        if lease.head == 1:
+            self._enter(ledger, call)
+        metadata = await self._metadata(call.turn)
+        run = self._run = _TaskRun(self._around, self._state, call, ledger, metadata)
+        lost.add_done_callback(lambda done: done.cancelled() or run.performer.halt(done.result()))
+        lost.add_done_callback(lambda _: self._carrying is not None and self._carrying.cancel())
+        try:
+            await self._look()
+            await self._carry_out(run, tool, call)
+            self._seen = lease.wakes
+        finally:
+            ledger.on_wake = ledger.attend = None  # they know this drive
+            if self._looking is not None:
+                self._looking.cancel()
+            await run.performer.close("ended")
+
+    async def _is_left(self, call: TaskCall, waits: JournalWaits, wakes: int) -> bool:
+        """Whether the call is left to a process that has its tool: until a deadline that the store keeps.
+
+        The deadline counts from the first process that lacked the tool after the last start.
+        """
+        await self._look()
+        if self._stop is not None or await self._ends_with_answer(call):
+            return False
+        name = deadline_wait(f"{RUN}-{self._state.starts}")
+        wait = await waits.open_wait(name, self._store.clock.read().wall + self._around.missing_tool_ms)
+        if wait.state != "open" or wait.deadline is None:
+            return False
+        self._around.desk.leave(self._state, wakes)
+        left = datetime.fromtimestamp(wait.deadline / 1000, UTC).isoformat(timespec="seconds")
+        said = "the agent %r has no tool %r here: the background call %s is left to another process until %s"
+        _log.warning(said, self._state.agent, call.tool, self.session, left)
+        return True
+
+    async def _ends_with_answer(self, call: TaskCall) -> bool:
+        """Whether the answer to a deferral ends the call, without its tool."""
+        returned = f"{task_key(call.tool)}/{RETURNED}"
+        if any(isinstance(record, Done) and record.key == returned for record in self._state.records):
+            return True
+        wait = await self._store.wait(self.session, known_as(f"{task_key(call.tool)}/{DEFERRAL}"))
+        return wait is not None and wait.state == "resolved"
+
+    def _enter(self, ledger: LeasedJournal, call: TaskCall) -> None:
+        """The call enters the journal; durable with what is recorded next."""
+        records = first_records(call, 1, ledger.now())
+        ledger.append(records, patient=True)
+        for record in records:
+            self._state.add(record)
+
+    def _agent_is_missing(self) -> bool:
+        return (self._state.agent or "") not in self._around.agents
+
+    def _tool(self, call: TaskCall) -> AnyTool | None:
+        agent = self._around.agents.get(self._state.agent or "")
+        return None if agent is None else agent.tools.get(call.tool)
+
+    async def _attend(self) -> None:
+        """Whether it may begin a step of its own: not once a request to cancel it is known here."""
+        while (looking := self._looking) is not None and not looking.done():
+            await asyncio.shield(looking)
+        if self._stopped.done():
+            await asyncio.get_running_loop().create_future()  # it is being stopped
+
+    async def _look_while_working(self) -> None:
+        """Look as long as there is news: what came while one look read the inbox is read by the next."""
+        while self._news:
+            self._news = False
+            await self._look()
+
+    async def _look(self) -> None:
+        """Whether somebody wants the task to be cancelled. The first request counts."""
+        for found in await self._store.pending(self.session):
+            said = cast("dict[str, Any]", msgspec.json.decode(found.body))
+            if self._stop is None and "cancel" in said:
+                self._stop = str(said["cancel"])
+        if self._stop is not None:
+            self._cancel_call()
+
+    def _cancel_call(self) -> None:
+        """Cancel the call that is under way, once: a second cancel would cut off its clean-up."""
+        if self._carrying is None or self._stopped.done():
+            return
+        if self._run is not None:
+            self._run.stopped = True
+        self._carrying.cancel()
+        self._stopped.set_result(None)
+
+    # ---- carrying it out ----
+
+    async def _carry_out(self, run: _TaskRun, tool: AnyTool | None, call: TaskCall) -> None:
+        begun = self._state.begun and self._work is None
+        prepared = run.prepare(tool, call, begun=begun)
+        if self._stop is not None and self._work is None:
+            await run.end(_stopped(run, prepared, begun=begun), self._stop)
+            return
+        if tool is None and not await self._ends_with_answer(call):
+            self._around.desk.took_over(self._state, "interrupted" if begun else "left")
+            await run.end_without_tool(prepared, begun=begun)
+            return
+        if self._work is None:
+            if begun and self._state.status == "running":
+                self._around.desk.took_over(self._state)
+            run.begin(resumed=begun)
+            await run.recorder.settle()
+        else:
+            self._work.context.move(run, prepared.key)
+            prepared.begun = True
+        work, self._work = self._work, None
+        carrying = self._carrying = spawn(run.outcome(prepared, work))
+        await self._awaited(run, prepared, carrying)
+
+    async def _awaited(self, run: _TaskRun, prepared: Call, carrying: asyncio.Task[Outcome]) -> None:
+        try:
+            if self._stop is not None:  # before it went to the background
+                await asyncio.sleep(0)  # a task that is cancelled before its first step never reaches its call
+                self._cancel_call()
+            await asyncio.wait({carrying, self._stopped}, return_when=asyncio.FIRST_COMPLETED)
+            if not carrying.done():  # it is to be cancelled, and gets a moment to clean up
+                await asyncio.wait({carrying}, timeout=PATIENCE)
+                let_go(carrying)
+                if not carrying.done():
+                    _log.warning("the tool of %s does not end although it is cancelled; it is left alone", self.session)
+        except asyncio.CancelledError:
+            # The runtime is being closed: nothing is recorded, and whoever drives next goes on.
+            run.performer.refuse()
+            if self._stopped.done():  # it is cleaning up already
+                await asyncio.wait({carrying}, timeout=PATIENCE)
+                let_go(carrying)
+            else:
+                await unwound(carrying)
+            if not carrying.done():
+                said = "the tool of %s does not end although its runtime is closed; it is left alone"
+                _log.warning(said, self.session)
+            raise
+        run.performer.check_halted()
+        if self._stop is not None and not _has_outcome(carrying):
+            await run.end(_stopped(run, prepared, begun=prepared.begun), self._stop)
+            return
+        try:
+            outcome = carrying.result()
+        except Suspended as suspended:
+            await run.park(suspended.waits)
+        except asyncio.CancelledError:
+            info = ErrorInfo("CancelledError", "the tool cancelled the task that ran it")
+            await run.end(Failed(at=run.performer.now(), key=prepared.key, error=info))
+        else:
+            await run.end(outcome)
+
+
+class _TaskRun:
+    """One run of a task: what its tool may use, and what is recorded of it."""
+
+    def __init__(
+        self, around: Surround, state: TaskState, call: TaskCall, ledger: LeasedJournal, metadata: dict[str, Any]
+    ) -> None:
+        self.session = state.session or state.id
+        self.metadata: Mapping[str, Any] = metadata
+        self.host = Services(around, self.session, state.agent)
+        self.run = call.turn
+        self.deadline: int | None = None
+        self.stopped = False
+        self.performer = Performer(ledger, fold(state.records), RUN)
+        self.recorder = Recorder(self.performer)
+        self._around = around
+        self._state = state
+        self._call = call
+        self._loop = asyncio.get_running_loop()
+        waits = JournalWaits(around.store, state.id)
+        self._waits = Awaiting(waits, self.performer, self.recorder)
+        self._deferring = Deferring(waits, self.performer, self.recorder)
+        agent = around.agents.get(state.agent or "")
+        reads_on = agent is not None and READER in agent.tools
+        self._invoker = Invoker(self, self.performer, self.recorder, self._deferring, reads_on=reads_on)
+        self._told: tuple[str | None, float | None] | None = None
+        self._telling: asyncio.TimerHandle | None = None
+
+    def prepare(self, tool: AnyTool | None, call: TaskCall, *, begun: bool) -> Call:
+        """What is to be done about the call: begin it, go on, or find out what came of it."""
+        key = task_key(call.tool)
+        ask = self._ask(key)
+        past = self.performer.past
+        repeat = Repeat.NEVER if tool is None else tool.repeat  # a tool that is gone can't say that it is safe
+        decision = self.performer.decide(key, ask, repeat) if begun else Begin(intent=False)
+        if isinstance(decision, SettleUnknown) and left_by_itself(past, key):
+            decision = Again()
+        sent = ToolCall(call.call_id, call.tool, call.arguments)
+        prepared = Call(sent, self._state.id, key, ask, tool, decision, intended=True, alone=True)
+        prepared.idempotency = call.idempotency
+        agent = self._around.agents.get(self._state.agent or "")
+        prepared.bind(() if agent is None else agent.tools)
+        if not begun and tool is not None and _changed(call, tool):
+            said = f"{call.tool} is not what it was when a person approved this call; it was not made"
+            prepared.refused = ErrorInfo(DENIED, said)
+        return prepared
+
+    def _ask(self, key: str) -> Any:  # noqa: ANN401  what was intended
+        return self.performer.past.effects[key].ask()
+
+    def begin(self, *, resumed: bool) -> None:
+        """Record that this process carries it out now."""
+        now, by = self.performer.now(), self._around.me
+        if resumed:
+            self.recorder.submit([Resumed(at=now, run=RUN, by=by)])
+        else:
+            self.recorder.submit([Started(at=now, run=RUN, by=by)])
+
+    async def outcome(self, prepared: Call, work: Work | None) -> Outcome:
+        """How the call ends."""
+        around_call.set(self._hooked())
+        if work is None:
+            return await self._invoker.outcome(prepared, lambda _: None)
+        work.call = prepared
+        return await self._invoker.finished(work)
+
+    def _hooked(self) -> Hooked:
+        """Who sees what the call asks a model."""
+        agent = self._around.agents.get(self._state.agent or "")
+        turn = HookTurn(self.session, self._state.agent or "", self.run, self.metadata)
+        hooks, clean = () if agent is None else agent.hooks, self.performer.redactor.text
+        return Hooked(hooks, turn, guards=self._around.hooks, clean=clean)
+
+    async def park(self, waits: tuple[str, ...]) -> None:
+        """Record that the task waits for somebody outside."""
+        self._flush()
+        crash_point("task.before_park")
+        self.recorder.submit([Parked(at=self.performer.now(), run=RUN, waits=waits)])
+        await self.recorder.settle()
+
+    async def end(self, outcome: Outcome, cancelled: str | None = None, interrupted: str = REPEATS_NOT) -> None:
+        """Record how the task ended and notify its session, in one commit."""
+        self._flush()
+        if cancelled is not None:
+            await self._around.children.stop_call(self.session, self._call.idempotency, cancelled)
+        status, error = _ending(outcome, cancelled, interrupted)
+        ended = Ended(at=self.performer.now(), run=RUN, status=status, error=error)
+        state = TaskState(self._state.id, call=self._call)
+        state.add(ended)
+        notices = () if self._state.session is None else (await self._notice(outcome, state.status),)
+        crash_point("task.before_end")
+        before: list[Record] = [outcome]
+        await self.performer.seal(ended, before, notify=notices)
+        crash_point("task.after_end")
+
+    async def end_without_tool(self, prepared: Call, *, begun: bool) -> None:
+        """End a call whose tool no process had until its deadline: unknown if it was begun, failed if it was not."""
+        now, key = self.performer.now(), prepared.key
+        said = f"no process whose agent has the tool {self._call.tool!r} went on with it until its deadline"
+        if begun:
+            await self.end(Unknown(at=now, key=key), interrupted=said)
+        else:
+            await self.end(Failed(at=now, key=key, error=ErrorInfo(TOOL_MISSING, f"it was never begun: {said}")))
+
+    async def _notice(self, outcome: Outcome, status: TaskStatus) -> Notify:
+        said = body(outcome, await self._text(outcome))
+        journal, about = self._state.session or "", self._state.id
+        head = title(self._call, status)
+        return Notify(journal, f"task_{status}", head, said, source=about, key=f"task/{about}")
+
+    async def _text(self, outcome: Outcome) -> str:
+        """What the call gave, as a text."""
+        if not isinstance(outcome, Done):
+            return ""
+        given = bytes(outcome.value) if outcome.blob is None else await self.performer.large(outcome.blob)
+        value = msgspec.json.decode(given)
+        return value if isinstance(value, str) else given.decode()
+
+    # ---- what tools may use ----
+
+    def note(self, record: Record) -> None:
+        self.recorder.submit([record], patient=True)
+
+    def progress(self, key: str, note: str | None, fraction: float | None) -> None:  # noqa: ARG002  there is one call
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:  # a plain function, in a thread
+            self._loop.call_soon_threadsafe(self._tell, note, fraction)
+        else:
+            self._tell(note, fraction)
+
+    def _tell(self, note: str | None, fraction: float | None) -> None:
+        self._told = (
+            _shown(note, self.performer.redactor.text),
+            fraction if fraction is not None and 0 <= fraction <= 1 else None,
+        )
+        if self._telling is None:
+            self._record()
+            self._telling = self._loop.call_later(EVERY, self._tell_again)
+
+    def _tell_again(self) -> None:
+        self._telling = None
+        if self._told is not None:
+            self._tell(*self._told)
+
+    def _record(self) -> None:
+        told, self._told = self._told, None
+        if told is not None:
+            try:
+                record = Progressed(at=self.performer.now(), run=RUN, note=told[0], fraction=told[1])
+                self.recorder.submit([record], patient=True)
+            except Halted:
+                pass  # it is over here
+            except HoldfastError as error:
+                _log.warning("progress of %s could not be recorded: %s", self._state.id, error)
+
+    def _flush(self) -> None:
+        """The newest report is recorded before the end."""
+        if self._telling is not None:
+            self._telling.cancel()
+            self._telling = None
+        self._record()
+
+    def token(self, key: str, name: str, occurrence: int) -> str:
+        return self._waits.token(key, name, occurrence)
+
+    async def wait(self, key: str, name: str, occurrence: int, timeout: timedelta | float | None) -> Any:  # noqa: ANN401
+        return await self._waits.wait(key, name, occurrence, timeout)
+
+    async def defer(self, key: str, timeout: timedelta | float, default: object) -> Deferred[Any]:
+        return await self._deferring.defer(key, timeout, default)
+
+
+def _changed(call: TaskCall, tool: AnyTool) -> bool:
+    """Whether a tool is another one than a person approved, as far as that is recorded."""
+    if call.definition is None:
+        return False
+    return call.definition != tool.digest or call.implementation not in {None, tool.implementation}
+
+
+def _has_outcome(carrying: asyncio.Task[Outcome]) -> bool:
+    """Whether the call came to its end although it was to be cancelled: what it gave counts."""
+    return carrying.done() and not carrying.cancelled() and carrying.exception() is None
+
+
+def _shown(note: object, clean: Callable[[str], str]) -> str | None:
+    return None if note is None else printable(shorten(clean(str(note)), NOTE))
+
+
+def _stopped(run: _TaskRun, prepared: Call, *, begun: bool) -> Outcome:
+    """The outcome of a call that was cancelled: of one that acts, nobody can say whether it took effect."""
+    now = run.performer.now()
+    acts = prepared.tool is None or not prepared.tool.read_only
+    if begun and acts and not only_waits(run.performer.past, prepared.key):
+        return Unknown(at=now, key=prepared.key)
+    return Cancelled(at=now, key=prepared.key)
+
+
+def _ending(outcome: Outcome, cancelled: str | None, interrupted: str) -> tuple[EndStatus, ErrorInfo | None]:
+    if cancelled is not None:
+        return "cancelled", ErrorInfo("cancelled", cancelled)
+    match outcome:
+        case Done():
+            return "completed", None
+        case Failed(error=error):
+            return "failed", error
+        case Unknown():
+            return "failed", ErrorInfo(INTERRUPTED, interrupted)
+        case Cancelled():
+            return "cancelled", None
+
+
+Action = Literal["rerun", "reconcile", "asked", "interrupted", "left", "damaged"]
+ROLE = TASK
+"""The role of the journal of a background call."""
+_TASK: Final = Spend(tasks=1)
+"""What a task counts from the moment it is taken in, so that those who wait to be begun can't pass a budget."""
+TOLD = 10_000
+"""How many tasks that went on here are remembered until somebody asks."""
+_LISTED: Final[dict[TaskStatus, Status]] = {
+    "created": "idle",
+    "running": "running",
+    "waiting": "waiting",
+    "succeeded": "completed",
+    "failed": "failed",
+    "cancelled": "cancelled",
+    "interrupted": "failed",
+}
+"""How the lists of the store call a status of a task. They know no difference between the last one and a failure."""
+_SHARED: Final = frozenset(("failed", "interrupted"))
+_AT_ONCE: Final = 50
+"""How many lines are read at once where not every one is wanted."""
+
+
+class Drives(Protocol):
+    """The engine, as far as tasks need it."""
+
+    def begin_task(self, id: str, drive: TaskDrive, *, under_way: bool = False) -> bool:
+        """Drive a task from now on; False when nothing more is begun here."""
+        ...
+
+    def retry(self, session: str) -> None:
+        """See to a session or a task at once."""
+        ...
+
+
+class Recovered(NamedTuple):
+    """A task whose process is gone, and what becomes of it."""
+
+    task: str
+    session: str | None
+    tool: str
+    by: str | None
+    action: Action
+
+
+class Desk:
+    """The tasks of one store."""
+
+    def __init__(self, around: Surround) -> None:
+        self._around = around
+        self._store = around.store
+        self.drives: Drives | None = None
+        self._taken_over: list[Recovered] = []
+        self._left: dict[str, tuple[str, str, int]] = {}
+        """Tasks whose tool is not here: agent, tool, and up to which wake this process has looked at them."""
+
+    def took_over(self, state: TaskState, action: Action | None = None) -> None:
+        """A task whose process is gone was seen to here: `recover` tells of it."""
+        if len(self._taken_over) < TOLD:
+            found = self._recovered(state)
+            self._taken_over.append(found if action is None else found._replace(action=action))
+
+    def leave(self, state: TaskState, wakes: int) -> None:
+        """The tool of a task is not here: it is left to a process that has it, until something comes for it."""
+        if state.call is not None:
+            self._left[state.id] = state.agent or "", state.call.tool, wakes
+            self.took_over(state)
+
+    def is_left(self, id: str, wakes: int = 0) -> bool:
+        """Whether a task is left to another process: nothing came for it (a cancel, its deadline) since it was."""
+        if id not in self._left:
+            return False
+        agent, tool, seen = self._left[id]
+        if self._tool(agent, tool) is None and wakes <= seen:
+            return True
+        del self._left[id]
+        return False
+
+    # ---- for turns ----
+
+    async def spilled(self, session: str, key: str) -> str | None:
+        """The task in which the call `key` of a session goes on, if there is one."""
+        id = task_id(session, key)
+        try:
+            await self._store.journal(id)
+        except JournalMissing:
+            return None
+        return id
+
+    async def start(self, session: str, agent: str, turn: str, call: Call) -> str:
+        """Carry out a call in the background."""
+        described = self._described(session, turn, call, begun=False)
+        id = await self._accepted(session, agent, described)
+        if self.drives is not None:
+            self.drives.begin_task(id, TaskDrive(self._around, id))
+        return id
+
+    async def adopt(self, session: str, agent: str, turn: str, work: Work) -> str:
+        """Let a call that is under way go on in the background."""
+        described = self._described(session, turn, work.call, begun=True)
+        # Both commands are in one commit if all goes well: nobody finds the task before it is ours.
+        accepting = asyncio.ensure_future(self._accepted(session, agent, described, patient=True))
+        claiming = asyncio.ensure_future(self._claimed(session, described))
+        id, lease = await asyncio.gather(accepting, claiming)
+        now = self._store.clock.read().wall
+        records = [*first_records(described, 1, now), Started(at=now, run=RUN, by=self._around.me)]
+        head = await self._store.append(lease, records, head=lease.head)
+        drive = TaskDrive(self._around, id, lease=msgspec.structs.replace(lease, head=head), work=work)
+        if self.drives is None or not self.drives.begin_task(id, drive, under_way=True):
+            # The runtime is being closed: whoever opens the store next sees to it.
+            work.task.cancel()
+            await self._store.release(lease)
+        return id
+
+    async def _claimed(self, session: str, call: TaskCall) -> Lease:
+        return await self._store.claim(task_id(session, call.key), ttl_ms=self._around.lease_ms)
+
+    async def _accepted(self, session: str, agent: str, call: TaskCall, *, patient: bool = False) -> str:
+        """Make the journal of a task together with its call: neither is ever there without the other."""
+        id = task_id(session, call.key)
+        content = msgspec.to_builtins(call)
+        with suppress(KeyConflict):  # a process before this one has written it
+            await self._store.accept_into(
+                id, "process", agent, content, key=CALL, role=ROLE, session=session, patient=patient, spend=_TASK
+            )
+        return id
+
+    def _described(self, session: str, turn: str, call: Call, *, begun: bool) -> TaskCall:
+        sent = call.call
+        known = self._idempotency(session, call)
+        tool = call.tool if call.approved else None
+        definition, implementation = (None, None) if tool is None else (tool.digest, tool.implementation)
+        return TaskCall(
+            sent.name, sent.arguments or {}, sent.id, turn, call.key, known, begun, definition, implementation
+        )
+
+    def _idempotency(self, session: str, call: Call) -> str:
+        return call.idempotency or idempotency_key(self._store.id, session, call.key)
+
+    # ---- for hosts and for tools ----
+
+    async def list(
+        self,
+        *,
+        session: str | None = None,
+        status: TaskStatus | None = None,
+        before: Journal | None = None,
+        limit: int = 50,
+    ) -> Sequence[Journal]:
+        """Tasks, those that changed last first; `status` is one of the words that tasks have."""
+        if status is not None:
+            check_choice("task status", status, get_args(TaskStatus))
+        known = None if status is None else _LISTED[status]
+        if status not in _SHARED:
+            return await self._store.journals(role=ROLE, session=session, status=known, before=before, limit=limit)
+        most = min(check_int("limit", limit, least=1), self._store.limits.page)
+        size = min(max(most, _AT_ONCE), self._store.limits.page)
+        found: list[Journal] = []
+        while True:
+            page = await self._store.journals(role=ROLE, session=session, status=known, before=before, limit=size)
+            found += [line for line in page if await self._status(line) == status]
+            if len(page) < size or len(found) >= most:
+                return found[:most]
+            before = page[-1]
+
+    async def _status(self, line: Journal) -> TaskStatus:
+        """How a task ended that the store lists as failed. One that can't be read any more is no other."""
+        try:
+            return (await glance(self._store, line.id)).status
+        except StoreError:
+            return "failed"
+
+    async def task(self, id: str) -> TaskState:
+        """One task; `TaskUnknown` when there is none."""
+        try:
+            state = await read_task(self._store, id)
+        except JournalMissing:
+            raise TaskUnknown(id) from None
+        if state.call is None:
+            raise TaskUnknown(id)
+        return state
+
+    async def result(self, state: TaskState) -> bytes | None:
+        """The JSON of what a task gave; None when it gave nothing."""
+        outcome = state.outcome
+        if not isinstance(outcome, Done):
+            return None
+        return bytes(outcome.value) if outcome.blob is None else await self._store.blob(outcome.blob.digest)
+
+    async def cancel(self, id: str, reason: str = "") -> Literal["requested", "already_requested", "too_late"]:
+        """Ask for a task to be cancelled, and its sub-agent. The first request counts; one after the end is too late.
+
+        When this returns the request is durable for all sub-agents below, too.
+        """
+        check_text("reason", reason)
+        state = await self.task(id)
+        if state.over:
+            return "too_late"
+        try:
+            fresh = (await self._store.accept(id, {"cancel": reason}, key=STOP, urgent=True)).fresh
+        except KeyConflict:
+            fresh = False
+        if self.drives is not None:
+            self.drives.retry(id)
+        crash_point("cancel.accepted")
+        if state.call is not None and state.session is not None:
+            await self._around.children.stop_call(state.session, state.call.idempotency, reason)
+        return "requested" if fresh else "already_requested"
+
+    async def settle(self, id: str) -> None:
+        """Carry out what was asked of a task that nobody drives: end it if it is to be cancelled."""
+        await TaskDrive(self._around, id).run()
+
+    async def recover(self) -> list[Recovered]:
+        """The tasks whose process is gone, and what becomes of them here. Live work is never touched.
+
+        Those that went on here since the last call are told, too.
+        """
+        found, self._taken_over = self._taken_over, []
+        told = {one.task for one in found}
+        after = 0
+        while page := await self._store.work(after):
+            for work in page:
+                gone = work.holder is None or self._store.owner_gone(work.holder)
+                if work.role == ROLE and gone and work.status == "running" and work.journal not in told:
+                    found.append(await self._looked_at(work.journal))
+            after = page[-1].no
+        return found
+
+    async def _looked_at(self, id: str) -> Recovered:
+        try:
+            return self._recovered(await self.task(id))
+        except StoreError:
+            return Recovered(id, None, "", None, "damaged")
+
+    def _recovered(self, state: TaskState) -> Recovered:
+        name = "" if state.call is None else state.call.tool
+        tool = self._tool(state.agent or "", name)
+        action: Action
+        if tool is None:
+            action = "left"
+        elif tool.read_only or tool.idempotent:
+            action = "rerun"
+        else:
+            action = "asked" if tool.on_interrupt == "ask" else "interrupted"
+            action = "reconcile" if tool.reconcile is not None else action
+        return Recovered(state.id, state.session, name, state.by, action)
+
+    def _tool(self, agent: str, name: str) -> AnyTool | None:
+        known = self._around.agents.get(agent)
+        return None if known is None else known.tools.get(name)

@@ -1,0 +1,256 @@
+"""Approvals as a host sees them: what waits for a person, and what a person says to it.
+
+An answer is about one question, byte for byte. One that comes late, twice, or for something else does nothing, and the
+error says so.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from holdfast.effects.canonical import check as check_json
+from holdfast.errors import ApprovalClosed, ApprovalUnknown, InvalidArgument, PayloadTooLarge
+from holdfast.names import check_id
+from holdfast.policy.approvals import EXPIRES_MS, KIND, Approved, Denied, Question, read_answer, read_question
+from holdfast.policy.stored_rules import narrowest, read_stored
+from holdfast.records import Ask, Cause, Done, Intended
+from holdfast.tools.definition import Complaint
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Mapping
+
+    from holdfast.agent import Agent
+    from holdfast.effects.performer import Performer
+    from holdfast.policy.rules import Decision, Subject
+    from holdfast.runtime.context import Surroundings
+    from holdfast.runtime.recorder import Recorder
+    from holdfast.runtime.tool_call import Call
+    from holdfast.store import Store
+    from holdfast.store.contract import Wait
+
+
+_PAGE: Final = 200
+MAX_REASON: Final = 2_000
+"""Longest reason of a denial, in characters."""
+SOMEBODY: Final = "a person"
+"""Who answered, where nobody says."""
+
+
+@dataclass(frozen=True, slots=True)
+class Approval:
+    """A call that waits for a person. All of it is what will run."""
+
+    id: str
+    session: str
+    agent: str
+    tool: str
+    arguments: dict[str, Any]
+    digest: str
+    """Of the call as it will run: what is approved."""
+    why: str
+    rule: str
+    asked: int
+    expires: int | None
+    sandbox: str | None = None
+    always: str | None = None
+    """The rule that would answer calls like this one from now on; None where none can be made here."""
+
+
+class Approvals:
+    """The approvals of one store."""
+
+    def __init__(self, store: Store, agents: Mapping[str, Agent]) -> None:
+        self._store = store
+        self._agents = agents
+
+    async def all(self, session: str | None = None) -> list[Approval]:
+        """What waits now, oldest first."""
+        found = [self._shown(wait, question) async for wait, question in self._open()]
+        return [each for each in reversed(found) if session is None or each.session == session]
+
+    async def approve(
+        self,
+        id: str,
+        *,
+        by: str | None = None,
+        arguments: dict[str, Any] | None = None,
+        always: str | None = None,
+        digest: str | None = None,
+    ) -> Approval:
+        """Say yes; see `Runtime.approve`. Answers what was approved."""
+        wait, question = await self._find(id)
+        if digest is not None and digest != question.digest:
+            raise ApprovalUnknown(id, "it asks about another call by now; look at it again")
+        if arguments is not None:
+            if type(arguments) is not dict:
+                raise InvalidArgument("arguments", arguments, "an object with the arguments of the call")
+            self._check_arguments(question, arguments)
+            # What is approved is what runs: it can't be cleaned on its way, so it is refused.
+            self._store.redactor.check_json("arguments", msgspec.json.encode(arguments))
+        runs = question.arguments if arguments is None else arguments
+        approved = Approved(question.digest_with(runs), _name(by), arguments)
+        rule = None
+        if always is not None:
+            if arguments is not None:
+                raise InvalidArgument("always", always, "left out where the arguments are changed")
+            self._check_rule(wait, question, always)
+            rule = self._store.new_rule(question.agent, always, by=_name(by) or SOMEBODY)
+        await self._answer(id, wait, approved, rule)
+        return self._shown(wait, question)
+
+    async def deny(self, id: str, reason: str = "", *, by: str | None = None) -> Approval:
+        """Say no; the model is told why."""
+        if type(reason) is not str or len(reason) > MAX_REASON:
+            raise InvalidArgument("reason", reason, f"text of at most {MAX_REASON:,} characters")
+        check_json(reason)
+        wait, question = await self._find(id)
+        await self._answer(id, wait, Denied(reason, _name(by)), None)
+        return self._shown(wait, question)
+
+    # ---- finding ----
+
+    async def _open(self) -> AsyncIterator[tuple[Wait, Question]]:
+        last: Wait | None = None
+        while page := await self._store.open_waits(KIND, before=last, limit=_PAGE):
+            for wait in page:
+                question = read_question(wait.body or b"")
+                if question is not None:
+                    yield wait, question
+            last = page[-1]
+
+    async def _find(self, id: str) -> tuple[Wait, Question]:
+        check_id("approval", id)
+        async for wait, question in self._open():
+            if question.id == id:
+                return wait, question
+        raise ApprovalUnknown(id, "it was answered, or its time was up, or there never was one")
+
+    def _shown(self, wait: Wait, question: Question) -> Approval:
+        agent = self._agents.get(question.agent)
+        known = agent is not None and question.tool in agent.tools
+        return Approval(
+            question.id,
+            question.session,
+            question.agent,
+            question.tool,
+            question.arguments,
+            question.digest,
+            question.why,
+            question.rule,
+            question.asked,
+            wait.deadline,
+            question.sandbox,
+            None
+            if agent is None or not known or question.each
+            else narrowest(agent.subject(question.tool, question.arguments)),
+        )
+
+    # ---- answering ----
+
+    def _check_arguments(self, question: Question, arguments: dict[str, Any]) -> None:
+        """What a person writes must be what the tool takes, where the tool is known here."""
+        check_json(arguments)
+        agent = self._agents.get(question.agent)
+        tool = None if agent is None else agent.tools.get(question.tool)
+        bound = None if tool is None else tool.bind(arguments)
+        if isinstance(bound, Complaint):
+            raise InvalidArgument("arguments", arguments, f"what {question.tool} takes ({bound.text})")
+
+    def _check_rule(self, wait: Wait, question: Question, always: str) -> None:
+        """Only what was shown is stored: never more than calls like this one."""
+        read_stored(always)
+        shown = self._shown(wait, question).always
+        if shown is None or not _same(shown, always):
+            wanted = (
+                "the rule that Approval.always shows" if shown else "left out: no rule can be made for this call here"
+            )
+            raise InvalidArgument("always", always, wanted)
+
+    async def _answer(self, id: str, wait: Wait, answer: Approved | Denied, rule: Any) -> None:  # noqa: ANN401
+        value = msgspec.json.decode(msgspec.json.encode(answer))
+        settlement = await self._store.answer_wait(wait.journal, wait.name, value, expect_digest=wait.digest, rule=rule)
+        if not settlement.won:
+            raise ApprovalClosed(id, settlement.wait.state)
+
+
+def _same(shown: str, given: object) -> bool:
+    try:
+        return isinstance(given, str) and msgspec.json.decode(given) == msgspec.json.decode(shown)
+    except msgspec.DecodeError:
+        return False
+
+
+def _name(by: object) -> str | None:
+    return None if by is None else check_id("name", by)
+
+
+class Questioning:
+    """Asks on behalf of one turn."""
+
+    def __init__(self, around: Surroundings, agent: Agent, performer: Performer, recorder: Recorder) -> None:
+        self._around = around
+        self._agent = agent
+        self._performer = performer
+        self._recorder = recorder
+
+    def about(self, call: Call, subject: Subject, decision: Decision, *, each: bool) -> Question:
+        """The question that the call as it is now would be.
+
+        A question that an earlier release asked, without the version or the code of the tool, stays that question.
+        """
+        question = Question(
+            session=self._around.session,
+            agent=self._agent.name,
+            effect=call.key,
+            tool=call.call.name,
+            definition=subject.digest,
+            arguments=dict(subject.args),
+            sandbox=None if call.tool is None else call.tool.reach.sandbox,
+            rule=decision.rule,
+            why=decision.why,
+            asked=self._performer.now(),
+            each=each,
+            implementation=None if call.tool is None else call.tool.implementation,
+        )
+        older = msgspec.structs.replace(question, implementation=None)
+        return older if self.was_asked(older) else question
+
+    def was_asked(self, question: Question) -> bool:
+        """Whether this very question is recorded."""
+        return self._performer.recorded(question.wait) is not None
+
+    async def answer(
+        self, call: Call, question: Question, expires_ms: int | None, *, again: bool = False
+    ) -> Approved | Denied | None:
+        """What a person says to it; None while nobody has: then the call waits. `again`: it was asked here before."""
+        name, now = question.wait, self._performer.now()
+        body = msgspec.json.encode(question)
+        try:
+            wait = await self._around.open_wait(name, now + (expires_ms or EXPIRES_MS), kind=KIND, body=body)
+        except PayloadTooLarge as error:
+            return Denied(f"it is too large for a person to be asked about ({error.size:,} bytes)")
+        cause, step = Cause("call", question.effect), self._performer.iteration or 0
+        ask = Ask("await_event", name, question.digest, cause=cause, iteration=step)
+        begun = again or self.was_asked(question)
+        if wait.state == "open":
+            if not begun:
+                self._recorder.submit([Intended(at=now, key=name, ask=ask)])
+            call.waits = (name,)
+            call.question = question, expires_ms
+            return None
+        resolved = wait.state == "resolved"
+        answer = read_answer(question, wait.payload) if resolved else Denied(_over(wait.state))
+        used = await self._performer.succeeded(name, None if begun else ask, msgspec.json.encode(answer), 0.0)
+        if not isinstance(used, Done):
+            return Denied("the answer is too large to be kept")
+        call.before += (msgspec.structs.replace(used, ms=0),)
+        if resolved:
+            call.consumes += (name,)
+        return answer
+
+
+def _over(state: str) -> str:
+    return "nobody answered in time" if state == "expired" else f"the question was {state}"

@@ -1,0 +1,654 @@
+"""Noticing that a journal has grown, whoever wrote it.
+
+Sessions that are driven here say so themselves. For all others one look at the store, at most every few milliseconds
+and only when something was committed, serves everybody who waits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import secrets
+from collections import deque
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from zlib import crc32
+
+import msgspec
+
+from holdfast.clock import wall_of
+from holdfast.errors import CursorInvalid, JournalMissing, StoreClosed
+from holdfast.eventloop import spawn
+from holdfast.events import Event, Gap, LiveEvent, ReasoningDelta, TextDelta, ToolCallDelta
+from holdfast.runtime.record_events import events_of
+from holdfast.runtime.session_records import fetched
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Collection, Generator, Iterator
+
+    from holdfast.clock import Clock
+    from holdfast.effects.drive import LeasedJournal
+    from holdfast.processes.state import ProcessState
+    from holdfast.records import Record
+    from holdfast.store import Store
+    from holdfast.turns import Ending
+
+
+ANY: Final = ""
+"""Stands for all journals together."""
+_PAUSE: Final = 0.02
+
+
+class TurnEnded(NamedTuple):
+    """A turn that ended here, told to whoever waits for it: all that the journal would tell."""
+
+    run: str
+    inputs: Collection[int]
+    """The inputs that entered it."""
+    ending: Ending
+    text: str
+
+
+@dataclass(eq=False, slots=True)
+class Expectation:
+    """Somebody who waits for a journal, and how far that one has read it."""
+
+    head: int
+    news: asyncio.Future[TurnEnded | ProcessState | None]
+    """Done when there is something to look at; with the end itself, where this process has recorded it."""
+
+
+class Watch:
+    """Who waits for which journal: for anything new in it, or only for the end of a turn."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._waiting: dict[tuple[str, bool], list[Expectation]] = {}
+        self._looking: asyncio.Task[None] | None = None
+        self._closed = False
+        self.readers = 0
+        """How many wait for more than the end of a turn."""
+        self.local: set[str] = set()
+        """Journals that are driven here: whoever drives them says when they have grown."""
+
+    @contextmanager
+    def until_closed(self) -> Generator[None]:
+        """End what is watched here when the runtime is closed, without an error; begun after that, it is one."""
+        begun = not self._closed
+        try:
+            yield
+        except StoreClosed:
+            if not begun:
+                raise
+
+    def touch(self, journal: str) -> None:
+        """Something about `journal` has changed here: whoever waits for it should look again."""
+        if self.readers:
+            self._wake((journal, False))
+            self._wake((ANY, False))
+
+    def ended(self, journal: str, end: TurnEnded | ProcessState | None = None) -> None:
+        """A turn of `journal` ended here, or the process that it is, or its drive did."""
+        if self._waiting:
+            self.touch(journal)
+            self._wake((journal, True), end)
+
+    def _wake(self, what: tuple[str, bool], end: TurnEnded | ProcessState | None = None) -> None:
+        for found in self._waiting.pop(what, ()):
+            if not found.news.done():
+                found.news.set_result(end)
+
+    @contextmanager
+    def expecting(self, journal: str, head: int, *, ends: bool = False) -> Generator[Expectation]:
+        """Expect records of `journal` above `head`: those that come from here on are noticed, so look inside the block.
+
+        With `ends`, a journal that is driven here is waited for until one of its turns ends, or its drive does.
+        """
+        found = self._expect((journal, ends), head)
+        try:
+            yield found
+        finally:
+            self._forget((journal, ends), found)
+
+    def _expect(self, what: tuple[str, bool], head: int) -> Expectation:
+        if self._closed:
+            raise StoreClosed
+        found = Expectation(head, asyncio.get_running_loop().create_future())
+        self._waiting.setdefault(what, []).append(found)
+        self.readers += not what[1]
+        if self._looking is None or self._looking.done():
+            self._looking = spawn(self._look())
+        return found
+
+    def _forget(self, what: tuple[str, bool], found: Expectation) -> None:
+        self.readers -= not what[1]
+        waiting = self._waiting.get(what)
+        if waiting is not None and found in waiting:
+            waiting.remove(found)
+            if not waiting:
+                del self._waiting[what]
+
+    async def beyond(self, journal: str, head: int, version: int | None) -> None:
+        """Wait until `journal` has records above `head` (for `ANY`: the store has positions above it), or is touched.
+
+        `version` is the version of the store when the caller last looked; None for a journal that is driven here and of
+        which the caller knows, at this moment, that nothing above `head` is durable: the drive touches it.
+        """
+        what = (journal, False)
+        found = self._expect(what, head)
+        try:
+            if version is not None and self._store.version != version:
+                await self._compare([what])  # what came between the caller's look and now
+            await found.news
+        finally:
+            self._forget(what, found)
+
+    async def _look(self) -> None:
+        """Compare what people wait for with what is there, as long as anybody waits."""
+        try:
+            while self._waiting:
+                version = self._store.version
+                await self._compare([what for what in self._waiting if what[0] not in self.local])
+                await self._store.changed(version, None)
+                await asyncio.sleep(_PAUSE)
+        except Exception as error:  # noqa: BLE001  whoever waits must hear of it
+            self._fail(error)
+
+    async def _compare(self, waited: list[tuple[str, bool]]) -> None:
+        names = list({journal for journal, _ in waited if journal != ANY})
+        heads = await self._store.heads(names) if names else {}
+        if (ANY, False) in waited:
+            heads[ANY] = await self._store.last_position()
+        for what in waited:
+            for found in list(self._waiting.get(what, ())):
+                if heads.get(what[0], 0) > found.head and not found.news.done():
+                    found.news.set_result(None)
+
+    def _fail(self, error: Exception) -> None:
+        waiting, self._waiting = self._waiting, {}
+        for entries in waiting.values():
+            for found in entries:
+                if not found.news.done():
+                    found.news.set_exception(error)
+
+    async def close(self) -> None:
+        """Nobody waits any more."""
+        self._closed = True
+        if self._looking is not None:
+            self._looking.cancel()
+            await asyncio.gather(self._looking, return_exceptions=True)
+        self._fail(StoreClosed())
+
+
+MAX_EVENTS: Final = 2_048
+"""Live events that are kept for one session."""
+MAX_AGE_MS: Final = 120_000
+"""How long a live event is kept."""
+BETWEEN: Final = 0.005
+"""Seconds between two times that live events wake a reader: tokens that come faster are read together."""
+PAGE: Final = 64
+"""Live events that a reader takes at once."""
+MAX_MERGED: Final = 4_096
+"""Deltas that nobody has read yet are joined, up to so many characters."""
+_PIECES: Final[dict[type[LiveEvent], str]] = {TextDelta: "text", ReasoningDelta: "text", ToolCallDelta: "arguments"}
+"""The events that are pieces of a text, and the field that has the piece."""
+
+
+class _Item(msgspec.Struct, gc=False):
+    """A live event that nobody may ever look at: the event itself is made when somebody does."""
+
+    at: int
+    kind: type[LiveEvent]
+    turn: str
+    seq: int
+    fields: dict[str, Any]
+
+
+class Ring:
+    """The live events of one drive of one session, numbered from 1.
+
+    Their age is that of the wall clock, which they tell anyway. If that is set forward, some go before their time; if
+    it is set back, some stay longer.
+    """
+
+    def __init__(self, ledger: LeasedJournal, clock: Clock, watch: Watch) -> None:
+        self.session = ledger.journal
+        self.base = ledger.head
+        """Where the journal ended when the drive began."""
+        self.closed = False
+        """The drive is over: nothing more comes."""
+        self.last = 0
+        """The number of the newest event."""
+        self.lost = -1
+        """The place of the newest event that is not here any more."""
+        self.ended: TurnEnded | None = None
+        """The newest turn of this drive whose end was submitted."""
+        self._ledger = ledger
+        self._redactor = ledger.redactor
+        self._wall = wall_of(clock)
+        self._watch = watch
+        self._items: deque[_Item] = deque()
+        self._read = 0
+        self._woken = 0.0
+        """When those who watch were last woken for a live event, by the clock of the loop."""
+        self._later: asyncio.TimerHandle | None = None
+        """Wakes them for what has come since."""
+
+    @cached_property
+    def id(self) -> str:
+        """What tells this drive from others in cursors. Most are never looked at."""
+        return secrets.token_hex(4)
+
+    @cached_property
+    def tag(self) -> str:
+        """What tells the cursors of this session from those of others."""
+        return tag_of(self.session)
+
+    @property
+    def first(self) -> int:
+        """The number of the oldest event that is still here; one more than the newest when none is."""
+        return self.last + 1 - len(self._items)
+
+    @property
+    def durable(self) -> int:
+        """The number of the newest record that can be read from the store."""
+        return self._ledger.head - self._ledger.behind
+
+    def records(self, after: int) -> list[tuple[int, Record]] | None:
+        """The durable records above `after` with their numbers; None if they are not all in memory any more."""
+        recent, durable = self._ledger.recent, self.durable
+        if not recent or recent[0][0] > after + 1:
+            return None
+        begin = after + 1 - recent[0][0]  # they are numbered without gaps
+        return list(islice(recent, begin, max(begin, begin + durable - after)))
+
+    def publish(self, kind: type[LiveEvent], turn: str, fields: dict[str, Any]) -> None:
+        """Show an event to whoever watches, behind the last record that was submitted before it."""
+        if self._redactor.active:
+            fields = self._redactor.value(fields)
+        seq = self._ledger.head
+        if kind in _PIECES and self._read < self.last and self._joined(kind, turn, seq, fields):
+            return
+        now, items = self._wall(), self._items
+        items.append(_Item(now, kind, turn, seq, fields))
+        self.last += 1
+        if len(items) > MAX_EVENTS or items[0].at < now - MAX_AGE_MS:
+            self._trim(now)
+        if self._later is None and self._watch.readers:
+            self._wake_readers()
+
+    def _wake_readers(self) -> None:
+        """Wake those who watch: at once, or when `BETWEEN` has passed since the last time."""
+        loop = asyncio.get_running_loop()
+        if loop.time() - self._woken >= BETWEEN:
+            self._wake_now()
+        else:
+            self._later = loop.call_at(self._woken + BETWEEN, self._wake_now)
+
+    def _wake_now(self) -> None:
+        self._woken, self._later = asyncio.get_running_loop().time(), None
+        self._watch.touch(self.session)
+
+    def _joined(self, kind: type[LiveEvent], turn: str, seq: int, fields: dict[str, Any]) -> bool:
+        """Join a delta with the one before, which nobody has read yet, if both are pieces of the same text."""
+        item = self._items[-1] if self._items else None
+        if item is None or item.kind is not kind or item.seq != seq or item.turn != turn:
+            return False
+        name, before = _PIECES[kind], item.fields
+        if kind is ToolCallDelta and before["call_id"] != fields["call_id"]:
+            return False
+        words: str = before[name] + fields[name]
+        if len(words) > MAX_MERGED or item.at < self._wall() - MAX_AGE_MS:
+            return False
+        item.fields = {**fields, name: words}
+        return True
+
+    def _trim(self, now: int) -> None:
+        items = self._items
+        while len(items) > MAX_EVENTS or (items and items[0].at < now - MAX_AGE_MS):
+            self.lost = items.popleft().seq
+
+    def trim(self) -> None:
+        """Let go of what is too old."""
+        self._trim(self._wall())
+
+    def page(self, number: int, seq: int) -> list[LiveEvent]:
+        """The next events behind `number`, up to `PAGE`, as far as no record above `seq` comes before them."""
+        items, session = self._items, self.session
+        ring, tag = self.id, self.tag
+        found: list[LiveEvent] = []
+        number = max(number, self.last - len(items))
+        begin = number + len(items) - self.last
+        for index in range(begin, min(begin + PAGE, len(items))):
+            item = items[index]
+            place = item.seq
+            if place > seq:
+                break
+            number += 1
+            cursor = f"{place}~{ring}.{number}@{tag}"
+            found.append(
+                item.kind(session=session, turn=item.turn, at=item.at, seq=place, cursor=cursor, **item.fields)
+            )
+        if found and number > self._read:
+            self._read = number
+        return found
+
+    def end_of(self, turn: str | None, seq: int) -> TurnEnded | None:
+        """How a turn ended whose last record is `seq`, if that was written here and is the newest that ended here."""
+        ended = self.ended
+        return ended if ended is not None and ended.run == turn and seq <= self.durable else None
+
+
+def tag_of(name: str) -> str:
+    """What tells the cursors of one session from those of another."""
+    return f"{crc32(name.encode()):08x}"
+
+
+WHOLE: Final = 1 << 30
+"""All events of a record were seen."""
+MAX_RINGS: Final = 4
+"""Drives of one session whose live events a slow reader still gets."""
+MAX_SESSIONS: Final = 1_024
+"""Sessions whose live events a slow reader still gets."""
+_SESSION: Final = re.compile(r"(\d{1,18})(?:\.(\d{1,9}))?(?:~([0-9a-f]{8})\.(\d{1,18}))?@([0-9a-f]{8})\Z", re.ASCII)
+_STORE: Final = re.compile(r"p(\d{1,18})(?:\.(\d{1,9}))?(?:~([0-9a-f]{8})\.(\d{1,18}))?@([0-9a-f]{8})\Z", re.ASCII)
+
+
+class Cursor(NamedTuple):
+    """A place in a stream: the last record, the last of its events that was seen, and the last live event behind."""
+
+    place: int
+    seen: int = WHOLE
+    ring: str | None = None
+    number: int = 0
+
+
+def session_cursor(given: object, session: str) -> Cursor:
+    """The cursor of an event of a session; a number is the sequence of a record."""
+    return _cursor(given, _SESSION, tag_of(session), "session")
+
+
+def store_cursor(given: object, store: Store) -> Cursor:
+    """The cursor of an event of a runtime; a number is a position in the store."""
+    return _cursor(given, _STORE, tag_of(store.id), "runtime")
+
+
+def _cursor(given: object, form: re.Pattern[str], tag: str, what: str) -> Cursor:
+    if type(given) is int and 0 <= given < 1 << 62:
+        return Cursor(given)
+    found = form.match(given) if type(given) is str else None
+    if found is None:
+        raise CursorInvalid(given, f"it is no cursor of a {what}")
+    place, seen, ring, number, whose = found.groups()
+    if whose != tag:
+        raise CursorInvalid(given, f"it comes from another {what}")
+    return Cursor(int(place), WHOLE if seen is None else int(seen), ring, int(number or 0))
+
+
+class Rings:
+    """The rings of the sessions that are driven here, and who reads them."""
+
+    def __init__(self) -> None:
+        self._rings: dict[str, Ring] = {}
+        self._readers: dict[str, list[_Reader]] = {}
+
+    def get(self, session: str) -> Ring | None:
+        """The ring of a session that is driven here."""
+        return self._rings.get(session)
+
+    def add(self, ring: Ring) -> None:
+        """A drive begins; whoever watches gets its ring, and keeps it until it was read."""
+        self._rings[ring.session] = ring
+        for name in (ring.session, ANY):
+            for reader in self._readers.get(name, ()):
+                reader.offer(ring)
+
+    def remove(self, ring: Ring) -> None:
+        """A drive is over."""
+        ring.closed = True
+        if self._rings.get(ring.session) is ring:
+            del self._rings[ring.session]
+
+    def __iter__(self) -> Iterator[Ring]:
+        return iter(list(self._rings.values()))
+
+    @contextmanager
+    def read_by(self, reader: _Reader, session: str) -> Generator[None]:
+        """Offer new rings to a reader, as long as it reads."""
+        readers = self._readers.setdefault(session, [])
+        readers.append(reader)
+        try:
+            yield
+        finally:
+            readers.remove(reader)
+            if not readers and self._readers.get(session) is readers:
+                del self._readers[session]
+
+
+class _Reader(Protocol):
+    def offer(self, ring: Ring) -> None: ...
+
+
+class _Live:
+    """One reader's place among the live events of one session."""
+
+    def __init__(self, session: str, since: int | None, clock: Clock) -> None:
+        self._session = session
+        self._since = since
+        """Where the reader began; not known at first to one who reads all sessions."""
+        self._clock = clock
+        self._rings: deque[Ring] = deque()
+        self._number = 0
+        self._missing: str | None = None
+
+    def offer(self, ring: Ring) -> None:
+        """A drive begins."""
+        self._rings.append(ring)
+        if len(self._rings) > MAX_RINGS:
+            self._rings.popleft()
+            self._number = 0
+            self._missing = "the reader was slower than the turns"
+
+    def resume(self, cursor: Cursor) -> None:
+        """Go on behind a live event, if it and those behind it are still here."""
+        ring = self._rings[0] if self._rings else None
+        if ring is None or ring.id != cursor.ring or ring.first > cursor.number + 1:
+            self._missing = "the live events behind this cursor are not here any more"
+        else:
+            self._number = cursor.number
+
+    def skip(self) -> None:
+        """Go on behind what is there now."""
+        if self._rings and self._rings[-1].last:
+            self._number = self._rings[-1].last
+            self._missing = "live events of other sessions may have come before"
+
+    def upto(self, seq: int) -> Iterator[LiveEvent]:
+        """Live events that come before the record behind `seq`."""
+        since = self._since = seq if self._since is None else self._since
+        if self._missing is not None:
+            yield self._gap(seq, self._missing)
+            self._missing = None
+        while self._rings:
+            ring = self._rings[0]
+            while page := self._page(ring, since, seq):
+                yield from page
+            if not ring.closed or self._number < ring.last:
+                return
+            self._rings.popleft()
+            self._number = 0
+
+    def _page(self, ring: Ring, since: int, seq: int) -> list[LiveEvent]:
+        """The next live events of a ring that are to be shown; none when all up to `seq` were."""
+        while self._number < ring.last:
+            ring.trim()
+            gap: list[LiveEvent] = []
+            if ring.first > self._number + 1:
+                self._number = ring.first - 1
+                if ring.lost >= since:
+                    gap.append(self._gap(seq, "the reader was slower than the live events"))
+            found = ring.page(self._number, seq)
+            self._number += len(found)
+            if found and found[0].seq < since:
+                found = [event for event in found if event.seq >= since]
+                if not (gap or found):
+                    continue
+            return gap + found if gap else found
+        return []
+
+    def _gap(self, seq: int, reason: str) -> Gap:
+        cursor = f"{seq}@{tag_of(self._session)}"
+        return Gap(session=self._session, turn=None, at=self._clock.read().wall, seq=seq, cursor=cursor, reason=reason)
+
+    @property
+    def done(self) -> bool:
+        """Whether nothing is left to read and nothing can come."""
+        return not self._rings and self._missing is None
+
+
+async def follow_session(
+    store: Store, watch: Watch, rings: Rings, session: str, after: Cursor
+) -> AsyncGenerator[Event]:
+    """All events of a session behind a cursor: those that are there, then those to come, without an end."""
+    live = _Live(session, after.place, store.clock)
+    with rings.read_by(live, session):
+        ring = rings.get(session)  # before anything is awaited: a quick turn may be over by then
+        if ring is not None:
+            live.offer(ring)
+        head = (await store.heads([session])).get(session, 0)
+        if after.place > head:
+            raise CursorInvalid(after.place, f"the session has {head} records")
+        if after.ring is not None:
+            live.resume(after)
+        seq = after.place if after.seen == WHOLE else after.place - 1
+        tag = tag_of(session)
+        while True:
+            ring = rings.get(session)
+            version = None
+            if ring is None or ring.durable > seq:
+                version = store.version
+                entries = None if ring is None else ring.records(seq)
+                if entries is None:
+                    entries = await _stored(store, session, seq)
+                for number, kept in entries:
+                    for event in live.upto(seq):
+                        yield event
+                    seq = number
+                    record = await fetched(store, kept) if getattr(kept, "blob", None) is not None else kept
+                    found = events_of(session, seq, record, f"{seq}", tag)
+                    for event in found if seq > after.place else found[after.seen + 1 :]:
+                        yield event
+                if entries:
+                    continue
+            shown = False
+            for event in live.upto(seq):
+                shown = True
+                yield event
+            if not shown:
+                await watch.beyond(session, seq, version)
+
+
+async def _stored(store: Store, session: str, after: int) -> list[tuple[int, Record]]:
+    """A page of the records above `after`, with their numbers."""
+    try:
+        return [(entry.seq, entry.record) for entry in await store.read(session, after=after)]
+    except JournalMissing:
+        return []
+
+
+async def follow_store(store: Store, watch: Watch, rings: Rings, after: Cursor) -> AsyncGenerator[Event]:
+    """All events of all sessions behind a cursor, in the order of their commit, without an end."""
+    last = await store.last_position()
+    if after.place > last:
+        raise CursorInvalid(after.place, f"the store has come to {last}")
+    lives = _Lives(store.clock, await store.heads([ring.session for ring in rings]))
+    with rings.read_by(lives, ANY):
+        lives.begin(rings, after)
+        pos = after.place if after.seen == WHOLE else after.place - 1
+        tag = tag_of(store.id)
+        while True:
+            version = store.version
+            entries = await store.feed(after=pos)
+            for entry in entries:
+                for event in lives.before(entry.journal, entry.seq):
+                    yield _moved(event, pos, tag)
+                pos = entry.pos
+                if entry.record is None:
+                    continue  # it can't be trusted; its session is stopped with a report
+                record = await fetched(store, entry.record)
+                found = events_of(entry.journal, entry.seq, record, f"p{pos}", tag)
+                for event in found if pos > after.place else found[after.seen + 1 :]:
+                    yield event
+            if entries:
+                continue
+            for event in lives.rest():
+                yield _moved(event, pos, tag)
+            await watch.beyond(ANY, pos, version)
+
+
+class _Lives:
+    """One reader's places among the live events of all sessions that are driven here, and nothing about others."""
+
+    def __init__(self, clock: Clock, heads: dict[str, int]) -> None:
+        self._clock = clock
+        self._shown = heads
+        self._lives: dict[str, _Live] = {}
+        self._missing: str | None = None
+
+    def begin(self, rings: Rings, after: Cursor) -> None:
+        """Take up the rings that are there: from the beginning, or behind the live event of a cursor."""
+        found = False
+        for ring in rings:
+            self.offer(ring)
+            if after.ring is None:
+                continue
+            live = self._lives[ring.session]
+            if ring.id == after.ring:
+                found = True
+                live.resume(after)
+            else:
+                live.skip()
+        if after.ring is not None and not found:
+            self._missing = "the live events behind this cursor are not here any more"
+
+    def offer(self, ring: Ring) -> None:
+        """A drive begins."""
+        session = ring.session
+        if session not in self._lives:
+            if len(self._lives) >= MAX_SESSIONS:
+                self._missing = "the reader was slower than the turns"
+                return
+            self._shown.setdefault(session, ring.base)
+            self._lives[session] = _Live(session, None, self._clock)
+        self._lives[session].offer(ring)
+
+    def before(self, session: str, seq: int) -> Iterator[LiveEvent]:
+        """Live events that come before a record, which is shown next."""
+        yield from self._gap()
+        live = self._lives.get(session)
+        if live is not None:
+            yield from live.upto(seq - 1)
+            self._shown[session] = seq
+
+    def rest(self) -> Iterator[LiveEvent]:
+        """Live events behind the last records. Sessions of which nothing can come any more are forgotten."""
+        yield from self._gap()
+        for session, live in list(self._lives.items()):
+            yield from live.upto(self._shown[session])
+            if live.done:
+                del self._lives[session], self._shown[session]
+
+    def _gap(self) -> Iterator[LiveEvent]:
+        if self._missing is not None:
+            now = self._clock.read().wall
+            yield Gap(session="", turn=None, at=now, seq=0, cursor="", reason=self._missing)
+            self._missing = None
+
+
+def _moved(event: LiveEvent, pos: int, tag: str) -> LiveEvent:
+    """A live event in the stream of a runtime, with a cursor of that stream."""
+    _, tilde, live = event.cursor.partition("@")[0].partition("~")
+    return msgspec.structs.replace(event, cursor=f"p{pos}{tilde}{live}@{tag}")

@@ -1,0 +1,90 @@
+"""Handing a session over to another agent: whether the one that has it may, and the record that says so."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from holdfast.records import ErrorInfo, Handed
+from holdfast.toolkits.agents import REASON, handoff_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from holdfast.agent import Agent
+    from holdfast.effects.performer import Performer
+    from holdfast.messages import ToolResult
+    from holdfast.policy.rules import Taint
+    from holdfast.runtime.tool_call import Call
+    from holdfast.runtime.tool_call_runner import Carrying
+    from holdfast.turns import OpenTurn
+
+
+REFUSED: Final = "HandoffRefused"
+"""How the error is called that the model reads."""
+TAKEN: Final = ErrorInfo(REFUSED, "another agent takes the conversation over in the same step; it can't go to two")
+
+
+class HandedOver(Exception):
+    """Another agent has the session now, and goes on with the turn."""
+
+
+class Handing:
+    """Hands the session over, on behalf of one agent in one turn."""
+
+    def __init__(
+        self,
+        agent: Agent,
+        turn: OpenTurn,
+        performer: Performer,
+        carrying: Carrying,
+        mode_of: Callable[[str], str | None],
+    ) -> None:
+        self._agent = agent
+        self._carrying = carrying
+        self._turn = turn
+        self._performer = performer
+        self._mode_of = mode_of
+        self.able = agent.hands_over
+        """Whether there is a call that hands the session over."""
+
+    def refusal(self, call: Call) -> ErrorInfo | None:
+        """Why the session does not go to whom a call would give it."""
+        to, turn = _to(call), self._turn
+        above = () if turn.mandate is None else turn.mandate.above
+        if turn.handoffs >= self._agent.limits.handoffs:
+            said = f"this turn was handed over {turn.handoffs} times already (Limits.handoffs); answer it yourself"
+        elif to in above:
+            said = f"{to!r} waits for the answer to this ({' > '.join(above)}); answer it yourself"
+        elif self._mode_of(to) is None:
+            said = f"no agent {to!r} is known here; go on without it"
+        else:
+            return None
+        return ErrorInfo(REFUSED, said)
+
+    def record(self, call: Call, taint: Taint, results: Sequence[tuple[str, ToolResult]]) -> Handed:
+        """The record with which the session is handed over, after a step with these results, each with its key."""
+        arguments: dict[str, Any] = call.call.arguments or {}
+        taint = self._carrying.taint_after(self._agent, taint, results)
+        return Handed(
+            at=self._performer.now(),
+            run=self._turn.run,
+            key=call.key,
+            agent=_to(call),
+            by=self._agent.name,
+            reason=self._performer.redactor.text(str(arguments.get("reason", "")))[:REASON],
+            untrusted=taint.untrusted_input,
+            private=taint.private_data,
+            mode=self._mode_of(_to(call)),
+            untrusted_by=taint.untrusted_by,
+            private_by=taint.private_by,
+        )
+
+
+def hands_over(call: Call) -> bool:
+    """Whether a call would hand the session over."""
+    return handoff_of(call.tool) is not None
+
+
+def _to(call: Call) -> str:
+    found = handoff_of(call.tool)
+    return "" if found is None else found.to

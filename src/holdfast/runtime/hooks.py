@@ -1,0 +1,340 @@
+"""Running the hooks of a host: those of the agent first, those of the runtime last, each within its time limit.
+
+A hook that raises or takes too long denies where it decides. Where it observes, the error is shown and logged.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextvars import ContextVar, copy_context
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import msgspec
+
+from holdfast import events
+from holdfast.effects.canonical import check as check_json
+from holdfast.effects.scopes import current
+from holdfast.errors import HoldfastError, HookTimeout
+from holdfast.eventloop import spawn, unwound
+from holdfast.messages import Text
+from holdfast.policy.hooks import Answer, Ask, Deny, HookCall, HookTurn, Replace, overrides
+from holdfast.runtime.context import passes
+from holdfast.tools.results import said_by
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from holdfast.effects.performer import Performer
+    from holdfast.messages import ModelReply, ToolResult
+    from holdfast.policy.hooks import HookRequest, Hooks, ModelDecision, ToolDecision
+    from holdfast.runtime.tool_call import Call
+    from holdfast.turns import Ending
+
+    Show = Callable[[type[events.LiveEvent], str, dict[str, Any]], None]
+
+
+MAX_WAITING: Final = 100
+"""How many ended turns of one session may wait for their `after_turn` hooks."""
+CLOSING: Final = 0.5
+"""Seconds that `after_turn` hooks get at least when the runtime is closed."""
+_log: Final = logging.getLogger("holdfast.hooks")
+around_call: Final[ContextVar[Hooked | None]] = ContextVar("holdfast_hooks", default=None)
+"""The hooks of the turn or task whose code is running: they see what it asks a model outside of its conversation."""
+_MISSING: Final = object()
+D = TypeVar("D")
+
+
+class Hooked:
+    """The hooks around one turn, or around a question outside of turns: those of the agent, then those of the runtime.
+
+    `guards` are the hooks of the runtime. They run last, so that nothing is changed after they have seen it. `show`
+    publishes the event of a hook that failed. `clean` takes secrets out of what hooks say and raise.
+    """
+
+    def __init__(
+        self,
+        hooks: Sequence[Hooks],
+        turn: HookTurn,
+        show: Show | None = None,
+        *,
+        guards: Sequence[Hooks] = (),
+        clean: Callable[[str], str] = str,
+    ) -> None:
+        self.turn = turn
+        self._clean = clean
+        self._hooks = (*hooks, *guards)
+        self._guards = frozenset(map(id, guards))
+        self._show = show
+
+    def has(self, name: str) -> bool:
+        """Whether any of the hooks overrides this method."""
+        return bool(self._hooks) and any(overrides(hooks, name) for hooks in self._hooks)
+
+    def showing(self, show: Show) -> Hooked:
+        """The same hooks, with another way to show those that fail."""
+        copied = Hooked(self._hooks, self.turn, show, clean=self._clean)
+        copied._guards = self._guards
+        return copied
+
+    # ---- deciding ----
+
+    async def before_turn(self) -> Deny | None:
+        """Whether the turn may begin."""
+        for hooks in self._of("before_turn"):
+            decision = await self._decided(hooks, "before_turn", (Deny,), self.turn)
+            if decision is not None:
+                return decision
+        return None
+
+    async def before_model(self, asked: HookRequest) -> ModelDecision | None:
+        """What is decided in place of asking the model."""
+        for hooks in self._of("before_model"):
+            decision = await self._decided(hooks, "before_model", (Deny, Answer), asked)
+            if decision is not None:
+                return decision
+        return None
+
+    async def after_model(self, asked: HookRequest, reply: ModelReply) -> ModelReply | Deny:
+        """The reply as it may be used. Each hook sees what the one before has made of it; a denial is final."""
+        for hooks in self._of("after_model"):
+            decision = await self._decided(hooks, "after_model", (Deny, Answer), asked, reply)
+            if isinstance(decision, Deny):
+                return decision
+            if decision is not None:
+                said = (Text(str(decision.value)),)
+                reply = msgspec.structs.replace(reply, parts=said, finish="stop", response_id=None)
+        return reply
+
+    async def before_tool(self, call: HookCall) -> list[ToolDecision]:
+        """All decisions about a call, in order; no hook is asked after a denial or an answer.
+
+        When a hook of the runtime replaces arguments, those of the runtime before it judge the new ones.
+        """
+        decided: list[ToolDecision] = []
+        asked = self._of("before_tool")
+        passed: list[Hooks] = []
+        for number, hooks in enumerate(asked):
+            decision = await self._about(hooks, call)
+            if decision is None:
+                continue
+            decided.append(decision)
+            if isinstance(decision, Deny | Answer):
+                return decided
+            if isinstance(decision, Replace):
+                call = _with_arguments(call, decision.arguments)
+                passed = [guard for guard in asked[:number] if id(guard) in self._guards]
+        return decided + await self._judged(passed, call)
+
+    async def judge_edit(self, call: HookCall) -> list[ToolDecision]:
+        """What all hooks say to arguments that a person wrote: these can't be replaced, only denied."""
+        return await self._judged(self._of("before_tool"), call)
+
+    async def _judged(self, asked: Sequence[Hooks], call: HookCall) -> list[ToolDecision]:
+        """Ask hooks about arguments that were changed after they had seen the call. None of them may change more."""
+        decided: list[ToolDecision] = []
+        for hooks in asked:
+            decision = await self._about(hooks, call)
+            if isinstance(decision, Replace):
+                if decision.arguments == call.arguments:
+                    continue
+                decision = Deny(f"the hook {hooks.name}.before_tool does not accept what was changed after it")
+            if decision is not None:
+                decided.append(decision)
+            if isinstance(decision, Deny | Answer):
+                break
+        return decided
+
+    async def _about(self, hooks: Hooks, call: HookCall) -> ToolDecision | None:
+        """What one hook decides about a call. Arguments that are no JSON object are a denial."""
+        decision = await self._decided(hooks, "before_tool", (Deny, Ask, Replace, Answer), call)
+        if isinstance(decision, Replace):
+            try:
+                check_json(decision.arguments)
+                return Replace(_copied(decision.arguments))
+            except (HoldfastError, msgspec.MsgspecError, TypeError, ValueError, RecursionError) as error:
+                self._tell(hooks, "before_tool", error)
+                said = self._clean(str(error))[:500]
+                return Deny(f"the hook {hooks.name}.before_tool gave arguments that are no JSON: {said}")
+        return decision
+
+    async def after_tool(self, call: HookCall, result: ToolResult) -> Answer | Deny | None:
+        """What takes the place of a result. Each hook sees what the one before has made of it; a denial is final."""
+        found: Answer | None = None
+        for hooks in self._of("after_tool"):
+            decision = await self._decided(hooks, "after_tool", (Answer,), call, result)
+            if isinstance(decision, Deny):
+                return decision
+            if decision is not None:
+                found = decision
+                result = msgspec.structs.replace(result, content=decision.value, state="ok")
+        return found
+
+    async def before_compaction(self, messages: int, tokens: int) -> Deny | None:
+        """Whether the context must stay as it is."""
+        for hooks in self._of("before_compaction"):
+            decision = await self._decided(hooks, "before_compaction", (Deny,), self.turn, messages, tokens)
+            if decision is not None:
+                return decision
+        return None
+
+    # ---- observing ----
+
+    async def after_turn(self, ending: Ending) -> None:
+        """Tell how the turn ended."""
+        for hooks in self._of("after_turn"):
+            await self._observed(hooks, "after_turn", self.turn, ending)
+
+    async def after_compaction(self, summary: str | None) -> None:
+        """Tell that the context is shorter."""
+        for hooks in self._of("after_compaction"):
+            await self._observed(hooks, "after_compaction", self.turn, summary)
+
+    async def on_notification(self, text: str) -> None:
+        """Tell what notifications enter."""
+        for hooks in self._of("on_notification"):
+            await self._observed(hooks, "on_notification", self.turn, text)
+
+    async def on_error(self, error: Exception) -> None:
+        """Tell what failed."""
+        for hooks in self._of("on_error"):
+            await self._observed(hooks, "on_error", self.turn, error)
+
+    def _of(self, name: str) -> list[Hooks]:
+        return [hooks for hooks in self._hooks if overrides(hooks, name)]
+
+    async def _decided(self, hooks: Hooks, where: str, kinds: tuple[type[D], ...], *given: object) -> D | Any:  # noqa: ANN401
+        """What a hook decides. One that fails or takes too long denies."""
+        try:
+            decision = await self._run(hooks, where, given)
+        except BaseException as error:
+            if passes(error):
+                raise
+            self._tell(hooks, where, error)
+            return Deny(f"the hook {hooks.name}.{where} failed: {said_by(error, self._clean)}")
+        if decision is None or isinstance(decision, kinds):
+            return self._cleaned(decision)
+        self._tell(hooks, where, TypeError(f"it returned a {type(decision).__name__}"))
+        return Deny(f"the hook {hooks.name}.{where} returned a {type(decision).__name__}")
+
+    def _cleaned(self, decision: Any) -> Any:  # noqa: ANN401  of the same type
+        """A decision whose words, which the model or a person reads, hold no secret."""
+        match decision:
+            case Deny(reason):
+                return Deny(self._clean(str(reason)))
+            case Ask(why):
+                return Ask(self._clean(str(why)))
+            case _:
+                return decision
+
+    async def _observed(self, hooks: Hooks, where: str, *given: object) -> None:
+        try:
+            await self._run(hooks, where, given)
+        except BaseException as error:
+            if passes(error):
+                raise
+            self._tell(hooks, where, error)
+
+    async def _run(self, hooks: Hooks, where: str, given: tuple[object, ...]) -> Any:  # noqa: ANN401  whatever it returns
+        """Run one hook within its time limit, else raise `HookTimeout`.
+
+        It runs in a task of its own, so that one that swallows its cancellation can be left behind. Context variables
+        that it sets are kept, as if it had been awaited.
+        """
+        context = copy_context()
+        context.run(current.set, None)  # a hook is no branch of the code that is driven
+        task = context.run(asyncio.get_running_loop().create_task, _caught(hooks, where, given), context=context)
+        try:
+            await asyncio.wait({task}, timeout=hooks.seconds)
+        except BaseException:
+            await unwound(task)
+            raise
+        if not task.done():
+            if not await unwound(task):
+                _log.warning("the hook %s.%s does not end although its time is up; it is left alone", hooks.name, where)
+            raise HookTimeout(hooks.name, where, hooks.seconds)
+        for variable, value in context.items():
+            if variable is not current and variable.get(_MISSING) is not value:
+                variable.set(value)
+        returned, error = task.result()
+        if error is not None:
+            raise error
+        return returned
+
+    def _tell(self, hooks: Hooks, where: str, error: BaseException) -> None:
+        said = said_by(error, self._clean)
+        _log.error("the hook %s.%s failed: %s", hooks.name, where, said)
+        fields = {"hook": hooks.name, "where": where, "error": said}
+        if self._show is not None:
+            self._show(events.HookFailed, self.turn.turn, fields)
+
+
+class TurnHooks:
+    """Runs `after_turn` beside the sessions of a runtime: neither outcomes nor the next turn wait for it.
+
+    The hooks of one session run in the order of its turns.
+    """
+
+    def __init__(self) -> None:
+        self._running: dict[str, list[asyncio.Task[None]]] = {}
+        """The hooks of ended turns by session, in the order of the turns; each waits for the one before."""
+
+    def ended(self, hooked: Hooked, ending: Ending) -> None:
+        """Let the hooks know how a turn ended, after those of the turns before it."""
+        session = hooked.turn.session
+        running = self._running.setdefault(session, [])
+        if len(running) >= MAX_WAITING:
+            _log.error(
+                "after_turn is not run for %s of %s: %d turns of it are waiting", hooked.turn.turn, session, MAX_WAITING
+            )
+            return
+        task = spawn(self._run(running[-1] if running else None, hooked, ending))
+        running.append(task)
+        task.add_done_callback(lambda done: self._done(session, done))
+
+    async def _run(self, before: asyncio.Task[None] | None, hooked: Hooked, ending: Ending) -> None:
+        if before is not None:
+            await asyncio.wait({before})
+        await hooked.after_turn(ending)
+
+    def _done(self, session: str, task: asyncio.Task[None]) -> None:
+        running = self._running[session]
+        running.remove(task)
+        if not running:
+            del self._running[session]
+        if not task.cancelled() and task.exception() is not None:
+            _log.error("after_turn of %s failed", session, exc_info=task.exception())
+
+    async def close(self, seconds: float) -> None:
+        """Wait for the hooks that are under way; those that are not done in time are cut off."""
+        tasks = [task for running in self._running.values() for task in running]
+        if not tasks:
+            return
+        _, left = await asyncio.wait(tasks, timeout=max(seconds, CLOSING))
+        if left:
+            _log.warning("after_turn of %d turns was cut off: the runtime is closed", len(left))
+            for task in left:
+                task.cancel()
+            await asyncio.wait(left, timeout=CLOSING)
+
+
+async def _caught(hooks: Hooks, where: str, given: tuple[object, ...]) -> tuple[Any, SystemExit | None]:
+    """What a hook returns. `SystemExit` would end the event loop if it left a task."""
+    try:
+        return await getattr(hooks, where)(*given), None
+    except SystemExit as error:
+        return None, error
+
+
+def _with_arguments(call: HookCall, arguments: dict[str, Any]) -> HookCall:
+    return HookCall(call.turn, call.tool, _copied(arguments), call.call_id, call.idempotency_key)
+
+
+def _copied(arguments: dict[str, Any]) -> dict[str, Any]:
+    return msgspec.json.decode(msgspec.json.encode(arguments), type=dict[str, Any])
+
+
+def seen(turn: HookTurn, call: Call, performer: Performer) -> HookCall:
+    """A call as hooks see it. The arguments are a copy."""
+    arguments = _copied(call.call.arguments or {})
+    return HookCall(turn, call.call.name, arguments, call.call.id, performer.idempotency_key(call.key))

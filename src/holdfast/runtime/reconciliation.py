@@ -1,0 +1,294 @@
+"""Finding out what came of a call that was interrupted and must not be repeated: from the tool, or from a person."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from typing import TYPE_CHECKING, Any, Final, Protocol, cast
+
+import msgspec
+
+from holdfast.effects.canonical import digest_of_bytes
+from holdfast.effects.scopes import current
+from holdfast.effects.values import encode_value
+from holdfast.errors import Suspended, WaitEnded, WaitFailed
+from holdfast.policy.approvals import MARK
+from holdfast.records import Ask, Cancelled, Cause, Done, ErrorInfo, Failed, Unknown
+from holdfast.runtime.context import passes
+from holdfast.tools.context import Context
+from holdfast.tools.definition import NotDone
+from holdfast.turns import keys
+from holdfast.turns.keys import DEFERRAL
+from holdfast.turns.programs import STOPPED
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Container, Iterable, Iterator
+
+    from holdfast.effects.performer import Performer
+    from holdfast.effects.replay import Past, Recorded
+    from holdfast.messages import ToolCall
+    from holdfast.records import Outcome
+    from holdfast.runtime.recorder import Recorder
+    from holdfast.tools.context import Caller
+    from holdfast.tools.definition import AnyTool, Bound
+
+
+LOOK: Final = "%reconcile-"
+"""What the places below a call begin with in which `reconcile` works; no name of a step or a wait can look like it."""
+ASK: Final = "ask"
+"""The name of the wait with which a person is asked what came of a call."""
+ATTEMPT: Final = "%attempt-"
+"""What the places below a call begin with in which attempts are recorded that failed and were followed by another."""
+DECIDED: Final = ("/%approval-", "/%hook")
+"""What the places below a call look like in which it is recorded that somebody decided about it before it began."""
+
+
+def is_ask(wait: str) -> bool:
+    """Whether a wait asks a person what came of an interrupted call."""
+    above, _, name = wait.rpartition("/")
+    return name.partition("#")[0] == ASK and above.rpartition("/")[2].startswith(LOOK)
+
+
+def is_finding(answer: object) -> bool:
+    """Whether an answer to such a wait says what came of the call, or that nobody can tell."""
+    if isinstance(answer, dict):
+        said = cast("dict[object, object]", answer)
+        return set(said) == {"done"} or said in ({"not_done": True}, {"unknown": True})
+    return answer in ("not_done", "unknown")
+
+
+def attempts_of(past: Past, key: str) -> int:
+    """How many attempts of a call are recorded below it."""
+    return sum(name.startswith(f"{key}/{ATTEMPT}") for name in past.effects)
+
+
+def has_outcome(past: Past, key: str) -> bool:
+    """Whether it is recorded how the effect ended."""
+    found = past.effects.get(key)
+    return found is not None and found.outcome is not None
+
+
+def left_by_itself(past: Past, key: str) -> bool:
+    """Whether the call was left in order, to wait: then nothing of it was interrupted, and it may run again."""
+    waiting = False
+    for name, found in _below(past, key):
+        apart = (f"{key}/{LOOK}", f"{key}/{DEFERRAL}", *_decided(key))
+        if not name.startswith(apart) and found.ask().kind == "await_event":
+            waiting = found.outcome is None
+    return waiting
+
+
+def only_waits(past: Past, key: str) -> bool:
+    """Whether the call did nothing that is recorded but wait, and nobody has answered it."""
+    apart = (f"{key}/{ATTEMPT}", *_decided(key))
+    below = {name: found for name, found in _below(past, key) if not name.startswith(apart)}
+    if any(name.startswith((f"{key}/{LOOK}", f"{key}/{DEFERRAL}")) for name in below):
+        return False  # it was interrupted once, and somebody is finding out; or somebody outside has been asked
+    waits = [found for found in below.values() if found.ask().kind == "await_event" and found.outcome is None]
+    return bool(waits) and len(waits) == len(below)
+
+
+def next_look(past: Past, key: str) -> str:
+    """The place of the next attempt to find out what came of a call."""
+    number = 1
+    while has_outcome(past, f"{key}/{LOOK}{number}"):
+        number += 1
+    return f"{key}/{LOOK}{number}"
+
+
+def _decided(key: str) -> tuple[str, ...]:
+    return tuple(f"{key}{mark}" for mark in DECIDED)
+
+
+def _below(past: Past, key: str) -> Iterator[tuple[str, Recorded]]:
+    return ((name, found) for name, found in past.effects.items() if name.startswith(f"{key}/"))
+
+
+_log: Final = logging.getLogger("holdfast.tools")
+_NULL: Final = b"null"
+
+
+class Interrupted(Protocol):
+    """A call that was begun and has no outcome."""
+
+    call: ToolCall
+    key: str
+    tool: AnyTool | None
+    bound: Bound | None
+    idempotency: str | None
+
+
+class Finder:
+    """Finds out on behalf of one turn, or of one task."""
+
+    def __init__(self, caller: Caller, performer: Performer, recorder: Recorder) -> None:
+        self._caller = caller
+        self._performer = performer
+        self._recorder = recorder
+
+    async def found(
+        self, call: Interrupted, later: Callable[[], Awaitable[Outcome | None]] | None = None
+    ) -> Outcome | None:
+        """What came of it; None when it is certain that nothing did: then it is to be performed now.
+
+        First `reconcile` of the tool is asked. If that can't tell, `later` may: the result may be given from outside.
+        Then a person is asked, where the tool wants it so; otherwise nobody can say.
+        """
+        look = next_look(self._performer.past, call.key)
+        outcome: Outcome | None = Unknown(at=self._performer.now(), key=call.key)
+        if call.tool is not None and call.tool.reconcile is not None and call.bound is not None:
+            outcome = await self._reconciled(call, call.tool, call.bound, look)
+        if isinstance(outcome, Unknown) and later is not None:
+            outcome = await later() or outcome
+        if isinstance(outcome, Unknown) and call.tool is not None and call.tool.on_interrupt == "ask":
+            outcome = await self._asked(call, look)
+        if outcome is not None:
+            return outcome
+        # What was found is used up with the run that follows: if that is interrupted too, it is looked for anew.
+        ask = Ask("sample", "reconcile", digest_of_bytes("look", look.encode()), cause=Cause("call", call.key))
+        self._recorder.submit([Done(at=self._performer.now(), key=look, ask=ask, value=msgspec.Raw(b"false"))])
+        await self._recorder.settle()
+        return None
+
+    async def _reconciled(self, call: Interrupted, tool: AnyTool, bound: Bound, look: str) -> Outcome | None:
+        context = Context(self._caller, call.key, call.call.id, tool.name, scope=look, idempotency=call.idempotency)
+        begun = asyncio.get_running_loop().time()
+        token = current.set(context.place)
+        try:
+            async with asyncio.timeout(tool.timeout):
+                body = await tool.find_out(bound, context)
+                if body == _NULL and not returns_none(tool):
+                    said = "reconcile of %r gave None, which the tool does not return: what came of %s is not known"
+                    _log.warning(said, tool.name, call.key)
+                    return Unknown(at=self._performer.now(), key=call.key)
+        except NotDone:
+            return None
+        except BaseException as error:
+            if passes(error) or isinstance(error, Suspended):
+                raise
+            self._performer.check_halted()
+            return Unknown(at=self._performer.now(), key=call.key)
+        finally:
+            current.reset(token)
+        return await self._performer.succeeded(call.key, None, body, begun)
+
+    async def _asked(self, call: Interrupted, look: str) -> Outcome | None:
+        """What a person says: ``{"done": RESULT}``, ``"not_done"`` or ``"unknown"``.
+
+        An answer that is none of these, or whose result does not fit the tool, is not taken: the person is asked again.
+        """
+        occurrence = 1
+        while True:
+            try:
+                answer = await self._caller.wait(look, ASK, occurrence, None)
+            except (WaitEnded, WaitFailed):
+                return Unknown(at=self._performer.now(), key=call.key)
+            complaint = self._complaint(call, answer)
+            if complaint is None:
+                break
+            _log.warning("the answer about %s is not taken, and asked for again: %s", call.key, complaint)
+            occurrence += 1
+        if answer in ("not_done", {"not_done": True}):
+            return None
+        if isinstance(answer, dict) and "done" in answer:
+            given = cast("dict[str, Any]", answer)["done"]
+            begun = asyncio.get_running_loop().time()
+            return await self._performer.succeeded(call.key, None, encode_value(given), begun)
+        return Unknown(at=self._performer.now(), key=call.key)
+
+    def _complaint(self, call: Interrupted, answer: Any) -> str | None:  # noqa: ANN401  whatever was answered
+        if not is_finding(answer):
+            return 'it is not {"done": RESULT}, "not_done" or "unknown"'
+        if call.tool is None or not isinstance(answer, dict) or "done" not in answer:
+            return None
+        from holdfast.tools.schema import complaint_about  # noqa: PLC0415  pydantic only when it is needed
+
+        return complaint_about(call.tool.function, encode_value(cast("dict[str, Any]", answer)["done"]))
+
+
+def returns_none(tool: AnyTool) -> bool:
+    """Whether None is a result of the tool, by its annotation. A function without one says nothing of the kind."""
+    from holdfast.tools.schema import complaint_about, is_annotated  # noqa: PLC0415  pydantic only when needed
+
+    return is_annotated(tool.function) and complaint_about(tool.function, _NULL) is None
+
+
+def is_program(past: Past, key: str) -> bool:
+    """Whether the call `key` has asked for anything as only a program does."""
+    return any(_asked_by(name, key) for name in past.effects)
+
+
+def left_in_program(
+    past: Past, key: str, known: Container[str], now: int, *, reads: Container[str] = ()
+) -> Iterator[Unknown | Cancelled]:
+    """Outcomes for what a program had begun in a process before this one and nobody can say the end of.
+
+    `reads` are the names of tools that only read: nothing could have taken effect.
+    """
+    for name, found in past.effects.items():
+        if not _asked_by(name, key) or found.outcome is not None or found.intent is None or name in known:
+            continue
+        call = _call_of(name, key)
+        if call != name and (call in known or has_outcome(past, call)):
+            continue  # what it asked or waited for was answered on the way to its end
+        acts = found.intent.ask.kind == "tool_call" and found.intent.ask.target not in reads
+        if MARK in name or not acts or only_waits(past, name):
+            yield Cancelled(at=now, key=name)  # a question that nobody has answered, a pause, a wait
+        else:
+            yield Unknown(at=now, key=name)
+
+
+def stopped_program(  # noqa: PLR0913
+    key: str, ask: Ask | None, now: int, done: Iterable[str], unknown: Iterable[str], *, perhaps: bool = False
+) -> Failed:
+    """The end of a program that was stopped; `done` and `unknown` are the keys of the calls that it had made.
+
+    `perhaps`: calls that are safe to repeat leave no record before their end, and one may have been under way.
+    """
+    said = ["The program was stopped before its end. Its variables are what they were before it."]
+    if told := _counted(done):
+        said.append(f"What it had done stays done: {told}.")
+    if told := _counted(unknown):
+        said.append(f"Of these calls it is not known whether they took effect: {told}.")
+    if perhaps:
+        said.append("The call that came next may have taken effect, too: nobody knows. Find out before you repeat it.")
+    return Failed(at=now, key=key, ask=ask, error=ErrorInfo(STOPPED, " ".join(said)))
+
+
+def unknown_in(left: Iterable[Unknown | Cancelled], key: str) -> list[str]:
+    """The calls of a program that may have taken effect, by what is left of it.
+
+    Of a call that was deferred by an older release only that may be known.
+    """
+    ended = {record.key: record for record in left}
+    outside = f"/{keys.DEFERRAL}"
+    found = (name for name, record in ended.items() if isinstance(record, Unknown) or name.endswith(outside))
+    calls = dict.fromkeys(_call_of(name, key) for name in found)
+    return [call for call in calls if not isinstance(ended.get(call), Cancelled)]
+
+
+def made_by(past: Past, key: str) -> list[str]:
+    """The calls of a program that have an outcome."""
+    return [name for name, found in past.effects.items() if found.outcome is not None and _is_call(name, key)]
+
+
+def _counted(names: Iterable[str]) -> str:
+    counted = Counter(map(keys.tool_of, names))
+    return ", ".join(f"{name} ({count})" if count > 1 else name for name, count in sorted(counted.items()))
+
+
+def _asked_by(name: str, key: str) -> bool:
+    """Whether a program asked for it; what else may be below a call has other marks, or none."""
+    if not name.startswith(f"{key}/%"):
+        return False
+    return name.startswith((f"{key}{keys.NESTED}", f"{key}/%now-", f"{key}/%sleep-", f"{key}/%finish-"))
+
+
+def _call_of(name: str, key: str) -> str:
+    """The key of the call that `name` is, or is below; `name` itself where it is neither."""
+    return name[: len(key) + 1] + name[len(key) + 1 :].partition("/")[0]
+
+
+def _is_call(name: str, key: str) -> bool:
+    return name.startswith(f"{key}{keys.NESTED}") and _call_of(name, key) == name

@@ -1,0 +1,345 @@
+"""Checking that the turns of a session still fit their code: each is driven again from its records, nothing is done.
+
+A turn that was cancelled or ran into its deadline ends where its records end, and so does one that is under way.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
+
+from holdfast.agent import team_of
+from holdfast.effects.drive import RecordedJournal
+from holdfast.effects.replay import Divergence, diverge
+from holdfast.errors import (
+    AgentUnknown,
+    Halted,
+    HoldfastError,
+    InvariantBroken,
+    JournalConflict,
+    ReplayMismatch,
+    ReplayMiss,
+)
+from holdfast.policy.limits import beyond_turn
+from holdfast.records import Ended, EndStatus, Handed
+from holdfast.runtime.handoff import HandedOver
+from holdfast.runtime.requests import read_requests
+from holdfast.runtime.session_records import read_conversation, read_records
+from holdfast.runtime.tool_batch import Park
+from holdfast.runtime.turn_runner import TurnRun
+from holdfast.turns import Conversation, Ending, keys
+from holdfast.turns.conversation import ending_of
+from holdfast.turns.environment import Environment, changes
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Callable, Mapping, Sequence
+
+    from holdfast.agent import Agent
+    from holdfast.errors import JournalCorrupt
+    from holdfast.events import LiveEvent
+    from holdfast.messages import ModelReply, UserMessage
+    from holdfast.policy.hooks import Hooks
+    from holdfast.policy.limits import Used
+    from holdfast.policy.rules import Subject
+    from holdfast.records import Admitted
+    from holdfast.runtime.hooks import Hooked
+    from holdfast.runtime.requests import RecordedRequest
+    from holdfast.runtime.tool_call import Call, Work
+    from holdfast.runtime.tool_host import Services
+    from holdfast.sandbox import Sandbox
+    from holdfast.store import Store
+    from holdfast.store.contract import Wait
+    from holdfast.store.spending import Spend
+    from holdfast.turns import OpenTurn
+
+
+Verdict = Literal["ok", "drift", "divergence"]
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """One place where a turn and its records differ."""
+
+    key: str
+    divergence: Divergence
+    changes: tuple[str, ...] = ()
+    """Of a model call: what is different in instructions, tools, settings or model, as the lines of a diff."""
+
+
+class TurnCheck(msgspec.Struct, frozen=True):
+    """How well a turn fits its records, with all agents that had it.
+
+    `drift`: a model would be asked something else today; what it had answered is kept. `divergence`: the turn would
+    take another way. `status` is how the turn ended, None while it is under way.
+    """
+
+    turn: str
+    verdict: Verdict
+    status: EndStatus | None = None
+    findings: tuple[Finding, ...] = ()
+
+
+async def check_turns(store: Store, session: str, agent: Agent, others: Sequence[Agent] = ()) -> list[TurnCheck]:
+    """Drive all turns of a session again, from their records alone. Nothing is performed and nothing is written.
+
+    Where the session was handed over, each agent is checked in what it did. Those that `agent` asks and hands over to
+    are known with it, and `others` are known too; one that is not is an `AgentUnknown`.
+    """
+    line = await store.journal(session)
+    team = {name: found for each in (*others, agent) for name, found in team_of(each).items()}
+    if line.agent not in team:
+        raise JournalConflict(session, f"a session of agent {line.agent!r}", f"one of {agent.name!r}")
+    conversation = await _before(store, line.parent, line.parent_seq)
+    check = _Check(store, session, team)
+    async for seq, record in read_records(store, session):
+        turn = conversation.turn
+        if isinstance(record, Handed) and turn is not None:
+            await check.handed(conversation.agent, turn, record)
+        if isinstance(record, Ended):
+            if turn is not None and turn.run == record.run:
+                await check.ended(conversation.agent, turn, ending_of(record))
+            else:  # it was stopped before it began
+                check.found.append(TurnCheck(record.run, "ok", record.status))
+        conversation.add(seq, record)
+    if conversation.turn is not None:
+        await check.ended(conversation.agent, conversation.turn, None)
+    return check.found
+
+
+async def _before(store: Store, parent: str | None, at: int) -> Conversation:
+    """What was said before the session began: nothing, unless it is a fork."""
+    if parent is None:
+        return Conversation()
+    conversation = await read_conversation(store, parent, upto=at)
+    conversation.cut()
+    conversation.endings.clear()
+    return conversation
+
+
+class _Check:
+    """The turns of one session, each agent in its part of them."""
+
+    def __init__(self, store: Store, session: str, team: Mapping[str, Agent]) -> None:
+        self.found: list[TurnCheck] = []
+        self._store = store
+        self._session = session
+        self._team = team
+        self._before: list[TurnCheck] = []
+        """What agents did in the turn under way that have handed it over."""
+        self._requests: dict[str, RecordedRequest] | None = None
+        """What models were asked, by key; None where nobody has wanted to know."""
+
+    async def handed(self, agent: str | None, turn: OpenTurn, record: Handed) -> None:
+        """An agent has handed its turn over."""
+        key = keys.parse(record.key)
+        self._before.append(await self._part(agent, turn, None, 0 if key is None else key.number))
+
+    async def ended(self, agent: str | None, turn: OpenTurn, recorded: Ending | None) -> None:
+        """A turn has ended, or is under way."""
+        last = await self._part(agent, turn, recorded, 0)
+        parts, self._before = [*self._before, last], []
+        worst = _worst([part.verdict for part in parts])
+        findings = tuple(finding for part in parts if part.verdict == worst for finding in part.findings)
+        self.found.append(TurnCheck(turn.run, worst, last.status, findings))
+
+    async def _part(self, name: str | None, turn: OpenTurn, recorded: Ending | None, until: int) -> TurnCheck:
+        agent = self._team.get(name or "")
+        if agent is None:
+            raise AgentUnknown(name or "", tuple(self._team))
+        ledger = RecordedJournal(self._store, self._session)
+        run = TurnRun(_Nobody(self._session), agent, turn, ledger, strict=True, until=until)
+        status = None if recorded is None else recorded.status
+        try:
+            ending = await _finish(run)
+            finding = _compare(turn.run, recorded, ending)
+            if until:
+                finding = Finding(turn.run, diverge({"handed over": True}, {"handed over": False}))
+        except Halted as halted:
+            finding = _halted(halted.reason, recorded, handed=bool(until))
+        except HandedOver:
+            finding = None
+        finally:
+            await run.close()
+        if finding is not None:
+            return TurnCheck(turn.run, "divergence", status, (finding,))
+        found = run.performer.drifts
+        drifts = tuple(
+            [Finding(drift.key, drift.divergence, await self._changes(drift.key, agent, turn)) for drift in found]
+        )
+        return TurnCheck(turn.run, "drift" if drifts else "ok", status, drifts)
+
+    async def _changes(self, key: str, agent: Agent, turn: OpenTurn) -> tuple[str, ...]:
+        """What is different in the request of a model call; nothing where the journal does not tell what it was."""
+        if self._requests is None:
+            self._requests = {found.key: found for found in await read_requests(self._store, self._session)}
+        asked = self._requests.get(key)
+        if asked is None or not asked.model:
+            return ()
+        request, today = asked.request, agent.working(turn.mode).environment
+        settings: dict[str, Any] = msgspec.to_builtins(request.settings)
+        before = Environment(asked.model, request.instructions, request.tools, request.output, settings)
+        found = changes(before, today)
+        return tuple(found or ["conversation: what was said before this call is not the same"])
+
+
+def _worst(verdicts: list[Verdict]) -> Verdict:
+    if "divergence" in verdicts:
+        return "divergence"
+    return "drift" if "drift" in verdicts else "ok"
+
+
+async def _finish(run: TurnRun) -> Ending | None:
+    """How the turn ends when it is driven again; None when it would wait."""
+    try:
+        return await run.finish()
+    except Park:
+        return None
+    except (HoldfastError, HandedOver):
+        raise
+    except Exception as error:  # noqa: BLE001  what the agent's own code raises is how such a turn ended
+        return Ending("failed", type(error).__name__, str(error)[:2_000], "code", **run.so_far())
+
+
+def _compare(turn: str, recorded: Ending | None, replayed: Ending | None) -> Finding | None:
+    if recorded is None or _broken_off(recorded):
+        return None
+    before, after = _told(recorded), None if replayed is None else _told(replayed)
+    return None if before == after else Finding(turn, diverge(before, after or {"status": "waiting"}))
+
+
+def _halted(reason: HoldfastError, recorded: Ending | None, *, handed: bool) -> Finding | None:
+    match reason:
+        case ReplayMismatch():
+            return Finding(reason.key, reason.divergence)
+        case ReplayMiss():
+            if not handed and (recorded is None or _broken_off(recorded)):
+                return None
+            return Finding(reason.key, diverge({"effect": None}, {"effect": reason.key}))
+        case _:
+            raise reason
+
+
+def _broken_off(ending: Ending) -> bool:
+    """Whether the turn was stopped from outside, wherever it was."""
+    if ending.status == "limit":
+        return ending.code == "deadline" or beyond_turn(ending.code)
+    return ending.status == "cancelled"
+
+
+def _told(ending: Ending) -> dict[str, Any]:
+    return {"status": ending.status, "code": ending.code, "answer": ending.answer, "steps": ending.steps}
+
+
+class _Nobody:
+    """The surroundings of a turn that only looks at its records: nobody watches, nothing comes in, nothing waits."""
+
+    def __init__(self, session: str) -> None:
+        self.session = session
+        self.host: Services | None = None
+        self.hooks: tuple[Hooks, ...] = ()
+        self.inline_budget: float | None = None
+
+    def show(self, kind: type[LiveEvent], run: str, fields: dict[str, Any]) -> None:
+        """Nobody watches."""
+
+    def after_turn(self, hooked: Hooked, ending: Ending) -> None:
+        message = f"a check must not end the turn {hooked.turn.turn!r} as {ending.status}"
+        raise InvariantBroken(message)
+
+    @property
+    def quiet(self) -> bool:
+        return True
+
+    async def steering(self) -> list[tuple[Admitted, UserMessage]]:
+        return []
+
+    async def attend(self) -> None:
+        """Nothing comes here."""
+
+    def mode_of(self, agent: str) -> str | None:  # noqa: ARG002
+        """Nobody hands anything over."""
+        return None
+
+    async def boundary(self) -> None:
+        """It may always go on: nothing is performed."""
+
+    def listen(self, heard: Callable[[], None] | None) -> None:
+        """Nothing comes here."""
+
+    async def spent(self, agent: str, day: int | None) -> Spend:
+        message = f"a check must not ask what {agent!r} has used ({day})"
+        raise InvariantBroken(message)
+
+    async def always(self, agent: str, subject: Subject) -> bool:
+        message = f"a check must not decide about a call of {subject.tool!r} by {agent!r}"
+        raise InvariantBroken(message)
+
+    async def mark_written(self, subject: Subject, by: str) -> None:
+        message = f"a check must not mark what {subject.tool!r} writes ({by})"
+        raise InvariantBroken(message)
+
+    async def writer_of(self, subject: Subject) -> str | None:
+        message = f"a check must not look at what {subject.tool!r} reads"
+        raise InvariantBroken(message)
+
+    async def open_wait(
+        self,
+        name: str,
+        deadline: int | None,  # noqa: ARG002
+        *,
+        kind: str | None = None,  # noqa: ARG002
+        body: bytes | None = None,  # noqa: ARG002
+    ) -> Wait:
+        message = f"a check must not open the wait {name!r}"
+        raise InvariantBroken(message)
+
+    async def find_wait(self, name: str) -> Wait | None:
+        message = f"a check must not use the answer to {name!r}"
+        raise InvariantBroken(message)
+
+    async def quarantine(self, reason: str) -> JournalCorrupt:
+        message = f"a check must not quarantine a session ({reason})"
+        raise InvariantBroken(message)
+
+    async def close_wait(self, name: str) -> None:
+        message = f"a check must not close the wait {name!r}"
+        raise InvariantBroken(message)
+
+    def sandbox(self, given: Sandbox | None) -> Sandbox:
+        message = f"a check must not run programs ({given!r})"
+        raise InvariantBroken(message)
+
+    def token(self, name: str) -> str:
+        message = f"a check must not give out the token of {name!r}"
+        raise InvariantBroken(message)
+
+    def worked(self) -> tuple[int, int]:
+        """Nothing is worked on."""
+        return 0, 0
+
+    def let_run(self, ms: int | None) -> None:
+        """Nothing runs."""
+
+    async def below(self, run: str | None) -> Used:
+        message = f"a check must not ask what sub-agents of {run!r} have used"
+        raise InvariantBroken(message)
+
+    async def spilled(self, key: str) -> str | None:  # noqa: ARG002
+        """What is in the journal is all that counts."""
+        return None
+
+    async def start_task(self, call: Call) -> str:
+        message = f"a check must not start the task of {call.key!r}"
+        raise InvariantBroken(message)
+
+    async def adopt_task(self, work: Work) -> str:
+        message = f"a check must not let {work.call.key!r} go on"
+        raise InvariantBroken(message)
+
+    async def stop_task(self, made: asyncio.Future[str]) -> None:
+        """Nothing was made."""
+
+    def price(self, reply: ModelReply, asked: str) -> float | None:  # noqa: ARG002
+        """Nothing is bought."""
+        return None

@@ -1,0 +1,62 @@
+"""Forgetting by itself: what is over for longer than the retention goes, little by little, while a runtime is open."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Final
+
+from holdfast.errors import StoreClosed
+from holdfast.eventloop import spawn
+from holdfast.policy.rules import milliseconds
+
+if TYPE_CHECKING:
+    from datetime import timedelta
+
+    from holdfast.processes.service import Processes
+    from holdfast.triggers.service import Triggers
+
+
+_log: Final = logging.getLogger("holdfast.retention")
+EVERY: Final = 600.0
+"""Between two rounds, in seconds."""
+AT_ONCE: Final = 500
+"""How many processes one round prunes; the next one follows soon when there may be more."""
+SOON: Final = 1.0
+
+
+class Retaining:
+    """Prunes processes and what triggers remember, as long as the runtime is open."""
+
+    def __init__(self, processes: Processes, triggers: Triggers, retention: timedelta | float) -> None:
+        self._processes = processes
+        self._triggers = triggers
+        self._seconds = milliseconds(retention) / 1000
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin with a first round."""
+        self._task = spawn(self._run())
+
+    async def stop(self) -> None:
+        """Forget no more."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _run(self) -> None:
+        while True:
+            more = False
+            try:
+                more = await self.round()
+            except StoreClosed:
+                return
+            except Exception as error:  # noqa: BLE001  whatever it is, the next round tries again
+                _log.warning("what is over could not be pruned: %s", error)
+            await asyncio.sleep(SOON if more else EVERY)
+
+    async def round(self) -> bool:
+        """Prune some; whether there may be more."""
+        report = await self._processes.prune(self._seconds, limit=AT_ONCE)
+        await self._triggers.prune(older_than=self._seconds)
+        return report.pruned >= AT_ONCE

@@ -1,0 +1,48 @@
+"""What one runtime hides: the secrets that its host gave, in all that it writes, shows and logs."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import TYPE_CHECKING
+
+from holdfast.messages import Message, ModelReply
+from holdfast.policy.approvals import Approved, Denied, Question
+from holdfast.policy.hooks import ToolDecision
+from holdfast.policy.limits import OutOf
+from holdfast.processes.state import Registration
+from holdfast.processes.task_state import TaskCall
+from holdfast.records import Record
+from holdfast.secrets.forms import words_of
+from holdfast.secrets.sources import Lender, secrets_of
+from holdfast.triggers.definition import Command
+from holdfast.triggers.state import Books
+from holdfast.turns.compaction.apply import Compaction
+from holdfast.turns.conversation import Entered, Said, Stop
+from holdfast.turns.machine import Ending
+from holdfast.turns.programs import Left
+
+if TYPE_CHECKING:
+    from holdfast.secrets.sources import SecretsGiven
+    from holdfast.store import Store
+
+
+def lender_of(store: Store, given: SecretsGiven) -> Lender:
+    """What lends the secrets of a host; what it lends is hidden in all that is written to `store`."""
+    lender = Lender(secrets_of(given), store.redactor)
+    if given is not None:
+        store.redactor.reserve(_words())
+        lender.hide_at_hand()
+    return lender
+
+
+def hide(store: Store, name: str, value: str) -> None:
+    """Hide a value that did not come by way of the host's secrets: that of a webhook, say."""
+    store.redactor.reserve(_words())
+    store.redactor.register(name, value)
+
+
+@cache
+def _words() -> frozenset[str]:
+    """The words that what we write is made of, wherever it is written as JSON of our own."""
+    told = (Record, ModelReply, Message, Said, Stop, Entered, Ending, TaskCall, Registration)
+    return words_of(*told, Books, Command, Question, Approved, Denied, ToolDecision, Compaction, Left, OutOf)

@@ -1,0 +1,1006 @@
+"""Driving one session: everything this process does for it while it holds the lease.
+
+Look at the inbox; go on with the turn that is open, or begin the next one; stop when there is nothing to do, when the
+turn waits for somebody, or when the runtime is being closed. What is cancelled, or past its deadline, ends here too,
+whatever it is doing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections import deque
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Final, cast
+
+import msgspec
+
+from holdfast.crashpoints import crash_point
+from holdfast.effects.canonical import canonical
+from holdfast.effects.drive import LeasedJournal
+from holdfast.effects.scopes import install
+from holdfast.effects.values import error_info
+from holdfast.errors import (
+    Halted,
+    HeadConflict,
+    HoldfastError,
+    InboxFull,
+    InvalidArgument,
+    JournalCorrupt,
+    JournalMissing,
+    LeaseHeld,
+    RuleCorrupt,
+    StoreError,
+)
+from holdfast.errors.caller import GateInvalid, NotASession
+from holdfast.eventloop import PerLoop, spawn, unwound
+from holdfast.messages import Text, UserMessage
+from holdfast.models.prices import reply_cost
+from holdfast.policy.rules import milliseconds
+from holdfast.policy.stored_rules import answered
+from holdfast.processes.sub_agents import agent_under
+from holdfast.processes.task_state import is_task_id
+from holdfast.records import Admitted, Cancelled, Ended, Record, Resumed, Started, Unknown
+from holdfast.runtime.changes import Ring, TurnEnded
+from holdfast.runtime.context import Stopping
+from holdfast.runtime.handoff import HandedOver
+from holdfast.runtime.provenance import mark_written, taint_of_notices, writer_of
+from holdfast.runtime.session_records import read_on, read_session
+from holdfast.runtime.tool_batch import Park
+from holdfast.runtime.tool_host import Services
+from holdfast.runtime.turn_runner import TurnRun
+from holdfast.runtime.waits import JournalWaits
+from holdfast.store.contract import Input
+from holdfast.store.lease import Held
+from holdfast.turns import Ending, OpenTurn, keys
+from holdfast.turns.conversation import Said, Stop, deadline_wait, input_of, led_by, refs_of
+from holdfast.turns.notices import READER, chosen, notice
+from holdfast.turns.results import stopped_by
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Iterable, Sequence
+
+    from holdfast.agent import Agent
+    from holdfast.events import LiveEvent
+    from holdfast.messages import ModelReply
+    from holdfast.policy.limits import OutOf, Used
+    from holdfast.policy.mandates import Mandate
+    from holdfast.policy.rules import Subject
+    from holdfast.records import InputTaint
+    from holdfast.runtime.context import Surround
+    from holdfast.runtime.hooks import Hooked
+    from holdfast.runtime.tool_call import Call, Work
+    from holdfast.sandbox import Sandbox
+    from holdfast.store import Notification, Store
+    from holdfast.store.contract import Lease, Wait
+    from holdfast.store.spending import Spend
+    from holdfast.turns import Conversation
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """An input that waits in the inbox."""
+
+    input: Input
+    said: Said | Stop
+
+    @property
+    def run(self) -> str:
+        """The turn that it begins, if it begins one."""
+        return keys.run_of(self.input.input)
+
+    @property
+    def notifies(self) -> bool:
+        """Whether it tells of notifications."""
+        return isinstance(self.said, Said) and self.said.origin == "holdfast"
+
+    def deadline(self, agent: Agent | None, begun: int | None = None) -> int | None:
+        """When the turn that it begins must have ended, if it begins at `begun`; None before, where that counts."""
+        if not isinstance(self.said, Said):
+            return None
+        span = self.said.deadline_ms
+        if span is None and agent is not None and agent.limits.deadline is not None:
+            span = milliseconds(agent.limits.deadline)
+        since = begun if self.said.deadline_from_start else self.input.at
+        return None if span is None or since is None else since + span
+
+
+@dataclass(frozen=True, slots=True)
+class Interruption:
+    """Why the running turn must stop, and who asked for it."""
+
+    ending: Ending
+    stop: Waiting | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Over:
+    """A turn that ends before it begins, and the request that says so; or a request that comes too late."""
+
+    ending: Ending
+    stop: Waiting | None
+    waiting: Waiting | None
+
+    @property
+    def gone(self) -> list[Waiting]:
+        """What leaves the inbox with it."""
+        return [found for found in (self.stop, self.waiting) if found is not None]
+
+
+def interruption(inbox: Iterable[Waiting], turn: OpenTurn, now: int) -> Interruption | None:
+    """Why the open turn must stop, if it must: somebody asked for it, or its time is up."""
+    for found in inbox:
+        if isinstance(found.said, Stop) and _means(found.said, turn):
+            return Interruption(_cancelled(found.said.reason), found)
+    if turn.deadline is not None and turn.deadline <= now:
+        return Interruption(_too_late())
+    return None
+
+
+def over(inbox: Sequence[Waiting], turn: OpenTurn | None, agent: Agent | None, now: int) -> list[Over]:
+    """Turns that end before they begin (cancelled, or too late), and requests to stop that change nothing."""
+    queued = {found.run: found for found in inbox if isinstance(found.said, Said)}
+    ends = [
+        Over(_cancelled(found.said.reason), found, queued.pop(found.said.cancel, None))
+        for found in inbox
+        if isinstance(found.said, Stop) and not (turn is not None and _means(found.said, turn))
+    ]
+    for waiting in queued.values():
+        due = waiting.deadline(agent)
+        if due is not None and due <= now:
+            ends.append(Over(_too_late(), None, waiting))
+    return ends
+
+
+def next_due(inbox: Iterable[Waiting], turn: OpenTurn | None, agent: Agent | None) -> int | None:
+    """When the next deadline passes."""
+    dues = [found.deadline(agent) for found in inbox]
+    dues.append(None if turn is None else turn.deadline)
+    return min((due for due in dues if due is not None), default=None)
+
+
+def _means(stop: Stop, turn: OpenTurn) -> bool:
+    """Whether a request to stop is about `turn`: by its name, or by that of an input that has entered it."""
+    return stop.cancel == turn.run or keys.input_of(stop.cancel) in turn.inputs
+
+
+def _cancelled(reason: str) -> Ending:
+    return Ending("cancelled", "cancelled", reason)
+
+
+def out_of_time(out: OutOf) -> Ending:
+    """The end of a turn that a budget of time stops in the middle of an effect."""
+    return Ending("limit", out.code, out.message, "limit", allowed=out.allowed, used=out.used)
+
+
+def _too_late() -> Ending:
+    return Ending("limit", "deadline", "the deadline of the turn has passed", "limit")
+
+
+class Supplies:
+    """That part of a turn's `Surroundings` which is the same for all drives: waits, budgets, rules, tasks, prices."""
+
+    _ledger: LeasedJournal
+    """The journal of the session, under the lease of its drive."""
+
+    def __init__(self, around: Surround, session: str) -> None:
+        self.session = session
+        self.host: Services | None = Services(around, session)
+        self.hooks = around.hooks
+        self.inline_budget = around.inline_budget
+        self._around = around
+        self._store = around.store
+        self._waits = JournalWaits(around.store, session)
+        self._agent: Agent | None = None
+        """Who has the session, if that is known here."""
+        self._open: OpenTurn | None = None
+        """The turn that is open."""
+
+    # ---- waits ----
+
+    async def open_wait(
+        self, name: str, deadline: int | None, *, kind: str | None = None, body: bytes | None = None
+    ) -> Wait:
+        return await self._waits.open_wait(name, deadline, kind=kind, body=body)
+
+    async def find_wait(self, name: str) -> Wait | None:
+        return await self._waits.find(name)
+
+    async def quarantine(self, reason: str) -> JournalCorrupt:
+        await self._store.quarantine(self.session, reason)
+        return JournalCorrupt(self.session, 0, reason)
+
+    async def close_wait(self, name: str) -> None:
+        await self._waits.close_wait(name)
+
+    def token(self, name: str) -> str:
+        return self._waits.token(name)
+
+    # ---- budgets and rules ----
+
+    async def spent(self, agent: str, day: int | None) -> Spend:
+        return await self._store.spent(agent, day)
+
+    def worked(self) -> tuple[int, int]:
+        now, watch = self._ledger.now(), self._ledger.watch
+        return (0, now) if watch is None else (watch.total, watch.last(now))
+
+    async def below(self, run: str | None) -> Used:
+        return (await self._around.children.below(self.session, run)).used
+
+    def price(self, reply: ModelReply, asked: str) -> float | None:
+        return reply_cost(reply, asked, self._around.prices)
+
+    async def always(self, agent: str, subject: Subject) -> bool:
+        try:
+            stored = await self._store.rules(agent)
+        except RuleCorrupt as error:
+            _log.error("%s; nothing is allowed by stored rules", error)
+            return False
+        return answered([rule.body for rule in stored], subject)
+
+    # ---- files ----
+
+    async def mark_written(self, subject: Subject, by: str) -> None:
+        await mark_written(self._store, subject, by)
+
+    async def writer_of(self, subject: Subject) -> str | None:
+        return await writer_of(self._store, subject)
+
+    # ---- where else calls run ----
+
+    def sandbox(self, given: Sandbox | None) -> Sandbox:
+        return self._around.programs.given(given)
+
+    async def spilled(self, key: str) -> str | None:
+        return await self._around.desk.spilled(self.session, key)
+
+    async def start_task(self, call: Call) -> str:
+        return await self._around.desk.start(self.session, self._agent_name, self._run_name, call)
+
+    async def adopt_task(self, work: Work) -> str:
+        return await self._around.desk.adopt(self.session, self._agent_name, self._run_name, work)
+
+    async def stop_task(self, made: asyncio.Future[str]) -> None:
+        with suppress(HoldfastError):  # it was not made
+            await self._around.desk.cancel(await made, "the turn that asked for it was stopped")
+
+    @property
+    def _agent_name(self) -> str:
+        return "" if self._agent is None else self._agent.name
+
+    @property
+    def _run_name(self) -> str:
+        return "" if self._open is None else self._open.run
+
+
+AT_ONCE: Final = 32
+"""How many are looked at for one input."""
+
+
+def checked_gate(given: Callable[[str], bool] | None) -> Callable[[str], bool]:
+    """What says whether notifications may enter a session now; `GateInvalid` if it can't say so at once.
+
+    Whatever is not yes or no is an error when it is said, not a yes: a coroutine that nobody awaits would be one.
+    """
+    if given is None:
+        return _always
+    if not callable(given):
+        raise GateInvalid(given, f"it is a {type(given).__name__}")
+    call = getattr(given, "__call__", None)  # noqa: B004  an object whose call is asynchronous
+    if inspect.iscoroutinefunction(given) or inspect.iscoroutinefunction(call) or inspect.isasyncgenfunction(given):
+        raise GateInvalid(given, "it is asynchronous, and nobody can wait for it there")
+
+    def ask(session: str) -> bool:
+        said: object = given(session)
+        if type(said) is bool:
+            return said
+        if inspect.iscoroutine(said):
+            cast("Coroutine[object, object, object]", said).close()
+        raise GateInvalid(given, f"it answered with a {type(said).__name__}")
+
+    return ask
+
+
+def checked_session(id: str) -> str:
+    """An id that is not that of a task: nobody would ever read what it is told."""
+    if isinstance(id, str) and is_task_id(id):  # pyright: ignore[reportUnnecessaryIsInstance]  # callers may be untyped
+        raise NotASession(id)
+    return id
+
+
+def _always(session: str) -> bool:  # noqa: ARG001  any session
+    return True
+
+
+def next_batch(ready: Sequence[Notification], *, idle: bool) -> tuple[Notification, ...]:
+    """The notifications that go into the next input.
+
+    One that a turn carried and did not acknowledge is delivered alone, in a turn of its own, so only while the session
+    is `idle`: if its text is what makes turns fail, it takes no other notification and no turn of a person with it.
+    """
+    fresh = [found for found in ready if not found.attempts]
+    if idle and ready and ready[0].attempts:
+        return (ready[0],)
+    return chosen(fresh)
+
+
+async def deliver(
+    store: Store, lease: Lease, picked: Sequence[Notification], *, reads: bool, taint: InputTaint
+) -> tuple[Input, Said] | None:
+    """Put these into the inbox as one input; None when none can be claimed any more.
+
+    `reads`: the agent has the tool that reads tasks. `taint` is that of the work that they tell of.
+    """
+    steer = not any(found.attempts for found in picked)
+    said = Said(parts=(Text(notice(picked, reads=reads)),), steer=steer, origin="holdfast", taint=taint)
+    content = msgspec.to_builtins(said)
+    try:
+        receipt = await store.carry(lease, [found.id for found in picked], content)
+    except InboxFull:
+        return None  # they wait until there is room
+    if receipt is None:
+        return None
+    return Input(receipt.input, receipt.key, canonical(content), receipt.at), said
+
+
+def wall_of(at: datetime | None) -> int | None:
+    """A time as it is stored: in wall milliseconds."""
+    if at is None:
+        return None
+    if not isinstance(at, datetime):  # pyright: ignore[reportUnnecessaryIsInstance]  # callers may be untyped
+        raise InvalidArgument("time", at, "a datetime")
+    return round(at.timestamp() * 1000)
+
+
+_log: Final = logging.getLogger("holdfast.driver")
+LOOK_AT_TIME: Final = 30_000
+"""How often budgets of time are looked at while an effect is under way, in milliseconds."""
+LOOK_AGAIN: Final = 0.25
+"""How long to wait with the next look after the store could not be read, in seconds."""
+
+
+class SessionDrive(Supplies):
+    """One drive of one session. Where its agent is not known nothing is run, but what is to be stopped is stopped.
+
+    With `stops_only` nothing is run either: there is no room for another turn, but a stop does not wait for room.
+    """
+
+    def __init__(self, around: Surround, session: str, *, stops_only: bool = False) -> None:
+        super().__init__(around, session)
+        self._held = Held(around.store, session, around.lease_ms, self._last_seen)
+        self._stops_only = stops_only
+        self._mandate: Mandate | None = None
+        self._stopping = False
+        self._finished = False
+        self._handed = False
+        """Another agent has the session since: it goes on with the turn."""
+        # What came from outside.
+        self._news = False
+        self._wakes = 0
+        self._heard: Callable[[], None] | None = None
+        self._seen: int | None = None
+        self._inbox: list[Waiting] = []
+        self._taken: set[int] = set()
+        """Inputs that entered the journal here; their record may not be durable yet."""
+        self._reading = asyncio.Lock()
+        self._looking: asyncio.Task[None] | None = None
+        self._alarm: asyncio.TimerHandle | None = None
+        self._held_back = False
+        """Something could not be delivered because of the turn that was open, or of what waits to enter it."""
+        # The turn that is under way, and the reason why it must stop.
+        self._turn: TurnRun | None = None
+        self._work: asyncio.Task[Ending] | None = None
+        self._look_at: int | None = None
+        """When budgets of time must be looked at, while an effect is under way."""
+        self._interruption: Interruption | None = None
+        self._concluded: asyncio.Future[None] | None = None
+        """Done when the turn under way has come to its end, or must stop."""
+        self._lease: Lease
+        self._ring: Ring
+        self.show: Callable[[type[LiveEvent], str, dict[str, Any]], None]
+
+    # ---- from outside ----
+
+    def notify(self, wakes: int = 0) -> None:
+        """Something came for this session: look at the inbox, also in the middle of a turn."""
+        if wakes and wakes <= self._wakes:
+            return
+        self._wakes = max(self._wakes, wakes)
+        self._news = True
+        if self._heard is not None:
+            self._heard()
+        if self._work is not None and (self._looking is None or self._looking.done()):
+            self._looking = spawn(self._look_while_working())
+
+    def stop(self) -> None:
+        """Go no further than the next place between two effects."""
+        self._stopping = True
+
+    # ---- the drive ----
+
+    async def run(self) -> None:
+        """Do what there is to do. Returns without having done anything when another process does it."""
+        install(asyncio.get_running_loop())
+        try:
+            async with self._held as held:
+                await self._drive(held.lease, held.lost)
+        except (LeaseHeld, Stopping, JournalMissing):  # missing: the input that would have made it was refused
+            return
+        except Halted as halted:
+            raise halted.reason from halted.reason.__cause__
+        finally:
+            del self._held  # it tells this drive when the lease is lost: what is over must not wait for the collector
+            self._around.watch.local.discard(self.session)
+            self._around.watch.ended(self.session)
+
+    def _last_seen(self) -> int | None:
+        """Whoever knows the agent, has room, or opens the store next, must still find what was left here."""
+        if any(map(self._is_held, self._inbox)):
+            return None
+        return self._seen if self._finished and self._agent is not None and not self._stops_only else None
+
+    async def _drive(self, lease: Lease, lost: asyncio.Future[HoldfastError]) -> None:
+        crash_point("drive.claimed")
+        await self._around.turnstile.enter()
+        self._wakes = max(self._wakes, lease.wakes)
+        self._lease = lease
+        self._ledger = LeasedJournal(self._store, lease, self._around.watch.touch)
+        self._ledger.on_wake, self._ledger.attend = self.notify, self.attend
+        self._ring = Ring(self._ledger, self._store.clock, self._around.watch)
+        self.show = self._ring.publish
+        self._around.rings.add(self._ring)
+        self._around.watch.local.add(self.session)
+        lost.add_done_callback(self._on_loss)
+        try:
+            if lease.made is None:
+                self._news = False  # whatever comes from here on may not be in what is read now
+            # Else nothing is read, and all that came since the lease was claimed is news.
+            seen = self._wakes if lease.made is None else lease.wakes
+            conversation, pending, ready = await read_session(self._store, lease)
+            if conversation.seq != lease.head:
+                raise HeadConflict(self.session, lease.head, conversation.seq)
+            self._ledger.watch = conversation.watch.copy()
+            self._agent = self._agent_of(conversation, pending)
+            await self._serve(conversation, pending, ready, seen)
+        finally:
+            self._ledger.on_wake = self._ledger.attend = (
+                None  # they know this drive: what is over must not wait for the collector
+            )
+            if self._alarm is not None:
+                self._alarm.cancel()
+            if self._looking is not None:
+                self._looking.cancel()
+                await asyncio.gather(self._looking, return_exceptions=True)
+            self._around.rings.remove(self._ring)
+
+    async def _serve(
+        self, conversation: Conversation, pending: list[Input], ready: list[Notification], seen: int
+    ) -> None:
+        self._open = conversation.turn
+        if len(pending) < self._store.limits.page:
+            await self._act_on(pending, ready, seen)
+        else:
+            await self._look()
+        while not self._stopping:
+            turn, first = await self._begin(conversation)
+            if turn is not None:
+                self._around.watch.ended(self.session, await self._carry_on(turn, first))
+            if not await self._goes_on(turn):
+                await self._rest()
+                return
+            await read_on(self._store, self.session, conversation)
+            self._open = conversation.turn
+            if self._handed:
+                self._agent = self._agent_of(conversation, [])
+            await self._look()
+
+    async def _goes_on(self, turn: OpenTurn | None) -> bool:
+        """Whether there is anything more to do, after `turn` has ended or was parked, or with none to go on with."""
+        if self._looking is not None:
+            await asyncio.gather(self._looking, return_exceptions=True)
+        if self._news or self._interruption is not None or self._handed:
+            return True
+        if self._held_back and (turn is None or turn.parked is None):
+            self._held_back = False
+            return turn is not None  # what waited behind it can be delivered now
+        if turn is None or self._stops_only:
+            return False
+        if turn.parked is not None:
+            return await self._settled(turn)
+        return any(self._may_begin(found) for found in self._inbox)
+
+    async def _rest(self) -> None:
+        """Nothing more to do for now. Inputs that are left wait behind a parked turn; their deadlines still count."""
+        if self._mandate is not None and self._open is None:
+            await self._around.children.ended(self._mandate)
+        if self._stopping:
+            return
+        for found in self._inbox:
+            due = found.deadline(self._agent)
+            if due is not None:
+                await self._store.open_wait(self.session, deadline_wait(found.run), deadline=due)
+        self._finished = not self._news
+
+    def _agent_of(self, conversation: Conversation, pending: list[Input]) -> Agent | None:
+        """The agent, as far as those for whom it works may act themselves."""
+        mandate = conversation.mandate
+        if mandate is None and not conversation.position and pending:
+            said = input_of(pending[0].body)
+            mandate = said.mandate if isinstance(said, Said) else None
+        self._mandate = mandate
+        if self.host is not None:
+            self.host.agent = conversation.agent
+        return agent_under(self._around.agents.get(conversation.agent or ""), mandate, self._around.agents)
+
+    # ---- which turn ----
+
+    async def _begin(self, conversation: Conversation) -> tuple[OpenTurn | None, list[Record]]:
+        """The turn to go on with and the records that say so: the open one, or the next; none when it has to wait."""
+        turn = conversation.turn
+        if turn is None:
+            return await self._next(conversation)
+        handed, self._handed = self._handed, False
+        if not await self._may_resume(turn):
+            return None, []
+        if handed:
+            return turn, []  # the same process goes on with it
+        return turn, [Resumed(at=self._ledger.now(), run=turn.run, by=self._around.me)]
+
+    async def _next(self, conversation: Conversation) -> tuple[OpenTurn | None, list[Record]]:
+        """The next turn: begun by the oldest input that waits, steering or not."""
+        waiting = next((found for found in self._inbox if self._may_begin(found)), None)
+        if waiting is None or self._agent is None or self._stops_only:
+            return None, []
+        self._inbox.remove(waiting)
+        admitted, message = await self._admit(waiting, waiting.run)
+        due = waiting.deadline(self._agent, self._ledger.now())
+        started = Started(
+            at=self._ledger.now(),
+            run=waiting.run,
+            code=self._agent.version,
+            by=self._around.me,
+            deadline=due,
+            mode=self._agent.mode,
+        )
+        turn = conversation.opening(started)
+        turn.said = (message,)
+        if isinstance(waiting.said, Said):
+            turn.mandate = turn.mandate or waiting.said.mandate
+            turn.metadata = {**conversation.metadata, **(waiting.said.metadata or {})}
+            if waiting.said.taint is not None:
+                turn.taints[message.id] = waiting.said.taint
+            if waiting.said.compact:
+                turn.said, turn.compacts = (), True
+        turn.inputs[waiting.input.input] = message
+        turn.cause = led_by(waiting.input.input, waiting.input.key)
+        return turn, [started, admitted]
+
+    def _may_begin(self, waiting: Waiting) -> bool:
+        """Whether an input may begin a turn: not while a `Control` holds it back for want of room."""
+        return isinstance(waiting.said, Said) and not self._is_held(waiting)
+
+    def _is_held(self, waiting: Waiting) -> bool:
+        return (self.session, waiting.input.key) in self._around.held_inputs
+
+    async def _admit(self, waiting: Waiting, run: str) -> tuple[Admitted, UserMessage]:
+        """The record that takes an input in, and the message that it is."""
+        found, said = waiting.input, waiting.said
+        if not isinstance(said, Said):
+            raise TypeError(said)
+        self._taken.add(found.input)
+        now = self._ledger.now()
+        message = UserMessage(f"{run}.i{found.input}", said.parts, said.origin)
+        if said.taint is not None and self._open is not None and self._open.run == run:
+            self._open.taints[message.id] = said.taint
+        if len(found.body) > self._ledger.inline_bytes:
+            blob = await self._ledger.put_blob(found.body)
+            return Admitted(at=now, input=found.input, key=found.key, blob=blob, run=run, refs=refs_of(said)), message
+        body = msgspec.Raw(found.body)
+        return Admitted(at=now, input=found.input, key=found.key, body=body, run=run, refs=refs_of(said)), message
+
+    async def _may_resume(self, turn: OpenTurn) -> bool:
+        """Whether there is something to do about an open turn."""
+        if self._interruption is not None:
+            return True
+        if self._agent is None or self._stops_only:
+            return False
+        return turn.parked is None or await self._settled(turn)
+
+    async def _settled(self, turn: OpenTurn) -> bool:
+        """Whether a wait of a parked turn was answered."""
+        return turn.parked is not None and await self._waits.answered(turn.parked.waits)
+
+    # ---- the inbox ----
+
+    async def _look(self) -> None:
+        """Read the inbox, and act on what can't wait for its turn."""
+        async with self._reading:
+            self._news, seen = False, self._wakes
+            try:
+                pending = await self._pending()
+                ready = await self._store.next_notifications(self.session, AT_ONCE)
+            except BaseException:
+                self._news = True  # whatever came has not been looked at
+                raise
+            await self._act_on(pending, ready, seen)
+        await self._look_at_time()
+
+    async def _look_at_time(self) -> None:
+        """Stop the open turn if a budget of time is used up, also in the middle of an effect."""
+        turn, due = self._turn, self._look_at
+        if turn is None or due is None or due > self._ledger.now() or self._interruption is not None:
+            return
+        out = await turn.out_of_time()
+        if out is not None and turn is self._turn and self._work is not None:
+            self._interrupt(Interruption(out_of_time(out)))
+
+    async def _pending(self) -> list[Input]:
+        """All that waits: a request to stop may stand behind a thousand others."""
+        found: list[Input] = []
+        while page := await self._store.pending(self.session, after=found[-1].input if found else 0):
+            found += page
+            if len(page) < self._store.limits.page:
+                break
+        return found
+
+    async def _look_while_working(self) -> None:
+        """Look as long as there is news. Trouble of the store passes; what came is not forgotten over it."""
+        while self._news:
+            try:
+                await self._look()
+            except StoreError as error:
+                _log.warning("the inbox of %r can't be read: %s", self.session, error)
+                await asyncio.sleep(LOOK_AGAIN)
+
+    async def _act_on(self, pending: list[Input], ready: list[Notification], seen: int) -> None:
+        """Sort what waits: what the open turn must hear at once, which queued turns are over, and what is left.
+
+        The open turn is the one that is open now, not the one that was when the inbox was read.
+        """
+        self._inbox = [Waiting(found, input_of(found.body)) for found in pending if found.input not in self._taken]
+        self._stop_open()
+        ends = self._over()
+        self._set_alarm()
+        if ends:
+            records = [record for end in ends for record in await self._end_records(end)]
+            _, durable = self._ledger.append(records)
+            await durable
+            self._around.watch.ended(self.session)
+        if ready and self._may_deliver():
+            await self._deliver(ready)
+        self._seen = seen
+
+    async def _deliver(self, ready: list[Notification]) -> None:
+        idle = self._open is None and not any(isinstance(found.said, Said) for found in self._inbox)
+        picked = next_batch(ready, idle=idle)
+        if len(picked) < len(ready):
+            self._held_back = True  # the rest is looked at after the next turn
+        if not picked:
+            return
+        reads = self._agent is not None and READER in self._agent.tools
+        taint = await taint_of_notices(self._store, self._around.agents, picked)
+        delivered = await deliver(self._store, self._lease, picked, reads=reads, taint=taint)
+        if delivered is not None:
+            self._inbox.append(Waiting(*delivered))
+
+    def _may_deliver(self) -> bool:
+        """Whether notifications may enter now: into the turn that runs, or as one of their own; one input at a time."""
+        if self._agent is None or self._stops_only or self._stopping:
+            return False
+        if self._open is not None and (self._open.parked is not None or self._interruption is not None):
+            self._held_back = True  # it would wait behind a turn that waits
+            return False
+        if any(found.notifies for found in self._inbox):
+            self._held_back = True  # those before it have not entered yet
+            return False
+        try:
+            return self._around.can_deliver(self.session)
+        except Exception:  # noqa: BLE001  the host's own function: nothing is lost over it, the next look asks again
+            _log.exception("can_deliver failed for session %r; its notifications wait", self.session)
+            return False
+
+    def _stop_open(self) -> None:
+        """The open turn must stop if somebody asked for it, or if its time is up. The first reason stays."""
+        if self._open is None or self._interruption is not None:
+            return
+        found = interruption(self._inbox, self._open, self._ledger.now())
+        if found is not None:
+            self._interrupt(found)
+
+    def _interrupt(self, found: Interruption) -> None:
+        """Stop the open turn. The first reason stays."""
+        if self._interruption is None:
+            self._interruption = found
+        if self._concluded is not None:
+            _conclude(self._concluded)
+
+    def _over(self) -> list[Over]:
+        """What ends without a turn. It leaves the inbox here, before anything is awaited: nobody else can take it."""
+        ends = over(self._inbox, self._open, self._agent, self._ledger.now())
+        for gone in [gone for end in ends for gone in end.gone]:
+            self._taken.add(gone.input.input)
+            self._inbox.remove(gone)
+        return ends
+
+    async def _end_records(self, end: Over) -> list[Record]:
+        records: list[Record] = [] if end.stop is None else [self._stop_record(end.stop)]
+        if end.waiting is not None:
+            run = end.waiting.run
+            admitted, _ = await self._admit(end.waiting, run)
+            value = msgspec.Raw(msgspec.json.encode(end.ending))
+            now = self._ledger.now()
+            records += [admitted, Ended(at=now, run=run, status=end.ending.status, value=value, unstarted=True)]
+        return records
+
+    def _stop_record(self, stop: Waiting) -> Admitted:
+        found = stop.input
+        self._taken.add(found.input)
+        return Admitted(at=self._ledger.now(), input=found.input, key=found.key, body=msgspec.Raw(found.body))
+
+    def _set_alarm(self) -> None:
+        """Look again when the next deadline passes."""
+        if self._alarm is not None:
+            self._alarm.cancel()
+            self._alarm = None
+        stopped = self._interruption is not None  # its own time is up, or does not matter any more
+        turn, look = (None, None) if stopped else (self._open, self._look_at)
+        dues = (next_due(self._inbox, turn, self._agent), look)
+        due = min((due for due in dues if due is not None), default=None)
+        if due is not None:
+            delay = max(0.0, (due - self._ledger.now()) / 1000)
+            self._alarm = asyncio.get_running_loop().call_later(min(delay, 30.0), self.notify)
+
+    # ---- one turn ----
+
+    async def _carry_on(self, turn: OpenTurn, first: list[Record]) -> TurnEnded | None:
+        """Go on with a turn until it ends or waits; then `turn.parked` tells for what. Tells how it ended by itself."""
+        turn.parked = None
+        self._open = turn
+        run = self._turn = TurnRun(self, self._agent, turn, self._ledger)
+        run.performer.submit(first)
+        self._stop_open()  # what came while the turn was being made
+        self._set_alarm()
+        ended: TurnEnded | None = None
+        try:
+            if self._interruption is not None:
+                await self._break_off(run, self._interruption)
+            else:
+                ended = await self._work_on(run, turn)
+        finally:
+            await run.close()
+            self._turn, self._look_at = None, None
+        if turn.parked is None and not self._handed:  # else a request to stop it must still find it
+            self._open, self._interruption = None, None
+        return ended
+
+    async def _work_on(self, run: TurnRun, turn: OpenTurn) -> TurnEnded | None:
+        """Drive a turn; answers how it ended, if it did so by itself."""
+        work = self._work = spawn(run.finish())
+        concluded = self._concluded = asyncio.get_running_loop().create_future()
+        work.add_done_callback(lambda _: _conclude(concluded))  # its own: what is abandoned may end much later
+        if self._news:
+            self.notify()
+        try:
+            await concluded
+            if self._interruption is not None and not work.done():
+                run.stopped = True
+                await self._unwind(run, work)
+                run.performer.check_halted()
+                await self._break_off(run, self._interruption)
+                return None
+            if work.cancelled():
+                run.performer.check_halted()
+                await self._break_off(run, Interruption(_cancelled_within()))
+                return None
+            # Not raised here: a traceback with this frame, and so with `work`, would be a cycle for the collector.
+            match work.exception():
+                case None:
+                    ending = work.result()
+                case Park(waits=waits):
+                    await self._park(run, waits)
+                    return None
+                case HandedOver():
+                    await run.settle()
+                    crash_point("handoff.after")
+                    self._handed = True
+                    return None
+                case HoldfastError() | Stopping() as error:
+                    raise error
+                case BaseException() as error:
+                    ending = _failed_by(error, run)
+        except asyncio.CancelledError:
+            # The drive itself is cancelled: nothing is recorded, and whoever drives next goes on.
+            run.performer.refuse()
+            await self._unwind(run, work)
+            run.performer.check_halted()
+            raise
+        finally:
+            self._work = self._concluded = None
+        ended = self._ring.ended = TurnEnded(turn.run, turn.inputs.keys(), ending, run.answer(ending))
+        await run.seal(ending)
+        return ended
+
+    async def _unwind(self, run: TurnRun, work: asyncio.Task[Ending]) -> None:
+        if not await unwound(work):
+            said = "a tool or the model of turn %s of %r does not end although it is cancelled; it is left alone"
+            _log.warning(said, run.run, self.session)
+
+    async def _break_off(self, run: TurnRun, interruption: Interruption) -> None:
+        """End the turn where it is. What was done stays done; what was under way is told as it is."""
+        asked: list[Record] = [] if interruption.stop is None else [self._stop_record(interruption.stop)]
+        if self._agent is None or self._agent.delegates:
+            await self._around.children.stop_turn(self.session, run.run, interruption.ending.message)
+        why = stopped_by(interruption.ending.status, interruption.ending.message)
+        left = [_told_why(record, why) for record in run.left_over()]
+        ending = msgspec.structs.replace(interruption.ending, **run.so_far())
+        await run.seal(ending, [*asked, *left])
+
+    async def _park(self, run: TurnRun, waits: tuple[str, ...]) -> None:
+        if run.deadline is not None:
+            name = deadline_wait(run.run)
+            alarm = await self._store.open_wait(self.session, name, deadline=run.deadline)
+            if alarm.state == "open":
+                waits = (*waits, name)
+        parked = run.park(waits)
+        await run.settle()
+        if self._open is not None:
+            self._open.parked = parked
+
+    def _on_loss(self, lost: asyncio.Future[HoldfastError]) -> None:
+        """Somebody else drives this session now."""
+        if lost.cancelled():
+            return
+        if self._turn is not None:
+            self._turn.performer.halt(lost.result())
+        if self._work is not None:
+            self._work.cancel()
+
+    # ---- what a turn needs ----
+
+    def after_turn(self, hooked: Hooked, ending: Ending) -> None:
+        self._around.turn_hooks.ended(hooked.showing(self._show_later), ending)
+
+    def _show_later(self, kind: type[LiveEvent], run: str, fields: dict[str, Any]) -> None:
+        """Show an event that may come after this drive: in the ring of the drive under way, or in one of its own."""
+        rings = self._around.rings
+        ring = rings.get(self.session)
+        if ring is not None:
+            ring.publish(kind, run, fields)
+            return
+        ring = Ring(self._ledger, self._store.clock, self._around.watch)
+        rings.add(ring)
+        ring.publish(kind, run, fields)
+        rings.remove(ring)
+
+    @property
+    def quiet(self) -> bool:
+        if self._news or self._inbox or self._reading.locked() or self._store.shared:
+            return False
+        return self._interruption is None
+
+    async def attend(self) -> None:
+        if self._store.shared:  # another process may have accepted something of which nothing was heard here yet
+            self.notify((await self._store.wakes([self.session])).get(self.session, 0))
+        while self._news or self._reading.locked():
+            async with self._reading:
+                pass  # what is being read counts as well
+            if self._news:
+                await self._look()
+        if self._interruption is not None:
+            await asyncio.get_running_loop().create_future()  # the turn is being stopped
+
+    async def steering(self) -> list[tuple[Admitted, UserMessage]]:
+        await self.attend()
+        turn = self._open
+        if turn is None or not self._inbox:
+            return []
+        entering = [found for found in self._inbox if isinstance(found.said, Said) and found.said.steer]
+        for found in entering:  # before anything is awaited: nobody else can take them
+            self._inbox.remove(found)
+            self._taken.add(found.input.input)
+        admitted = [await self._admit(found, turn.run) for found in entering]
+        turn.inputs.update({record.input: message for record, message in admitted})
+        pinned = {found.input.input for found in entering if isinstance(found.said, Said) and found.said.pin}
+        turn.pinned |= {message.id for record, message in admitted if record.input in pinned}
+        return admitted
+
+    def mode_of(self, agent: str) -> str | None:
+        found = agent_under(self._around.agents.get(agent), self._mandate, self._around.agents)
+        return None if found is None else found.mode
+
+    def listen(self, heard: Callable[[], None] | None) -> None:
+        self._heard = heard
+
+    async def boundary(self) -> None:
+        if self._stopping:
+            raise Stopping
+        if self._news or self._reading.locked():
+            await self.attend()
+        waiting = self._around.turnstile.place()
+        if waiting is not None:
+            await waiting
+
+    def let_run(self, ms: int | None) -> None:
+        if ms is None and self._look_at is None:
+            return
+        # Others may use it up sooner.
+        self._look_at = None if ms is None else self._ledger.now() + min(ms, LOOK_AT_TIME)
+        self._set_alarm()
+
+
+def _told_why(record: Record, why: str) -> Record:
+    """A call that the end of its turn stopped, with the reason. Others have one of their own, or need none."""
+    if isinstance(record, Unknown | Cancelled) and not record.why:
+        return msgspec.structs.replace(record, why=why)
+    return record
+
+
+def _conclude(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
+
+
+def _failed_by(error: BaseException, run: TurnRun) -> Ending:
+    """A bug of ours, of a tool or of a model fails the turn, and the session goes on."""
+    if not isinstance(error, Exception | GeneratorExit):
+        raise error
+    run.performer.check_halted()
+    info = error_info(error, run.performer.redactor.text)
+    return Ending("failed", info.kind, info.message, "code", **run.so_far())
+
+
+def _cancelled_within() -> Ending:
+    message = "a tool or the model cancelled the task of the turn itself"
+    return Ending("failed", "cancelled_within", message, "tool")
+
+
+ROUND: Final = 16
+"""How many sessions take a step in one round of the event loop."""
+
+
+class Turnstile:
+    """Lets so many through in one round; the others wait for the next ones, in order."""
+
+    def __init__(self, width: int = ROUND) -> None:
+        self._width = width
+        self._left = width
+        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._scheduled = False
+
+    async def enter(self) -> None:
+        """Pass, in this round or in a later one."""
+        waiting = self.place()
+        if waiting is not None:
+            await waiting
+
+    def place(self) -> asyncio.Future[None] | None:
+        """Pass at once if there is room in this round; otherwise a place among those who wait for the next ones."""
+        if not self._scheduled:
+            self._scheduled = True
+            asyncio.get_running_loop().call_soon(self._next_round)
+        if self._left > 0 and not self._waiting:
+            self._left -= 1
+            return None
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append(waiter)
+        return waiter
+
+    def _next_round(self) -> None:
+        self._left = self._width
+        self._scheduled = False
+        while self._waiting and self._left > 0:
+            waiter = self._waiting.popleft()
+            if not waiter.done():
+                waiter.set_result(None)
+                self._left -= 1
+        if self._waiting:
+            self._scheduled = True
+            asyncio.get_running_loop().call_soon(self._next_round)
+
+
+turnstiles: Final = PerLoop(Turnstile)
+"""One for each event loop: two hundred runtimes on one loop keep it no busier than two hundred sessions of one."""

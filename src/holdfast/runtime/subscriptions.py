@@ -1,0 +1,341 @@
+"""`emit` and `on`: starting work and reacting to it, without holding on to either."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import secrets
+from collections import deque
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, Self, cast, get_args
+
+import msgspec
+
+from holdfast.agent import Agent
+from holdfast.effects.canonical import digest
+from holdfast.errors import ControlCancelled, InvalidArgument, StoreClosed
+from holdfast.eventloop import spawn
+from holdfast.events import EVENTS, Event
+from holdfast.names import check_id, check_int
+from holdfast.policy.rules import milliseconds
+from holdfast.runtime.changes import follow_session, session_cursor
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator
+    from datetime import timedelta
+    from types import TracebackType
+
+    from holdfast.runtime.runtime import Runtime
+    from holdfast.runtime.turn import CancelStatus, Turn, TurnOutcome
+
+
+_log: Final = logging.getLogger("holdfast.on")
+MAX_ERRORS: Final = 100
+"""How many errors of its handler a subscription remembers."""
+STOP_WAIT: Final = 1.0
+"""How long a handler that runs may take to finish when its subscription is stopped, in seconds."""
+AHEAD: Final = 64
+"""How many events wait for one session's handler at the most; then the subscription reads no further."""
+
+
+class EmitRequest(msgspec.Struct, frozen=True):
+    """A request to an agent. The same `client_request_id` with the same content is the same request, always."""
+
+    agent: Any
+    """An Agent, or the name of one."""
+    input: str
+    session: str | None = None
+    client_request_id: str | None = None
+    metadata: dict[str, Any] | None = None
+
+
+class Control:
+    """Bounds for several emitted requests together: cancel them all, give each a timeout, run only so many at once."""
+
+    def __init__(self, *, timeout: timedelta | float | None = None, concurrency: int | None = None) -> None:
+        if timeout is not None:
+            milliseconds(timeout)
+        if concurrency is not None:
+            check_int("concurrency", concurrency, least=1)
+        self.timeout = timeout
+        self.cancelled = False
+        self._reason = ""
+        self._slots = None if concurrency is None else asyncio.Semaphore(concurrency)
+        self._running: set[Emitted] = set()
+
+    @property
+    def waits(self) -> bool:
+        """Whether requests may have to wait for room: then a timeout counts from the start of their turn."""
+        return self._slots is not None
+
+    async def cancel(self, reason: str = "") -> None:
+        """Cancel all that was emitted with this control and has not ended; nothing new is accepted."""
+        self.cancelled = True
+        self._reason = reason
+        for emitted in list(self._running):
+            await emitted.cancel(reason)
+
+    async def enter(self) -> bool:
+        """Take room if there is any; False where there is none now."""
+        if self.cancelled:
+            raise ControlCancelled(self._reason)
+        if self._slots is not None and self._slots.locked():
+            return False
+        await self._take_room()
+        return True
+
+    async def _take_room(self) -> None:
+        if self._slots is not None:
+            await self._slots.acquire()
+
+    def leave(self) -> None:
+        """Give the room back."""
+        if self._slots is not None:
+            self._slots.release()
+
+    async def hold(self, emitted: Emitted) -> None:
+        """Watch over a request until it has ended."""
+        self._running.add(emitted)
+        spawn(self._until_ended(emitted))
+        if self.cancelled:  # it was while the request was being accepted
+            await emitted.cancel(self._reason)
+
+    async def admit(self, emitted: Emitted, begin: Callable[[], None]) -> None:
+        """Begin with a request that was accepted when there was no room, as soon as there is some."""
+        self._running.add(emitted)
+        try:
+            await self._take_room()
+        finally:
+            begin()
+        spawn(self._until_ended(emitted))
+        if self.cancelled:
+            raise ControlCancelled(self._reason)
+
+    async def _until_ended(self, emitted: Emitted) -> None:
+        try:
+            await emitted.outcome()
+        except Exception as error:  # noqa: BLE001  whoever awaits the request learns of it there
+            _log.debug("%r can't be followed: %s", emitted, error)
+        finally:
+            self._running.discard(emitted)
+            self.leave()
+
+
+class Emitted:
+    """The receipt of an emitted request: the turn that answers it. Await it for the outcome."""
+
+    def __init__(self, turn: Turn) -> None:
+        self._turn = turn
+        self.session = turn.session
+        self.turn = turn.id
+
+    def __repr__(self) -> str:
+        return f"Emitted({self.session!r}, {self.turn!r})"
+
+    def __await__(self) -> Generator[Any, None, TurnOutcome]:
+        return self._turn.outcome().__await__()
+
+    async def outcome(self, *, timeout: float | None = None) -> TurnOutcome:
+        """How the turn ended, as soon as it has."""
+        return await self._turn.outcome(timeout=timeout)
+
+    def events(self, after: int | str | None = None) -> AsyncGenerator[Event]:
+        """What happens in the turn."""
+        return self._turn.events(after)
+
+    async def cancel(self, reason: str = "") -> CancelStatus:
+        """Ask for the turn to be stopped."""
+        return await self._turn.cancel(reason)
+
+
+async def emit(runtime: Runtime, request: EmitRequest, control: Control | None) -> Emitted:
+    """Accept a request; with a control that has no room, it is begun when there is room, and this waits for that."""
+    if not isinstance(request, EmitRequest):  # pyright: ignore[reportUnnecessaryIsInstance]  # callers may be untyped
+        raise InvalidArgument("request", request, "an EmitRequest")
+    name = _session_of(request) if request.session is None else request.session
+    key = None if request.client_request_id is None else check_id("client_request_id", request.client_request_id)
+    if control is None:
+        session = runtime.session(name, agent=request.agent)
+        return Emitted(await session.send(request.input, key=key, metadata=request.metadata))
+    session = runtime.session_for(name, request.agent, from_start=control.waits)
+    key = key or f"emit-{secrets.token_hex(8)}"
+    begin = None if await control.enter() else runtime.hold_back(name, key)
+    try:
+        turn = await session.send(request.input, key=key, deadline=control.timeout, metadata=request.metadata)
+    except BaseException:
+        if begin is not None:
+            begin()
+        else:
+            control.leave()
+        raise
+    emitted = Emitted(turn)
+    if begin is not None:
+        # It is accepted: if the caller does not wait for room any more, it is begun all the same when there is some.
+        await asyncio.shield(spawn(control.admit(emitted, begin)))
+    else:
+        await control.hold(emitted)
+    return emitted
+
+
+def _session_of(request: EmitRequest) -> str:
+    """A session of its own; the same one when the same request comes again."""
+    if request.client_request_id is None:
+        return f"emit-{secrets.token_hex(6)}"
+    agent = request.agent.name if isinstance(request.agent, Agent) else request.agent
+    return f"emit-{digest('emit', [agent, request.client_request_id])[:20]}"
+
+
+@dataclass(slots=True)
+class _Lane:
+    """The events of one session that wait for the handler."""
+
+    events: deque[Event] = field(default_factory=deque["Event"])
+    room: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+class Subscription:
+    """A handler that is called with events. Stop it, or use it as a context manager.
+
+    Its errors stay here: `errors` has the last ones with the events that caused them, `failures` counts them all, and
+    each is logged. They never reach the turn.
+    """
+
+    def __init__(  # noqa: PLR0913, PLR0917
+        self,
+        runtime: Runtime,
+        kind: Any,  # noqa: ANN401
+        handler: Callable[[Any], Awaitable[None] | None],
+        session: str | None,
+        after: int | str | None,
+        concurrency: int,
+    ) -> None:
+        self._kinds = _kinds(kind)
+        if not callable(handler):
+            raise InvalidArgument("handler", handler, "a function that takes an event")
+        self._handler = handler
+        self._events = _stream(runtime, session, after)
+        self._slots = asyncio.Semaphore(check_int("concurrency", concurrency, least=1))
+        self._lanes: dict[str, _Lane] = {}
+        self._workers: set[asyncio.Task[None]] = set()
+        self._task: asyncio.Task[None] | None = None
+        self.errors: deque[tuple[Event, BaseException]] = deque(maxlen=MAX_ERRORS)
+        self.error: Exception | None = None
+        """Why it can't go on, if it stopped by itself."""
+        self.failures = 0
+        self.handled = 0
+
+    def start(self, forget: Callable[[Subscription], None]) -> None:
+        """Begin to listen."""
+        self._task = spawn(self._listen())
+        self._task.add_done_callback(lambda _: forget(self))
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.stop()
+
+    @property
+    def finished(self) -> bool:
+        """Whether it has stopped, by itself (the runtime was closed) or because it was told to."""
+        return self._task is None or self._task.done()
+
+    async def stop(self) -> None:
+        """Call the handler no more. One that is running may finish."""
+        if self._task is None:
+            return
+        self._task.cancel()
+        with suppress(asyncio.CancelledError):
+            await self._task
+        for lane in self._lanes.values():
+            lane.events.clear()
+        workers = self._workers - {asyncio.current_task()}  # a handler may stop its own subscription
+        if workers:
+            _, left = await asyncio.wait(workers, timeout=STOP_WAIT)
+            for worker in left:
+                worker.cancel()
+
+    async def _listen(self) -> None:
+        try:
+            async for event in self._events:
+                if isinstance(event, self._kinds):
+                    await self._dispatch(event)
+        except StoreClosed:
+            return
+        except Exception as error:  # noqa: BLE001  whoever looks at the subscription finds it
+            self.error = error
+            _log.exception("a subscription can't go on")
+
+    async def _dispatch(self, event: Event) -> None:
+        """Put an event into the lane of its session; lanes go side by side, as many as are allowed."""
+        while (lane := self._lanes.get(event.session)) is not None and len(lane.events) >= AHEAD:
+            lane.room.clear()
+            await lane.room.wait()
+        if lane is None:
+            await self._slots.acquire()
+            lane = self._lanes[event.session] = _Lane()
+            lane.events.append(event)
+            worker = spawn(self._work(event.session, lane))
+            self._workers.add(worker)
+            worker.add_done_callback(self._workers.discard)
+        else:
+            lane.events.append(event)
+
+    async def _work(self, session: str, lane: _Lane) -> None:
+        try:
+            while lane.events:
+                await self._call(lane.events.popleft())
+                lane.room.set()
+        finally:
+            # Nothing is awaited between the last look at the lane and its end: no event can slip in between.
+            self._lanes.pop(session, None)
+            lane.room.set()
+            self._slots.release()
+
+    async def _call(self, event: Event) -> None:
+        try:
+            called = self._handler(event)
+            if inspect.isawaitable(called):
+                await called
+        except (Exception, asyncio.CancelledError, SystemExit, GeneratorExit) as error:
+            task = asyncio.current_task()
+            if isinstance(error, asyncio.CancelledError) and (task is None or task.cancelling()):
+                raise
+            self.failures += 1
+            self.errors.append((event, error))
+            _log.exception("a handler of %s failed", type(event).__name__)
+        self.handled += 1
+
+
+def _kinds(kind: object) -> tuple[type, ...]:
+    """The event classes that were meant: one, a tuple or a union of them, or Any."""
+    if kind is Any:
+        return EVENTS
+    if kind == ():
+        raise InvalidArgument("kind", kind, "an event class of holdfast, or Any")
+    members = cast("tuple[Any, ...]", kind if isinstance(kind, tuple) else get_args(kind) or (kind,))
+    for member in members:
+        if member not in EVENTS:
+            raise InvalidArgument("kind", member, "an event class of holdfast, or Any")
+    return members
+
+
+def _stream(runtime: Runtime, session: str | None, after: int | str | None) -> AsyncIterator[Event]:
+    if session is None:
+        return runtime.events(after)
+    check_id("session", session)
+    if isinstance(after, str) and after.startswith("p"):
+        return _of_session(runtime.events(after), session)  # a cursor of an event that came "from now on"
+    if after is not None:
+        return follow_session(runtime.store, runtime.watch, runtime.rings, session, session_cursor(after, session))
+    return _of_session(runtime.events(), session)
+
+
+async def _of_session(events: AsyncIterator[Event], session: str) -> AsyncIterator[Event]:
+    async for event in events:
+        if event.session == session:
+            yield event

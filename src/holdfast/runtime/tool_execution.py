@@ -1,0 +1,519 @@
+"""Carrying out one tool call, in a turn or in the background: to its outcome, or to the wait at which it was left."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import types
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final, cast
+
+import msgspec
+
+from holdfast.crashpoints import crash_point
+from holdfast.effects.canonical import digest_of_bytes
+from holdfast.effects.replay import Again, SettleUnknown
+from holdfast.effects.scopes import current
+from holdfast.effects.suspension import check_held
+from holdfast.effects.values import decode_value, json_of
+from holdfast.errors import (
+    AttachmentUnknown,
+    InvalidArgument,
+    InvariantBroken,
+    PayloadTooLarge,
+    ResultTooLarge,
+    Suspended,
+)
+from holdfast.eventloop import unwound
+from holdfast.media import FILES_DEPTH, File
+from holdfast.messages import Attachment
+from holdfast.records import ABSENT, Ask, Blob, Cause, Done, ErrorInfo, Failed, Unknown
+from holdfast.runtime.context import passes
+from holdfast.runtime.reconciliation import ATTEMPT, Finder, attempts_of
+from holdfast.runtime.tool_call import Work
+from holdfast.tools import functions
+from holdfast.tools.context import Context
+from holdfast.tools.definition import Deferred
+from holdfast.tools.results import (
+    MAX_TEXT,
+    READER,
+    Lost,
+    Whole,
+    as_text,
+    leaves,
+    long_json,
+    long_text,
+    raised,
+    said_by,
+    shorten,
+    timed_out,
+)
+from holdfast.tools.subprocesses import Spawned
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable
+
+    from holdfast.effects.performer import Performer
+    from holdfast.records import Outcome
+    from holdfast.runtime.deferrals import Deferring, Reply
+    from holdfast.runtime.recorder import Recorder
+    from holdfast.runtime.tool_call import Call, Spill
+    from holdfast.tools.context import Caller
+    from holdfast.tools.definition import AnyTool, Bound, ToolRetryPolicy
+    from holdfast.tools.results import Long
+
+
+_log: Final = logging.getLogger("holdfast.tools")
+
+
+class Invoker:
+    """Carries out calls on behalf of one turn, or of one task."""
+
+    def __init__(
+        self, caller: Caller, performer: Performer, recorder: Recorder, deferring: Deferring, *, reads_on: bool = False
+    ) -> None:
+        self._reads_on = reads_on
+        """Whether the model has the tool that reads what was too long to be shown."""
+        self._caller = caller
+        self._performer = performer
+        self._clean = performer.redactor.text
+        self._deferring = deferring
+        self._crowd = functions.here()
+        self._finder = Finder(caller, performer, recorder)
+        self._tried: dict[str, int] = {}
+        self._loop = asyncio.get_running_loop()
+
+    def outcome(
+        self, prepared: Call, begin: Callable[[Call], None], budget: float | None = None, spill: Spill | None = None
+    ) -> Coroutine[Any, Any, Outcome]:
+        """How the call ends. `begin` is told before it is performed.
+
+        A call that takes longer than `budget` seconds goes to `spill`, unless it has recorded steps of its own.
+        """
+        key, tool, bound = prepared.key, prepared.tool, prepared.bound
+        interrupted = isinstance(prepared.decision, SettleUnknown) or self._deferring.returned(key)
+        if interrupted or prepared.refused is not None:
+            return self._without(prepared, begin, budget, spill)
+        if tool is None or bound is None:
+            message = f"{key!r} can't be performed"
+            raise InvariantBroken(message)
+        self._deferring.calls[key] = prepared
+        begin(prepared)
+        prepared.begun = True
+        begun = self._loop.time()
+        crash_point("tool.before_run")
+        spills = budget is not None and spill is not None
+        if not spills and tool.accepts.context is None and tool.terms.retry is None:
+            # Nothing can be recorded below it: it needs no place for that.
+            return self._settled(prepared, tool, begun, self._attempt(tool, bound, None))
+        context = Context(self._caller, key, prepared.call.id, tool.name, idempotency=prepared.idempotency)
+        running = self._attempts(tool, bound, context)
+        if budget is None or spill is None:
+            return _with_taint(context, self._settled(prepared, tool, begun, running))
+        return self._in_time(Work(prepared, context, asyncio.ensure_future(running), begun), budget, spill)
+
+    async def _without(
+        self, prepared: Call, begin: Callable[[Call], None], budget: float | None, spill: Spill | None
+    ) -> Outcome:
+        """How a call ends that was begun before, or is refused; nearly always without being performed here."""
+        if self._deferring.returned(prepared.key):
+            self._deferring.calls[prepared.key] = prepared
+            begin(prepared)
+            prepared.begun = True
+            return await self._replied(prepared)
+        if isinstance(prepared.decision, SettleUnknown):
+            found = await self._found(prepared)
+            if found is not None:
+                return found
+            prepared.decision = Again()
+        if prepared.refused is not None:
+            refused = prepared.refused  # a rule, a hook or a person gave the reason
+            return self._failed(prepared, ErrorInfo(refused.kind, self._clean(refused.message)), 0)
+        return await self.outcome(prepared, begin, budget, spill)
+
+    async def _in_time(self, work: Work, budget: float, spill: Spill) -> Outcome:
+        """How a call ends that goes on in the background when it takes longer than its budget."""
+        task, context = work.task, work.context
+        try:
+            await asyncio.wait({task}, timeout=budget)
+            if task.done() or context.used:
+                return await self.finished(work)
+            context.hold()
+            try:
+                told = await spill(work, budget)
+            except PayloadTooLarge:
+                told = None  # it can't be written down as a task
+            if told is not None:
+                return told
+            context.release()
+            return await self.finished(work)
+        except BaseException:
+            if not work.handed_over:
+                await unwound(task)
+            raise
+
+    async def _found(self, prepared: Call) -> Outcome | None:
+        """What came of a call that was interrupted. Somebody outside may have been asked for its result by then."""
+        if not self._deferring.begun(prepared.key):
+            return await self._finder.found(prepared)
+        early = await self._deferring.early(prepared.key)
+        if early is not None:
+            return await self._replied(prepared)
+
+        async def later() -> Outcome | None:
+            prepared.deferred = True
+            reply = await self._deferring.reply(prepared.key)
+            prepared.deferred = False
+            return await self._outcome_of(prepared, reply) if reply.given else None
+
+        return await self._finder.found(prepared, later)
+
+    async def finished(self, work: Work) -> Outcome:
+        """How a call that runs in a task of its own ends. If this is cancelled, so is the call."""
+        tool = work.call.tool
+        if tool is None:
+            message = f"{work.call.key!r} runs without its tool"
+            raise InvariantBroken(message)
+        return await _with_taint(work.context, self._settled(work.call, tool, work.begun, work.task))
+
+    def _attempts(self, tool: AnyTool, bound: Bound, context: Context) -> Coroutine[Any, Any, object]:
+        """What the tool gives, at the first or at a later attempt, where it says that it may be tried again."""
+        retry = tool.terms.retry
+        if retry is None:
+            return self._attempt(tool, bound, context)
+        return self._retried(tool, bound, context, retry)
+
+    async def _attempt(self, tool: AnyTool, bound: Bound, context: Context | None) -> object:
+        with self._crowd.place_now(tool) or await self._crowd.place_for(tool):
+            seconds = tool.terms.timeout  # without the time that it waited for its place: it had not begun
+            if seconds is not None:
+                return await _timed(tool, bound, context, seconds)
+            if context is None:
+                return await _run(tool.call(bound), tool.name)
+            token = current.set(context.place)
+            try:
+                return await _run(tool.call(bound, context), tool.name)
+            finally:
+                current.reset(token)
+
+    async def _retried(self, tool: AnyTool, bound: Bound, context: Context, retry: ToolRetryPolicy) -> object:
+        attempt = 1
+        while True:
+            begun = self._loop.time()
+            try:
+                return await self._attempt(tool, bound, context)
+            except Exception as error:
+                pause = retry.pause_after(attempt, error)
+                if pause is None:
+                    raise
+                await context.at_rest()  # it may be on its way to the background, where its attempts are recorded then
+                self._record_attempt(context, error, begun)
+                context.progress(f"attempt {attempt} failed: {said_by(error, self._clean)}")
+            await asyncio.sleep(pause)
+            attempt += 1
+
+    def _record_attempt(self, context: Context, error: Exception, begun: float) -> None:
+        """An attempt that failed and is followed by another is recorded below the call."""
+        key = context.key
+        number = self._tried.get(key) or attempts_of(self._performer.past, key)
+        self._tried[key] = number = number + 1
+        content = digest_of_bytes("attempt", f"{key} {number}".encode())
+        ask = Ask("sample", "attempt", content, cause=Cause("call", key))
+        name, info, ms = f"{key}/{ATTEMPT}{number}", raised(error, self._clean), self._since(begun)
+        context.caller.note(Failed(at=self._performer.now(), key=name, ask=ask, error=info, ms=ms))
+
+    async def _settled(  # noqa: PLR0911  one for each way in which it ends
+        self, prepared: Call, tool: AnyTool, begun: float, value_of: Awaitable[object]
+    ) -> Outcome:
+        refs: list[Blob] = []
+        kept: list[Blob] = []
+        try:
+            value = await value_of
+            crash_point("tool.after_run")
+            limit = prepared.room or tool.terms.output_limit
+            body = self._plain_body(value, limit)
+            if body is None:
+                if isinstance(value, Deferred):
+                    self._hand_over(prepared, cast("Deferred[Any]", value))
+                    return await self._replied(prepared)
+                if _holds_file(value):
+                    value = await self._kept(value, refs)
+                body = await self._body(tool, value, kept, limit)
+            elif len(body) > limit:
+                body = await self._shown(tool, body, kept, limit)
+        except Told as told:
+            error = ErrorInfo(told.error.kind, self._clean(told.error.message))
+            detail = msgspec.Raw(told.detail) if told.detail else ABSENT
+            return msgspec.structs.replace(self._failed(prepared, error, begun), detail=detail)
+        except BaseExceptionGroup as group:
+            self._unwrap(group)
+            return self._failed(prepared, raised(group, self._clean), begun)
+        except BaseException as error:
+            if passes(error):
+                raise
+            self._performer.check_halted()
+            if isinstance(error, asyncio.CancelledError):
+                info = ErrorInfo("CancelledError", self._clean(f"what it waited for was cancelled {error}".rstrip()))
+                return self._failed(prepared, info, begun)
+            if isinstance(error, _EndedItself):
+                return self._failed(prepared, ErrorInfo(error.kind, str(error)), begun)
+            if isinstance(error, TimedOut):
+                return self._timed_out(prepared, tool, begun, left=error.left)
+            return self._failed(prepared, raised(error, self._clean), begun)
+        key, ask = prepared.key, prepared.asked
+        blobs = tuple(refs), tuple(kept)
+        done = self._performer.done_with(key, ask, body, begun, *blobs)
+        return done or await self._performer.succeeded(key, ask, body, begun, *blobs)
+
+    def _since(self, begun: float) -> int:
+        """The milliseconds that have passed."""
+        return round((self._loop.time() - begun) * 1000)
+
+    # ---- results that come later ----
+
+    def _hand_over(self, prepared: Call, deferred: Deferred[Any]) -> None:
+        if deferred.call != prepared.key:
+            message = "it returned the deferral of another call; make one with `await ctx.defer()` in each call"
+            raise InvalidArgument("result", deferred, message)
+        self._deferring.hand_over(prepared.key, deferred)
+
+    async def _replied(self, prepared: Call) -> Outcome:
+        """What somebody outside gave as the result; the call is left here until then."""
+        prepared.deferred = True
+        reply = await self._deferring.reply(prepared.key)
+        prepared.deferred = False
+        return await self._outcome_of(prepared, reply)
+
+    async def _outcome_of(self, prepared: Call, reply: Reply) -> Outcome:
+        begun = self._loop.time()
+        if reply.error is not None:
+            message = shorten(self._clean(reply.error.message), MAX_TEXT)
+            return self._failed(prepared, ErrorInfo(reply.error.kind, message), begun)
+        tool = prepared.tool
+        if tool is None:  # it is gone, and its last call has its answer all the same
+            return await self._performer.succeeded(prepared.key, prepared.asked, reply.body, begun)
+        complaint = _complaint(tool, reply.body) if reply.given else None
+        if complaint is not None:
+            said = f"what was answered is no result of {tool.name}: {self._clean(complaint)}"
+            return self._failed(prepared, ErrorInfo("AnswerInvalid", said), begun)
+        kept: list[Blob] = []
+        body = await self._body(tool, decode_value(reply.body), kept, prepared.room or tool.output_limit)
+        return await self._performer.succeeded(prepared.key, prepared.asked, body, begun, (), tuple(kept))
+
+    def _plain_body(self, value: object, limit: int) -> bytes | None:
+        """The JSON of what a tool gave, where there is nothing to hide or to convert in it, and no long text alone."""
+        if self._performer.redactor.active or (type(value) is str and len(value) > limit):
+            return None
+        return json_of(value)
+
+    async def _body(self, tool: AnyTool, value: object, kept: list[Blob], limit: int) -> bytes:
+        """The JSON of what a tool gave, as the model gets it."""
+        value = self._performer.redactor.value(as_text(value))  # before it is cut: half a secret is one, too
+        long = long_text(value, limit)
+        if long is not None:
+            return await self._cut(tool, long, kept)
+        return await self._shown(tool, self._performer.redactor.bytes(tool.as_json(value)), kept, limit)
+
+    async def _shown(self, tool: AnyTool, body: bytes, kept: list[Blob], limit: int) -> bytes:
+        """JSON as the model gets it: as it is, unless it is too long."""
+        long = long_json(body, limit)
+        return body if long is None else await self._cut(tool, long, kept)
+
+    async def _cut(self, tool: AnyTool, long: Long, kept: list[Blob]) -> bytes:
+        """What is too long for the model is kept apart, and told with its ends."""
+        try:
+            blob = await self._performer.keep(await asyncio.to_thread(long.body))
+        except PayloadTooLarge as error:
+            return tool.as_json(long.told(Lost(error.size, error.limit)).text)
+        kept.append(blob)
+        return tool.as_json(long.told(Whole(blob.digest, READER) if self._reads_on else None).text)
+
+    async def _kept(self, value: object, refs: list[Blob], depth: int = 0) -> object:
+        """What a tool gave, with files replaced by references to bytes that the store has."""
+        if isinstance(value, File):
+            try:
+                blob = await self._performer.keep(value.data)
+            except PayloadTooLarge as error:
+                raise ResultTooLarge(f"a file ({value.name or value.media_type})", error.size, error.limit) from None
+            refs.append(blob)
+            return Attachment(blob.digest, value.media_type, blob.size, value.name)
+        if isinstance(value, Attachment):
+            if self._caller.host is None:
+                raise AttachmentUnknown(value.digest, self._caller.session)
+            found: Attachment = await self._caller.host.attached(value)  # a digest may come from the model
+            refs.append(Blob(found.digest, found.size))
+            return found
+        if depth < FILES_DEPTH and isinstance(value, list | tuple):
+            return [await self._kept(item, refs, depth + 1) for item in cast("list[object]", value)]
+        if depth < FILES_DEPTH and type(value) is dict:
+            items = cast("dict[object, object]", value).items()
+            return {key: await self._kept(item, refs, depth + 1) for key, item in items}
+        return value
+
+    def _timed_out(self, prepared: Call, tool: AnyTool, begun: float, *, left: bool) -> Outcome:
+        """It was stopped. Of a call that must not be repeated, nobody can say whether it took effect."""
+        if not tool.read_only and not tool.idempotent:
+            why = f"{tool.name} did not finish within {tool.timeout or 0:g} s and was stopped."
+            return Unknown(at=self._performer.now(), key=prepared.key, ask=prepared.asked, why=why)
+        return self._failed(prepared, timed_out(tool.name, tool.timeout or 0, left=left), begun)
+
+    def _unwrap(self, group: BaseExceptionGroup[BaseException]) -> None:
+        """A task group wraps what one of its tasks was left with."""
+        self._performer.check_halted()
+        for error in leaves(group):
+            if isinstance(error, Suspended | KeyboardInterrupt):
+                raise error
+
+    def _failed(self, prepared: Call, error: ErrorInfo, begun: float) -> Failed:
+        ms = self._since(begun) if begun else 0
+        return Failed(at=self._performer.now(), key=prepared.key, ask=prepared.asked, error=error, ms=ms)
+
+
+async def _with_taint(context: Context, settled: Awaitable[Outcome]) -> Outcome:
+    """The outcome of a call, with what its result brings as far as its tool has said that."""
+    outcome = await settled
+    if context.taint is None or not isinstance(outcome, Done | Failed):
+        return outcome
+    return msgspec.structs.replace(outcome, taint=context.taint)
+
+
+class Told(Exception):
+    """The call failed, in words that were written for the model and are told as they are."""
+
+    def __init__(self, error: ErrorInfo, detail: bytes = b"") -> None:
+        super().__init__(error.kind)
+        self.error = error
+        self.detail = detail
+
+
+class TimedOut(Exception):
+    """The tool took longer than it may take."""
+
+    def __init__(self, tool: str, *, left: bool) -> None:
+        super().__init__(tool)
+        self.left = left
+        """It could not be stopped: its thread, or a function that does not listen, goes on by itself."""
+
+
+class _EndedItself(Exception):
+    """A tool raised what only its surroundings may raise in it: that is its result, and not the end of the turn."""
+
+    def __init__(self, kind: str, message: str) -> None:
+        super().__init__(message)
+        self.kind = kind
+
+
+@types.coroutine
+def _run(code: Coroutine[Any, Any, object], name: str) -> Generator[Any, Any, object]:
+    """What a tool gives. It can't end the task it runs in: neither by cancelling that, nor by `GeneratorExit`.
+
+    One that goes on after it was suspended ends with `SuspensionSwallowed`. The task is never kept in a variable: its
+    traceback would hold this frame, and what is over must not wait for the collector.
+    """
+    own, before, closes = 0, _cancelling(), False
+    try:
+        pending = code.send(None)
+        while True:
+            own += _cancelling() - before  # what was asked for while the tool itself ran
+            check_held(pending, code, name)
+            try:
+                given = yield pending
+            except BaseException as error:  # noqa: BLE001  whatever it is, it is meant for the tool
+                before, closes = _cancelling(), isinstance(error, GeneratorExit)
+                pending = code.throw(error)
+            else:
+                before = _cancelling()
+                pending = code.send(given)
+    except StopIteration as ended:
+        own += _cancelling() - before
+        if own:
+            yield from _take_back(own)
+        return ended.value
+    except GeneratorExit:
+        if closes:
+            raise
+        raise _EndedItself("GeneratorExit", "the tool raised GeneratorExit") from None
+    except asyncio.CancelledError:
+        own += _cancelling() - before
+        if not own:
+            raise
+        yield from _take_back(own)
+        raise _EndedItself("CancelledError", "the tool cancelled the task that ran it") from None
+
+
+async def _taken_back(own: int) -> None:
+    with suppress(asyncio.CancelledError):
+        await asyncio.sleep(0)  # it may still be on its way
+    task = asyncio.current_task()
+    if task is not None:
+        for _ in range(own):
+            task.uncancel()
+    if _cancelling():
+        raise asyncio.CancelledError
+
+
+def _take_back(own: int) -> Generator[Any, Any, None]:
+    """Undo that a tool has cancelled its own task so often; a cancellation that came from elsewhere stays."""
+    return _taken_back(own).__await__()
+
+
+def _cancelling() -> int:
+    """How often the running task was cancelled."""
+    task = asyncio.current_task()
+    return 0 if task is None else task.cancelling()
+
+
+async def _call(tool: AnyTool, bound: Bound, context: Context | None) -> object:
+    token = current.set(None if context is None else context.place)
+    try:
+        return await _run(tool.call(bound, context), tool.name)
+    finally:
+        current.reset(token)
+
+
+async def _timed(tool: AnyTool, bound: Bound, context: Context | None, seconds: float) -> object:
+    """A call that must end in time. One that does not although it is cancelled is left alone, and told in the log."""
+    with Spawned(tool.name) as spawned:
+        task = asyncio.ensure_future(_call(tool, bound, context))
+    try:
+        await asyncio.wait({task}, timeout=seconds)
+    except BaseException:
+        if not await unwound(task):
+            spawned.stop()
+        raise
+    if task.done():
+        return task.result()
+    ended = await unwound(task)
+    if not ended:
+        spawned.stop()
+        _log.warning("the tool %r does not end although its time is up; it is left alone", tool.name)
+    raise TimedOut(tool.name, left=spawned.abandoned or not ended)
+
+
+def _complaint(tool: AnyTool, body: bytes) -> str | None:
+    from holdfast.tools.schema import complaint_about  # noqa: PLC0415  pydantic only when it is needed
+
+    return complaint_about(tool.function, body)
+
+
+_NO_FILES: Final = frozenset((str, int, float, bool, bytes, type(None)))
+
+
+def _holds_file(value: Any, depth: int = 0) -> bool:  # noqa: ANN401  whatever a tool gave
+    if type(value) in _NO_FILES:
+        return False
+    if isinstance(value, File | Attachment):
+        return True
+    if depth == FILES_DEPTH:
+        return False
+    items: Iterable[object]
+    if isinstance(value, list | tuple):
+        items = cast("list[object]", value)
+    elif type(value) is dict:
+        items = cast("dict[object, object]", value).values()
+    else:
+        return False
+    for item in items:  # noqa: SIM110  a generator costs more than what it goes through
+        if type(item) not in _NO_FILES and _holds_file(item, depth + 1):
+            return True
+    return False

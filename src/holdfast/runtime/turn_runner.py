@@ -1,0 +1,525 @@
+"""Performing one turn: the effects that the machine asks for, one after the other, until it ends or has to wait."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from holdfast import events
+from holdfast.crashpoints import crash_point
+from holdfast.effects.canonical import digest_of_bytes
+from holdfast.effects.performer import Performer
+from holdfast.effects.replay import Answer, Repeat, diverge, fold
+from holdfast.effects.values import bounded
+from holdfast.errors import InvariantBroken, ModeUnavailable, ProgramsUnavailable, ReplayMismatch, StubsInvalid
+from holdfast.messages import Usage
+from holdfast.policy.hooks import HookTurn
+from holdfast.policy.limits import ASKING
+from holdfast.policy.mandates import joined, limited, taint_under
+from holdfast.policy.rules import Taint
+from holdfast.records import Ask, Cause, Done, Ended, Parked
+from holdfast.runtime.authorization import Authorising
+from holdfast.runtime.budgets import Budgeting, shares, spent_by
+from holdfast.runtime.compaction import Compacting
+from holdfast.runtime.deferrals import Deferring
+from holdfast.runtime.handoff import HandedOver, Handing
+from holdfast.runtime.hooks import Hooked, around_call
+from holdfast.runtime.model_call import Asking, Consulting
+from holdfast.runtime.programs import Means, Programs
+from holdfast.runtime.record_events import call_name
+from holdfast.runtime.recorder import Recorder
+from holdfast.runtime.tool_batch import Calling
+from holdfast.runtime.tool_call_runner import Carrying
+from holdfast.runtime.waits import Awaiting
+from holdfast.tools.results import READER
+from holdfast.turns import CallModel, Checkpoint, Ending, Finish, Inputs, OpenTurn, RunTools, keys, poll, respond, start
+from holdfast.turns.conversation import Entered, checkpoint_of
+from holdfast.turns.machine import added, answer_of, go_on, paid, used_up, with_last_step
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+    from datetime import timedelta
+
+    from holdfast.agent import Agent
+    from holdfast.effects.envelope import Ledger
+    from holdfast.messages import UserMessage
+    from holdfast.policy.limits import OutOf, Used
+    from holdfast.records import Record
+    from holdfast.runtime.context import Surroundings
+    from holdfast.tools.definition import Deferred
+    from holdfast.turns import Results
+    from holdfast.turns.state import Response, Rules, TurnState
+
+
+def require_mode(turn: str, agent: Agent) -> None:
+    """`ModeUnavailable` if an agent that was made for another mode can't go on with a turn in this one."""
+    if agent.mode == "tools":
+        return
+    try:
+        _ = agent.stubs
+        if agent.sandbox is None:
+            from holdfast.sandbox.worker import require_programs  # noqa: PLC0415  only where it is needed
+
+            require_programs()
+    except (StubsInvalid, ProgramsUnavailable) as error:
+        raise ModeUnavailable(turn, agent.name, agent.mode, str(error)) from error
+
+
+BEGUN: Final = "/%begun"
+"""What is put to the name of a turn to name what hooks decided before it began."""
+_NOTHING: Final = Inputs()
+_reasons: Final = msgspec.json.Decoder(str | None)
+
+
+class TurnRun:
+    """One turn, driven from its beginning or from where its records end, as long as one agent has it.
+
+    `until` is the effect after which the agent is known to have handed it over.
+    """
+
+    def __init__(  # noqa: PLR0913
+        self,
+        around: Surroundings,
+        agent: Agent | None,
+        turn: OpenTurn,
+        ledger: Ledger,
+        *,
+        strict: bool = False,
+        until: int = 0,
+    ) -> None:
+        self._other_mode = agent is not None and turn.mode not in {None, agent.mode}
+        """Whether the agent was made for another mode than that in which the turn began."""
+        agent = None if agent is None else agent.working(turn.mode)
+        if agent is not None and turn.mandate is not None:
+            agent = agent.narrowed(limits=limited(agent.limits, turn.mandate))
+        self.session = around.session
+        self.host = around.host
+        self.run = turn.run
+        self.deadline = turn.deadline
+        self.metadata: Mapping[str, Any] = turn.metadata
+        self.stopped = False
+        """The turn was cancelled, or its deadline has passed."""
+        self.performer = Performer(ledger, fold(turn.records), turn.run, strict=strict)
+        self.performer.cause = turn.cause
+        self._first = turn.position - turn.carried.steps
+        """Model calls of the conversation before this turn."""
+        self._around = around
+        self._agent = agent
+        self._turn = turn
+        self._state: TurnState | None = None
+        self._here: TurnState | None = None
+        """Where the turn is, from its beginning on."""
+        self._strict = strict
+        self._until = until
+        self._recorded = _numbers(turn)
+        self._last = max(self._recorded, default=0)
+        self._loop = asyncio.get_running_loop()
+        self._recorder = Recorder(self.performer)
+        self._waits = Awaiting(around, self.performer, self._recorder)
+        self._budgeting: Budgeting | None = None
+        if agent is not None and not strict and shares(agent, turn):
+            self._budgeting = Budgeting(around, agent, turn, self.performer.now)
+        self._deferring = Deferring(around, self.performer, self._recorder)
+        budget = around.inline_budget if agent is None or agent.inline_budget is None else agent.inline_budget
+        self._clean = self.performer.redactor.text
+        hooks, guards = ((), ()) if agent is None else (agent.hooks, around.hooks)
+        name = "" if agent is None else agent.name
+        whose = HookTurn(around.session, name, turn.run, turn.metadata)
+        self._hooked = Hooked(hooks, whose, around.show, guards=guards, clean=self._clean)
+        self._taint: Taint = joined(taint_under(turn.mandate), turn.taint)
+        self._tainted = agent is not None and agent.wary
+        """Whether anybody wants to know what is taken in."""
+        self._carrying = Carrying(
+            around,
+            self,
+            self.performer,
+            self._recorder,
+            self._deferring,
+            authorising=self._authoriser(around, agent),
+            budget=budget,
+            spills=self._spills,
+            resumed=bool(turn.records),
+            reads_on=agent is not None and READER in agent.tools,
+        )
+        self._programs = None if agent is None or agent.mode != "code" else self._made_programs(agent)
+        self._calling = Calling(
+            {} if agent is None else agent.shown,
+            self.performer,
+            self._recorder,
+            self._carrying,
+            self._deferring,
+            handing=None if agent is None else Handing(agent, turn, self.performer, self._carrying, around.mode_of),
+            programs=self._programs,
+            reads={name for name, tool in agent.tools.items() if tool.read_only} if self._programs and agent else (),
+        )
+
+    def _made_programs(self, agent: Agent) -> Programs:
+        means = Means(self._around, agent, self.performer, self._recorder, self._carrying, self._room)
+        return Programs(means, self._turn.variables)
+
+    def _authoriser(self, around: Surroundings, agent: Agent | None) -> Authorising | None:
+        """Who decides about calls; nobody where there is nothing to decide."""
+        hooked = any(self._hooked.has(name) for name in ("before_tool", "after_tool", "on_error"))
+        # A turn that goes on may have been judged by others before.
+        if self._strict or agent is None or not (agent.guarded or hooked or self._turn.records):
+            return None
+        return Authorising(around, agent, self.performer, self._recorder, self._hooked)
+
+    @cached_property
+    def _asking(self) -> Asking:
+        if self._agent is None:
+            message = f"the turn {self.run!r} can't be run without its agent"
+            raise InvariantBroken(message)
+        around, agent, performer = self._around, self._agent, self.performer
+        recorder, hooked = self._recorder, self._hooked
+        consulting = Consulting(performer, hooked, recorder.keep)
+        compacting = Compacting(around, agent, self._turn, performer, recorder, hooked, consulting)
+        known = self._turn.environments
+        return Asking(around, self.run, agent, performer, recorder, hooked, consulting, compacting, known)
+
+    async def finish(self) -> Ending:
+        """Drive the turn to its end; answers how it ended.
+
+        Raises `Park` when it has to wait for somebody, `HandedOver` when another agent is to go on with it.
+        """
+        turn, asking, budgeting = self._turn, self._asking, self._budgeting
+        if not self._strict:  # there no tool runs, and whoever looks goes on in the same context
+            around_call.set(self._hooked)
+            if self._other_mode and self._agent is not None:
+                require_mode(self.run, self._agent)
+        denied = await self._begun(turn)
+        if denied is not None:
+            return denied
+        self._take_in(turn)
+        state = self._opening(turn, self._rules(asking.rules))
+        while True:
+            self._here = state
+            self._check_stopped()
+            effect = poll(state)
+            if budgeting is not None:
+                out = await budgeting.out_of(state, effect, self._last, self._recorder.settle)
+                if out is not None:
+                    state = self._state = respond(state, effect.id, out)
+                    continue
+            match effect:
+                case CallModel():
+                    if self._recorder.behind:
+                        await self._recorder.settle()
+                    key = self._expect(effect.id, "model")
+                    self.performer.iteration = 1 + effect.position - self._first
+                    response: Response = (
+                        await asking.compact(effect, key)
+                        if effect.compacts
+                        else await asking.respond(effect, key, self._after_room)
+                    )
+                case RunTools():
+                    self._expect(effect.id, "tools")
+                    results = await self._calling.perform(effect, self._taint)
+                    self._check_stopped()
+                    response = self._worked(effect, results)
+                    self.performer.cause = Cause("effect", keys.effect_key(self.run, effect.id, "tools"))
+                case Checkpoint():
+                    response = _NOTHING if self._nothing_at(effect) else await self._checkpoint(effect)
+                case Finish(ending=ending):
+                    self.performer.check_complete()
+                    return msgspec.structs.replace(ending, **self._who())
+            state = self._state = respond(state, effect.id, response)
+
+    def _check_stopped(self) -> None:
+        """A tool or a model may have swallowed the cancellation: a turn that is over here goes no further."""
+        if self.stopped or self.performer.over:
+            raise asyncio.CancelledError
+
+    def _take_in(self, turn: OpenTurn) -> None:
+        """What was read in earlier turns is still in the conversation, or in a summary of it."""
+        if self._agent is not None and self._tainted:
+            self._taint = self._taint.joined(self._agent.taint_of(turn.heard, self._around.session))
+        if turn.noticed:
+            self._noticed()
+        self._entering(turn.said)
+
+    def _worked(self, effect: RunTools, results: Results) -> Results:
+        """What came of a batch, if the turn goes on here after it."""
+        if effect.id == self._until:
+            self.performer.check_complete()
+        if self._calling.handed or effect.id == self._until:
+            raise HandedOver
+        if self._agent is not None and self._tainted:
+            before = self._taint if self._programs is None else self._programs.taint
+            keyed = (
+                (keys.call_key(self.run, effect.id, number, result.name), result)
+                for number, result in enumerate(results.results, 1)
+            )
+            self._taint = self._carrying.taint_after(self._agent, before, keyed)
+        return results
+
+    def _opening(self, turn: OpenTurn, rules: Rules) -> TurnState:
+        """Where the turn begins, or where another agent has taken it over."""
+        if not turn.goes_on:
+            compacts = turn.compacts
+            return start(turn.run, rules, turn.before, turn.said, turn.position, self._last, compacts=compacts)
+        state = start(turn.run, rules, turn.before, (), turn.position, self._last)
+        return go_on(msgspec.structs.replace(state, **msgspec.structs.asdict(turn.carried)), turn.goes_on)
+
+    def _rules(self, rules: Rules) -> Rules:
+        """What bounds the turn, with what the session leaves it."""
+        session = None if self._agent is None else self._agent.limits.session
+        if session is None or session.steps is None:
+            return rules
+        return replace(rules, session_steps=session.steps - self._turn.used.steps)
+
+    async def _room(self, within: Used, ahead: Used) -> OutOf | None:
+        """The limit that leaves no room for what lies ahead, after what the batch under way has used so far."""
+        state = self._here
+        if state is None or self._strict:
+            return None
+        used = state.used + within
+        out = used_up(state.rules, used, ahead)
+        if out is not None or self._budgeting is None:
+            return out
+        return await self._budgeting.room(used, within, ahead, self._recorder.settle)
+
+    async def _after_room(self, usage: Usage, cost: float | None) -> OutOf | None:
+        """The budget that leaves no room for the model call that is next, after what making room for it took."""
+        state = self._here
+        if state is None:
+            return None
+        state = paid(state, usage, cost)
+        out = used_up(state.rules, state.used, ASKING)
+        if out is not None or self._budgeting is None:
+            return out
+        return await self._budgeting.out_of(state, state.awaited, state.awaited.id - 1, self._recorder.settle)
+
+    async def out_of_time(self) -> OutOf | None:
+        """The budget of time that is used up, whatever is under way."""
+        return None if self._budgeting is None else await self._budgeting.out_of_time()
+
+    def _spills(self) -> bool:
+        """Whether one more call may go on in the background."""
+        most = None if self._agent is None else self._agent.limits.background
+        if most is not None:
+            used = 0 if self._state is None else self._state.used.background
+            if used + self._carrying.spilled >= most:
+                return False
+        shared = None if self._budgeting is None else self._budgeting.tasks
+        return shared is None or self._carrying.spilled < shared
+
+    async def _begun(self, turn: OpenTurn) -> Ending | None:
+        """Let hooks see that the turn begins; how it ends if one of them does not want it."""
+        known = self.performer.below(turn.run, BEGUN)
+        if not known and not turn.records and not self._strict:
+            denied = await self._asked_before(turn)
+        else:
+            done = known[0].outcome if known else None
+            denied = _reasons.decode(bytes(done.value)) if isinstance(done, Done) else None
+        used = self.so_far() if turn.goes_on else self._who()
+        return None if denied is None else Ending("failed", "denied", denied, "caller", **used)
+
+    async def _asked_before(self, turn: OpenTurn) -> str | None:
+        """Ask the hooks whether the turn may begin; what they say is recorded."""
+        reason: str | None = None
+        # Those of the runtime have seen the turn begin; those of an agent that takes it over have not.
+        own = () if self._agent is None else self._agent.hooks
+        hooked = Hooked(own, self._hooked.turn, self._around.show, clean=self._clean) if turn.goes_on else self._hooked
+        if hooked.has("before_turn"):
+            decision = await hooked.before_turn()
+            reason = None if decision is None else bounded(decision.reason)
+            ask = Ask("sample", "hook", digest_of_bytes("hook", turn.run.encode()))
+            value = msgspec.Raw(msgspec.json.encode(reason))
+            key = f"{turn.run}{BEGUN}.{turn.handoffs}" if turn.handoffs else f"{turn.run}{BEGUN}"
+            done = Done(at=self.performer.now(), key=key, ask=ask, value=value)
+            self._recorder.submit([done])
+            await self._recorder.settle()
+        if not turn.goes_on:
+            await self._entered(turn.said)
+        return reason
+
+    def _entering(self, messages: Iterable[UserMessage]) -> None:
+        """Take in what inputs bring with them."""
+        for message in messages:
+            taint = self._turn.taints.get(message.id)
+            if taint is not None:
+                self._taint = self._taint.joined(Taint.of(taint))
+            elif message.origin == "holdfast":
+                self._noticed()
+
+    def _noticed(self) -> None:
+        """A notification whose taint an earlier release did not record may tell what any tool of the agent gave."""
+        if self._agent is not None and self._tainted:
+            self._taint = self._taint.joined(self._agent.taint_of(dict.fromkeys(self._agent.tools, "")))
+
+    async def _entered(self, messages: Iterable[UserMessage]) -> None:
+        if self._hooked.has("on_notification"):
+            for message in messages:
+                if message.origin == "holdfast":
+                    await self._hooked.on_notification(message.text)
+
+    def _expect(self, number: int, name: keys.EffectName) -> str:
+        """The key of an effect, after a look at what is recorded in its place. A difference stops the turn."""
+        key = keys.effect_key(self.run, number, name)
+        if number > self._last:
+            return key  # nothing is
+        recorded = self._recorded.get(number)
+        if recorded is None and number < self._last and name != "checkpoint":
+            recorded = "nothing"  # a checkpoint at which nothing entered leaves no record
+        if recorded is not None and recorded != name:
+            divergence = diverge({"effect": recorded}, {"effect": name})
+            raise self.performer.halt(ReplayMismatch(key, divergence, self._turn.started.code))
+        return key
+
+    def _nothing_at(self, effect: Checkpoint) -> bool:
+        """Whether a checkpoint that is new is passed, as most are: nothing has come, and there is nothing to say."""
+        if effect.id <= self._last or effect.note is not None or effect.advice is not None:
+            return False
+        return self._around.quiet and not (self._budgeting is not None and self._budgeting.counts_steps)
+
+    async def _checkpoint(self, effect: Checkpoint) -> Inputs:
+        inputs = await self._inputs(effect)
+        if inputs.messages:
+            self.performer.cause = Cause("input", inputs.messages[-1].id.rpartition(".i")[2])
+        elif inputs.told is not None:
+            self.performer.cause = Cause("effect", keys.effect_key(self.run, effect.id, "checkpoint"))
+        self._entering(inputs.messages)
+        return inputs
+
+    async def _inputs(self, effect: Checkpoint) -> Inputs:
+        key = self._expect(effect.id, "checkpoint")
+        if effect.id in self._recorded:
+            decision = self.performer.decide(key, _asked_at(effect), Repeat.FREE)
+            if isinstance(decision, Answer) and isinstance(decision.outcome, Done):
+                entered = checkpoint_of(decision.outcome)
+                return Inputs(tuple(self._turn.inputs[number] for number in entered.inputs), entered.note)
+        if effect.id < self._last or self._strict:
+            return _NOTHING
+        entering = await self._around.steering()
+        budgeting = self._budgeting if entering or effect.moment == "after_work" else None
+        if budgeting is not None and budgeting.counts_steps and await budgeting.is_last_step(self._recorder.settle):
+            effect = msgspec.structs.replace(effect, advice=with_last_step(effect.advice))
+        told = effect.told(entering=bool(entering))
+        if entering or told is not None:
+            entered = Entered(tuple(record.input for record, _ in entering), told)
+            crash_point("turn.before_checkpoint")
+            value = msgspec.Raw(msgspec.json.encode(entered))
+            led = Cause("input", str(entering[-1][0].input)) if entering else self.performer.cause
+            step = self.performer.iteration or 0
+            ask = msgspec.structs.replace(_asked_at(effect), cause=led, iteration=step)
+            done = Done(at=self.performer.now(), key=key, ask=ask, value=value)
+            self._recorder.submit([done, *(record for record, _ in entering)])
+            await self._entered(message for _, message in entering)
+            return Inputs(tuple(message for _, message in entering), told)
+        return _NOTHING
+
+    # ---- how it ends ----
+
+    def answer(self, ending: Ending) -> str:
+        """The words of the answer."""
+        if ending.answer is None or self._state is None:
+            return ""
+        return answer_of(self._state.thread, ending.answer)
+
+    def so_far(self) -> dict[str, Any]:
+        """How many steps the turn took, what it used, and the last words of an answer that was broken off."""
+        counted = self._state or self._turn
+        room, room_cost = (Usage(), 0.0) if self._agent is None else self._asking.room
+        unfinished = None if self._agent is None else self._asking.unfinished
+        usage = counted.usage + room if self._state is not None else counted.usage
+        if unfinished is None:
+            wasted = None if self._agent is None else self._asking.wasted
+            cost = counted.cost if self._state is None else added(counted.cost, room_cost)
+            cost = cost if wasted is None else added(cost, wasted.cost)
+            usage = usage if wasted is None else usage + wasted.usage
+            return {"steps": counted.steps, "usage": usage, "cost": cost, **self._who()}
+        id, reply = unfinished
+        # What a reply cost that was broken off nobody says; of one that was not let pass it is known.
+        told = {"answer": id} if reply.parts else {}
+        cost = added(added(counted.cost, reply.cost), room_cost if self._state is not None else 0.0)
+        return {"steps": counted.steps + 1, "usage": usage + reply.usage, "cost": cost, **told, **self._who()}
+
+    def _who(self) -> dict[str, Any]:
+        """Who has the turn, and how often it was handed over."""
+        return {"agent": None if self._agent is None else self._agent.name, "handoffs": self._turn.handoffs}
+
+    def park(self, waits: tuple[str, ...]) -> Parked:
+        """Record that the turn waits."""
+        crash_point("turn.before_park")
+        parked = Parked(at=self.performer.now(), run=self.run, waits=waits)
+        self._recorder.submit([parked])
+        return parked
+
+    async def settle(self) -> None:
+        """Wait until everything that was submitted is durable."""
+        await self._recorder.settle()
+
+    async def seal(self, ending: Ending, before: list[Record] | None = None) -> None:
+        """Record how the turn ended; nothing is recorded in its name after that."""
+        self._recorder.flush()
+        now = self.performer.now()
+        value = msgspec.Raw(msgspec.json.encode(ending))
+        crash_point("turn.before_end")
+        ended = Ended(at=now, run=self.run, status=ending.status, value=value)
+        await self.performer.seal(ended, before, spend=spent_by(before or ()))
+        crash_point("turn.after_end")
+        if self._hooked.has("after_turn"):
+            self._around.after_turn(self._hooked, ending)
+
+    async def close(self) -> None:
+        """Nothing more is performed here, and what makes calls is let go: it knows this turn, as this turn knows it.
+
+        What is over must not wait for the collector, which would then have much to do at once.
+        """
+        await self.performer.close("ended")
+        del self._calling, self._carrying
+        self._programs = None
+
+    def left_over(self) -> Iterator[Record]:
+        """Outcomes for what was under way when the turn was stopped: the words so far, and calls that were begun."""
+        now = self.performer.now()
+        if self._agent is not None:
+            yield from self._asking.left_over(now)
+        if self._programs is not None:
+            yield from self._programs.left_over(now)
+        yield from self._calling.left_over(self._turn, now, resumed=self._state is not None)
+
+    # ---- what tools may use ----
+
+    def token(self, key: str, name: str, occurrence: int) -> str:
+        return self._waits.token(key, name, occurrence)
+
+    async def wait(self, key: str, name: str, occurrence: int, timeout: timedelta | float | None) -> Any:  # noqa: ANN401
+        return await self._waits.wait(key, name, occurrence, timeout)
+
+    async def defer(self, key: str, timeout: timedelta | float, default: object) -> Deferred[Any]:
+        return await self._deferring.defer(key, timeout, default)
+
+    def note(self, record: Record) -> None:
+        self._recorder.submit([record], patient=True)
+
+    def progress(self, key: str, note: str | None, fraction: float | None) -> None:
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:  # a plain function, in a thread
+            self._loop.call_soon_threadsafe(self.progress, key, note, fraction)
+            return
+        parsed = keys.parse(key)
+        if parsed is not None:
+            fields = {"call": call_name(parsed), "tool": keys.tool_of(key), "note": note, "fraction": fraction}
+            self._around.show(events.ToolExecutionProgress, self.run, fields)
+
+
+def _numbers(turn: OpenTurn) -> dict[int, str]:
+    """Which effect is recorded under which number."""
+    found: dict[int, str] = {}
+    for record in turn.records:
+        key = keys.parse(getattr(record, "key", ""))
+        if key is not None:
+            found[key.number] = key.name
+    return found
+
+
+def _asked_at(checkpoint: Checkpoint) -> Ask:
+    """A checkpoint, as the journal keeps it."""
+    return Ask("checkpoint", checkpoint.moment, digest_of_bytes("checkpoint", (checkpoint.note or "").encode()))

@@ -1,0 +1,626 @@
+"""A worker: one process in its sandbox, and the pipes to and from it.
+
+An answer mostly comes within some ten microseconds. So the event loop itself waits for it, for a moment, if it has
+little else to do; where it does not come, it is left to the loop to tell.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import fcntl
+import os
+import platform
+import queue
+import select
+import shlex
+import signal
+import threading
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+
+from holdfast.errors.caller import ProgramsUnavailable
+from holdfast.errors.world import WorkerFailed
+from holdfast.sandbox.protocol import PRINTED, printed
+from holdfast.sandbox.wire import Malformed
+from holdfast.toolkits.shell import SandboxFailed, SandboxUnavailable, run
+from holdfast.toolkits.shell.policy import USER, program
+from holdfast.toolkits.shell.sandbox import require_sandbox, shell_program, shown_tree, trusted
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from holdfast.toolkits.shell.policy import Tree
+
+
+_MOMENT: Final = 0.0002
+"""How long the event loop waits for an answer by itself, in seconds."""
+_FEW: Final = 16
+_SLICE: Final = 0.0005
+"""For how long a program is driven before others have their turn, in seconds."""
+_CHUNK: Final = 65536
+_SPARE: Final = 16 * 2**20
+_AT_ONCE: Final = 8
+"""How many chunks of an answer are read before others have their turn."""
+_PRINTED: Final = bytes((PRINTED,))
+_SELECTABLE: Final = 1024
+_END_SECONDS: Final = 10.0
+
+
+class WorkerGone(Exception):
+    """The worker ended, no longer answers, or says what no worker says."""
+
+    def __init__(self, *, timed_out: bool = False) -> None:
+        super().__init__("timed out" if timed_out else "gone")
+        self.timed_out = timed_out
+
+
+class Worker:
+    """One process for one program. `told` gets what the program prints."""
+
+    __slots__ = (
+        *("_asked", "_buffer", "_ended", "_gone", "_in", "_out", "_pidfd", "_quick", "_since", "_told", "_waiters"),
+        *("_made", "_most", "closed", "status"),
+    )
+
+    def __init__(
+        self, made: Spawned, memory: int, told: Callable[[bytes], None], gone: Callable[[Worker], None]
+    ) -> None:
+        """`gone` is told when nothing of it is left. What it says is not larger than all of its `memory`."""
+        self.closed = False
+        self.status: int | None = None
+        """With which it ended by itself."""
+        self._most = 2 * memory + _SPARE
+        self._told = told
+        self._gone = gone
+        self._buffer = bytearray()
+        self._since = time.monotonic()
+        """When others had their turn."""
+        self._asked: asyncio.Future[bytes] | None = None
+        self._ended = False
+        self._waiters: list[asyncio.Future[None]] = []
+        self._made = made
+        self._in, self._out, self._pidfd = made.writes, made.reads, made.pidfd
+        self._quick = self._out < _SELECTABLE
+
+    async def ask(self, request: bytes, seconds: float) -> bytes:
+        """What it says next, behind its length, to this request or to one before. `WorkerGone` if not within so long.
+
+        Requests that are sent ahead of their answers must be short: a worker that can't get rid of its answers reads
+        nothing.
+        """
+        if self.closed:
+            raise WorkerGone
+        if time.monotonic() - self._since > _SLICE:
+            await asyncio.sleep(0)
+            self._since = time.monotonic()
+            if self.closed:
+                raise WorkerGone
+        if request:
+            try:
+                sent = os.write(self._in, request)
+            except BlockingIOError:
+                sent = 0
+            except OSError as error:
+                raise WorkerGone from error
+            if sent < len(request):
+                await self._send(memoryview(request)[sent:], seconds)
+        if self._buffer:
+            answer = self._taken()
+            if answer is not None:
+                return answer
+        if self._quick and _little_to_do():
+            answer = self._at_once()
+            if answer is not None:
+                return answer
+        return await self._later(seconds)
+
+    def kill(self) -> None:
+        """End the process, whatever it does. Who waits for an answer of it gets none."""
+        if self.closed:
+            return
+        self.closed = True
+        self._made.kill()
+        if self._asked is not None and not self._asked.done():
+            self._asked.set_exception(WorkerGone())
+        asyncio.get_running_loop().add_reader(self._pidfd, self._reap)
+
+    async def end(self) -> None:
+        """Kill it, and wait until nothing of it is left."""
+        self.kill()
+        if self._ended:
+            return
+        gone = asyncio.get_running_loop().create_future()
+        self._waiters.append(gone)
+        await asyncio.wait((gone,), timeout=_END_SECONDS)
+
+    async def ended(self, seconds: float) -> None:
+        """Give it a moment to end by itself, and learn with which status it did."""
+        loop = asyncio.get_running_loop()
+        over = loop.create_future()
+        loop.add_reader(self._pidfd, _settle, over)
+        try:
+            await asyncio.wait((over,), timeout=seconds)
+        finally:
+            if not self.closed:  # else it is being waited for already
+                loop.remove_reader(self._pidfd)
+        if over.done() and not self.closed:
+            self.status = _status(self._pidfd)
+
+    # ---- requests ----
+
+    async def _send(self, rest: memoryview, seconds: float) -> None:
+        """What the pipe does not take at once."""
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(seconds):
+                while rest:
+                    room = loop.create_future()
+                    self._asked = room
+                    loop.add_writer(self._in, _settle, room)
+                    try:
+                        await room
+                    finally:
+                        self._asked = None
+                        if not self._ended:
+                            loop.remove_writer(self._in)
+                    rest = rest[os.write(self._in, rest[:_CHUNK]) :]
+        except TimeoutError as error:
+            raise WorkerGone(timed_out=True) from error
+        except OSError as error:
+            raise WorkerGone from error
+
+    # ---- answers ----
+
+    def _at_once(self) -> bytes | None:
+        watched = (self._out,)
+        for _ in range(_AT_ONCE):
+            if not select.select(watched, (), (), _MOMENT)[0]:
+                break
+            answer = self._read() or self._read()  # it comes in two parts
+            if answer is not None:
+                return answer
+        self._quick = False
+        return None
+
+    async def _later(self, seconds: float) -> bytes:
+        loop = asyncio.get_running_loop()
+        asked: asyncio.Future[bytes] = loop.create_future()
+        self._asked = asked
+        begun = loop.time()
+        loop.add_reader(self._out, self._readable, asked)
+        late = loop.call_later(seconds, self._time_is_up, asked)
+        try:
+            return await asked
+        finally:
+            self._asked = None
+            late.cancel()
+            self._since = time.monotonic()
+            if not self._ended:
+                loop.remove_reader(self._out)
+            if loop.time() - begun < _MOMENT:
+                self._quick = self._out < _SELECTABLE
+
+    def _readable(self, asked: asyncio.Future[bytes]) -> None:
+        try:
+            answer = self._read()
+        except WorkerGone as gone:
+            if not asked.done():
+                asked.set_exception(gone)
+            return
+        if answer is not None and not asked.done():
+            asked.set_result(answer)
+
+    @staticmethod
+    def _time_is_up(asked: asyncio.Future[bytes]) -> None:
+        if not asked.done():
+            asked.set_exception(WorkerGone(timed_out=True))
+
+    def _read(self) -> bytes | None:
+        """The answer, if all of it has come."""
+        try:
+            chunk = os.read(self._out, _CHUNK)
+        except BlockingIOError:
+            return None
+        except OSError as error:
+            raise WorkerGone from error
+        if not chunk:
+            raise WorkerGone
+        if not self._buffer and len(chunk) == int.from_bytes(chunk[:4], "little") + 4 and chunk[4:5] != _PRINTED:
+            return chunk
+        self._buffer += chunk
+        return self._taken()
+
+    def _taken(self) -> bytes | None:
+        buffer = self._buffer
+        while len(buffer) >= 4:
+            size = int.from_bytes(buffer[:4], "little")
+            if not 0 < size <= self._most:
+                raise WorkerGone
+            if len(buffer) < size + 4:
+                return None
+            frame = bytes(buffer[: size + 4])
+            del buffer[: size + 4]
+            if frame[4] != PRINTED:
+                return frame
+            try:
+                self._told(printed(frame, 4))
+            except Malformed as error:
+                raise WorkerGone from error
+        return None
+
+    # ---- the end ----
+
+    def _reap(self) -> None:
+        """The process is gone: let the kernel forget it."""
+        with suppress(ChildProcessError):
+            if os.waitid(os.P_PIDFD, self._pidfd, os.WEXITED | os.WNOHANG) is None:
+                return
+        loop = asyncio.get_running_loop()
+        loop.remove_reader(self._pidfd)
+        loop.remove_reader(self._out)
+        loop.remove_writer(self._in)
+        self._ended = True
+        self._made.close()
+        waiters, self._waiters = self._waiters, []
+        for waiter in waiters:
+            _settle(waiter)
+        self._gone(self)
+
+
+def _little_to_do() -> bool:
+    """Whether the event loop has next to nothing else to do. One that does not show that is taken at its best."""
+    return len(getattr(asyncio.get_running_loop(), "_ready", ())) < _FEW
+
+
+def _settle(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_result(None)
+
+
+def _status(pidfd: int) -> int | None:
+    """With which status a process has ended by itself; it is still there for whoever waits for it."""
+    try:
+        found = os.waitid(os.P_PIDFD, pidfd, os.WEXITED | os.WNOWAIT | os.WNOHANG)
+    except ChildProcessError:
+        return None
+    return found.si_status if found is not None and found.si_code == os.CLD_EXITED else None
+
+
+_SIGNALS: Final = (signal.SIGPIPE, signal.SIGXFSZ)
+"""What Python ignores, and its children should not."""
+
+
+class Spawned(NamedTuple):
+    """A process that was started."""
+
+    writes: int
+    """Where it is written to."""
+    reads: int
+    """Where it is read from."""
+    pidfd: int
+    group: int
+    """Its process group, if it has one of its own; 0 if not."""
+
+    def kill(self) -> None:
+        """Kill it with all of its group. It must not have been waited for yet."""
+        if self.group:
+            with suppress(ProcessLookupError):
+                os.killpg(self.group, signal.SIGKILL)
+            run.forget(self.group)
+        with suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
+
+    def close(self) -> None:
+        """Let go of its pipes."""
+        for descriptor in (self.writes, self.reads, self.pidfd):
+            os.close(descriptor)
+
+
+_Job: TypeAlias = "tuple[str, bool, asyncio.AbstractEventLoop, asyncio.Future[Spawned]]"
+
+
+class _Spawner:
+    """The thread, and what it is to start."""
+
+    def __init__(self) -> None:
+        self.owner = os.getpid()
+        self.jobs: queue.SimpleQueue[_Job] = queue.SimpleQueue()
+        threading.Thread(target=self._work, name="holdfast programs", daemon=True).start()
+
+    def _work(self) -> None:
+        while True:
+            path, confined, loop, done = self.jobs.get()
+            made: Spawned | BaseException
+            try:
+                made = spawn(path, confined=confined)
+            except BaseException as error:  # noqa: BLE001  whoever awaits it gets it
+                made = error
+            try:
+                loop.call_soon_threadsafe(_spawning_settle, done, made)
+            except RuntimeError:  # the loop is closed: nobody waits any more
+                if isinstance(made, Spawned):
+                    discard(made)
+
+
+_spawner: _Spawner | None = None
+_lock: Final = threading.Lock()
+
+
+async def spawned(path: str, *, confined: bool) -> Spawned:
+    """Start the program at `path`; `WorkerFailed` if that can't be."""
+    global _spawner  # noqa: PLW0603  one for the process; after a fork, the thread is not there any more
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[Spawned] = loop.create_future()
+    with _lock:
+        if _spawner is None or _spawner.owner != os.getpid():
+            _spawner = _Spawner()
+        _spawner.jobs.put((path, confined, loop, done))
+    return await done
+
+
+def _spawning_settle(done: asyncio.Future[Spawned], made: Spawned | BaseException) -> None:
+    if done.done():
+        if isinstance(made, Spawned):
+            discard(made)
+    elif isinstance(made, Spawned):
+        done.set_result(made)
+    else:
+        done.set_exception(made)
+
+
+def discard(made: Spawned) -> None:
+    """End a process that nobody wants any more."""
+    made.kill()
+    with suppress(ChildProcessError):
+        os.waitid(os.P_PIDFD, made.pidfd, os.WEXITED)
+    made.close()
+
+
+def spawn(path: str, *, confined: bool) -> Spawned:
+    """Start a process with nothing but two pipes. A confined one gets a process group of its own, which is watched."""
+    ours: list[int] = []
+    theirs: list[int] = []
+    try:
+        for mine in (1, 0):
+            pipe = os.pipe()
+            ours.append(pipe[mine])
+            theirs.append(pipe[1 - mine])
+            os.set_blocking(pipe[mine], False)
+        actions = [(os.POSIX_SPAWN_DUP2, theirs[0], 0), (os.POSIX_SPAWN_DUP2, theirs[1], 1)]
+        # A confined one gets a group of its own; another one is in ours.
+        process = os.posix_spawn(
+            path,
+            [path, "subprocess"],
+            {},
+            file_actions=actions,
+            setpgroup=0 if confined else os.getpgrp(),
+            setsigdef=_SIGNALS,
+            setsigmask=(),
+        )
+        made = Spawned(ours[0], ours[1], _watched(process), process if confined else 0)
+        return _begun(made) if confined else made
+    except BaseException as error:
+        for descriptor in ours:
+            os.close(descriptor)
+        if isinstance(error, OSError):
+            raise WorkerFailed(error.strerror or str(error)) from error
+        raise
+    finally:
+        for descriptor in theirs:
+            os.close(descriptor)
+
+
+def _begun(made: Spawned) -> Spawned:
+    """Let a process that waits for its line go on, with its group watched."""
+    try:
+        run.watch(made.group)
+        with suppress(BrokenPipeError):  # it ended already
+            os.write(made.writes, b"\n")
+    except BaseException as error:
+        made.kill()
+        os.waitid(os.P_PIDFD, made.pidfd, os.WEXITED)
+        os.close(made.pidfd)
+        if isinstance(error, SandboxFailed):
+            raise WorkerFailed(error.reason) from error
+        raise
+    return made
+
+
+def _watched(process: int) -> int:
+    try:
+        return os.pidfd_open(process)
+    except OSError:
+        os.kill(process, signal.SIGKILL)
+        os.waitpid(process, 0)
+        raise
+
+
+PROGRAM: Final = "/worker"
+"""Where a worker finds its own program."""
+_LIBRARIES: Final = ("/usr", "/lib", "/lib32", "/lib64", "/libx32", "/nix/store", "/gnu/store", "/etc/ld.so.cache")
+_UNDER_USR: Final = ("/usr/lib", "/usr/lib32", "/usr/lib64", "/usr/libx32", "/usr/local/lib")
+_FILTER: Final = 9  # the highest number that every shell can redirect
+_CLOSES: Final = "02000000"  # O_CLOEXEC
+_OPEN_FILES: Final = 64
+_OVERHEAD: Final = 512 * 2**20
+"""What a worker takes beside the program's own memory: its type checker, above all."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cage:
+    """All that the script has to know."""
+
+    shell: str
+    bwrap: str
+    binary: str
+    """The worker's program on this machine."""
+    tree: Tree
+    """What of this machine there is to show; of it, only libraries are."""
+    libraries: tuple[str, ...]
+    """Those of `candidates()` that are there."""
+    filter: str
+    """A file with the filter of system calls."""
+    memory: int
+
+
+def candidates() -> tuple[str, ...]:
+    """Folders below /usr that may hold libraries."""
+    return _UNDER_USR
+
+
+def script(cage: Cage) -> str:
+    """A script that becomes the worker. What it is called with, the worker gets."""
+    line = shlex.join(_arguments(cage))
+    return (
+        f"#!{cage.shell}\n"
+        # The line comes when the process group is watched: bubblewrap that is killed at its start leaves a process.
+        "read -r go || exit 125\n"
+        # Files that this process has open without the mark that closes them: a worker must not have them.
+        "for place in /proc/self/fd/*; do\n"
+        "  number=${place##*/}\n"
+        "  case $number in 0|1|2) continue ;; esac\n"
+        "  [ -e $place ] || continue\n"
+        "  while read -r key flags; do\n"
+        "    [ $key = flags: ] && break\n"
+        "  done </proc/self/fdinfo/$number\n"
+        f'  [ $((flags & {_CLOSES})) = 0 ] && {{ eval "exec $number>&-" || exit 125; }}\n'
+        "done\n"
+        f"ulimit -c 0 && ulimit -f 0 && ulimit -n {_OPEN_FILES} && ulimit -d {_kilobytes(cage)} || exit 125\n"
+        f"exec {_FILTER}<{shlex.quote(cage.filter)} || exit 125\n"
+        f'exec {line} "$@" 2>/dev/null\n'
+    )
+
+
+def _kilobytes(cage: Cage) -> int:
+    return (cage.memory + _OVERHEAD) // 1024
+
+
+def _arguments(cage: Cage) -> list[str]:
+    # Each namespace by name: with --unshare-all, bubblewrap goes on without a user namespace where it can't have one.
+    apart = [
+        "--unshare-user",
+        "--unshare-pid",
+        "--unshare-ipc",
+        "--unshare-uts",
+        "--unshare-cgroup-try",
+        "--unshare-net",
+    ]
+    identity = ["--uid", str(USER), "--gid", str(USER), "--hostname", "sandbox"]
+    return [
+        cage.bwrap,
+        *apart,
+        *("--die-with-parent", "--new-session", "--cap-drop", "ALL", "--clearenv"),
+        *identity,
+        *_shown(cage),
+        *("--ro-bind", cage.binary, PROGRAM, "--remount-ro", "/", "--chdir", "/"),
+        *("--seccomp", str(_FILTER), "--", PROGRAM),
+    ]
+
+
+def _shown(cage: Cage) -> list[str]:
+    whole = [path for path in cage.tree.folders if path in _LIBRARIES and path != "/usr"]
+    shown = [argument for path in (*whole, *cage.libraries) for argument in ("--ro-bind", path, path)]
+    links = [(name, target) for name, target in cage.tree.links if name in _LIBRARIES]
+    return [*shown, *(argument for name, target in links for argument in ("--symlink", target, name))]
+
+
+RUNTIME: Final = "pydantic-monty-runtime"
+"""The package that has the worker in it."""
+_INSTALL: Final = "pip install 'holdfast[code]'"
+_MFD_EXEC: Final = 0x10
+_SEALS: Final = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
+
+
+def programs_problem() -> str | None:
+    """Why no program can be run on this machine, or None when it can."""
+    try:
+        require_programs()
+    except ProgramsUnavailable as error:
+        return error.reason
+    return None
+
+
+def require_programs(*, confined: bool = True) -> None:
+    """`ProgramsUnavailable` if no program can be run on this machine."""
+    worker_binary()
+    if confined:
+        try:
+            require_sandbox()
+        except SandboxUnavailable as error:
+            raise ProgramsUnavailable(error.reason, error.next_step) from error
+
+
+def worker_binary() -> str:
+    """The worker's program as its package installed it. Never what the environment or PATH say."""
+    try:
+        files = metadata.distribution(RUNTIME).files or ()
+    except metadata.PackageNotFoundError:
+        raise ProgramsUnavailable("pydantic-monty is not installed", _INSTALL) from None
+    for file in files:
+        path = Path(os.path.realpath(str(file.locate())))
+        if file.name == "monty" and path.is_file():
+            return str(path)
+    raise ProgramsUnavailable("the package of pydantic-monty has no worker in it", f"{_INSTALL} again")
+
+
+class Launcher:
+    """The file that a worker is started from. It must be kept for as long as workers are to be started."""
+
+    __slots__ = ("_open", "_owner", "path")
+
+    def __init__(self, memory: int, *, confined: bool = True) -> None:
+        self._open: list[int] = []
+        self._owner = os.getpid()
+        self.path = self._confined(memory) if confined else worker_binary()
+
+    def fits(self) -> bool:
+        """Whether it is of this process: after a fork, its files can't be found any more."""
+        return self._owner == os.getpid()
+
+    def close(self) -> None:
+        """No worker is started from it any more."""
+        while self._open:
+            os.close(self._open.pop())
+
+    def _confined(self, memory: int) -> str:
+        bwrap = trusted("bwrap")
+        if bwrap is None:  # it was there when the sandbox was made
+            raise ProgramsUnavailable("bubblewrap (bwrap) is gone", "install it again")
+        try:
+            found = self._file("filter", program(platform.machine()), 0o400)
+            cage = Cage(
+                shell=shell_program(),
+                bwrap=bwrap,
+                binary=worker_binary(),
+                tree=shown_tree("read"),
+                libraries=tuple(path for path in candidates() if Path(path).is_dir()),
+                filter=found,
+                memory=memory,
+            )
+            return self._file("worker", script(cage).encode(), 0o500)
+        except OSError as error:
+            self.close()
+            raise WorkerFailed(f"its files could not be made ({error.strerror})") from error
+
+    def _file(self, name: str, content: bytes, mode: int) -> str:
+        descriptor = _in_memory(f"holdfast-{name}")
+        self._open.append(descriptor)
+        os.write(descriptor, content)
+        os.fchmod(descriptor, mode)
+        fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, _SEALS)
+        return f"/proc/{os.getpid()}/fd/{descriptor}"
+
+
+def _in_memory(name: str) -> int:
+    flags = os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING
+    try:
+        return os.memfd_create(name, flags | _MFD_EXEC)
+    except OSError as error:
+        if error.errno != errno.EINVAL:
+            raise
+        return os.memfd_create(name, flags)  # a kernel that needs no such mark

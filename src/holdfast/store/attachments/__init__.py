@@ -1,1 +1,0 @@
-"""Attachments: who may read which blobs, what they are called, and which blobs nobody needs any more."""

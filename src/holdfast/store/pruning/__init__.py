@@ -1,1 +1,0 @@
-"""Forgetting: journals that are over leave a tombstone, long ones lose their oldest records."""

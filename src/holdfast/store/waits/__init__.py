@@ -1,1 +1,0 @@
-"""Waits: one-shot durable promises, the only way anything suspends."""

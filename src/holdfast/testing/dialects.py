@@ -1,0 +1,699 @@
+"""The four dialects as a provider speaks them: what a request asks for, and a reply or an error on the wire. Pure.
+
+This is the other side of `holdfast.models`, written apart from it: neither could hide a mistake of the other.
+"""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias
+
+import msgspec
+
+from holdfast.messages import Attachment, ModelReply, Part, Reasoning, Refusal, Text, ToolCall
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from holdfast.messages import Usage
+
+
+DialectName: TypeAlias = Literal["anthropic", "responses", "chat", "google"]
+Form: TypeAlias = Literal["sse", "array", "whole"]
+"""A stream of events, a stream of the elements of one JSON array (Google without ``alt=sse``), or one body."""
+
+
+class _Entry(msgspec.Struct):
+    """A message, a content or an item: who said it."""
+
+    role: str | None = None
+    type: str | None = None
+
+
+class _StreamOptions(msgspec.Struct):
+    include_usage: bool = False
+
+
+class _Body(msgspec.Struct):
+    """As much of a body as says what to answer; the words of the conversation are passed over."""
+
+    model: str = ""
+    stream: bool | None = None
+    stream_options: _StreamOptions | None = None
+    messages: list[_Entry] = []
+    contents: list[_Entry] = []
+    input: list[_Entry] | str = []
+
+
+_body: Final = msgspec.json.Decoder(_Body)
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a request asks for: everything that an answer depends on."""
+
+    dialect: DialectName
+    model: str
+    position: int
+    """How many replies of the model are in the conversation already."""
+    form: Form = "sse"
+    usage_told: bool = True
+    """Chat Completions tell the usage of a stream only when they are asked to."""
+
+
+def dialect_of(path: str) -> DialectName | None:
+    """The dialect that is spoken at a path, whatever stands before it."""
+    place = path.partition("?")[0]
+    if place.endswith("/messages"):
+        return "anthropic"
+    if place.endswith("/chat/completions"):
+        return "chat"
+    if place.endswith("/responses"):
+        return "responses"
+    return "google" if place.endswith((":generateContent", ":streamGenerateContent")) else None
+
+
+def asked(dialect: DialectName, path: str, body: bytes) -> Asked:
+    """What a request asks for. Raises `msgspec.DecodeError` (or its child `ValidationError`) for another body."""
+    found = _body.decode(body)
+    if dialect == "google":
+        place, _, query = path.partition("?")
+        model, _, verb = place.rpartition("/")[2].partition(":")
+        streamed: Form = "sse" if "alt=sse" in query.split("&") else "array"
+        form: Form = streamed if verb == "streamGenerateContent" else "whole"
+        return Asked("google", model, _replies(entry.role == "model" for entry in found.contents), form)
+    form = "sse" if found.stream else "whole"
+    if dialect == "responses":
+        items = [] if isinstance(found.input, str) else found.input
+        return Asked("responses", found.model, _replies(map(_is_reply, items)), form)
+    position = _replies(entry.role == "assistant" for entry in found.messages)
+    told = dialect == "anthropic" or (found.stream_options is not None and found.stream_options.include_usage)
+    return Asked(dialect, found.model, position, form, usage_told=told)
+
+
+def _is_reply(item: _Entry) -> bool:
+    """Of the Responses API: one reply is a row of items, each with a type of its own."""
+    if item.role is not None:
+        return item.role == "assistant"
+    kind = item.type or ""
+    return not kind.endswith(("_output", "_response"))
+
+
+def _replies(by_model: Iterable[bool]) -> int:
+    """Neighbours that the model said are one reply, however they were cut into entries."""
+    count, before = 0, False
+    for said in by_model:
+        count += said and not before
+        before = said
+    return count
+
+
+encode: Final = msgspec.json.Encoder().encode
+"""A value as JSON."""
+
+
+def sse(data: dict[str, Any], event: str = "") -> bytes:
+    """One event of a stream, by its name where it has one."""
+    named = f"event: {event}\n".encode() if event else b""
+    return named + b"data: " + encode(data) + b"\n\n"
+
+
+def sealed(position: int, index: int) -> str:
+    """What a provider wants back unread: different for every part of a conversation, the same whenever it is made."""
+    return b64encode(f"seal {position}.{index}".encode()).decode()
+
+
+def element(data: dict[str, Any]) -> bytes:
+    """One of the elements of an array."""
+    return encode(data) + b",\r\n"
+
+
+def sent(usage: Usage) -> int:
+    """All that went in: where a provider counts cached tokens as part of the prompt."""
+    return usage.input + usage.cache_read + usage.cache_write
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """A reply, each part with the pieces in which it goes out."""
+
+    parts: tuple[tuple[Part, tuple[str, ...]], ...]
+    reply: ModelReply
+
+
+def said(reply: ModelReply, chunks: Sequence[str], count: int, *, calls_split: bool = True) -> Said:
+    """Cut a reply into `count` pieces; `chunks` are its words (of text and refusals) as the script has cut them.
+
+    Every part has one piece at least, no piece is empty beside another, and words that the script has cut stay so.
+    """
+    spoken = tuple(part for part in reply.parts if not isinstance(part, Attachment))
+    given = _given(spoken, chunks)
+    free = [
+        number
+        for number, (part, own) in enumerate(zip(spoken, given, strict=True))
+        if len(own) == 1 and (calls_split or not isinstance(part, ToolCall))
+    ]
+    left = max(count - sum(len(own) for number, own in enumerate(given) if number not in free), 0)
+    for place, number in enumerate(free):
+        share = left // len(free) + (place < left % len(free))
+        given[number] = _cut(given[number][0], share)
+    return Said(tuple(zip(spoken, given, strict=True)), reply)
+
+
+def _given(parts: Sequence[Part], chunks: Sequence[str]) -> list[tuple[str, ...]]:
+    given: list[tuple[str, ...]] = []
+    place = 0
+    for part in parts:
+        words = words_of(part)
+        if not isinstance(part, Text | Refusal):
+            given.append((words,))
+            continue
+        begin, length = place, 0
+        while place < len(chunks) and (place == begin or length < len(words)):
+            length += len(chunks[place])
+            place += 1
+        given.append(tuple(chunks[begin:place]) or (words,))
+    return given
+
+
+def _cut(words: str, count: int) -> tuple[str, ...]:
+    count = min(max(count, 1), max(len(words), 1))
+    bounds = [len(words) * number // count for number in range(count + 1)]
+    return tuple(words[begin:end] for begin, end in pairwise(bounds))
+
+
+def words_of(part: Part) -> str:
+    """What is streamed of a part: its words, or the arguments of a call as JSON text."""
+    match part:
+        case ToolCall():
+            return encode(part.arguments).decode() if part.arguments is not None else part.malformed or ""
+        case Attachment():
+            return ""
+        case _:
+            return part.text
+
+
+def error_body(dialect: DialectName, status: int, message: str, *, code: str = "", retry: float | None = None) -> bytes:
+    """The body of an answer with an error status."""
+    return encode(_error(dialect, status, message, code, retry))
+
+
+def error_frame(asked: Asked, status: int, message: str) -> bytes:
+    """An error inside a stream that had begun well."""
+    failure = _error(asked.dialect, status, message, "", None)
+    match asked.dialect:
+        case "anthropic":
+            return sse(failure, "error")
+        case "responses":
+            told = {"type": "error", "code": _openai_type(status), "message": message, "param": None}
+            return sse({**told, "sequence_number": 0}, "error")
+        case "google" if asked.form == "array":
+            return element(failure)
+        case _:
+            return sse(failure)
+
+
+def bad_frame(asked: Asked) -> bytes:
+    """A frame that is no JSON, under a name that the client knows."""
+    if asked.form == "array":
+        return b'{"candidates" 1},\r\n'
+    name = {"anthropic": b"event: content_block_delta\n", "responses": b"event: response.output_text.delta\n"}
+    return name.get(asked.dialect, b"") + b'data: {"type": "cont\n\n'
+
+
+def _error(dialect: DialectName, status: int, message: str, code: str, retry: float | None) -> dict[str, Any]:
+    match dialect:
+        case "anthropic":
+            return {"type": "error", "error": {"type": _ANTHROPIC_ERRORS.get(status, "api_error"), "message": message}}
+        case "google":
+            details: list[Any] = []
+            if retry is not None:
+                details.append({"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": f"{retry:g}s"})
+            name = _GOOGLE_ERRORS.get(status, "INTERNAL")
+            return {"error": {"code": status, "message": message, "status": name, "details": details}}
+        case _:
+            error = {"message": message, "type": _openai_type(status), "param": None, "code": code or None}
+            return {"error": error}
+
+
+def _openai_type(status: int) -> str:
+    if status == 429:
+        return "rate_limit_exceeded"
+    return "invalid_request_error" if status < 500 else "server_error"
+
+
+_ANTHROPIC_ERRORS: Final = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    402: "billing_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    504: "timeout_error",
+    529: "overloaded_error",
+}
+_GOOGLE_ERRORS: Final = {
+    400: "INVALID_ARGUMENT",
+    401: "UNAUTHENTICATED",
+    403: "PERMISSION_DENIED",
+    404: "NOT_FOUND",
+    429: "RESOURCE_EXHAUSTED",
+    500: "INTERNAL",
+    503: "UNAVAILABLE",
+    504: "DEADLINE_EXCEEDED",
+    529: "UNAVAILABLE",
+}
+
+
+class Anthropic:
+    """A reply as a message with its blocks of content."""
+
+    def __init__(self, asked: Asked, said: Said) -> None:
+        self._asked = asked
+        self._said = said
+
+    def start(self) -> bytes:
+        usage = {**_anthropic_usage(self._said.reply.usage), "output_tokens": 1}
+        return sse({"type": "message_start", "message": self._message([], None, usage)}, "message_start")
+
+    def opening(self, index: int, part: Part) -> bytes:
+        block = self._block(index, part, empty=True)
+        return sse({"type": "content_block_start", "index": index, "content_block": block}, "content_block_start")
+
+    def piece(self, index: int, part: Part, words: str) -> bytes:
+        match part:
+            case ToolCall():
+                return self._delta(index, {"type": "input_json_delta", "partial_json": words})
+            case Reasoning():
+                return self._delta(index, {"type": "thinking_delta", "thinking": words})
+            case _:
+                return self._delta(index, {"type": "text_delta", "text": words})
+
+    def closing(self, index: int, part: Part) -> bytes:
+        signed = b""
+        if isinstance(part, Reasoning):
+            signed = self._delta(index, {"type": "signature_delta", "signature": sealed(self._asked.position, index)})
+        return signed + sse({"type": "content_block_stop", "index": index}, "content_block_stop")
+
+    def ending(self) -> bytes:
+        delta = {"stop_reason": _ANTHROPIC_ENDS[self._said.reply.finish], "stop_sequence": None}
+        usage = _anthropic_usage(self._said.reply.usage)
+        last = sse({"type": "message_delta", "delta": delta, "usage": usage}, "message_delta")
+        return last + sse({"type": "message_stop"}, "message_stop")
+
+    def whole(self) -> dict[str, Any]:
+        content = [self._block(index, part) for index, (part, _) in enumerate(self._said.parts)]
+        reply = self._said.reply
+        return self._message(content, _ANTHROPIC_ENDS[reply.finish], _anthropic_usage(reply.usage))
+
+    def _message(self, content: list[Any], stop: str | None, usage: dict[str, Any]) -> dict[str, Any]:
+        return {
+            "id": f"msg_{self._asked.position}",
+            "type": "message",
+            "role": "assistant",
+            "model": self._asked.model,
+            "content": content,
+            "stop_reason": stop,
+            "stop_sequence": None,
+            "usage": usage,
+        }
+
+    def _block(self, index: int, part: Part, *, empty: bool = False) -> dict[str, Any]:
+        match part:
+            case ToolCall():
+                given = part.malformed if part.arguments is None else part.arguments
+                return {"type": "tool_use", "id": part.id, "name": part.name, "input": {} if empty else given}
+            case Reasoning():
+                seal = "" if empty else sealed(self._asked.position, index)
+                return {"type": "thinking", "thinking": "" if empty else part.text, "signature": seal}
+            case _:
+                return {"type": "text", "text": "" if empty else words_of(part)}
+
+    @staticmethod
+    def _delta(index: int, delta: dict[str, str]) -> bytes:
+        return sse({"type": "content_block_delta", "index": index, "delta": delta}, "content_block_delta")
+
+
+_ANTHROPIC_ENDS: Final = {
+    "stop": "end_turn",
+    "tool_calls": "tool_use",
+    "output_limit": "max_tokens",
+    "refusal": "refusal",
+    "content_filter": "refusal",
+    "context_overflow": "model_context_window_exceeded",
+    "cancelled": "end_turn",
+}
+
+
+def _anthropic_usage(usage: Usage) -> dict[str, Any]:
+    thinking = {"output_tokens_details": {"thinking_tokens": usage.reasoning}} if usage.reasoning else {}
+    return {
+        **thinking,
+        "input_tokens": usage.input,
+        "cache_creation_input_tokens": usage.cache_write,
+        "cache_read_input_tokens": usage.cache_read,
+        "output_tokens": usage.output,
+    }
+
+
+class Chat:
+    """A reply as a choice with its delta. Words have fields of their own by what they are."""
+
+    def __init__(self, asked: Asked, said: Said) -> None:
+        self._asked = asked
+        self._said = said
+        self._calls: dict[int, int] = {}
+        for index, (part, _) in enumerate(said.parts):
+            if isinstance(part, ToolCall):
+                self._calls[index] = len(self._calls)
+
+    def start(self) -> bytes:
+        return self._chunk({"role": "assistant", "content": ""})
+
+    def opening(self, index: int, part: Part) -> bytes:
+        if not isinstance(part, ToolCall):
+            return b""
+        function = {"name": part.name, "arguments": ""}
+        call = {"index": self._calls[index], "id": part.id, "type": "function", "function": function}
+        return self._chunk({"tool_calls": [call]})
+
+    def piece(self, index: int, part: Part, words: str) -> bytes:
+        if isinstance(part, ToolCall):
+            return self._chunk({"tool_calls": [{"index": self._calls[index], "function": {"arguments": words}}]})
+        return self._chunk({_CHAT_FIELDS.get(type(part), "content"): words})
+
+    def closing(self, index: int, part: Part) -> bytes:  # noqa: ARG002  nothing says that a part is whole
+        return b""
+
+    def ending(self) -> bytes:
+        ended = self._chunk({}, _CHAT_ENDS[self._said.reply.finish])
+        if self._asked.usage_told:
+            usage: dict[str, Any] = {"choices": [], "usage": _chat_usage(self._said.reply.usage)}
+            ended += sse({**self._frame("chat.completion.chunk"), **usage})
+        return ended + b"data: [DONE]\n\n"
+
+    def whole(self) -> dict[str, Any]:
+        message: dict[str, Any] = {"role": "assistant", "content": None}
+        for part, _ in self._said.parts:
+            if isinstance(part, ToolCall):
+                function = {"name": part.name, "arguments": words_of(part)}
+                message.setdefault("tool_calls", []).append({"id": part.id, "type": "function", "function": function})
+            else:
+                field = _CHAT_FIELDS.get(type(part), "content")
+                message[field] = (message.get(field) or "") + words_of(part)
+        choice = {"index": 0, "message": message, "finish_reason": _CHAT_ENDS[self._said.reply.finish]}
+        usage = _chat_usage(self._said.reply.usage)
+        return {**self._frame("chat.completion"), "choices": [choice], "usage": usage}
+
+    def _chunk(self, delta: dict[str, Any], finish: str | None = None) -> bytes:
+        choice = {"index": 0, "delta": delta, "finish_reason": finish}
+        return sse({**self._frame("chat.completion.chunk"), "choices": [choice]})
+
+    def _frame(self, kind: str) -> dict[str, Any]:
+        return {"id": f"chatcmpl-{self._asked.position}", "object": kind, "created": 0, "model": self._asked.model}
+
+
+_CHAT_FIELDS: Final[Mapping[type[Part], str]] = {Reasoning: "reasoning_content", Refusal: "refusal"}
+_CHAT_ENDS: Final = {
+    "stop": "stop",
+    "tool_calls": "tool_calls",
+    "output_limit": "length",
+    "refusal": "stop",
+    "content_filter": "content_filter",
+    "context_overflow": "length",
+    "cancelled": "stop",
+}
+
+
+def _chat_usage(usage: Usage) -> dict[str, Any]:
+    return {
+        "prompt_tokens": sent(usage),
+        "completion_tokens": usage.output,
+        "total_tokens": usage.total,
+        "prompt_tokens_details": {"cached_tokens": usage.cache_read},
+        "completion_tokens_details": {"reasoning_tokens": usage.reasoning},
+    }
+
+
+class Google:
+    """Calls come whole, and one that is malformed is only told as the reason for the end."""
+
+    def __init__(self, asked: Asked, said: Said) -> None:
+        self._asked = asked
+        self._said = said
+        self._frame = sse if asked.form == "sse" else element
+        calls = [part for part, _ in said.parts if isinstance(part, ToolCall)]
+        self._sealed = next(iter(calls), None) if any(isinstance(part, Reasoning) for part, _ in said.parts) else None
+        bad = any(call.arguments is None for call in calls)
+        self._end = "MALFORMED_FUNCTION_CALL" if bad else _GOOGLE_ENDS[said.reply.finish]
+
+    def start(self) -> bytes:
+        return b"[" if self._asked.form == "array" else b""
+
+    def opening(self, index: int, part: Part) -> bytes:  # noqa: ARG002  no frame but those with words
+        return b""
+
+    def piece(self, index: int, part: Part, words: str) -> bytes:
+        return self._frame(self._answer([self._part(index, part, words)]))
+
+    def closing(self, index: int, part: Part) -> bytes:  # noqa: ARG002  same
+        return b""
+
+    def ending(self) -> bytes:
+        last = self._frame(self._answer([{"text": ""}], self._end))
+        return last if self._asked.form == "sse" else last.rstrip(b",\r\n") + b"]"
+
+    def whole(self) -> dict[str, Any]:
+        parts = [self._part(index, part, words_of(part)) for index, (part, _) in enumerate(self._said.parts)]
+        return self._answer(parts, self._end)
+
+    def _part(self, index: int, part: Part, words: str) -> dict[str, Any]:
+        match part:
+            case ToolCall(arguments=None):
+                return {"text": ""}
+            case ToolCall():
+                call = {"functionCall": {"name": part.name, "args": part.arguments, "id": part.id}}
+                seal = {"thoughtSignature": sealed(self._asked.position, index)} if part is self._sealed else {}
+                return {**call, **seal}
+            case Reasoning():
+                return {"text": words, "thought": True}
+            case _:
+                return {"text": words}
+
+    def _answer(self, parts: list[dict[str, Any]], finish: str | None = None) -> dict[str, Any]:
+        candidate: dict[str, Any] = {"content": {"parts": parts, "role": "model"}, "index": 0}
+        if finish is not None:
+            candidate["finishReason"] = finish
+        return {
+            "candidates": [candidate],
+            "usageMetadata": _google_usage(self._said.reply.usage),
+            "modelVersion": self._asked.model,
+            "responseId": f"resp_{self._asked.position}",
+        }
+
+
+_GOOGLE_ENDS: Final = {
+    "stop": "STOP",
+    "tool_calls": "STOP",
+    "output_limit": "MAX_TOKENS",
+    "refusal": "SAFETY",
+    "content_filter": "SAFETY",
+    "context_overflow": "MAX_TOKENS",
+    "cancelled": "STOP",
+}
+
+
+def _google_usage(usage: Usage) -> dict[str, int]:
+    return {
+        "promptTokenCount": sent(usage),
+        "cachedContentTokenCount": usage.cache_read,
+        "candidatesTokenCount": usage.output - usage.reasoning,
+        "thoughtsTokenCount": usage.reasoning,
+        "totalTokenCount": usage.total,
+    }
+
+
+class Responses:
+    """A reply as a row of items. Every event has a number."""
+
+    def __init__(self, asked: Asked, said: Said) -> None:
+        self._asked = asked
+        self._said = said
+        self._number = 0
+
+    def start(self) -> bytes:
+        opened = self._response("in_progress", [])
+        created = self._event("response.created", {"response": opened})
+        return created + self._event("response.in_progress", {"response": opened})
+
+    def opening(self, index: int, part: Part) -> bytes:
+        item = self._item(index, part, empty=True)
+        added = self._event("response.output_item.added", {"output_index": index, "item": item})
+        match part:
+            case ToolCall():
+                return added
+            case Reasoning():
+                summary = {"summary_index": 0, "part": {"type": "summary_text", "text": ""}}
+                return added + self._inside(index, part, "response.reasoning_summary_part.added", summary)
+            case _:
+                inner = {"content_index": 0, "part": self._words(part, "")}
+                return added + self._inside(index, part, "response.content_part.added", inner)
+
+    def piece(self, index: int, part: Part, words: str) -> bytes:
+        kind, _, place = _RESPONSES_PIECES[type(part)]
+        return self._inside(index, part, f"response.{kind}.delta", {**place, "delta": words})
+
+    def closing(self, index: int, part: Part) -> bytes:
+        kind, field, place = _RESPONSES_PIECES[type(part)]
+        words = words_of(part)
+        done = self._inside(index, part, f"response.{kind}.done", {**place, field: words})
+        if isinstance(part, Reasoning):
+            summary = {**place, "part": {"type": "summary_text", "text": words}}
+            done += self._inside(index, part, "response.reasoning_summary_part.done", summary)
+        elif not isinstance(part, ToolCall):
+            done += self._inside(index, part, "response.content_part.done", {**place, "part": self._words(part, words)})
+        item = self._item(index, part)
+        return done + self._event("response.output_item.done", {"output_index": index, "item": item})
+
+    def ending(self) -> bytes:
+        ended = self.whole()
+        return self._event(f"response.{ended['status']}", {"response": ended})
+
+    def whole(self) -> dict[str, Any]:
+        reason = _RESPONSES_INCOMPLETE.get(self._said.reply.finish)
+        items = [self._item(index, part) for index, (part, _) in enumerate(self._said.parts)]
+        ended = self._response("incomplete" if reason else "completed", items)
+        ended["incomplete_details"] = {"reason": reason} if reason else None
+        ended["usage"] = _responses_usage(self._said.reply.usage)
+        return ended
+
+    def _response(self, status: str, output: list[Any]) -> dict[str, Any]:
+        return {
+            "id": f"resp_{self._asked.position}",
+            "object": "response",
+            "created_at": 0,
+            "status": status,
+            "error": None,
+            "incomplete_details": None,
+            "model": self._asked.model,
+            "output": output,
+            "usage": None,
+        }
+
+    def _item(self, index: int, part: Part, *, empty: bool = False) -> dict[str, Any]:
+        status = "in_progress" if empty else "completed"
+        words = "" if empty else words_of(part)
+        named = {"id": self._id(index, part)}
+        match part:
+            case ToolCall():
+                call = {"call_id": part.id, "name": part.name, "arguments": words}
+                return {**named, "type": "function_call", "status": status, **call}
+            case Reasoning():
+                summary = [] if empty else [{"type": "summary_text", "text": words}]
+                seal = sealed(self._asked.position, index)
+                return {**named, "type": "reasoning", "summary": summary, "encrypted_content": seal}
+            case _:
+                content = [] if empty else [self._words(part, words)]
+                return {**named, "type": "message", "role": "assistant", "status": status, "content": content}
+
+    def _id(self, index: int, part: Part) -> str:
+        return f"{_RESPONSES_IDS.get(type(part), 'msg')}_{self._asked.position}_{index}"
+
+    @staticmethod
+    def _words(part: Part, words: str) -> dict[str, Any]:
+        if isinstance(part, Refusal):
+            return {"type": "refusal", "refusal": words}
+        return {"type": "output_text", "text": words, "annotations": []}
+
+    def _inside(self, index: int, part: Part, kind: str, data: dict[str, Any]) -> bytes:
+        return self._event(kind, {"item_id": self._id(index, part), "output_index": index, **data})
+
+    def _event(self, kind: str, data: dict[str, Any]) -> bytes:
+        numbered = {"type": kind, "sequence_number": self._number, **data}
+        self._number += 1
+        return sse(numbered, kind)
+
+
+_RESPONSES_IDS: Final[Mapping[type[Part], str]] = {ToolCall: "fc", Reasoning: "rs"}
+_RESPONSES_PIECES: Final[Mapping[type[Part], tuple[str, str, dict[str, int]]]] = {
+    Text: ("output_text", "text", {"content_index": 0}),
+    Refusal: ("refusal", "refusal", {"content_index": 0}),
+    Reasoning: ("reasoning_summary_text", "text", {"summary_index": 0}),
+    ToolCall: ("function_call_arguments", "arguments", {}),
+}
+_RESPONSES_INCOMPLETE: Final = {
+    "output_limit": "max_output_tokens",
+    "context_overflow": "max_output_tokens",
+    "content_filter": "content_filter",
+}
+
+
+def _responses_usage(usage: Usage) -> dict[str, Any]:
+    return {
+        "input_tokens": sent(usage),
+        "input_tokens_details": {"cached_tokens": usage.cache_read},
+        "output_tokens": usage.output,
+        "output_tokens_details": {"reasoning_tokens": usage.reasoning},
+        "total_tokens": usage.total,
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Streamed:
+    """A reply on the wire: pieces to be written one by one, and the ending without which it is not whole."""
+
+    pieces: tuple[bytes, ...]
+    ending: bytes
+
+
+class Voice(Protocol):
+    """One reply in one dialect. The methods are asked in the order in which a stream goes out."""
+
+    def __init__(self, asked: Asked, said: Said) -> None: ...
+    def start(self) -> bytes: ...
+    def opening(self, index: int, part: Part) -> bytes: ...
+    def piece(self, index: int, part: Part, words: str) -> bytes: ...
+    def closing(self, index: int, part: Part) -> bytes: ...
+    def ending(self) -> bytes: ...
+    def whole(self) -> dict[str, Any]: ...
+
+
+_VOICES: Final[Mapping[DialectName, Callable[[Asked, Said], Voice]]] = {
+    "anthropic": Anthropic,
+    "responses": Responses,
+    "chat": Chat,
+    "google": Google,
+}
+
+
+def streamed(asked: Asked, reply: ModelReply, chunks: Sequence[str], count: int) -> Streamed:
+    """A reply as a stream, in `count` pieces, or fewer where there is too little to cut."""
+    cut = said(reply, chunks, count, calls_split=asked.dialect != "google")
+    voice = _VOICES[asked.dialect](asked, cut)
+    pieces: list[bytes] = []
+    before = voice.start()
+    for index, (part, words) in enumerate(cut.parts):
+        before += voice.opening(index, part)
+        for piece in words:
+            pieces.append(before + voice.piece(index, part, piece))
+            before = b""
+        pieces[-1] += voice.closing(index, part)
+    if before:
+        pieces.append(before)
+    return Streamed(_grouped(pieces, count), voice.ending())
+
+
+def _grouped(pieces: list[bytes], count: int) -> tuple[bytes, ...]:
+    """Neighbours together, where there are more than are wanted."""
+    if len(pieces) <= count:
+        return tuple(pieces)
+    bounds = [len(pieces) * number // count for number in range(count + 1)]
+    return tuple(b"".join(pieces[begin:end]) for begin, end in pairwise(bounds))
+
+
+def whole(asked: Asked, reply: ModelReply) -> bytes:
+    """A reply as one body."""
+    return encode(_VOICES[asked.dialect](asked, said(reply, (), 1)).whole())

@@ -1,0 +1,328 @@
+"""Agents as tools of agents: `agent_tool`, `handoff`."""
+
+from __future__ import annotations
+
+import re
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Final, Protocol, cast
+
+from holdfast.effects.canonical import digest
+from holdfast.errors import InvalidArgument, InvalidNumber, UsageError, WaitExpired, WorldError
+from holdfast.names import check_id, check_string
+from holdfast.records import InputTaint
+from holdfast.toolkits.host import RuntimeMissing
+from holdfast.tools import ToolRetry, tool
+from holdfast.tools.context import Context  # noqa: TC001  read from the signature
+from holdfast.tools.definition import Reach
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from datetime import datetime
+
+    from holdfast.tools import AnyTool
+    from holdfast.tools.definition import Span
+
+
+_SESSION: Final = 160
+_AGENT: Final = 32
+_DIGEST: Final = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """One piece of work for a sub-agent."""
+
+    agent: str
+    prompt: str
+    budget: float
+    """The share of what is left to the parent."""
+    session: str
+    """The session of the parent."""
+    turn: str
+    key: str
+    call: str
+    """The idempotency key of the parent's call."""
+    deadline: datetime | None = None
+    by: str | None = None
+    """The agent that asks; None: whoever has the session."""
+    metadata: Mapping[str, Any] | None = None
+    """What the host said about the session and the turn that ask."""
+
+    @property
+    def child(self) -> str:
+        """The session in which it is done: the same for every attempt of the call, and for no other call.
+
+        The prompt is part of it: a reply that was lost in a crash may be another one when the model is asked again.
+        """
+        told = digest("sub-agent", [self.call, self.agent, self.prompt])[:_DIGEST]
+        return f"{self.session[:_SESSION]}~{self.agent[:_AGENT]}~{told}"
+
+
+@dataclass(frozen=True, slots=True)
+class Child:
+    """The turn of a sub-agent."""
+
+    session: str
+    input: int
+    agent: str
+
+
+class Answered(Protocol):
+    """How the turn of a sub-agent ended."""
+
+    status: Any
+    text: str
+    value: Any
+    code: str
+    message: str
+
+
+class Children(Protocol):
+    """The runtime, as far as sub-agents need it."""
+
+    async def delegate(self, order: Order) -> Child:
+        """The turn that carries out an order: begun now, or found."""
+        ...
+
+    async def outcome(self, child: Child) -> Answered | None:
+        """How it ended; None when it takes longer than anybody should wait in memory."""
+        ...
+
+    async def taint(self, child: Child) -> InputTaint:
+        """What its session has read."""
+        ...
+
+    def tell(self, child: Child, token: str) -> None:
+        """Answer the wait that `token` stands for as soon as it has ended."""
+        ...
+
+
+class SubAgentRefused(UsageError):
+    """A sub-agent was not started: it would be too deep, its own ancestor, or there is nothing left to pay it with."""
+
+    def __init__(self, agent: str, reason: str) -> None:
+        super().__init__(f"{agent!r} was not asked: {reason}")
+        self.agent = agent
+        self.reason = reason
+
+
+class SubAgentFailed(WorldError):
+    """A sub-agent did not come to an answer."""
+
+    def __init__(self, agent: str, session: str, status: str, message: str) -> None:
+        super().__init__(
+            f"{agent!r} {_ENDED.get(status, status)}: {message} "
+            f"(what it did: session {session!r}). Go on without it, or ask for less."
+        )
+        self.agent = agent
+        self.session = session
+        self.status = status
+
+
+_ENDED = {"failed": "failed", "cancelled": "was stopped", "limit": "reached a limit"}
+
+WAIT: Final = "sub-agent"
+"""The name of the wait for a sub-agent that takes long."""
+FIRST: Final = timedelta(seconds=5)
+LONGEST: Final = timedelta(minutes=5)
+"""How long a parent waits before it looks by itself, in case that whoever would have told it is gone."""
+PROMPT: Final = 200_000
+"""Longest prompt, in characters."""
+_FAMILY: Final = "agents"
+
+
+class SubAgent(Protocol):
+    """What a tool needs to know of an agent."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def tools(self) -> Mapping[str, AnyTool]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Delegation:
+    """What the tool of a sub-agent calls."""
+
+    agent: SubAgent
+    budget: float
+
+    async def ask(self, ctx: Context, prompt: str) -> Any:  # noqa: ANN401  text, or a value of the agent's output
+        """Let another agent do a piece of work.
+
+        Args:
+            ctx: The call.
+            prompt: What it is to do, with all that it must know: it sees nothing of this conversation.
+        """
+        ctx.taint = InputTaint()  # whatever is told before a sub-agent has answered was not read anywhere
+        if not prompt.strip() or len(prompt) > PROMPT:
+            raise ToolRetry(f"The prompt must say what is to be done, in at most {PROMPT:,} characters.")
+        check_string("prompt", prompt)
+        name = self.agent.name
+        children = _children(ctx)
+        by: str | None = getattr(ctx.host, "agent", None)
+        told = ctx.metadata
+        order = Order(
+            *(name, prompt, self.budget, ctx.session, ctx.turn, ctx.key, ctx.idempotency_key, ctx.deadline, by, told)
+        )
+        child = await children.delegate(order)
+        ctx.progress(f"{name} works in session {child.session}")
+        outcome = await _answer(ctx, children, child)
+        ctx.taint = await children.taint(child)
+        return _told(child, outcome)
+
+
+def agent_tool(  # noqa: PLR0913
+    agent: SubAgent,
+    *,
+    name: str | None = None,
+    description: str | None = None,
+    background: bool | None = None,
+    budget: float = 0.5,
+    inline_budget: Span = None,
+    max_parallel: int | None = None,
+) -> AnyTool:
+    """An agent as a tool: the model gives it a prompt, and gets its answer.
+
+    It runs in a session of its own, under its own policy and that of its parent, and may use no more than a share of
+    what is left to the parent. Where all its tools only read, so does this one: several can work side by side.
+
+    Args:
+        agent: Who does the work.
+        name: What models call it; otherwise the name of the agent.
+        description: What the model reads: what the agent is good for.
+        background: True: it always goes on in the background. False: it never does. None: past its `inline_budget`.
+        budget: The share of what is left to the parent (steps, tokens, money, tool calls), above 0 and up to 1.
+        inline_budget: How long the model waits for it before it goes on in the background; the agent's default if None.
+        max_parallel: How many of it work at once in this process.
+    """
+    tools: object = getattr(agent, "tools", None)
+    if type(getattr(agent, "name", None)) is not str or not isinstance(tools, dict):
+        raise InvalidArgument("agent", agent, "an Agent")
+    if type(budget) not in (int, float) or not 0 < budget <= 1:
+        raise InvalidNumber("budget", budget, "it is a share: above 0, and at most 1")
+    below = list(cast("dict[str, AnyTool]", tools).values())
+    said = f"Let {agent.name}, another agent, do a piece of work. It answers when it is done."
+    make = tool(
+        re.sub(r"[^a-zA-Z0-9_-]", "_", agent.name) if name is None else name,
+        description=said if description is None else description,
+        read_only=all(each.read_only for each in below),
+        idempotent=True,
+        background=background,
+        inline_budget=inline_budget,
+        max_parallel=max_parallel,
+        untrusted=any(each.untrusted for each in below),
+        reach=Reach(
+            family=_FAMILY,
+            private=any(each.reach.private for each in below),
+            external=any(_reaches_out(each) for each in below),
+        ),
+    )
+    return make(Delegation(agent, float(budget)).ask)
+
+
+def sub_agents(tools: Mapping[str, AnyTool]) -> Iterator[SubAgent]:
+    """The agents that these tools ask."""
+    for each in tools.values():
+        owner = getattr(each.function, "__self__", None)
+        if isinstance(owner, Delegation):
+            yield owner.agent
+
+
+def _reaches_out(made: AnyTool) -> bool:
+    return not made.read_only if made.reach.external is None else made.reach.external
+
+
+def _children(ctx: Context) -> Children:
+    children = getattr(ctx.host, "children", None)
+    if children is None:
+        raise RuntimeMissing(ctx.tool)
+    return cast("Children", children)
+
+
+async def _answer(ctx: Context, children: Children, child: Child) -> Answered:
+    """How the turn ended: waited for in memory for a while, and then without anything there."""
+    span = FIRST
+    while True:
+        # Where the call was left before, it goes the same way again.
+        outcome = None if ctx.waited(WAIT) else await children.outcome(child)
+        if outcome is not None:
+            return outcome
+        children.tell(child, ctx.wait_token(WAIT))
+        with suppress(WaitExpired):
+            await ctx.wait(WAIT, timeout=span)
+        span = min(4 * span, LONGEST)
+
+
+def _told(child: Child, outcome: Answered) -> Any:  # noqa: ANN401  text, or a value of the agent's output
+    """What the model gets."""
+    if outcome.status == "completed":
+        return outcome.text if outcome.value is None else outcome.value
+    said = outcome.message or outcome.code
+    so_far = f"; its last words: {outcome.text[:2_000]}" if outcome.text.strip() else ""
+    raise SubAgentFailed(child.agent, child.session, outcome.status, f"{said}{so_far}")
+
+
+REASON: Final = 1_000
+"""Longest reason that is recorded with a handoff, in characters."""
+
+
+@dataclass(frozen=True, slots=True)
+class Handoff:
+    """What the tool of a handoff calls."""
+
+    to: str
+    agent: SubAgent | None = None
+    """None where it was given by its name."""
+
+    async def take_over(self, reason: str) -> str:  # noqa: ARG002  it is recorded with the handoff
+        """Hand the conversation over.
+
+        Args:
+            reason: Why, in a sentence or two. The other agent sees this conversation, and this reason.
+        """
+        return f"{self.to} has this conversation now, goes on with it, and answers."
+
+
+def handoff(agent: SubAgent | str, name: str | None = None, description: str | None = None) -> AnyTool:
+    """A tool with which another agent takes the session over: at once, with the whole conversation.
+
+    From then on that agent has the session, with its own model, instructions, tools, policy and limits, until it hands
+    it over itself.
+
+    Args:
+        agent: Who takes over; or its name, where two agents hand over to each other. That one must be known, too.
+        name: What models call the tool; otherwise ``transfer_to_`` and the name of the agent.
+        description: What the model reads: when to hand over.
+    """
+    if isinstance(agent, str):
+        given = Handoff(check_id("agent", agent))
+    elif type(getattr(agent, "name", None)) is str and isinstance(getattr(agent, "tools", None), dict):
+        given = Handoff(agent.name, agent)
+    else:
+        raise InvalidArgument("agent", agent, "an Agent, or the name of one")
+    said = f"Let {given.to}, another agent, take this conversation over. It sees all of it, and answers in your place."
+    make = tool(
+        re.sub(r"[^a-zA-Z0-9_-]", "_", f"transfer_to_{given.to}")[:64] if name is None else name,
+        description=said if description is None else description,
+        read_only=True,
+        background=False,
+        reach=Reach(family=_FAMILY),
+    )
+    return make(given.take_over)
+
+
+def handoff_of(made: AnyTool | None) -> Handoff | None:
+    """What a tool hands over to, if it does."""
+    owner = None if made is None else getattr(made.function, "__self__", None)
+    return owner if isinstance(owner, Handoff) else None
+
+
+def handoffs(tools: Mapping[str, AnyTool]) -> Iterator[Handoff]:
+    """What these tools hand over to."""
+    for each in tools.values():
+        found = handoff_of(each)
+        if found is not None:
+            yield found

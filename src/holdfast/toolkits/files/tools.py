@@ -1,0 +1,164 @@
+"""The file tools of one workspace."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from holdfast.errors import InvalidArgument
+from holdfast.toolkits.files.edits import Writer
+from holdfast.toolkits.files.pages import read_page
+from holdfast.toolkits.files.search import Lister, Search
+from holdfast.toolkits.files.workspace import SKIPPED, FileLimits, Workspace, file_place, protection, read_place
+from holdfast.tools import NotDone, tool
+from holdfast.tools.definition import Reach
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from holdfast.tools import AnyTool
+    from holdfast.tools.context import Context
+
+
+_SLACK: Final = 25.0  # beyond the deadline of a search: for a disk that does not answer
+_LINES: Final = 400
+
+
+def files(  # noqa: PLR0913  one keyword for each thing that a host may decide
+    root: Path | str,
+    *,
+    write: bool = True,
+    protect: Sequence[str] = (),
+    unprotect: Sequence[str] = (),
+    skip: Sequence[str] = SKIPPED,
+    hard_links: bool = False,
+    limits: FileLimits | None = None,
+) -> tuple[AnyTool, ...]:
+    """Tools that list, read, search, write and edit the files below `root`, and nothing else.
+
+    The kernel keeps every open below `root`, also while others rename directories and put links in their place. With
+    `write=False` there are only those that read. Names on which other programs act (`RULES`: git hooks, start-up files
+    of shells, what configures agents and builds) are never written; `protect` adds to them and `unprotect` takes away.
+    Lists and searches do not enter directories in `skip` on their own. A file that has several names is refused unless
+    `hard_links` is set, because nobody can say where the others are.
+    """
+    if not isinstance(root, (str, Path)):  # pyright: ignore[reportUnnecessaryIsInstance]  # callers may be untyped
+        raise InvalidArgument("root", root, "the path of a directory")
+    if isinstance(skip, str):
+        raise InvalidArgument("skip", skip, "a sequence of names")
+    bounds = FileLimits() if limits is None else limits
+    place = Path(root)
+    workspace = Workspace(place, hard_links=hard_links)
+    guard = protection(protect, unprotect, place.resolve().parts)
+    reading = reading_tools(workspace, bounds, tuple(skip))
+    return (*reading, *writing_tools(Writer(workspace, guard, bounds))) if write else reading
+
+
+def reading_tools(workspace: Workspace, limits: FileLimits, skip: tuple[str, ...]) -> tuple[AnyTool, ...]:
+    """The tools that change nothing."""
+    lister = Lister(workspace, limits, skip)
+    reach = _reach(workspace, private=True)
+
+    @tool(read_only=True, timeout=limits.seconds + _SLACK, reach=reach)
+    def list_files(path: str = ".", glob: str = "", recursive: bool = False) -> str:  # noqa: FBT001, FBT002  for models
+        """List the files and directories in a directory of the workspace.
+
+        Directories end in '/'. Links are shown, not followed. Directories such as .git and node_modules are shown, but
+        listed only when path leads there.
+
+        Args:
+            path: The directory, relative to the workspace. '.' is the workspace itself.
+            glob: Only what matches, such as '*.py' or 'src/**/*.{ts,tsx}'. A glob with '/' also looks into directories.
+            recursive: Also list what is in the directories below.
+        """
+        return lister.entries(read_place(path), glob, recursive=recursive)
+
+    @tool(read_only=True, timeout=limits.seconds + _SLACK, reach=reach)
+    def read_file(path: str, start: int = 1, lines: int = _LINES) -> str:
+        """Read a text file of the workspace. Each line begins with its number and a tab, which are not in the file.
+
+        A long file comes in pages; the answer says where to go on. Very long lines are cut.
+
+        Args:
+            path: The file, relative to the workspace.
+            start: The number of the first line to read. The first line of a file is 1.
+            lines: How many lines to read.
+        """
+        return read_page(workspace, file_place(path), start, lines, limits)
+
+    @tool(read_only=True, timeout=limits.seconds + _SLACK, reach=reach)
+    def search_files(
+        pattern: str,
+        path: str = ".",
+        glob: str = "",
+        ignore_case: bool = False,  # noqa: FBT001, FBT002  for models
+        context: int = 0,
+    ) -> str:
+        r"""Find lines that match a regular expression in the text files of the workspace.
+
+        Answers lines such as 'src/app.py:12: text'. Each line is matched by itself. The search has a deadline.
+
+        Args:
+            pattern: A regular expression in Python's syntax. Escape what is meant literally: 'main\(\)'.
+            path: The directory or the file to search, relative to the workspace.
+            glob: Only files that match, such as '*.py' or 'src/**/*.{ts,tsx}'.
+            ignore_case: Whether upper and lower case are the same.
+            context: How many lines to show before and after each match, 0 to 10.
+        """
+        search = Search(workspace, limits, skip)
+        return search.run(read_place(path), pattern, glob, ignore_case=ignore_case, context=context)
+
+    return list_files, read_file, search_files
+
+
+def _reach(workspace: Workspace, *, private: bool) -> Reach:
+    """They stay on this machine: nobody outside learns of it."""
+    return Reach(
+        family="files",
+        private=private,
+        external=False,
+        paths=("path",),
+        base=workspace.path,
+        workspaces=(workspace.path,),
+        hides_store=True,
+    )
+
+
+def writing_tools(writer: Writer) -> tuple[AnyTool, ...]:
+    """The tools that change files."""
+    reach = _reach(writer.workspace, private=False)
+
+    @tool(idempotent=True, destructive=True, reach=reach)
+    def write_file(path: str, content: str) -> str:
+        """Create a file in the workspace, or replace all of it. Directories on the way are created.
+
+        To change a part of a file use edit_file. Some names are protected and can't be written.
+
+        Args:
+            path: The file, relative to the workspace.
+            content: The whole text of the file.
+        """
+        return writer.write(file_place(path), content)
+
+    def made(ctx: Context, path: str, old: str, new: str, all: bool = False) -> str:  # noqa: ARG001, FBT001, FBT002
+        said = writer.find_out(file_place(path), old, new)
+        if said is None:
+            raise NotDone
+        return said
+
+    @tool(destructive=True, reconcile=made, reach=reach)
+    def edit_file(path: str, old: str, new: str, all: bool = False) -> str:  # noqa: FBT001, FBT002  for models
+        """Replace a piece of a text file in the workspace, exactly.
+
+        The old text must be in the file once, to the last space and line break, so give enough of what is around it.
+        Nothing is changed if it is not there, or there more than once and all is false.
+
+        Args:
+            path: The file, relative to the workspace.
+            old: The text to replace, without line numbers.
+            new: The text to put in its place. An empty text deletes.
+            all: Replace every occurrence.
+        """
+        return writer.edit(file_place(path), old, new, every=all)
+
+    return write_file, edit_file

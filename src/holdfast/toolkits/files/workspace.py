@@ -1,0 +1,1007 @@
+"""An open directory, and what is below it: the only way by which these tools reach a disk."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import fcntl
+import math
+import os
+import platform
+import re
+import stat
+import sys
+import time
+import unicodedata
+import weakref
+from collections import deque
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol
+
+from holdfast.errors import HoldfastError, InvalidArgument, InvalidNumber, UsageError, WorldError
+from holdfast.store.paths import FOLDER, in_store_folder
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
+    from pathlib import Path
+
+
+class ConfinementUnavailable(WorldError):
+    """This system can't keep an open below a directory; the files of a workspace are not offered here."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(
+            f"files can't be confined to a directory on this system: {reason}; "
+            "use Linux 5.6 or newer, or a system that has openat() with O_NOFOLLOW"
+        )
+        self.reason = reason
+
+
+class PathRefused(UsageError):
+    """A path that this workspace does not open."""
+
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(f"{shown_path(path)} is refused: {reason}")
+        self.path = path
+        self.reason = reason
+
+
+class PathProtected(PathRefused):
+    """A name that is never written, because others act on what it says."""
+
+    def __init__(self, path: str, rule: str) -> None:
+        super().__init__(
+            path, f"{rule!r} is protected, because other programs act on what it says; ask a person to make this change"
+        )
+        self.rule = rule
+
+
+class FileMissing(WorldError):
+    """Nothing is there."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(f"{shown_path(path)} does not exist; list_files shows what there is")
+        self.path = path
+
+
+class WrongKind(WorldError):
+    """Something else is there than what was asked for: a directory, a pipe, a device, a socket."""
+
+    def __init__(self, path: str, found: str, wanted: str) -> None:
+        super().__init__(f"{shown_path(path)} is {found}, not {wanted}")
+        self.path = path
+        self.found = found
+
+
+class NotText(WorldError):
+    """The file is not UTF-8 text."""
+
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(f"{shown_path(path)} is not UTF-8 text: {reason}; these tools work on text")
+        self.path = path
+        self.reason = reason
+
+
+class FileTooLarge(UsageError):
+    """More bytes than this workspace reads or writes."""
+
+    def __init__(self, path: str, size: int, limit: int, advice: str) -> None:
+        super().__init__(f"{shown_path(path)} has {size:,} bytes or more, the limit is {limit:,}; {advice}")
+        self.path = path
+        self.size = size
+        self.limit = limit
+
+
+class EditMismatch(UsageError):
+    """The text to replace is not in the file exactly as often as it must be. Nothing was changed."""
+
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(f"{shown_path(path)} was not changed: {reason}")
+        self.path = path
+        self.reason = reason
+
+
+class FileChanged(WorldError):
+    """Somebody else wrote the file meanwhile. Nothing was changed by this call."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(f"{shown_path(path)} was changed by somebody else meanwhile; read it again, then decide")
+        self.path = path
+
+
+class FileFailed(WorldError):
+    """The system refused: no permission, no room, a failing disk."""
+
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(f"{shown_path(path)} could not be used: {reason}")
+        self.path = path
+        self.reason = reason
+
+
+class PatternInvalid(UsageError):
+    """A regular expression or a glob that means nothing."""
+
+    def __init__(self, what: str, pattern: str, reason: str) -> None:
+        super().__init__(f"the {what} {pattern[:200]!r} is not valid: {reason}")
+        self.pattern = pattern
+        self.reason = reason
+
+
+class SearchStopped(WorldError):
+    """The search took longer, or more memory, than it may, and had found nothing yet."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(
+            f"{reason}; nothing was found until then. Narrow it with path and glob, or use a simpler pattern"
+        )
+        self.reason = reason
+
+
+class SearchUnavailable(WorldError):
+    """Searching needs a Python process of its own, and none can be started here."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"files can't be searched here: {reason}; read_file and list_files still work")
+        self.reason = reason
+
+
+def shown_path(path: str) -> str:
+    """A path in quotes, with what can't be printed escaped, and not longer than anybody reads."""
+    return repr(path if len(path) <= 300 else f"{path[:300]}...")
+
+
+MAX_GLOB: Final = 500
+MAX_ALTERNATIVES: Final = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Glob:
+    """A pattern of paths. One without '/' is about the name, at any depth."""
+
+    choices: tuple[tuple[str, ...], ...]
+
+    def matches(self, parts: Sequence[str]) -> bool:
+        """Whether a path, as its parts, fits."""
+        return any(
+            _fits(parts[-1:] if len(choice) == 1 and choice != ("**",) else parts, choice, _name_fits, "**")
+            for choice in self.choices
+        )
+
+
+def read_glob(given: str) -> Glob:
+    """The glob that was written; `PatternInvalid` says what is wrong with it."""
+    if len(given) > MAX_GLOB:
+        raise PatternInvalid("glob", given, f"it has more than {MAX_GLOB} characters")
+    if given.startswith("/") or ".." in given.split("/"):
+        raise PatternInvalid("glob", given, "it matches paths below the directory that is searched")
+    written = _alternatives(given)
+    return Glob(tuple(tuple(part for part in one.split("/") if part not in {"", "."}) for one in written))
+
+
+def match_name(name: str, pattern: str) -> bool:
+    """Whether one name fits ``*``, ``?`` and ``[...]``."""
+    if not _WILD.intersection(pattern):
+        return name == pattern
+    return _fits(name, _tokens(pattern), _char_fits, "*")
+
+
+def _name_fits(name: str, pattern: str) -> bool:
+    return match_name(name, pattern)
+
+
+def _fits(given: Sequence[str], pattern: Sequence[str], fits: Callable[[str, str], bool], star: str) -> bool:
+    # Only the last star is ever tried anew: an earlier one that took more could not help.
+    at = step = mark = 0
+    back = -1
+    while at < len(given):
+        if step < len(pattern) and pattern[step] == star:
+            back, mark, step = step, at, step + 1
+        elif step < len(pattern) and fits(given[at], pattern[step]):
+            at, step = at + 1, step + 1
+        elif back >= 0:
+            mark += 1
+            at, step = mark, back + 1
+        else:
+            return False
+    return all(rest == star for rest in pattern[step:])
+
+
+def _tokens(pattern: str) -> list[str]:
+    found: list[str] = []
+    at = 0
+    while at < len(pattern):
+        end = _class_end(pattern, at) if pattern[at] == "[" else at
+        found.append(pattern[at : end + 1])
+        at = end + 1
+    return found
+
+
+def _class_end(pattern: str, at: int) -> int:
+    begin = at + 2 if pattern[at + 1 : at + 2] in {"!", "^"} else at + 1
+    end = pattern.find("]", begin + 1)
+    return at if end < 0 else end  # a bracket that is never closed stands for itself
+
+
+def _char_fits(char: str, wanted: str) -> bool:
+    if wanted == "?":
+        return True
+    if len(wanted) < 3:
+        return char == wanted
+    inside = wanted[1:-1]
+    negated = inside[0] in "!^"
+    return _in_class(char, inside[1:] if negated else inside) is not negated
+
+
+def _in_class(char: str, inside: str) -> bool:
+    at = 0
+    while at < len(inside):
+        if inside[at + 1 : at + 2] == "-" and at + 2 < len(inside):
+            if inside[at] <= char <= inside[at + 2]:
+                return True
+            at += 3
+        else:
+            if inside[at] == char:
+                return True
+            at += 1
+    return False
+
+
+def _alternatives(given: str) -> list[str]:
+    done: list[str] = []
+    todo = [given]
+    while todo:
+        one = todo.pop(0)
+        close = one.find("}")
+        begin = one.rfind("{", 0, close) if close >= 0 else -1
+        if begin < 0:
+            done.append(one)
+        else:
+            todo.extend(one[:begin] + choice + one[close + 1 :] for choice in one[begin + 1 : close].split(","))
+        if len(done) + len(todo) > MAX_ALTERNATIVES:
+            raise PatternInvalid("glob", given, f"its braces make more than {MAX_ALTERNATIVES} patterns")
+    return done
+
+
+REPOSITORIES: Final = "*.git"
+"""The rule that stands for repositories; without it, they can be made and written."""
+RULES: Final[tuple[str, ...]] = (
+    # Version control: hooks and configuration run programs. A `.git` file points to a directory that does, and a
+    # directory with a HEAD is taken for a repository without a working tree.
+    *(".git", "*.git", "git~*", "HEAD", ".gitconfig", ".gitmodules", ".config/git", ".hg", ".hgrc", ".svn", ".jj"),
+    *(".bzr", ".husky", ".pre-commit-config.yaml", "lefthook.yml", "lefthook.yaml", "lefthook.y*ml", ".lefthook.yml"),
+    *(".lefthook*",),
+    # What a shell reads when it starts, and what it reads on entering a directory.
+    *(".bash_profile", ".bash_login", ".bash_logout", ".bash_aliases", ".bash_*"),
+    *(".bashrc", ".profile", ".zshrc", ".zshenv", ".zprofile", ".zlogin", ".zlogout", ".kshrc", ".mkshrc"),
+    *(".cshrc", ".tcshrc", ".login", ".logout", ".inputrc", ".envrc", ".direnv", ".config/fish", ".config/direnv"),
+    *(".xinitrc", ".xprofile", ".xsession*", ".xsessionrc", ".pam_environment", ".config/environment.d"),
+    *(".config/autostart", ".config/systemd", ".local/bin"),
+    # What other programs read when they start, and run.
+    *(".ssh", ".gnupg", ".netrc", ".npmrc", ".yarnrc", ".yarnrc.yml", ".pypirc", "pip.conf", ".condarc", ".ripgreprc"),
+    *(".vimrc", ".gvimrc", ".exrc", ".nvimrc", ".nvim.lua", ".emacs", ".emacs.d", ".dir-locals.el", ".config/nvim"),
+    *(".gdbinit", ".lldbinit", ".pdbrc", ".pythonrc", ".cargo/config", ".cargo/config.toml", ".cargo/config*"),
+    *(".vscode", ".idea", ".zed", ".fleet", ".devcontainer", ".devcontainer.json"),
+    # What runs elsewhere, with the keys of others.
+    *(".github/workflows", ".github/actions", ".github/dependabot.yml", ".github/dependabot.yaml", "CODEOWNERS"),
+    *(".gitea", ".forgejo", ".gitlab-ci.yml", ".gitlab", ".circleci", ".travis.yml", ".drone.yml", ".woodpecker"),
+    *(".woodpecker.yml", ".woodpecker*", ".buildkite", "Jenkinsfile", "azure-pipelines.yml"),
+    *("bitbucket-pipelines.yml", ".teamcity"),
+    # What tells agents what they may do, and what they are told before anybody speaks.
+    *("AGENTS.md", "AGENTS.*.md", "CLAUDE.md", "CLAUDE.local.md", "CLAUDE.*.md", "GEMINI.md"),
+    *(".mcp.json", "mcp.json", ".claude"),
+    *(".claude.json", ".codex", ".cursor", ".cursorrules", ".gemini", ".windsurf", ".windsurfrules", ".continue"),
+    *(".cline", ".clinerules", ".roo", ".roomodes", ".kiro", ".opencode"),
+    *("opencode.json", "opencode.jsonc", "opencode.json*", ".goose", ".goosehints"),
+    *(".aider.conf.yml", ".aider*", ".agents", ".amp", ".junie", ".qwen", ".github/copilot-instructions.md"),
+    *(".github/copilot-*", ".github/instructions", ".github/agents", ".github/prompts", ".github/chatmodes"),
+    *(".holdfast", "holdfast.toml", "holdfast.db", "holdfast.db-*"),
+)
+"""The rules that hold unless the host takes one away."""
+_WILD: Final = frozenset("*?[")
+_PLAIN: Final = re.compile(r"[A-Za-z0-9_.~*?\[\]@+-]*[A-Za-z0-9_~*?\[\]@+-]|")
+# Code points that file systems ignore when they compare names, beside those of the category Cf.
+_IGNORED: Final = (
+    *((0x034F, 0x034F), (0x115F, 0x1160), (0x17B4, 0x17B5), (0x180B, 0x180F), (0x3164, 0x3164), (0xFE00, 0xFE0F)),
+    *((0xFFA0, 0xFFA0), (0xE0000, 0xE0FFF)),
+)
+
+
+class _Pattern:
+    """A pattern that tells most names apart by their beginning and their end."""
+
+    __slots__ = ("_begin", "_end", "_pattern")
+
+    def __init__(self, pattern: str) -> None:
+        self._pattern = pattern
+        parts = re.split(r"[*?\[]", pattern)
+        self._begin = parts[0]
+        self._end = "" if "[" in pattern else parts[-1]
+
+    def matches(self, name: str) -> bool:
+        return name.startswith(self._begin) and name.endswith(self._end) and match_name(name, self._pattern)
+
+
+class Protection:
+    """What is protected in one workspace. `above` is where the workspace itself is, as far as rules reach up."""
+
+    __slots__ = ("_above", "_ends", "_exact", "_longer", "_patterns", "literals", "repositories")
+
+    def __init__(self, rules: Collection[str], above: Sequence[str] = ()) -> None:
+        self._above = tuple(folded(part) for part in above)
+        self._exact: dict[str, str] = {}
+        self._patterns: list[tuple[_Pattern, str]] = []
+        self._longer: list[tuple[tuple[str, ...], str]] = []
+        self.repositories: Final = REPOSITORIES in rules
+        """Whether every directory that git takes for a repository is protected, whatever it is called."""
+        literals: list[tuple[str, ...]] = []
+        for rule in rules:
+            parts = tuple(rule.split("/"))
+            plain = tuple(map(folded, parts))
+            if len(parts) > 1:
+                self._longer.append((plain, rule))
+            elif _WILD.intersection(rule):
+                self._patterns.append((_Pattern(plain[0]), rule))
+            else:
+                self._exact.setdefault(plain[0], rule)
+            if not _WILD.intersection(rule):
+                literals += (parts[size:] for size in range(len(parts)) if self._above_ends(plain[:size]))
+        self._ends = tuple(_Pattern(plain[-1]) for plain, _ in self._longer)
+        self.literals: Final = tuple(dict.fromkeys(literals))
+        """The paths at the top of the workspace that rules without a pattern name."""
+
+    def rule_for(self, parts: Sequence[str]) -> str | None:
+        """The rule that keeps this path from being written."""
+        names = tuple(map(folded, parts))
+        return next((rule for name in names if (rule := self._rule_for_name(name))), None) or self._longer_rule(names)
+
+    def rule_at(self, folder: Sequence[str], name: str) -> str | None:
+        """The rule for `name` itself, in a folder that no rule holds for."""
+        plain = folded(name)
+        rule = self._rule_for_name(plain)
+        if rule is None and self.depends_on_folder(name):
+            return self._longer_rule((*map(folded, folder), plain))
+        return rule
+
+    def depends_on_folder(self, name: str) -> bool:
+        """Whether there may be a rule for `name` in one folder and none in another."""
+        plain = folded(name)
+        return any(end.matches(plain) for end in self._ends)
+
+    def _rule_for_name(self, name: str) -> str | None:
+        found = self._exact.get(name)
+        return found or next((rule for pattern, rule in self._patterns if pattern.matches(name)), None)
+
+    def _longer_rule(self, parts: tuple[str, ...]) -> str | None:
+        names = (*self._above, *parts)
+        return next((name for rule, name in self._longer if _holds(rule, names, len(self._above))), None)
+
+    def _above_ends(self, names: tuple[str, ...]) -> bool:
+        return not names or self._above[-len(names) :] == names
+
+
+def protection(protect: Iterable[str] = (), unprotect: Iterable[str] = (), above: Sequence[str] = ()) -> Protection:
+    """The rules of old and those that the host adds, without those that it takes away."""
+    added, taken = _protected_names("protect", protect), _protected_names("unprotect", unprotect)
+    for name in taken:
+        if name not in RULES:
+            raise InvalidArgument("unprotect", name, "one of holdfast.toolkits.files.RULES")
+    # A pattern is taken away together with the names that stand beside it in the list.
+    kept = [rule for rule in RULES if not any(rule == name or match_name(rule, name) for name in taken)]
+    return Protection((*kept, *added), above)
+
+
+def folded(name: str) -> str:
+    """A name as the most lenient file system compares it."""
+    if _PLAIN.fullmatch(name):  # nearly all names of nearly all workspaces
+        return name.lower()
+    plain = unicodedata.normalize("NFKC", name).casefold()
+    seen = "".join(char for char in plain if not _ignored(char))
+    # What follows a colon is a stream of the same file on Windows, and spaces and dots at the end mean nothing there.
+    return unicodedata.normalize("NFKC", seen).partition(":")[0].rstrip(" .")
+
+
+def _ignored(char: str) -> bool:
+    code = ord(char)
+    return unicodedata.category(char) in {"Cf", "Cc"} or any(low <= code <= high for low, high in _IGNORED)
+
+
+def _holds(rule: tuple[str, ...], names: Sequence[str], above: int) -> bool:
+    size = len(rule)
+    # A match that ends above the workspace is the host's own choice of a place.
+    return any(
+        all(match_name(name, pattern) for name, pattern in zip(names[at : at + size], rule, strict=True))
+        for at in range(max(above - size + 1, 0), len(names) - size + 1)
+    )
+
+
+def _protected_names(what: str, given: Iterable[str]) -> tuple[str, ...]:
+    wanted = "a sequence of names such as ('.env', 'deploy/keys')"
+    if isinstance(given, str):
+        raise InvalidArgument(what, given, wanted)
+    names = tuple(given)
+    for name in names:
+        if type(name) is not str or not all(folded(part) for part in name.split("/")):
+            raise InvalidArgument(what, name, wanted)
+    return names
+
+
+MAX_LINKS: Final = 40
+_NO_MAGIC_LINKS: Final = 0x02
+_NO_SYMLINKS: Final = 0x04
+_BENEATH: Final = 0x08
+_TRIES: Final = 64
+_GET_PATH: Final = getattr(fcntl, "F_GETPATH", 50)
+# Not blocking: a pipe without a writer, or a device without a medium, must not keep the thread for ever.
+_ALWAYS: Final = os.O_CLOEXEC | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0)
+_PASSING: Final = getattr(os, "O_PATH", os.O_RDONLY) | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_NOFOLLOW", 0)
+
+
+class Opener(Protocol):
+    """Opens `path` below the directory `root`. With `follow` links are followed as long as they stay below."""
+
+    def __call__(self, root: int, path: bytes, flags: int, *, follow: bool, mode: int = 0) -> int:
+        """A new descriptor; `OSError` with EXDEV where the path leads out."""
+        ...
+
+
+def choose(root: int) -> Opener:
+    """The strictest way that works here; `ConfinementUnavailable` where none does."""
+    if _kernel_can(root):
+        return open_by_kernel
+    missing = [name for name in ("O_NOFOLLOW", "O_DIRECTORY") if not hasattr(os, name)]
+    missing += [call.__name__ for call in (os.open, os.readlink, os.stat) if call not in os.supports_dir_fd]
+    if missing:
+        raise ConfinementUnavailable(f"there is neither openat2() nor {', '.join(missing)} for directories")
+    return open_by_walk
+
+
+class StoreFolder(OSError):
+    """The path leads into a folder in which stores are kept."""
+
+    def __init__(self) -> None:
+        super().__init__(errno.EACCES, os.strerror(errno.EACCES))
+
+
+def outside_store(opener: Opener) -> Opener:
+    """The same opener, but `StoreFolder` for every path that leads into a store folder, also by a link."""
+
+    def open_outside(root: int, path: bytes, flags: int, *, follow: bool, mode: int = 0) -> int:
+        if _leads_to_store(os.fsdecode(path)):
+            raise StoreFolder
+        number = opener(root, path, flags, follow=follow, mode=mode)
+        try:
+            if follow and _leads_to_store(_real_path(number)):
+                raise StoreFolder
+        except OSError:
+            os.close(number)
+            raise
+        return number
+
+    return open_outside
+
+
+def _leads_to_store(path: str) -> bool:
+    if path.isascii() and FOLDER not in path.lower():
+        return False  # nearly all paths: comparing names as every file system might takes a while
+    return in_store_folder("/".join(folded(name) for name in path.split("/")))
+
+
+def _real_path(number: int) -> str:
+    """Where an open file is, links resolved. `StoreFolder` where the system can't tell: nobody knows where it leads."""
+    with suppress(OSError):
+        return os.readlink(f"/proc/self/fd/{number}")  # noqa: PTH115
+    try:
+        return os.fsdecode(fcntl.fcntl(number, _GET_PATH, bytes(1024)).rstrip(b"\0"))
+    except OSError:
+        raise StoreFolder from None
+
+
+class _How(ctypes.Structure):
+    _fields_: ClassVar[list[tuple[str, Any]]] = [  # pyright: ignore[reportIncompatibleVariableOverride]
+        ("flags", ctypes.c_uint64),
+        ("mode", ctypes.c_uint64),
+        ("resolve", ctypes.c_uint64),
+    ]
+
+
+def open_by_kernel(root: int, path: bytes, flags: int, *, follow: bool, mode: int = 0) -> int:
+    """Open by openat2(): the path is resolved below `root`, in one step that no rename can come between."""
+    resolve = _BENEATH | _NO_MAGIC_LINKS | (0 if follow else _NO_SYMLINKS)
+    how = _How(flags | _ALWAYS, mode, resolve)
+    for _ in range(_TRIES):
+        number = _openat2(root, path, how)
+        if number >= 0:
+            return number
+        failed = ctypes.get_errno()
+        # EAGAIN: a directory on the way was renamed at this moment, so the kernel can't vouch for a '..' in a link.
+        if failed not in {errno.EAGAIN, errno.EINTR}:
+            raise OSError(failed, os.strerror(failed))
+    raise OSError(errno.EAGAIN, "the directories on the way do not keep still")
+
+
+def _openat2(root: int, path: bytes, how: _How) -> int:
+    call = ctypes.c_long(_number())
+    size = ctypes.c_size_t(ctypes.sizeof(how))
+    return int(_libc().syscall(call, ctypes.c_int(root), ctypes.c_char_p(path), ctypes.byref(how), size))
+
+
+def _number() -> int:
+    return 547 if platform.machine() == "alpha" else 437  # the same everywhere else
+
+
+_LIBC: Final[list[ctypes.CDLL]] = []
+
+
+def _libc() -> ctypes.CDLL:
+    if not _LIBC:
+        library = ctypes.CDLL(None, use_errno=True)
+        library.syscall.restype = ctypes.c_long
+        _LIBC.append(library)
+    return _LIBC[0]
+
+
+def _kernel_can(root: int) -> bool:
+    if not sys.platform.startswith("linux"):
+        return False
+    try:
+        number = open_by_kernel(root, b".", os.O_RDONLY | os.O_DIRECTORY, follow=False)
+    except (OSError, AttributeError):
+        return False  # an old kernel, or a sandbox that does not know the call
+    os.close(number)
+    return True
+
+
+def open_by_walk(root: int, path: bytes, flags: int, *, follow: bool, mode: int = 0) -> int:
+    """Open name by name, from one open directory to the next, and never through a link that the system follows."""
+    walk = _Walk(root, follow=follow)
+    try:
+        return walk.open(path, flags | _ALWAYS, mode)
+    finally:
+        walk.close()
+
+
+class _Walk:
+    def __init__(self, root: int, *, follow: bool) -> None:
+        self._root = root
+        self._follow = follow
+        self._held: list[int] = []
+        self._links = 0
+        self._todo: deque[bytes] = deque()
+
+    def close(self) -> None:
+        while self._held:
+            os.close(self._held.pop())
+
+    def open(self, path: bytes, flags: int, mode: int) -> int:
+        if path.startswith(b"/"):
+            raise _leads_out()
+        self._todo.extend(_names(path))
+        while self._todo:
+            name = self._todo.popleft()
+            if name == b"..":
+                self._up()
+                continue
+            # The system says what it finds, so that a link is seen at the moment at which it would be used.
+            wanted = _PASSING if self._todo else flags | os.O_NOFOLLOW
+            try:
+                number = os.open(name, wanted | os.O_CLOEXEC, mode, dir_fd=self._here)
+            except OSError as error:
+                self._follow_link(name, error)
+                continue
+            if not self._todo:
+                return number
+            self._held.append(number)
+        return os.open(b".", flags, mode, dir_fd=self._here)
+
+    @property
+    def _here(self) -> int:
+        return self._held[-1] if self._held else self._root
+
+    def _up(self) -> None:
+        # Back to where the walk came from, not to what the system would call the parent by now.
+        if not self._held:
+            raise _leads_out()
+        os.close(self._held.pop())
+
+    def _follow_link(self, name: bytes, error: OSError) -> None:
+        if error.errno not in {errno.ELOOP, errno.EMLINK, errno.ENOTDIR}:
+            raise error
+        target: bytes | None = None
+        with suppress(OSError):
+            target = os.readlink(name, dir_fd=self._here)
+        self._links += 1
+        if target is None:
+            self._again(name, error)
+            return
+        if not self._follow or self._links > MAX_LINKS:
+            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
+        if target.startswith(b"/"):
+            raise _leads_out()
+        self._todo.extendleft(reversed(_names(target)))
+
+    def _again(self, name: bytes, error: OSError) -> None:
+        """Try a name once more if somebody put a directory in the place of a link at this moment."""
+        found = os.stat(name, dir_fd=self._here, follow_symlinks=False)
+        if not stat.S_ISDIR(found.st_mode) or self._links > MAX_LINKS:
+            raise error
+        self._todo.appendleft(name)
+
+
+def _names(path: bytes) -> list[bytes]:
+    names = [name for name in path.split(b"/") if name not in {b"", b"."}]
+    # What ends in a slash is a directory, or nothing.
+    return [*names, b"."] if names and path.endswith((b"/", b"/.")) else names
+
+
+def _leads_out() -> OSError:
+    return OSError(errno.EXDEV, os.strerror(errno.EXDEV))
+
+
+_CHUNK: Final = 256 * 1024
+_KINDS: Final = {
+    stat.S_IFDIR: "a directory",
+    stat.S_IFIFO: "a pipe",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+    stat.S_IFLNK: "a symbolic link",
+}
+_REASONS: Final = {
+    errno.EACCES: "there is no permission",
+    errno.EPERM: "there is no permission",
+    errno.EROFS: "this file system can only be read",
+    errno.ENOSPC: "there is no room on the disk",
+    errno.EDQUOT: "there is no room left for this user",
+    errno.EFBIG: "the file system does not take files of this size",
+    errno.EIO: "the disk failed",
+    errno.EMFILE: "too many files are open; try again",
+    errno.ENFILE: "too many files are open; try again",
+    errno.EAGAIN: "the directories on the way are being renamed; try again",
+    errno.ENAMETOOLONG: "the path is too long",
+    errno.ENOTEMPTY: "a directory is there",
+}
+
+
+class Workspace:
+    """One directory that the host gave. It is opened once, so that nobody can put another one in its place later.
+
+    With `own` it is one of Holdfast itself, such as the mirror of memory, and may lie in a store folder.
+    """
+
+    def __init__(
+        self, root: Path, *, opener: Opener | None = None, hard_links: bool = False, own: bool = False
+    ) -> None:
+        try:
+            self.path: Final = os.path.realpath(root)
+            """Where it was when it was opened."""
+            self.root: Final = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except OSError as error:
+            wanted = f"a directory that exists and can be read ({error.strerror})"
+            raise InvalidArgument("root", str(root), wanted) from error
+        if in_store_folder(self.path) and not own:
+            os.close(self.root)
+            raise InvalidArgument("root", str(root), f"a directory outside of {FOLDER}, where stores are kept")
+        self._close: Final = weakref.finalize(self, os.close, self.root)
+        self._hard_links: Final = hard_links
+        self.opener: Opener = choose(self.root) if opener is None else opener
+        if not own:
+            self.opener = outside_store(self.opener)
+
+    def close(self) -> None:
+        """Let go of the directory; nothing can be opened through this any more."""
+        self._close()
+
+    @contextmanager
+    def file(self, path: bytes, label: str, *, below: int | None = None, follow: bool = True) -> Generator[int]:
+        """A regular file, open for reading."""
+        with told(label):
+            number = self.opener(self.root if below is None else below, path, os.O_RDONLY, follow=follow)
+        try:
+            with told(label):
+                self.check_file(os.fstat(number), label)
+            yield number
+        finally:
+            os.close(number)
+
+    @contextmanager
+    def directory(self, path: bytes, label: str, *, below: int | None = None, follow: bool = True) -> Generator[int]:
+        """A directory, open for reading."""
+        flags = os.O_RDONLY | os.O_DIRECTORY
+        with told(label):
+            number = self.opener(self.root if below is None else below, path, flags, follow=follow)
+        try:
+            yield number
+        finally:
+            os.close(number)
+
+    def check_file(self, found: os.stat_result, label: str) -> None:
+        """Refuse what is no regular file, and what has other names that may lie elsewhere."""
+        if not stat.S_ISREG(found.st_mode):
+            raise WrongKind(label, kind_of(found.st_mode), "a file")
+        if found.st_nlink > 1 and not self._hard_links:
+            raise PathRefused(label, "it is a hard link: the same file has other names, which may be elsewhere")
+
+
+def kind_of(mode: int) -> str:
+    """What a model is told about something that is no file."""
+    return _KINDS.get(stat.S_IFMT(mode), "something else")
+
+
+def read_all(number: int, label: str, limit: int, advice: str) -> bytes:
+    """The whole file, if it is within `limit`; not one byte more is read than it takes to know."""
+    return b"".join(chunks(number, label, limit, advice))
+
+
+def chunks(number: int, label: str, limit: int, advice: str) -> Iterator[bytes]:
+    """The file piece by piece. It may grow meanwhile, so it is the bytes that count and not the size it claims."""
+    with told(label):
+        size = os.fstat(number).st_size
+        if size > limit:
+            raise FileTooLarge(label, size, limit, advice)
+        seen = 0
+        while chunk := os.read(number, _CHUNK):
+            seen += len(chunk)
+            if seen > limit:
+                raise FileTooLarge(label, seen, limit, advice)
+            yield chunk
+
+
+@contextmanager
+def told(label: str) -> Generator[None]:
+    """What the system refuses, in words for a model."""
+    try:
+        yield
+    except OSError as error:
+        raise _in_words(error, label) from error
+
+
+def _in_words(error: OSError, label: str) -> HoldfastError:  # noqa: PLR0911  one answer for each kind of refusal
+    if isinstance(error, StoreFolder):
+        return PathRefused(label, f"it leads into {FOLDER}, where stores are kept")
+    match error.errno:
+        case errno.ENOENT:
+            return FileMissing(label)
+        case errno.ENOTDIR:
+            return WrongKind(label, "a file, or below a file", "a directory")
+        case errno.EISDIR:
+            return WrongKind(label, "a directory", "a file")
+        case errno.ENXIO | errno.ENODEV | errno.EOPNOTSUPP:
+            return WrongKind(label, "a pipe, a socket or a device", "a file")
+        case errno.EXDEV:
+            return PathRefused(label, "it leads out of the workspace")
+        case errno.ELOOP | errno.EMLINK:
+            return PathRefused(label, "there is a symbolic link in it which is not followed; name the real path")
+        case number:
+            return FileFailed(label, _REASONS.get(number or 0, error.strerror or "the system refused"))
+
+
+MAX_DEPTH: Final = 64
+MAX_NAME: Final = 255
+MAX_PATH: Final = 4_000
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Somewhere in the workspace; no parts at all is the workspace itself."""
+
+    parts: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return "/".join(self.parts) or "."
+
+    def encoded(self) -> bytes:
+        """As the system takes it."""
+        return str(self).encode()
+
+    @property
+    def parent(self) -> Place:
+        """The directory that holds it."""
+        return Place(self.parts[:-1])
+
+    @property
+    def name(self) -> bytes:
+        """Its last part, as the system takes it."""
+        return self.parts[-1].encode()
+
+
+def read_place(given: str) -> Place:
+    """The place that a path names; `PathRefused` says why one names none."""
+    reason = _objection(given)
+    if reason:
+        raise PathRefused(given, reason)
+    parts = tuple(part for part in given.split("/") if part not in {"", "."})
+    if len(parts) > MAX_DEPTH:
+        raise PathRefused(given, f"it is more than {MAX_DEPTH} directories deep")
+    if any(len(part.encode()) > MAX_NAME for part in parts):
+        raise PathRefused(given, f"a name in it has more than {MAX_NAME} bytes")
+    if ".." in parts:
+        raise PathRefused(given, "'..' leads upwards; write the path from the workspace on, without '..'")
+    if parts[:1] == ("~",):
+        raise PathRefused(given, "there is no home directory here; paths begin at the workspace")
+    return Place(parts)
+
+
+def file_place(given: str) -> Place:
+    """The place of a file: not the workspace itself, and not a path that ends like a directory."""
+    place = read_place(given)
+    if not place.parts:
+        raise PathRefused(given, "it is the workspace itself; name a file in it")
+    if given.endswith(("/", "/.")):
+        raise PathRefused(given, "it ends like a directory; name a file")
+    return place
+
+
+def _objection(given: str) -> str | None:
+    try:
+        size = len(given.encode())
+    except UnicodeEncodeError:
+        return "it has half a surrogate pair, which no path here can have"
+    if size > MAX_PATH:
+        return f"it has more than {MAX_PATH:,} bytes"
+    if any(unicodedata.category(char) == "Cc" for char in given):
+        return "it has control characters"
+    if "\\" in given:
+        return "it has a backslash; directories are separated by '/'"
+    if given.startswith("/"):
+        return "it is absolute; paths begin at the workspace, so write it without the leading '/'"
+    return None
+
+
+def shown_name(name: bytes) -> str:
+    """A name on the disk as text: what is not UTF-8 or can't be printed is escaped."""
+    text = name.decode("utf-8", "backslashreplace")
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
+
+
+SKIPPED: Final[tuple[str, ...]] = (
+    *(".git", ".hg", ".svn", ".jj", "node_modules", "__pycache__", ".venv", ".tox", ".nox"),
+    *(".mypy_cache", ".ruff_cache", ".pytest_cache"),
+)
+"""Directories that a walk does not enter unless it begins there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """Something in a directory. `path` is how to open it from where the walk began."""
+
+    path: bytes
+    shown: str
+    found: os.stat_result
+
+    @property
+    def mode(self) -> int:
+        """What kind of thing it is."""
+        return self.found.st_mode
+
+
+class Budget:
+    """How long a walk may take, and how much it may look at. `over` says which of them ended it."""
+
+    def __init__(self, seconds: float, entries: int) -> None:
+        self.seconds: Final = seconds
+        self.until: Final = time.monotonic() + seconds
+        self.over: str | None = None
+        self._entries = self._left = entries
+
+    def take(self) -> bool:
+        """Whether one more may be looked at."""
+        if self._left <= 0:
+            self.over = f"it stopped after {self._entries:,} entries"
+        elif time.monotonic() > self.until:
+            self.over = f"it stopped after {self.seconds:g} seconds"
+        self._left -= 1
+        return self.over is None
+
+
+class Walk:
+    """A walk from one open directory downwards. `unread` counts directories that could not be opened."""
+
+    def __init__(self, workspace: Workspace, below: int, skip: Collection[str], budget: Budget) -> None:
+        self._workspace = workspace
+        self._below = below
+        self._skip = {name.encode() for name in skip}
+        self._budget = budget
+        self.unread = 0
+
+    def entries(self, *, recursive: bool) -> Iterator[Entry]:
+        """Every entry, each directory before what is in it, by name."""
+        todo = [iter(self._inside(b"."))]
+        while todo:
+            entry = next(todo[-1], None)
+            if entry is None:
+                todo.pop()
+                continue
+            yield entry
+            if recursive and self._enters(entry) and len(todo) < MAX_DEPTH:
+                todo.append(iter(self._inside(entry.path)))
+
+    def _enters(self, entry: Entry) -> bool:
+        return stat.S_ISDIR(entry.mode) and entry.path.rpartition(b"/")[2] not in self._skip
+
+    def _inside(self, path: bytes) -> list[Entry]:
+        prefix = b"" if path == b"." else path + b"/"
+        try:
+            # Always from the beginning of the walk, name by name without links: a directory that was swapped for a
+            # link meanwhile is not entered.
+            with self._workspace.directory(path, shown_name(path), below=self._below, follow=False) as number:
+                return sorted(self._scan(number, prefix), key=lambda entry: entry.path)
+        except HoldfastError:
+            if path == b".":
+                raise
+            self.unread += 1
+            return []
+
+    def _scan(self, number: int, prefix: bytes) -> Iterator[Entry]:
+        with told(shown_name(prefix) or "."), os.scandir(number) as scan:
+            for item in scan:
+                if not self._budget.take():
+                    return
+                try:
+                    found = item.stat(follow_symlinks=False)
+                except FileNotFoundError:
+                    continue  # it was removed meanwhile
+                if in_store_folder(item.name):
+                    continue
+                path = prefix + os.fsencode(item.name)
+                yield Entry(path, shown_name(path), found)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileLimits:
+    """Every bound of the file tools."""
+
+    read_bytes: int = 64 * 1024 * 1024
+    """The largest file that is read in pages."""
+    write_bytes: int = 4 * 1024 * 1024
+    """The largest file that is written or edited."""
+    search_bytes: int = 16 * 1024 * 1024
+    """The largest file that is searched."""
+    page_lines: int = 1_000
+    """How many lines one answer has."""
+    page_chars: int = 60_000
+    """How much text one answer has."""
+    line_chars: int = 2_000
+    """Where a line is cut when it is shown."""
+    entries: int = 500
+    """How many entries one list has."""
+    visited: int = 100_000
+    """How many entries one list or search looks at."""
+    matches: int = 200
+    """How many matches one search gives."""
+    seconds: float = 5.0
+    """How long one list or search may take."""
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            whole = field.name != "seconds"
+            kinds = (int,) if whole else (int, float)
+            if isinstance(value, bool) or not isinstance(value, kinds) or not math.isfinite(value) or value <= 0:
+                raise InvalidNumber(field.name, value, f"a {'whole ' if whole else ''}number above 0 is wanted")
+
+
+HEAD: Final = "HEAD"
+_OWN: Final = ("objects", "refs")
+_SHARED: Final = "commondir"
+"""A file that names another directory with the objects and refs."""
+
+
+def is_repository(directory: int) -> bool:
+    """Whether git would take this open directory for a repository, without any `.git` around it.
+
+    HEAD may be a dangling link, and objects and refs may be links: git accepts that.
+    """
+    if not _is_there(directory, HEAD, folder=False):
+        return False
+    return _is_there(directory, _SHARED) or all(_is_there(directory, name) for name in _OWN)
+
+
+def _is_there(directory: int, name: str, *, folder: bool = True) -> bool:
+    try:
+        found = os.stat(name, dir_fd=directory, follow_symlinks=False)
+    except OSError:
+        return False
+    return folder or not stat.S_ISDIR(found.st_mode)

@@ -1,0 +1,208 @@
+"""A plan of the work, as tools: `plan`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeAlias, get_args
+
+import msgspec
+from msgspec.structs import replace
+from pydantic import Field
+
+from holdfast.records import Done, Opened
+from holdfast.toolkits.host import host_of
+from holdfast.tools import ToolRetry, tool
+from holdfast.tools.context import Context  # noqa: TC001  read from the signature
+from holdfast.tools.definition import Reach
+from holdfast.turns import keys
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterable
+
+    from holdfast.store import Store
+    from holdfast.tools import AnyTool
+
+
+StepStatus: TypeAlias = Literal["pending", "in_progress", "done", "dropped"]
+STATUSES: Final[tuple[StepStatus, ...]] = get_args(StepStatus)
+MOST_STEPS: Final = 100
+LONGEST: Final = 500
+"""Longest text of a step and of a note, in characters."""
+_MARKS: Final[dict[StepStatus, str]] = {"pending": "[ ]", "in_progress": "[>]", "done": "[x]", "dropped": "[-]"}
+
+
+class Step(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One step of a plan."""
+
+    text: str
+    status: StepStatus = "pending"
+    note: str = ""
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """Steps, in their order. They are numbered from 1."""
+
+    steps: tuple[Step, ...] = ()
+
+    @property
+    def open(self) -> int:
+        """How many steps are left to do."""
+        return sum(step.status in {"pending", "in_progress"} for step in self.steps)
+
+    def shown(self) -> str:
+        """The plan as a list of lines."""
+        lines = [
+            f"{number}. {_MARKS[step.status]} {step.text}" + (f" ({step.note})" if step.note else "")
+            for number, step in enumerate(self.steps, 1)
+        ]
+        return "\n".join(lines) or "There is no plan."
+
+
+class Made(msgspec.Struct, frozen=True, tag="made", tag_field="plan"):
+    """There is a plan from here on, in place of any other."""
+
+    steps: tuple[Step, ...]
+
+
+class Moved(msgspec.Struct, frozen=True, tag="moved", tag_field="plan", omit_defaults=True):
+    """A step stands otherwise from here on."""
+
+    step: int
+    status: StepStatus
+    note: str = ""
+
+
+Change: TypeAlias = Made | Moved
+_decode: Final = msgspec.json.Decoder(Made | Moved).decode
+
+
+def read_change(value: bytes) -> Change | None:
+    """The change that a tool returned; None when it is something else."""
+    try:
+        return _decode(value)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
+
+
+def applied(plan: Plan, change: Change) -> Plan:
+    """The plan after a change. A step that is not there is no change."""
+    match change:
+        case Made(steps):
+            return Plan(steps)
+        case Moved(step, status, note):
+            if not 1 <= step <= len(plan.steps):
+                return plan
+            before = plan.steps[step - 1]
+            after = replace(before, status=status, note=note or before.note)
+            return Plan((*plan.steps[: step - 1], after, *plan.steps[step:]))
+
+
+def fold(changes: Iterable[Change]) -> Plan:
+    """The plan that these changes make, one after the other."""
+    plan = Plan()
+    for change in changes:
+        plan = applied(plan, change)
+    return plan
+
+
+def told(change: Change, plan: Plan) -> dict[str, Any]:
+    """What the model reads after a change: the change, and the plan as it now is."""
+    return {**msgspec.to_builtins(change), "now": plan.shown()}
+
+
+CHANGING: Final = ("set_plan", "update_step")
+"""The tools that change a plan."""
+
+
+async def plan_of(store: Store, session: str, *, prefix: str = "") -> Plan:
+    """The plan of a session, as it is recorded; `prefix` stands before the names of its tools, if anything does."""
+    await store.mark()  # what was submitted before is there
+    names = frozenset(f"{prefix}{name}" for name in CHANGING)
+    return fold([change async for change in _changes(store, session, names, None)])
+
+
+async def _changes(store: Store, journal: str, names: frozenset[str], upto: int | None) -> AsyncIterator[Change]:
+    """All changes, those before a fork first."""
+    async for entry in store.read_all(journal):
+        if upto is not None and entry.seq > upto:
+            return
+        record = entry.record
+        if isinstance(record, Opened) and record.parent is not None:
+            async for change in _changes(store, record.parent, names, record.parent_seq):
+                yield change
+        if isinstance(record, Done) and _tool(record.key) in names:
+            body = bytes(record.value) if record.blob is None else await store.blob(record.blob.digest)
+            found = None if body is None else read_change(body)
+            if found is not None:
+                yield found
+
+
+def _tool(key: str) -> str:
+    """The tool that a key of a call names; empty for any other key."""
+    parsed = keys.parse(key)
+    if parsed is None or parsed.inner or parsed.name != "tools" or not parsed.call:
+        return ""
+    return key.rpartition("/")[2].partition(".")[2]
+
+
+_REACH: Final = Reach(family="plan", external=False)
+_Text = Annotated[str, Field(min_length=1, max_length=LONGEST)]
+
+
+@tool(read_only=True, background=False, polling=True, reach=_REACH)
+async def set_plan(steps: Annotated[list[_Text], Field(min_length=1, max_length=MOST_STEPS)]) -> dict[str, Any]:
+    """Write down the steps of your work, in order, in place of any plan you had. Each is pending at first.
+
+    Do it for work of more than a few steps. The plan is kept even when the conversation is shortened.
+
+    Args:
+        steps: What is to be done, one short sentence for each step.
+    """
+    made = Made(tuple(Step(text) for text in steps))
+    return told(made, fold([made]))
+
+
+@tool(read_only=True, background=False, polling=True, reach=_REACH)
+async def update_step(
+    ctx: Context,
+    step: Annotated[int, Field(ge=1)],
+    status: StepStatus,
+    note: Annotated[str, Field(max_length=LONGEST)] = "",
+) -> dict[str, Any]:
+    """Say how a step of your plan stands: one at a time in_progress, and done as soon as it is.
+
+    Args:
+        ctx: The call.
+        step: The number of the step.
+        status: How it stands now.
+        note: What came of it, or why it was dropped, if that is worth keeping.
+    """
+    plan = await _plan(ctx, "update_step")
+    if not plan.steps:
+        raise ToolRetry("There is no plan yet. Make one with set_plan.")
+    if step > len(plan.steps):
+        raise ToolRetry(f"There is no step {step}. The plan is:\n{plan.shown()}")
+    change = Moved(step, status, note)
+    return told(change, applied(plan, change))
+
+
+@tool(read_only=True, background=False, polling=True, reach=_REACH)
+async def read_plan(ctx: Context) -> str:
+    """Read your plan as it now is. Use it whenever you are not sure what is left to do.
+
+    Args:
+        ctx: The call.
+    """
+    return (await _plan(ctx, "read_plan")).shown()
+
+
+TOOLS: Final[tuple[AnyTool, ...]] = (set_plan, update_step, read_plan)
+
+
+def plan() -> tuple[AnyTool, ...]:
+    """Tools with which an agent keeps a plan, or a to-do list: `set_plan`, `update_step` and `read_plan`."""
+    return TOOLS
+
+
+async def _plan(ctx: Context, name: str) -> Plan:
+    host = host_of(ctx)
+    return await plan_of(host.store, host.session, prefix=ctx.tool.removesuffix(name))

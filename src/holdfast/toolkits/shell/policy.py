@@ -1,0 +1,555 @@
+"""What the sandbox of a command is made of: the arguments of bubblewrap. Pure.
+
+The command sees the system's programs, a `/tmp` and a `/proc` of its own, and the workspace; all but the workspace
+is read-only or made anew. There is no `/home`, no `/root`, no `/run`, no `/sys`, and of `/etc` only what programs need
+to start.
+"""
+
+from __future__ import annotations
+
+import errno
+import math
+import re
+import struct
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING, Final, Literal, cast, get_args
+
+from holdfast.errors import InvalidArgument, InvalidNumber, UsageError, WorldError
+from holdfast.names import check_int
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from holdfast.toolkits.files.workspace import Protection
+    from holdfast.toolkits.shell.sandbox import Cover
+
+
+class SandboxUnavailable(UsageError):
+    """This machine can't confine a command, so none is run. `reason` says why, `next_step` what helps."""
+
+    def __init__(self, reason: str, next_step: str) -> None:
+        super().__init__(
+            f"commands can't be confined here: {reason}; {next_step}, or leave the shell out. "
+            "Only unsafe=True runs commands without a sandbox"
+        )
+        self.reason = reason
+        self.next_step = next_step
+
+
+class WorkspaceRefused(UsageError):
+    """A workspace in which no command may run."""
+
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(f"the workspace {path!r} can't be used: {reason}")
+        self.path = path
+        self.reason = reason
+
+
+class ControlGroupRefused(UsageError):
+    """A folder that was handed over for control groups, and in which none can be made."""
+
+    def __init__(self, folder: str, reason: str) -> None:
+        super().__init__(f"the control group {folder!r} can't be used: {reason}")
+        self.folder = folder
+        self.reason = reason
+
+
+class CommandRefused(UsageError):
+    """A command that no shell can be given. It was not run."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"the command was not run: {reason}")
+        self.reason = reason
+
+
+class SandboxFailed(WorldError):
+    """The sandbox did not come up. The command was not run."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"the command was not run, its sandbox did not start: {reason}")
+        self.reason = reason
+
+
+Profile = Literal["read", "write", "network"]
+WORKSPACE: Final = "/workspace"
+"""Where a command finds the workspace."""
+HOME: Final = "/tmp"  # noqa: S108  a folder inside the sandbox, made anew for each command
+MAX_COMMAND: Final = 100_000
+"""Longest command, in bytes: the kernel takes no argument over 128 KiB."""
+MAX_SECONDS: Final = 24 * 3600.0
+_LEAST_MEMORY: Final = 32 * 2**20
+_LEAST_WORKSPACE: Final = 2**20
+_LEAST_OUTPUT: Final = 500
+_MOST_OUTPUT: Final = 10_000_000
+_VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What every command of one shell gets."""
+
+    workspace: str
+    """The real path of the folder that commands work in."""
+    protection: Protection
+    """The names in it that stay as they are."""
+    profile: Profile
+    sandboxed: bool
+    seconds: float
+    memory: int
+    output: int
+    """How much of its output a command's result shows, in bytes."""
+    variables: tuple[str, ...]
+    """Names of variables of the host that commands get."""
+    workspace_bytes: int
+    """How much a workspace may hold before a command that adds to it is killed."""
+    workspace_files: int
+    """How many files and folders, in the same way."""
+    control_groups: tuple[str, ...]
+    """Folders below which each command gets a control group."""
+
+    @property
+    def writes(self) -> bool:
+        """Whether a command can change anything that outlives it."""
+        return not self.sandboxed or self.profile != "read"
+
+
+def checked_profile(profile: object) -> Profile:
+    """The profile itself, or `InvalidArgument`."""
+    if profile not in get_args(Profile):
+        raise InvalidArgument("profile", profile, "'read', 'write' or 'network'")
+    return cast("Profile", profile)
+
+
+def checked_seconds(timeout: object) -> float:
+    """How long a command may run."""
+    seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float):
+        raise InvalidArgument("timeout", timeout, "a number of seconds or a timedelta")
+    if not (math.isfinite(seconds) and 0 < seconds <= MAX_SECONDS):
+        raise InvalidNumber("timeout", timeout, f"it must be more than 0 and at most {MAX_SECONDS:,.0f} seconds")
+    return float(seconds)
+
+
+def checked_memory(memory: object) -> int:
+    """How much memory a command may take, in bytes."""
+    return check_int("memory", memory, least=_LEAST_MEMORY)
+
+
+def checked_workspace_bytes(most: object) -> int:
+    """How much a workspace may hold, in bytes."""
+    return check_int("workspace_bytes", most, least=_LEAST_WORKSPACE)
+
+
+def checked_workspace_files(most: object) -> int:
+    """How many files and folders a workspace may hold."""
+    return check_int("workspace_files", most, least=1)
+
+
+def checked_output(limit: object) -> int:
+    """How much of its output is shown, in bytes."""
+    return check_int("output_limit", limit, least=_LEAST_OUTPUT, most=_MOST_OUTPUT)
+
+
+def checked_variables(names: object) -> tuple[str, ...]:
+    """The names of variables that commands get, in order, each once."""
+    if isinstance(names, str) or not isinstance(names, tuple | list | set | frozenset):
+        raise InvalidArgument("env", names, "a tuple of names of variables")
+    found = cast("Iterable[object]", names)
+    return tuple(sorted({_checked_variable(name) for name in found}))
+
+
+def _checked_variable(name: object) -> str:
+    if not isinstance(name, str) or not _VARIABLE.fullmatch(name):
+        raise InvalidArgument("env", name, "names of variables (their values are read from the environment)")
+    if name == "HOLDFAST_STORE_KEY":  # a command that has it could make approvals
+        raise InvalidArgument("env", name, "a variable that is not the key of the store")
+    if name.startswith("LD_"):  # the program that makes the sandbox would obey it too, outside
+        raise InvalidArgument("env", name, "a variable that does not change how programs are loaded")
+    return name
+
+
+def environment(settings: Settings, host: Mapping[str, str]) -> dict[str, str]:
+    """All that a command's environment holds: what every shell needs, and what the host lists."""
+    told = {name: host[name] for name in settings.variables if name in host}
+    home = HOME if settings.sandboxed else settings.workspace
+    path = "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin"
+    return {"PATH": path, "HOME": home, "LANG": "C.UTF-8", "TERM": "dumb", **told}
+
+
+def checked_command(command: str) -> str:
+    """The command itself, or `CommandRefused` in words that a model can act on."""
+    if not command.strip():
+        raise CommandRefused("it is empty")
+    if "\0" in command:
+        raise CommandRefused("it has a NUL character in it; write such bytes with printf '\\0'")
+    try:
+        size = len(command.encode())
+    except UnicodeEncodeError:
+        raise CommandRefused("it is not valid Unicode: it has half of a surrogate pair in it") from None
+    if size > MAX_COMMAND:
+        raise CommandRefused(f"it is {size:,} bytes, the limit is {MAX_COMMAND:,}; do it in several commands")
+    return command
+
+
+USER: Final = 1000
+"""Who the command believes it is; outside it is whoever runs us, with no capability."""
+ACCOUNTS: Final = f"sandbox:x:{USER}:{USER}::{HOME}:/bin/sh\n"
+GROUPS: Final = f"sandbox:x:{USER}:\n"
+SYSTEM: Final = ("/usr", "/nix/store", "/gnu/store")
+"""Folders with programs."""
+ROOTS: Final = ("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
+"""Names at the root that lead to programs: links into /usr on most machines."""
+SETTINGS: Final = (
+    *("/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/ld.so.conf.d", "/etc/alternatives", "/etc/localtime"),
+    *("/etc/nsswitch.conf", "/etc/ssl/certs", "/etc/ssl/openssl.cnf", "/etc/ca-certificates", "/etc/pki/tls/certs"),
+    *("/etc/mime.types", "/etc/protocols", "/etc/services"),
+)
+NAMING: Final = ("/etc/hosts", "/etc/resolv.conf", "/etc/gai.conf")
+"""What finds other machines by name; only with the network."""
+IN_MEMORY: Final = (HOME, "/dev/shm")  # noqa: S108  inside the sandbox
+"""Folders that are made anew for each command and lie in memory; together they hold as much as one process may."""
+_STAND_IN_BYTES: Final = 4096
+_BY_NAME: Final = {"kept": "--ro-bind", "pinned": "--bind"}
+_BY_DESCRIPTOR: Final = {True: "--bind-fd", False: "--ro-bind-fd"}
+# bubblewrap is started when its process group is watched. If we die before, the line never comes.
+_LAUNCH: Final = 'read -r go <"$0" && exec "$@"'
+# The command waits until it is told to begin. If we die before, the line never comes and it is not run.
+_BEGIN: Final = 'read -r go && exec </dev/null && exec "$0" -c "$1"'
+
+
+@dataclass(frozen=True, slots=True)
+class Tree:
+    """What of the host's files there is to show."""
+
+    folders: tuple[str, ...]
+    links: tuple[tuple[str, str], ...]
+    """Names that are links, with where they lead."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Descriptors:
+    """Open files that bubblewrap reads from and writes to."""
+
+    filter: int
+    status: int
+    hold: int
+    accounts: int
+    groups: int
+
+    def all(self) -> tuple[int, ...]:
+        """Each of them, to be passed on."""
+        return self.filter, self.status, self.hold, self.accounts, self.groups
+
+
+@dataclass(frozen=True, slots=True)
+class Bind:
+    """A place in the workspace that is bound over itself by an open file: nobody can move or replace it."""
+
+    path: str
+    """From the top of the workspace."""
+    descriptor: int
+    writable: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Confinement:
+    """One command's sandbox."""
+
+    bwrap: str
+    tree: Tree
+    workspace: str
+    profile: Profile
+    covers: tuple[Cover, ...]
+    """What is laid over names at the top of the workspace, so that they stay as they are."""
+    memory: int
+    descriptors: Descriptors
+    hidden: tuple[str, ...] = ()
+    """Folders at the top of the workspace that are shown empty."""
+    deeper: tuple[Bind, ...] = ()
+    """Places deeper down in the workspace that stay where they are; outer ones first."""
+
+
+def arguments(confinement: Confinement, shell: str, command: str) -> list[str]:
+    """The whole command line."""
+    fds = confinement.descriptors
+    return [
+        *("/bin/sh", "-c", _LAUNCH, f"/proc/self/fd/{fds.hold}"),
+        confinement.bwrap,
+        *_apart(confinement.profile),
+        *_system(confinement.tree),
+        *("--ro-bind-data", str(fds.accounts), "/etc/passwd", "--ro-bind-data", str(fds.groups), "/etc/group"),
+        *_made_anew(confinement.memory),
+        *_workspace(confinement),
+        # Root outside is root to /proc/sys, with or without capabilities: a core_pattern would be run by the kernel.
+        *("--remount-ro", "/proc", "--remount-ro", "/dev", "--remount-ro", "/"),
+        *("--chdir", WORKSPACE),
+        *("--json-status-fd", str(fds.status), "--block-fd", str(fds.hold), "--seccomp", str(fds.filter)),
+        "--",
+        *beginning(shell, command),
+    ]
+
+
+def beginning(shell: str, command: str) -> list[str]:
+    """A shell that waits for a line on its standard input, and then becomes the command, with nothing to read."""
+    return ["/bin/sh", "-c", _BEGIN, shell, command]
+
+
+def _apart(profile: Profile) -> Sequence[str]:
+    # Each namespace by name: with --unshare-all, bubblewrap goes on without a user namespace where it can't have one.
+    namespaces = ["--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try"]
+    if profile != "network":
+        namespaces.append("--unshare-net")
+    identity = ("--uid", str(USER), "--gid", str(USER), "--hostname", "sandbox")
+    return [*namespaces, "--die-with-parent", "--new-session", "--cap-drop", "ALL", *identity]
+
+
+def _system(tree: Tree) -> Sequence[str]:
+    shown = [argument for folder in tree.folders for argument in ("--ro-bind", folder, folder)]
+    return [*shown, *(argument for name, target in tree.links for argument in ("--symlink", target, name))]
+
+
+def _made_anew(memory: int) -> Sequence[str]:
+    size = str(memory // len(IN_MEMORY))
+    shown = [argument for folder in IN_MEMORY for argument in ("--size", size, "--perms", "1777", "--tmpfs", folder)]
+    return ["--proc", "/proc", "--dev", "/dev", *shown]
+
+
+def _workspace(confinement: Confinement) -> Sequence[str]:
+    hidden = [argument for name in confinement.hidden for argument in _emptied(f"{WORKSPACE}/{name}")]
+    if confinement.profile == "read":
+        return ["--ro-bind", confinement.workspace, WORKSPACE, *hidden]
+    covers = [argument for cover in confinement.covers for argument in _cover(confinement.workspace, cover)]
+    deeper = [
+        argument
+        for bind in confinement.deeper
+        for argument in (_BY_DESCRIPTOR[bind.writable], str(bind.descriptor), f"{WORKSPACE}/{bind.path}")
+    ]
+    return ["--bind", confinement.workspace, WORKSPACE, *covers, *deeper, *hidden]
+
+
+def _emptied(folder: str) -> Sequence[str]:
+    """Lay an empty folder over this one. A mount can't be renamed or removed from inside."""
+    return ["--size", "4096", "--perms", "0555", "--tmpfs", folder, "--remount-ro", folder]
+
+
+def _cover(workspace: str, cover: Cover) -> Sequence[str]:
+    place = f"{WORKSPACE}/{cover.path}"
+    if cover.kind == "stand-in":
+        # A file system of its own costs bubblewrap a quarter of a bind. What is put there is gone with the command.
+        return ("--size", str(_STAND_IN_BYTES), "--perms", "0555", "--tmpfs", place)
+    return (_BY_NAME[cover.kind], f"{workspace}/{cover.path}", place)
+
+
+_LOAD: Final = 0x20  # BPF_LD | BPF_W | BPF_ABS
+_AND: Final = 0x54  # BPF_ALU | BPF_AND | BPF_K
+_EQUAL: Final = 0x15  # BPF_JMP | BPF_JEQ | BPF_K
+_AT_LEAST: Final = 0x35  # BPF_JMP | BPF_JGE | BPF_K
+_MORE: Final = 0x25  # BPF_JMP | BPF_JGT | BPF_K
+_ANY_BIT: Final = 0x45  # BPF_JMP | BPF_JSET | BPF_K
+_RETURN: Final = 0x06  # BPF_RET | BPF_K
+_ALLOW: Final = 0x7FFF0000
+_KILL: Final = 0x80000000
+_ERROR: Final = 0x00050000
+_NUMBER: Final = 0  # where struct seccomp_data has the number of the call
+_ARCHITECTURE: Final = 4
+_X32: Final = 0x40000000
+# CLONE_NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET
+_NEW_NAMESPACES: Final = 0x7E020000
+# TIOCSTI types into a terminal, TIOCLINUX pastes into a console.
+_TERMINAL_INPUT: Final = (0x5412, 0x541C)
+# AF_INET, AF_INET6, AF_NETLINK. Not AF_UNIX: a socket file in the workspace may lead to a service of the host.
+_FAMILIES: Final = (2, 10, 16)
+# SOCK_STREAM, SOCK_SEQPACKET. A pair of datagram sockets can be turned to any socket file.
+_PAIRS: Final = (1, 5)
+_TYPE: Final = 0xF
+Instruction = tuple[int, int, int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class _Machine:
+    architecture: int
+    column: int
+    x32: bool
+
+
+_MACHINES: Final = {
+    "x86_64": _Machine(0xC000003E, 0, x32=True),
+    "aarch64": _Machine(0xC00000B7, 1, x32=False),
+}
+# Each call with its number on x86_64 and on aarch64; None where there is no such call.
+_REFUSED: Final[dict[str, tuple[int | None, int | None]]] = {
+    "ptrace": (101, 117),
+    "process_vm_readv": (310, 270),
+    "process_vm_writev": (311, 271),
+    "kcmp": (312, 272),
+    "pidfd_getfd": (438, 438),
+    "add_key": (248, 217),
+    "request_key": (249, 218),
+    "keyctl": (250, 219),
+    "bpf": (321, 280),
+    "userfaultfd": (323, 282),
+    "perf_event_open": (298, 241),
+    "fanotify_init": (300, 262),
+    "name_to_handle_at": (303, 264),
+    "open_by_handle_at": (304, 265),
+    "mount": (165, 40),
+    "umount2": (166, 39),
+    "pivot_root": (155, 41),
+    "chroot": (161, 51),
+    "open_tree": (428, 428),
+    "move_mount": (429, 429),
+    "fsopen": (430, 430),
+    "fsconfig": (431, 431),
+    "fsmount": (432, 432),
+    "fspick": (433, 433),
+    "mount_setattr": (442, 442),
+    "open_tree_attr": (467, 467),
+    "setns": (308, 268),
+    "unshare": (272, 97),
+    "swapon": (167, 224),
+    "swapoff": (168, 225),
+    "quotactl": (179, 60),
+    "quotactl_fd": (443, 443),
+    "acct": (163, 89),
+    "reboot": (169, 142),
+    "kexec_load": (246, 104),
+    "kexec_file_load": (320, 294),
+    "init_module": (175, 105),
+    "finit_module": (313, 273),
+    "delete_module": (176, 106),
+    "settimeofday": (164, 170),
+    "adjtimex": (159, 171),
+    "clock_settime": (227, 112),
+    "clock_adjtime": (305, 266),
+    "sethostname": (170, 161),
+    "setdomainname": (171, 162),
+    "syslog": (103, 116),
+    "personality": (135, 92),
+    "lookup_dcookie": (212, 18),
+    "nfsservctl": (180, 42),
+    "vhangup": (153, 58),
+    "migrate_pages": (256, 238),
+    "move_pages": (279, 239),
+    "iopl": (172, None),
+    "ioperm": (173, None),
+    "modify_ldt": (154, None),
+    "uselib": (134, None),
+    "_sysctl": (156, None),
+}
+# Programs ask whether the kernel has these, and have another way when it says no.
+_ABSENT: Final[dict[str, tuple[int | None, int | None]]] = {
+    "io_uring_setup": (425, 425),
+    "io_uring_enter": (426, 426),
+    "io_uring_register": (427, 427),
+    "clone3": (435, 435),  # its flags are in memory, where this program can't look
+    "openat2": (437, 437),  # its mode is, too
+    "memfd_secret": (447, 447),
+}
+_MEMFD: Final[dict[str, tuple[int | None, int | None]]] = {"memfd_create": (319, 279)}
+_CLONE: Final = (56, 220)
+_IOCTL: Final = (16, 29)
+_SOCKET: Final = (41, 198)
+_SOCKETPAIR: Final = (53, 199)
+_SHMGET: Final = (29, 194)
+_SET_ID: Final = 0o6000
+_MAKES: Final = 0o100 | 0o20000000  # O_CREAT, __O_TMPFILE: without them, the mode is whatever lies in the register
+# Calls that give a file its mode, with the places of the mode and of the flags that say whether there is one.
+_MODES: Final[tuple[tuple[tuple[int | None, int | None], int, int | None], ...]] = (
+    ((90, None), 1, None),  # chmod
+    ((91, 52), 1, None),  # fchmod
+    ((268, 53), 2, None),  # fchmodat
+    ((452, 452), 2, None),  # fchmodat2
+    ((85, None), 1, None),  # creat
+    ((133, None), 1, None),  # mknod
+    ((259, 33), 2, None),  # mknodat
+    ((2, None), 2, 1),  # open
+    ((257, 56), 3, 2),  # openat
+)
+
+
+def supported(machine: str) -> bool:
+    """Whether the calls of this machine, as `uname` names it, are known here."""
+    return machine in _MACHINES
+
+
+def denied(machine: str, segment: int | None = 0) -> dict[str, tuple[int, int]]:
+    """The calls that always fail on `machine`: the number of each, and the error that it gives."""
+    column = _MACHINES[machine].column
+    found: dict[str, tuple[int, int]] = {}
+    uncounted = {} if segment is None else _MEMFD
+    for calls, error in ((_REFUSED, errno.EPERM), (_ABSENT, errno.ENOSYS), (uncounted, errno.ENOSYS)):
+        for name, numbers in calls.items():
+            number = numbers[column]
+            if number is not None:
+                found[name] = number, error
+    return found
+
+
+def program(machine: str, segment: int | None = 0) -> bytes:
+    """The filter for `machine`, as the kernel takes it.
+
+    `segment` is the largest piece of shared memory that can be asked for at once; files in memory can't be had then,
+    since no limit of a process counts them. None allows both, for where a control group counts all memory.
+    """
+    this = _MACHINES[machine]
+    parts = [
+        (_LOAD, 0, 0, _ARCHITECTURE),
+        (_EQUAL, 1, 0, this.architecture),
+        (_RETURN, 0, 0, _KILL),
+        (_LOAD, 0, 0, _NUMBER),
+    ]
+    if this.x32:  # the same calls under other numbers
+        parts += [(_AT_LEAST, 0, 1, _X32), _fail(errno.ENOSYS)]
+    for number, error in denied(machine, segment).values():
+        parts += _when(number, [_fail(error)])
+    parts += _when(
+        _CLONE[this.column], [*_argument(0), (_ANY_BIT, 0, 1, _NEW_NAMESPACES), _fail(errno.EPERM), _allow()]
+    )
+    parts += _when(_IOCTL[this.column], [*_argument(1), *_none_of(_TERMINAL_INPUT, errno.EPERM)])
+    parts += _when(_SOCKET[this.column], [*_argument(0), *_one_of(_FAMILIES, errno.EAFNOSUPPORT)])
+    kind = [*_argument(1), (_AND, 0, 0, _TYPE)]
+    parts += _when(_SOCKETPAIR[this.column], [*kind, *_one_of(_PAIRS, errno.EPERM)])
+    if segment is not None:
+        parts += _when(_SHMGET[this.column], [*_above(1, segment, errno.ENOMEM), _allow()])
+    for numbers, mode, flags in _MODES:
+        number = numbers[this.column]
+        if number is not None:
+            given = [] if flags is None else [*_argument(flags), (_ANY_BIT, 1, 0, _MAKES), _allow()]
+            parts += _when(number, [*given, *_argument(mode), (_ANY_BIT, 0, 1, _SET_ID), _fail(errno.EPERM), _allow()])
+    parts.append(_allow())
+    return b"".join(struct.pack("=HBBI", *part) for part in parts)
+
+
+def _allow() -> Instruction:
+    return (_RETURN, 0, 0, _ALLOW)
+
+
+def _fail(error: int) -> Instruction:
+    return (_RETURN, 0, 0, _ERROR | error)
+
+
+def _argument(place: int) -> list[Instruction]:
+    # The low half: the arguments that are looked at here are 32 bits wide, the kernel drops the rest.
+    return [(_LOAD, 0, 0, 16 + 8 * place)]
+
+
+def _above(place: int, most: int, error: int) -> list[Instruction]:
+    """Fail if an argument of 64 bits is more than `most`, which has 32."""
+    high = (_LOAD, 0, 0, 20 + 8 * place)
+    return [high, (_EQUAL, 1, 0, 0), _fail(error), *_argument(place), (_MORE, 0, 1, min(most, 2**32 - 1)), _fail(error)]
+
+
+def _when(number: int, then: list[Instruction]) -> list[Instruction]:
+    """`then`, which must end in a return, for the call with this number; every other call goes past it."""
+    return [(_EQUAL, 0, len(then), number), *then]
+
+
+def _one_of(values: tuple[int, ...], error: int) -> list[Instruction]:
+    tests = [(_EQUAL, len(values) - place, 0, value) for place, value in enumerate(values)]
+    return [*tests, _fail(error), _allow()]
+
+
+def _none_of(values: tuple[int, ...], error: int) -> list[Instruction]:
+    tests = [(_EQUAL, len(values) - place, 0, value) for place, value in enumerate(values)]
+    return [*tests, _allow(), _fail(error)]

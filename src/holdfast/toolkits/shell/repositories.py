@@ -1,0 +1,643 @@
+"""Protected names deeper down in a workspace: repositories within it, and what agents and editors obey anywhere.
+
+They are looked for before each command, nearest to the top first, and laid read-only over themselves by the open file,
+so that nobody can put another in their place meanwhile. The folders above a repository can't be renamed either.
+
+What no sandbox can do is to keep a command that may write from making a folder with a repository in it. Folders that
+stood in for every name in every folder would not help: what they are in could be renamed, and could not be removed any
+more. `inspection` finds what has appeared.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import logging
+import os
+import stat
+import time
+from collections import deque
+from contextlib import suppress
+from dataclasses import dataclass, field
+from itertools import accumulate
+from secrets import token_hex
+from typing import TYPE_CHECKING, Final
+
+from holdfast.toolkits.files.workspace import HEAD, choose, is_repository
+from holdfast.toolkits.shell.policy import Bind, WorkspaceRefused
+from holdfast.toolkits.shell.sandbox import Cover, StandIns, has_stand_ins
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Iterator, Mapping
+
+    from holdfast.toolkits.files.workspace import Opener, Protection
+
+
+REPOSITORY: Final = ".git"
+INVENTORY_MOST_FOLDERS: Final = 1_000_000
+"""How many folders one walk takes: more than the limit on files lets a command make."""
+_FILE: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_MOST_BYTES: Final = 1_000_000
+_MOST_HOOKS: Final = 1_000
+_HOOKS: Final = "hooks"
+_PROGRAMS: Final = ("config", "config.worktree", "commondir")
+"""Files of a repository that name programs, or the place of the files that do. Beside them are the hooks."""
+_TELLING: Final = (HEAD, *_PROGRAMS, "objects", "refs", _HOOKS)
+"""What makes a directory a repository, or names programs in it."""
+
+
+def inventory(root: int, opener: Opener, kept: Collection[str], since: int) -> dict[str, bytes]:
+    """The digest of each repository, and of each `.git` that is a file or a link, by its path from the top.
+
+    What has changed since then is left out: a command that runs already may have made it. So is what lies below the
+    paths in `kept`.
+    """
+    found: dict[str, bytes] = {}
+    todo = [""]
+    looked = 0
+    for folder in todo:  # it grows meanwhile, breadth first
+        looked += 1
+        if looked > INVENTORY_MOST_FOLDERS:
+            break
+        try:
+            descriptor = opener(root, os.fsencode(folder or "."), _FOLDER, follow=False)
+        except OSError:
+            continue  # it went away, or nobody may look into it
+        try:
+            todo += _noted(descriptor, opener, folder, kept, since, found)
+        except OSError:
+            continue
+        finally:
+            os.close(descriptor)
+    return found
+
+
+def _noted(  # noqa: PLR0913, PLR0917
+    descriptor: int, opener: Opener, folder: str, kept: Collection[str], since: int, found: dict[str, bytes]
+) -> list[str]:
+    """Note the repositories of one folder; answers the folders in it."""
+    below: list[str] = []
+    suspect = False
+    with os.scandir(descriptor) as entries:
+        for entry in entries:
+            name = entry.name
+            path = f"{folder}/{name}" if folder else name
+            suspect = suspect or name.upper() == HEAD
+            if path in kept:
+                continue
+            if entry.is_dir(follow_symlinks=False):
+                below.append(path)
+            elif name.lower() == REPOSITORY:
+                digest = file_digest(descriptor, name)  # before its change time: whoever writes now is seen
+                if digest is not None and entry.stat(follow_symlinks=False).st_ctime_ns < since:
+                    found[path] = digest
+    if suspect and folder and is_repository(descriptor):
+        digest = program_digest(descriptor, opener)
+        if digest is not None and not has_changed(descriptor, opener, since):
+            found[folder] = digest
+    return below
+
+
+def program_digest(descriptor: int, opener: Opener) -> bytes | None:
+    """Digest of what makes git run programs in an open repository; None where it can't be read as a whole."""
+    parts = [file_digest(descriptor, name) for name in _PROGRAMS]
+    try:
+        hooks = opener(descriptor, _HOOKS.encode(), _FOLDER, follow=False)
+    except OSError:
+        parts.append(file_digest(descriptor, _HOOKS))  # it is missing, or a link
+    else:
+        try:
+            names = sorted(os.listdir(hooks))  # noqa: PTH208  it is open
+            if len(names) > _MOST_HOOKS:
+                return None
+            for name in names:
+                parts += (hashlib.sha256(os.fsencode(name)).digest(), file_digest(hooks, name))
+        except OSError:
+            return None
+        finally:
+            os.close(hooks)
+    whole = [part for part in parts if part is not None]
+    return hashlib.sha256(b"".join(whole)).digest() if len(whole) == len(parts) else None
+
+
+def file_digest(folder: int, name: str) -> bytes | None:  # noqa: PLR0911
+    """Digest of a file and whether it can be run, or of where a link leads; None for what can't be read as a whole."""
+    try:
+        found = os.stat(name, dir_fd=folder, follow_symlinks=False)
+        if stat.S_ISLNK(found.st_mode):
+            return hashlib.sha256(b"link:" + os.fsencode(os.readlink(name, dir_fd=folder))).digest()
+        if stat.S_ISDIR(found.st_mode):
+            return hashlib.sha256(b"folder").digest()
+        if not stat.S_ISREG(found.st_mode) or found.st_size > _MOST_BYTES:
+            return None
+        descriptor = os.open(name, _FILE, dir_fd=folder)
+    except FileNotFoundError:
+        return hashlib.sha256(b"missing").digest()
+    except OSError:
+        return None
+    with os.fdopen(descriptor, "rb") as file:
+        try:
+            content = file.read(_MOST_BYTES + 1)
+        except OSError:
+            return None
+    runs = found.st_mode & 0o111 != 0
+    return hashlib.sha256(b"file:%d:" % runs + content).digest() if len(content) <= _MOST_BYTES else None
+
+
+def has_changed(descriptor: int, opener: Opener, since: int) -> bool:
+    """Whether anything that tells of an open repository has changed since then."""
+    if os.fstat(descriptor).st_ctime_ns >= since:
+        return True
+    for name in _TELLING:
+        with suppress(OSError):
+            if os.stat(name, dir_fd=descriptor, follow_symlinks=False).st_ctime_ns >= since:
+                return True
+    with suppress(OSError):
+        hooks = opener(descriptor, _HOOKS.encode(), _FOLDER, follow=False)
+        try:
+            with os.scandir(hooks) as entries:
+                return any(entry.stat(follow_symlinks=False).st_ctime_ns >= since for entry in entries)
+        finally:
+            os.close(hooks)
+    return False
+
+
+PASSED_OVER: Final = frozenset(("node_modules", ".venv", "venv", "__pycache__", ".tox", ".mypy_cache", "site-packages"))
+"""Folders of other people's code: nobody works in them, and they are too many to look through."""
+MOST_FOLDERS: Final = 400
+"""How many folders are looked into: a command must not begin much later for it."""
+MOST_NAMES: Final = 64
+"""How many names deeper down are protected; repositories come first."""
+_FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY
+_log: Final = logging.getLogger("holdfast.shell")
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What there is deeper down in a workspace."""
+
+    names: tuple[str, ...]
+    """Protected names, as paths from the top, those nearest to it first."""
+    repositories: frozenset[str]
+    """Those of them that are repositories."""
+    whole: bool
+    """Whether everything was looked at, but for what is always passed over."""
+    passed_over: bool = False
+    """Whether there are folders that are always passed over."""
+
+    @property
+    def all_bound(self) -> bool:
+        """Whether every repository is bound over itself, so that no command can change it."""
+        return self.whole and not self.passed_over and len(self.names) <= MOST_NAMES
+
+
+class Look:
+    """Looks through a workspace, breadth first, without following links. `kept` are protected at the top already."""
+
+    def __init__(
+        self, root: int, opener: Opener, protection: Protection, kept: Mapping[str, Cover] | None = None
+    ) -> None:
+        kept = kept or {}
+        self._root = root
+        self._opener = opener
+        self._protection = protection
+        self._kept = kept
+        self._names: list[str] = []
+        self._repositories: set[str] = set()
+        self._passed_over = any(cover.kind == "pinned" for cover in kept.values())
+
+    def run(self) -> Seen:
+        """All protected names that are there."""
+        folders: deque[tuple[str, ...]] = deque([()])
+        looked = 0
+        while folders and looked < MOST_FOLDERS:
+            looked += 1
+            folders.extend(sorted(self._look_into(folders.popleft())))
+        return Seen(tuple(self._names), frozenset(self._repositories), not folders, self._passed_over)
+
+    def _look_into(self, folder: tuple[str, ...]) -> list[tuple[str, ...]]:
+        """Note the names in a folder; answers the folders in it that are to be looked into."""
+        try:
+            descriptor = self._opener(self._root, os.fsencode("/".join(folder) or "."), _FOLDER, follow=False)
+        except OSError:
+            return []  # it went away, or nobody may look into it
+        try:
+            entries = [*_entries(descriptor)]
+            if folder and self._is_repository(descriptor, entries):
+                self._note("/".join(folder), repository=True)
+                return []
+        finally:
+            os.close(descriptor)
+        below: list[tuple[str, ...]] = []
+        for name, is_folder in entries:
+            path = "/".join((*folder, name))
+            if path in self._kept:
+                continue
+            if self._protection.rule_at(folder, name) is not None:
+                self._note(path, repository=name == REPOSITORY)
+            elif is_folder and name in PASSED_OVER:
+                self._passed_over = True
+            elif is_folder:
+                below.append((*folder, name))
+        return below
+
+    def _is_repository(self, descriptor: int, entries: Iterable[tuple[str, bool]]) -> bool:
+        named = any(name.upper() == HEAD for name, _ in entries)
+        return named and self._protection.repositories and is_repository(descriptor)
+
+    def _note(self, path: str, *, repository: bool) -> None:
+        self._names.append(path)
+        if repository:
+            self._repositories.add(path)
+
+
+def _entries(descriptor: int) -> Iterator[tuple[str, bool]]:
+    """The names in a folder that are no links but for HEAD, and whether each is a folder."""
+    try:
+        with os.scandir(descriptor) as entries:
+            for entry in entries:
+                if not entry.is_symlink() or entry.name == HEAD:
+                    yield entry.name, entry.is_dir(follow_symlinks=False)
+    except OSError:
+        return
+
+
+class Nested:
+    """The protected names deeper down in one workspace, for as long as one command runs."""
+
+    __slots__ = ("_open", "_opener", "_root", "binds")
+
+    def __init__(self, root: int, opener: Opener, seen: Seen, workspace: str, kept: Collection[str] = ()) -> None:
+        self._root = root
+        self._opener = opener
+        self._open: list[int] = []
+        self.binds: tuple[Bind, ...] = ()
+        try:
+            paths = chosen(seen.names, seen.repositories)
+            # What is covered at the top is pinned already, and binding it again would hide what lies in it.
+            self.binds = tuple(self._bound((path, writable) for path, writable in paths if path not in kept))
+        except BaseException:
+            self.close()
+            raise
+        if not seen.whole or len(seen.names) > MOST_NAMES:
+            _log.warning(
+                "not all protected names deeper down in %r are protected: it has more than %d folders or %d such names",
+                workspace,
+                MOST_FOLDERS,
+                MOST_NAMES,
+            )
+
+    def close(self) -> None:
+        """The sandbox has what it binds: our own ends are not needed any more."""
+        while self._open:
+            os.close(self._open.pop())
+
+    def _bound(self, paths: Iterable[tuple[str, bool]]) -> Iterator[Bind]:
+        for path, writable in paths:
+            try:
+                descriptor = self._opener(self._root, os.fsencode(path), os.O_RDONLY, follow=False)
+            except OSError:
+                continue  # it went away, or is a link by now, or nobody may read it
+            self._open.append(descriptor)
+            yield Bind(path, descriptor, writable=writable)
+
+
+def chosen(names: Iterable[str], repositories: Collection[str]) -> list[tuple[str, bool]]:
+    """What is bound over itself, and whether it can be written: names, and the folders above repositories.
+
+    Outer ones come first: what is bound over a folder hides what was bound in it before.
+    """
+    # Repositories first: what is in their hooks is run.
+    kept = sorted(names, key=lambda path: (path not in repositories, path.count("/")))[:MOST_NAMES]
+    pinned = above(path for path in kept if path in repositories)
+    both = [*((path, True) for path in pinned), *((path, False) for path in kept)]
+    return sorted(both, key=lambda bound: bound[0].count("/"))
+
+
+def above(paths: Iterable[str]) -> list[str]:
+    """The folders above these paths, each once."""
+    found = (folder for path in paths for folder in accumulate(path.split("/")[:-1], "{}/{}".format))
+    return list(dict.fromkeys(found))
+
+
+DISARMED: Final = ".disarmed"
+_MOST_PATH: Final = 4_000
+_MOST_TOLD: Final = 1_000
+"""How many names of each kind are kept."""
+_SLACK_NS: Final = 2_000_000_000
+"""Some file systems keep times to two seconds."""
+
+
+@dataclass(slots=True)
+class Findings:
+    """What appeared in a workspace while commands ran."""
+
+    names: list[str] = field(default_factory=list[str])
+    """Protected names that were made or changed."""
+    disarmed: list[str] = field(default_factory=list[str])
+    """Repositories that were made or changed, and are none any more."""
+    armed: list[str] = field(default_factory=list[str])
+    """Repositories that could not be disarmed."""
+    left_out: int = 0
+    """How many more there are of them."""
+    unread: int = 0
+    """Folders that could not be looked into."""
+
+    def add(self, other: Findings) -> None:
+        """Take in what an earlier walk found."""
+        for mine, more in ((self.names, other.names), (self.disarmed, other.disarmed), (self.armed, other.armed)):
+            known = set(mine)
+            mine += [name for name in more if name not in known]
+        self.left_out += other.left_out
+        self.unread = max(self.unread, other.unread)
+
+    def note(self, kind: list[str], path: str) -> None:
+        """Add a path to one of the lists, as long as there is room."""
+        if len(kind) < _MOST_TOLD:
+            kind.append(path)
+        else:
+            self.left_out += 1
+
+
+class Inspection:
+    """One walk through a workspace. `kept` are paths that no command could change; they are passed over.
+
+    `known` are the repositories that were there before, as `inventory` has them.
+    """
+
+    def __init__(  # noqa: PLR0913, PLR0917
+        self,
+        root: int,
+        opener: Opener,
+        protection: Protection,
+        kept: Collection[str],
+        since: int,
+        known: Mapping[str, bytes],
+    ) -> None:
+        self._root = root
+        self._opener = opener
+        self._protection = protection
+        self._kept = kept
+        self._since = since - _SLACK_NS
+        self._known = known
+        self._harmless: set[str] = set()
+        self.found = Findings()
+
+    def run(self) -> Findings:
+        """Walk, breadth first, without following links."""
+        todo: deque[tuple[tuple[str, ...], bool]] = deque([((), False)])
+        looked = 0
+        while todo:
+            folder, covered = todo.popleft()
+            looked += 1
+            if looked > INVENTORY_MOST_FOLDERS:
+                self.found.unread += 1 + len(todo)
+                break
+            todo.extend(self._look_into(folder, covered=covered))
+        return self.found
+
+    def _look_into(self, folder: tuple[str, ...], *, covered: bool) -> list[tuple[tuple[str, ...], bool]]:
+        """Judge one folder; answers the folders in it. `covered`: a rule holds for a folder above."""
+        descriptor = self._open(folder)
+        if descriptor is None:
+            return []
+        below: list[tuple[tuple[str, ...], bool]] = []
+        suspect = False
+        try:
+            with os.scandir(descriptor) as entries:
+                for entry in entries:
+                    name = entry.name
+                    suspect = suspect or name.upper() == HEAD
+                    path = "/".join((*folder, name))
+                    if path in self._kept:
+                        continue
+                    named = not covered and self._is_named(folder, name)
+                    if named and self._is_new(entry.stat(follow_symlinks=False)):
+                        self._note(descriptor, path, name, is_folder=entry.is_dir(follow_symlinks=False))
+                    if entry.is_dir(follow_symlinks=False):
+                        below.append(((*folder, name), covered or named))
+            suspect = suspect and self._protection.repositories
+            if suspect and folder and is_repository(descriptor) and self._is_armed(descriptor, "/".join(folder)):
+                self._disarm(descriptor, HEAD, "/".join(folder))
+        except FileNotFoundError:
+            pass  # removed meanwhile, by another command
+        except OSError:
+            self.found.unread += 1
+        finally:
+            os.close(descriptor)
+        return below
+
+    def _open(self, folder: tuple[str, ...]) -> int | None:
+        path = os.fsencode("/".join(folder) or ".")
+        if len(path) > _MOST_PATH:
+            self.found.unread += 1
+            return None
+        try:
+            return self._opener(self._root, path, _FOLDER, follow=False)
+        except OSError as error:
+            if error.errno in {errno.ENOENT, errno.ENOTDIR, errno.ELOOP}:
+                return None  # removed or replaced meanwhile, by another command
+            if error.errno == errno.EACCES and self._make_readable(path):
+                with suppress(OSError):
+                    return self._opener(self._root, path, _FOLDER, follow=False)
+        self.found.unread += 1
+        return None
+
+    def _make_readable(self, path: bytes) -> bool:
+        """Give ourselves a folder that a command closed to us: git needs no permission to list it."""
+        above, _, name = path.rpartition(b"/")
+        try:
+            parent = self._opener(self._root, above or b".", _FOLDER, follow=False)
+        except OSError:
+            return False
+        try:
+            # Without permission to list it, a folder can still be passed through.
+            descriptor = os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
+        except OSError:
+            return False
+        finally:
+            os.close(parent)
+        try:
+            found = os.fstat(descriptor)
+            if not self._is_new(found):
+                return False
+            os.chmod(f"/proc/self/fd/{descriptor}", stat.S_IMODE(found.st_mode) | 0o700)  # noqa: PTH101  not a path
+        except OSError:
+            return False
+        finally:
+            os.close(descriptor)
+        return True
+
+    def _is_named(self, folder: tuple[str, ...], name: str) -> bool:
+        if name in self._harmless:
+            return False
+        if self._protection.rule_at(folder, name) is not None:
+            return True
+        if not self._protection.depends_on_folder(name):
+            self._harmless.add(name)
+        return False
+
+    def _note(self, descriptor: int, path: str, name: str, *, is_folder: bool) -> None:
+        leads_away = name.lower() == REPOSITORY and not is_folder and self._protection.repositories
+        known = self._known.get(path)
+        if leads_away and (known is None or file_digest(descriptor, name) != known):
+            self._disarm(descriptor, name, path)  # it leads to a repository elsewhere
+        else:
+            self.found.note(self.found.names, path)
+
+    def _is_new(self, found: os.stat_result) -> bool:
+        return found.st_ctime_ns >= self._since
+
+    def _is_armed(self, descriptor: int, path: str) -> bool:
+        """Whether git would run, in an open repository, what a command may have put there."""
+        known = self._known.get(path)
+        if known is not None:
+            return program_digest(descriptor, self._opener) != known
+        return has_changed(descriptor, self._opener, self._since)
+
+    def _disarm(self, descriptor: int, name: str, path: str) -> None:
+        """Rename what makes the folder a repository. The folder may be closed to us by now."""
+        for listed in (path, f"{path}/{HEAD}"):
+            with suppress(ValueError):
+                self.found.names.remove(listed)
+        try:
+            found = os.fstat(descriptor)
+            if found.st_mode & 0o300 != 0o300:
+                os.fchmod(descriptor, stat.S_IMODE(found.st_mode) | 0o700)
+            os.rename(name, _free_name(descriptor, name), src_dir_fd=descriptor, dst_dir_fd=descriptor)
+        except OSError:
+            self.found.note(self.found.armed, path)
+        else:
+            self.found.note(self.found.disarmed, path)
+
+
+def _free_name(descriptor: int, name: str) -> str:
+    made = f"{name}{DISARMED}"
+    try:
+        os.stat(made, dir_fd=descriptor, follow_symlinks=False)
+    except FileNotFoundError:
+        return made
+    return f"{made}-{token_hex(4)}"
+
+
+_TOLD: Final = 10
+
+
+class Guard:
+    """Protects the names of one workspace, from before a command starts until nothing of it is left.
+
+    `deep` says whether bubblewrap can bind open files: only then can names deeper down be protected.
+    """
+
+    __slots__ = (
+        *("_drift", "_known", "_nested", "_opener", "_protection", "_root", "_stand_ins", "_workspace"),
+        "findings",
+    )
+
+    def __init__(self, workspace: str, protection: Protection, *, deep: bool) -> None:
+        self._workspace = workspace
+        self._protection = protection
+        self._nested: Nested | None = None
+        self._known: dict[str, bytes] = {}
+        self.findings = Findings()
+        """What appeared, once the command has ended."""
+        try:
+            self._root = os.open(workspace, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except OSError as error:
+            raise WorkspaceRefused(workspace, f"it can't be opened ({error.strerror})") from error
+        try:
+            self._refuse_repository()
+            self._opener = choose(self._root)
+            self._drift = _wall_ahead()
+            self._stand_ins = StandIns(workspace, protection.literals)
+        except BaseException:
+            os.close(self._root)
+            raise
+        try:
+            if self._stand_ins.abandoned is not None:
+                self._inspect(self._stand_ins.abandoned, frozenset(self._stand_ins.covers))
+            seen = Look(self._root, self._opener, protection, self._stand_ins.covers).run() if deep else _NOTHING
+            self._nested = Nested(self._root, self._opener, seen, workspace, self._stand_ins.covers)
+            if protection.repositories and not (deep and seen.all_bound):
+                self._known = inventory(self._root, self._opener, self._unwritable(), self._stand_ins.since or 0)
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def covers(self) -> tuple[Cover, ...]:
+        """What is laid over names at the top; outer ones first."""
+        return tuple(sorted(self._stand_ins.covers.values(), key=lambda cover: cover.path.count("/")))
+
+    @property
+    def binds(self) -> tuple[Bind, ...]:
+        """What is bound over itself deeper down."""
+        return () if self._nested is None else self._nested.binds
+
+    def handed_over(self) -> None:
+        """The sandbox has what it binds."""
+        if self._nested is not None:
+            self._nested.close()
+
+    def inspect(self) -> Findings:
+        """Look for what appeared, also while a command ran that was killed before. No process of it may be left."""
+        begun = self._stand_ins.since
+        # Where the clock was set back meanwhile, what is new looks older than it is.
+        since = 0 if begun is None else begun + min(_wall_ahead() - self._drift, 0)
+        self._inspect(since, self._unwritable())
+        return self.findings
+
+    def close(self) -> None:
+        """Let go of the workspace."""
+        self.handed_over()
+        self._stand_ins.release()
+        os.close(self._root)
+
+    def _refuse_repository(self) -> None:
+        if self._protection.repositories and is_repository(self._root):
+            reason = "it is a git repository without a working tree; give a folder with a working tree"
+            raise WorkspaceRefused(self._workspace, reason)
+
+    def _unwritable(self) -> set[str]:
+        """Paths that the command can't change."""
+        bound = (bind.path for bind in self.binds if not bind.writable)
+        return {*bound, *(cover.path for cover in self.covers if cover.kind != "pinned")}
+
+    def _inspect(self, since: int, kept: frozenset[str] | set[str]) -> None:
+        found = Inspection(self._root, self._opener, self._protection, kept, since, self._known).run()
+        self.findings.add(found)
+        _log_findings(self._workspace, found)
+
+
+_NOTHING: Final = Seen((), frozenset(), whole=True)
+
+
+def inspect_abandoned(workspace: str, protection: Protection) -> None:
+    """Look through a workspace in which a command ran when its process was killed. Others are left alone."""
+    if has_stand_ins(workspace, protection.literals):
+        Guard(workspace, protection, deep=False).close()
+
+
+def _wall_ahead() -> int:
+    return time.time_ns() - time.monotonic_ns()
+
+
+def _log_findings(workspace: str, found: Findings) -> None:
+    if found.names:
+        _log.warning("protected names have appeared in %r, look at them: %s", workspace, _listed(found.names))
+    if found.disarmed:
+        reason = (
+            "git repositories have appeared in %r and were disarmed (HEAD or .git was renamed; "
+            "`mv HEAD.disarmed HEAD` there undoes it, if it is your own): %s"
+        )
+        _log.warning(reason, workspace, _listed(found.disarmed))
+    if found.armed:
+        reason = "git repositories have appeared in %r and could not be disarmed, do not run git there: %s"
+        _log.warning(reason, workspace, _listed(found.armed))
+    if found.unread:
+        _log.warning("%d folders of %r could not be looked into", found.unread, workspace)
+
+
+def _listed(names: list[str]) -> str:
+    more = len(names) - _TOLD
+    return ", ".join(names[:_TOLD]) + (f" and {more:,} more" if more > 0 else "")

@@ -1,0 +1,852 @@
+"""One command from its start to the end of all that it started.
+
+Everything here blocks: it runs in a thread of its own. The thread is also the parent of the sandbox, which the kernel
+ends when its parent does.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import stat
+import subprocess
+import threading
+import time
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Literal
+
+from holdfast.store.paths import FOLDER
+from holdfast.toolkits.shell.policy import (
+    IN_MEMORY,
+    WORKSPACE,
+    Confinement,
+    SandboxFailed,
+    SandboxUnavailable,
+    WorkspaceRefused,
+    arguments,
+    beginning,
+    environment,
+)
+from holdfast.toolkits.shell.repositories import Findings, Guard
+from holdfast.toolkits.shell.sandbox import (
+    MAX_FILE,
+    MAX_PROCESSES,
+    MAX_SEGMENTS,
+    Files,
+    Group,
+    binds_open_files,
+    limit,
+    shell_program,
+    shown_tree,
+    trusted,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Iterator
+
+    from holdfast.toolkits.shell.policy import Settings
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """What is left of an output."""
+
+    text: str
+    size: int
+    """How many bytes there were."""
+    left_out: int
+    """How many of them are not shown."""
+    replaced: bool
+    """Whether some of what is shown was not UTF-8."""
+
+
+class Clip:
+    """Takes output as it comes, and keeps no more than about three times `limit` bytes of it."""
+
+    __slots__ = ("_head", "_lines", "_room", "_size", "_tail")
+
+    def __init__(self, limit: int) -> None:
+        self._room = limit // 2
+        self._head = bytearray()
+        self._tail = bytearray()
+        self._size = 0
+        self._lines = 0
+
+    def add(self, chunk: bytes) -> None:
+        """The next bytes of the output."""
+        self._size += len(chunk)
+        self._lines += chunk.count(b"\n")
+        free = self._room - len(self._head)
+        if free > 0:
+            self._head += chunk[:free]
+            chunk = chunk[free:]
+        self._tail += chunk[-self._room :] if len(chunk) > self._room else chunk
+        if len(self._tail) > 2 * self._room:  # not with every chunk: each time costs a copy
+            del self._tail[: -self._room]
+
+    def shown(self) -> Shown:
+        """What is kept, with a line in the place of what is not."""
+        tail = bytes(self._tail[-self._room :]) if len(self._tail) > self._room else bytes(self._tail)
+        head = bytes(self._head)
+        if len(head) + len(tail) == self._size:
+            text, replaced = _decoded(head + tail)
+            return Shown(text, self._size, 0, replaced)
+        head, tail = _whole_head(head), _whole_tail(tail)
+        left_out = self._size - len(head) - len(tail)
+        lines = self._lines - head.count(b"\n") - tail.count(b"\n")
+        before, spoiled = _decoded(head)
+        after, also = _decoded(tail)
+        gap = "" if before.endswith("\n") else "\n"
+        marker = f"{gap}[... {left_out:,} bytes, {lines:,} line ends left out ...]\n"
+        return Shown(before + marker + after, self._size, left_out, spoiled or also)
+
+
+class Notes:
+    """Output as notes for those who watch: whole lines, or what there is of one that does not end."""
+
+    __slots__ = ("_data", "_limit")
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._data = b""
+
+    def add(self, chunk: bytes) -> None:
+        """The next bytes of the output. Of a flood only the end is kept."""
+        self._data = (self._data + chunk)[-4 * self._limit :]
+
+    def take(self) -> str | None:
+        """What came since the last note, the newest of it if it is much; None when there is nothing to tell."""
+        end = self._data.rfind(b"\n") + 1
+        if not end:
+            if len(self._data) < self._limit:
+                return None
+            end = len(_whole_head(self._data))
+        told, self._data = self._data[:end], self._data[end:]
+        return self._note(told)
+
+    def rest(self) -> str | None:
+        """What is left when the output has ended."""
+        told, self._data = self._data, b""
+        return self._note(told)
+
+    def _note(self, data: bytes) -> str | None:
+        return _decoded(data)[0].rstrip("\n")[-self._limit :] or None
+
+
+def _decoded(data: bytes) -> tuple[str, bool]:
+    try:
+        return data.decode(), False
+    except UnicodeDecodeError:
+        return data.decode(errors="replace"), True
+
+
+def _whole_head(head: bytes) -> bytes:
+    """The head up to the end of its last line; one long line is cut between two characters."""
+    end = head.rfind(b"\n") + 1
+    if end:
+        return head[:end]
+    for back in range(1, min(4, len(head)) + 1):  # a character has at most four bytes, its first says how many
+        first = head[-back]
+        if first >= 0xC0:
+            length = 2 if first < 0xE0 else 3 if first < 0xF0 else 4
+            return head[:-back] if length > back else head
+        if first < 0x80:
+            break
+    return head
+
+
+def _whole_tail(tail: bytes) -> bytes:
+    """The tail from the beginning of its first line; one long line is cut between two characters."""
+    begin = tail.find(b"\n") + 1
+    if 0 < begin < len(tail):
+        return tail[begin:]
+    start = 0
+    while start < min(3, len(tail)) and 0x80 <= tail[start] < 0xC0:
+        start += 1
+    return tail[start:]
+
+
+MAX_TEMPORARY_FILES: Final = 262_144
+"""How many files the folders in memory may hold together; each takes about a kilobyte of the kernel's memory."""
+_STEP_BYTES: Final = 64 * 2**20
+_STEP_FILES: Final = 10_000
+_LEAST_BYTES: Final = 2**20
+_LEAST_FILES: Final = 100
+_USAGE_BETWEEN_LOOKS: Final = 0.25
+_BETWEEN_MEASURES: Final = 30.0
+_SHARE: Final = 20
+"""Measuring takes at most one part in so many of the time."""
+_SHARED: Final = (b"/dev/zero (deleted)", b"/SYSV", b"/memfd:")
+"""How shared memory without a file is named among the mappings of a process."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bounds:
+    """What a command may take."""
+
+    memory: int | None
+    """Shared memory; None where a control group bounds it with the rest."""
+    folders: tuple[str, ...]
+    """The folders in memory, inside the sandbox."""
+    workspace: str | None
+    """The workspace, if it can be written."""
+    workspace_bytes: int
+    workspace_files: int
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """Bytes on the disk, and files and folders."""
+
+    bytes: int
+    files: int
+
+
+class Usage:
+    """Follows one command. `inside` is the root of its files, as the host sees it."""
+
+    def __init__(self, inside: str, bounds: Bounds) -> None:
+        self._inside = inside
+        self._bounds = bounds
+        self._next_look = 0.0
+        self._next_measure = time.monotonic() + _BETWEEN_MEASURES
+        self._begin = None if bounds.workspace is None else _used(bounds.workspace)
+        self._room = Size(_STEP_BYTES, _STEP_FILES)
+        """How much the file system may grow before the workspace is measured."""
+        self._size: Size | None = None
+        """How large the workspace was when it was measured last."""
+
+    def exceeded(self) -> str | None:
+        """What the command took too much of; None as long as it did not."""
+        now = time.monotonic()
+        if now < self._next_look:
+            return None
+        try:
+            return self._too_many_temporary_files() or self._too_much_shared() or self._workspace_too_large()
+        finally:
+            took = time.monotonic() - now
+            self._next_look = now + max(_USAGE_BETWEEN_LOOKS, took * _SHARE)
+
+    # ---- memory ----
+
+    def _too_many_temporary_files(self) -> str | None:
+        files = 0
+        for folder in self._bounds.folders:
+            with suppress(OSError):
+                found = os.statvfs(self._inside + folder)
+                files += found.f_files - found.f_ffree
+        most = MAX_TEMPORARY_FILES
+        return f"it had more than {most:,} files in /tmp and /dev/shm" if files > most else None
+
+    def _too_much_shared(self) -> str | None:
+        most = self._bounds.memory
+        if most is None:
+            return None
+        sizes: dict[bytes, int] = {}
+        for process in self._processes():
+            with suppress(OSError), open(f"{process}/maps", "rb") as maps:  # noqa: PTH123  a line at a time
+                for line in maps:
+                    _add_shared(line, sizes)
+        return f"it shared more than {most:,} bytes of memory" if sum(sizes.values()) > most else None
+
+    def _processes(self) -> Iterator[str]:
+        with suppress(OSError):
+            for name in os.listdir(f"{self._inside}/proc"):  # noqa: PTH208  only names are wanted
+                if name.isdigit():
+                    yield f"{self._inside}/proc/{name}"
+
+    # ---- the workspace ----
+
+    def _workspace_too_large(self) -> str | None:
+        workspace, now = self._bounds.workspace, time.monotonic()
+        if workspace is None or self._begin is None:
+            return None
+        used = _used(workspace)
+        if used is None:
+            return None
+        grown = Size(used.bytes - self._begin.bytes, used.files - self._begin.files)
+        late = now >= self._next_measure  # what others delete meanwhile hides what the command writes
+        if grown.bytes < self._room.bytes and grown.files < self._room.files and not late:
+            return None
+        size = self._measured(workspace)
+        self._next_measure = time.monotonic() + max(_BETWEEN_MEASURES, (time.monotonic() - now) * _SHARE)
+        bounds, before = self._bounds, self._size
+        self._size = size
+        left = Size(bounds.workspace_bytes - size.bytes, bounds.workspace_files - size.files)
+        if left.bytes < 0 and _has_grown(size.bytes, before and before.bytes, grown.bytes, bounds.workspace_bytes):
+            return f"the workspace had more than {bounds.workspace_bytes:,} bytes"
+        if left.files < 0 and _has_grown(size.files, before and before.files, grown.files, bounds.workspace_files):
+            return f"the workspace had more than {bounds.workspace_files:,} files and folders"
+        self._room = Size(
+            grown.bytes + max(left.bytes // 2, _LEAST_BYTES), grown.files + max(left.files // 2, _LEAST_FILES)
+        )
+        return None
+
+    def _measured(self, workspace: str) -> Size:
+        named = measure(workspace)
+        return Size(named.bytes + self._unnamed(workspace), named.files)
+
+    def _unnamed(self, workspace: str) -> int:
+        """Bytes of files that were removed and are still open."""
+        try:
+            device = os.stat(workspace).st_dev  # noqa: PTH116
+        except OSError:
+            return 0
+        found: dict[int, int] = {}
+        for process in self._processes():
+            with suppress(OSError):
+                for name in os.listdir(f"{process}/fd"):  # noqa: PTH208  only names are wanted
+                    with suppress(OSError):
+                        file = os.stat(f"{process}/fd/{name}")  # noqa: PTH116
+                        if stat.S_ISREG(file.st_mode) and file.st_nlink == 0 and file.st_dev == device:
+                            found[file.st_ino] = file.st_blocks * 512
+        return sum(found.values())
+
+
+def measure(workspace: str) -> Size:
+    """How large a folder is, with all that is in it. Links are not followed, and other file systems not entered."""
+    total = files = 0
+    linked: set[int] = set()
+    todo = [workspace]
+    try:
+        device = os.stat(workspace).st_dev  # noqa: PTH116
+    except OSError:
+        return Size(0, 0)
+    while todo:
+        with suppress(OSError), os.scandir(todo.pop()) as entries:
+            for entry in entries:
+                files += 1
+                with suppress(OSError):
+                    found = entry.stat(follow_symlinks=False)
+                    if found.st_nlink > 1 and not stat.S_ISDIR(found.st_mode):
+                        if found.st_ino in linked:
+                            continue
+                        linked.add(found.st_ino)
+                    total += found.st_blocks * 512
+                    if stat.S_ISDIR(found.st_mode) and found.st_dev == device:
+                        todo.append(entry.path)
+    return Size(total, files)
+
+
+def _has_grown(size: int, before: int | None, grown: int, limit: int) -> bool:
+    """Whether a workspace over its limit grew while the command ran. One that was over it before can be tidied up."""
+    return size > before if before is not None else size - limit <= grown
+
+
+def _used(folder: str) -> Size | None:
+    try:
+        found = os.statvfs(folder)
+    except OSError:
+        return None
+    return Size((found.f_blocks - found.f_bfree) * found.f_frsize, found.f_files - found.f_ffree)
+
+
+def _add_shared(line: bytes, sizes: dict[bytes, int]) -> None:
+    """Take in one line of a process's mappings: `from-to perms offset device inode path`."""
+    parts = line.split(None, 5)
+    if len(parts) < 6 or parts[1][3:4] != b"s" or not parts[5].startswith(_SHARED):
+        return
+    begin, _, end = parts[0].partition(b"-")
+    size = int(parts[2], 16) + int(end, 16) - int(begin, 16)
+    sizes[parts[4]] = max(sizes.get(parts[4], 0), size)
+
+
+_SCRIPT: Final = """
+while read -r sign group; do
+  if [ "$sign" = + ]; then
+    groups="$groups $group"
+  else
+    rest=
+    for each in $groups; do
+      [ "$each" = "$group" ] || rest="$rest $each"
+    done
+    groups=$rest
+  fi
+done
+for each in $groups; do
+  kill -s KILL -- "-$each"
+done
+"""
+# It is no child of ours: nobody who counts or awaits the children of this process has to know of it.
+_DETACH: Final = 'exec 3<&0; /bin/sh -c "$0" <&3 3<&- &'
+
+
+class _Watchdog:
+    def __init__(self) -> None:
+        read, self._write = os.pipe()
+        try:
+            subprocess.run(  # noqa: S603  our own script
+                ["/bin/sh", "-c", _DETACH, _SCRIPT],
+                stdin=read,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                env={},
+                cwd="/",
+                start_new_session=True,
+                check=True,
+            )
+        except BaseException:
+            self.close()
+            raise
+        finally:
+            os.close(read)
+
+    def say(self, line: str) -> bool:
+        """Whether it was heard: somebody may have killed the watchdog."""
+        try:
+            os.write(self._write, line.encode())
+        except BrokenPipeError:
+            return False
+        return True
+
+    def close(self) -> None:
+        os.close(self._write)
+
+
+_lock = threading.Lock()
+_watchdog: _Watchdog | None = None
+_groups: Final[set[int]] = set()
+
+
+def _leave_to_parent() -> None:
+    """After a fork: our copy of the pipe must not keep the parent's watchdog waiting when the parent ends."""
+    global _lock, _watchdog  # noqa: PLW0603
+    _lock = threading.Lock()  # another thread may have held it at the fork
+    if _watchdog is not None:
+        _watchdog.close()
+        _watchdog = None
+    _groups.clear()
+
+
+os.register_at_fork(after_in_child=_leave_to_parent)
+
+
+def watch(group: int) -> None:
+    """Have this process group killed when this process ends, until `forget`."""
+    global _watchdog  # noqa: PLW0603  one for the process
+    with _lock:
+        if _watchdog is None:
+            _watchdog = _watchdog_started()
+        _groups.add(group)
+        if not _watchdog.say(f"+ {group}\n"):
+            _watchdog.close()
+            _watchdog = _watchdog_started()
+            _watchdog.say("".join(f"+ {each}\n" for each in _groups))
+
+
+def forget(group: int) -> None:
+    """Nothing of the group is left; its number may be given to another."""
+    with _lock:
+        _groups.discard(group)
+        if _watchdog is not None:
+            with suppress(OSError):
+                _watchdog.say(f"- {group}\n")
+
+
+def _watchdog_started() -> _Watchdog:
+    try:
+        return _Watchdog()
+    except (OSError, subprocess.SubprocessError) as error:
+        raise SandboxFailed(f"its watchdog could not be started ({error})") from error
+
+
+_CHUNK: Final = 1 << 16
+_NOTE: Final = 1_000
+_BETWEEN_NOTES: Final = 0.1
+_BETWEEN_LOOKS: Final = 0.1
+_BETWEEN_STATES: Final = 0.001
+_START_SECONDS: Final = 20.0
+_END_SECONDS: Final = 10.0
+_STATUS: Final = 4_096
+Why = Literal["ended", "timeout", "stopped", "crowded", "over"]
+"""What ended a command: itself, its time, whoever asked for it, too many processes, or another limit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How a command ended. `code` is None for one that was killed."""
+
+    code: int | None
+    shown: Shown
+    why: Why
+    limit: str = ""
+    """Which limit it went over."""
+    findings: Findings = field(default_factory=Findings)
+    """What appeared in the workspace meanwhile."""
+
+
+class Stop:
+    """Tells a running command from another thread that it must end."""
+
+    __slots__ = ("_closed", "_descriptor", "_lock", "asked")
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._descriptor = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._closed = False
+        self.asked = False
+
+    def fileno(self) -> int:
+        """Readable when it was asked for."""
+        return self._descriptor
+
+    def ask(self) -> None:
+        """End the command, and all that it started."""
+        with self._lock:
+            self.asked = True
+            if not self._closed:
+                os.eventfd_write(self._descriptor, 1)
+
+    def close(self) -> None:
+        """Nothing is left to be ended."""
+        with self._lock:
+            if not self._closed:
+                self._closed = True
+                os.close(self._descriptor)
+
+
+@dataclass(frozen=True, slots=True)
+class _Child:
+    """A command that waits for its line to begin, with the process whose end is the end of all."""
+
+    process: subprocess.Popen[bytes]
+    end: Callable[[], None]
+    """Ends the command and all that it started, and waits for that."""
+    failed: Callable[[], bool]
+    """Whether the sandbox broke before it had a command in it."""
+    crowded: Callable[[], bool]
+    """Whether it has more processes than it may. The kernel's own limit does not hold for root."""
+    exceeded: Callable[[], str | None]
+    """What else it took too much of."""
+    inspect: Callable[[], Findings]
+    """Looks for what it left in the workspace, once all of it has ended."""
+
+
+def run(settings: Settings, command: str, seconds: float, tell: Callable[[str], None], stop: Stop) -> Ended:
+    """Run a command to its end, `seconds` at most; `tell` gets its output as it comes."""
+    try:
+        if stop.asked:
+            return Ended(None, Clip(settings.output).shown(), "stopped")
+        start = _confined if settings.sandboxed else _bare
+        with start(settings, command) as child:
+            try:
+                ended = _followed(child, settings, seconds, tell, stop)
+            finally:
+                child.end()
+                findings = child.inspect()
+            return replace(ended, findings=findings)
+    finally:
+        stop.close()
+
+
+def _followed(child: _Child, settings: Settings, seconds: float, tell: Callable[[str], None], stop: Stop) -> Ended:
+    clip = Clip(settings.output)
+    _say_begin(child.process)
+    why, limit = _read(child, time.monotonic() + seconds, clip, _Telling(tell), stop)
+    child.end()
+    if why != "ended":
+        return Ended(None, clip.shown(), why, limit)
+    code = child.process.wait()
+    if child.failed():
+        raise SandboxFailed(" ".join(clip.shown().text.split())[:300] or f"bubblewrap ended with {code}")
+    return Ended(code if code >= 0 else 128 - code, clip.shown(), why)
+
+
+def _say_begin(process: subprocess.Popen[bytes]) -> None:
+    if process.stdin is not None:
+        with suppress(BrokenPipeError):  # it ended already
+            process.stdin.write(b"\n")
+            process.stdin.flush()
+        with suppress(BrokenPipeError):
+            process.stdin.close()
+
+
+class _Telling:
+    """Passes output on, a note every now and then."""
+
+    __slots__ = ("_next", "_notes", "_tell")
+
+    def __init__(self, tell: Callable[[str], None]) -> None:
+        self._tell = tell
+        self._notes = Notes(_NOTE)
+        self._next = 0.0
+
+    def add(self, chunk: bytes) -> None:
+        self._notes.add(chunk)
+        self.tick()
+
+    def tick(self) -> None:
+        if time.monotonic() >= self._next:
+            self._pass_on(self._notes.take())
+
+    def end(self) -> None:
+        self._pass_on(self._notes.rest())
+
+    def _pass_on(self, note: str | None) -> None:
+        if note is not None:
+            self._next = time.monotonic() + _BETWEEN_NOTES
+            self._tell(note)
+
+
+def _read(child: _Child, until: float, clip: Clip, telling: _Telling, stop: Stop) -> tuple[Why, str]:
+    """Read the output until the command ends, or must; answers why, and which limit it went over.
+
+    Something that a bare command left behind may keep the output open for ever, so it is the end of the command that
+    counts, with all that it had written by then.
+    """
+    assert child.process.stdout is not None  # noqa: S101  it was opened as a pipe
+    output = child.process.stdout.fileno()
+    leader = os.pidfd_open(child.process.pid)
+    poll = select.poll()
+    for descriptor in (output, leader, stop.fileno()):
+        poll.register(descriptor, select.POLLIN)
+    look = 0.0
+    try:
+        while True:
+            now = time.monotonic()
+            if now >= until or stop.asked:
+                return "stopped" if stop.asked else "timeout", ""
+            if now >= look:
+                look = now + _BETWEEN_LOOKS
+                if child.crowded():
+                    return "crowded", ""
+                over = child.exceeded()
+                if over is not None:
+                    return "over", over
+            ready = {descriptor for descriptor, _ in poll.poll(min(until - now, _BETWEEN_LOOKS) * 1000 + 1)}
+            telling.tick()
+            if output in ready:
+                chunk = os.read(output, _CHUNK)
+                if not chunk:
+                    poll.unregister(output)
+                clip.add(chunk)
+                telling.add(chunk)
+            elif leader in ready:
+                return "ended", ""
+    finally:
+        telling.end()
+        os.close(leader)
+
+
+@contextmanager
+def _confined(settings: Settings, command: str) -> Generator[_Child]:
+    bwrap = trusted("bwrap")
+    if bwrap is None:  # it was there when the shell was made
+        raise SandboxUnavailable("bubblewrap (bwrap) is gone", "install it again")
+    with ExitStack() as stack:
+        guard: Guard | None = None
+        if settings.profile != "read":
+            guard = Guard(settings.workspace, settings.protection, deep=binds_open_files(bwrap))
+            stack.callback(guard.close)
+        deeper = () if guard is None else guard.binds
+        group = Group(settings.control_groups, settings.memory, MAX_PROCESSES)
+        stack.callback(group.remove)
+        files = stack.enter_context(Files(None if group.bounds_memory else settings.memory // MAX_SEGMENTS))
+        confinement = Confinement(
+            bwrap=bwrap,
+            tree=shown_tree(settings.profile),
+            workspace=settings.workspace,
+            profile=settings.profile,
+            covers=() if guard is None else guard.covers,
+            memory=settings.memory,
+            descriptors=files.descriptors,
+            hidden=_store_folders(settings.workspace),
+            deeper=deeper,
+        )
+        passed = (*files.descriptors.all(), *(bind.descriptor for bind in deeper))
+        process = _started(arguments(confinement, shell_program(), command), settings, passed, "/")
+        stack.callback(_closed, process)
+        sandbox = _Sandbox(process, files.status)
+        stack.callback(sandbox.end)
+        watch(process.pid)
+        files.begin()
+        files.handed_over()
+        if guard is not None:
+            guard.handed_over()
+        sandbox.await_first(group, settings)
+        files.begin()
+        sandbox.await_bound()
+        covers = () if guard is None else guard.covers
+        bounds = Bounds(
+            memory=None if group.bounds_memory else settings.memory,
+            folders=(*IN_MEMORY, *(f"{WORKSPACE}/{cover.path}" for cover in covers if cover.kind == "stand-in")),
+            workspace=None if guard is None else settings.workspace,
+            workspace_bytes=settings.workspace_bytes,
+            workspace_files=settings.workspace_files,
+        )
+        usage = Usage(sandbox.inside, bounds)
+        inspect = Findings if guard is None else guard.inspect
+        yield _Child(process, sandbox.end, sandbox.failed, sandbox.crowded, usage.exceeded, inspect)
+
+
+def _store_folders(workspace: str) -> tuple[str, ...]:
+    """The store folder at the top of a workspace, if it is there. A link could lead anywhere in the workspace."""
+    path = os.path.join(workspace, FOLDER)  # noqa: PTH118
+    if os.path.islink(path):  # noqa: PTH114
+        raise WorkspaceRefused(workspace, f"{FOLDER} is a symbolic link; put a folder there")
+    return (FOLDER,) if os.path.isdir(path) else ()  # noqa: PTH112
+
+
+class _Sandbox:
+    """A running bubblewrap. The first process of its namespace is the one whose end ends all others."""
+
+    __slots__ = ("_ended", "_first", "_number", "_process", "_said", "_status")
+
+    def __init__(self, process: subprocess.Popen[bytes], status: int) -> None:
+        self._process = process
+        self._status = status
+        self._first: int | None = None
+        self._number = 0
+        self._said = b""
+        self._ended = False
+
+    def await_first(self, group: Group, settings: Settings) -> None:
+        """Bound the first process before it starts another. If the sandbox breaks before, its output says why."""
+        until = time.monotonic() + _START_SECONDS
+        while b"\n" not in self._said:
+            if not self._hear(until):
+                if time.monotonic() >= until:
+                    raise SandboxFailed(f"it was not there after {_START_SECONDS:g} s")
+                return
+        number = _number(self._said, "child-pid")
+        if number is None:
+            raise SandboxFailed(f"bubblewrap said {self._said[:100]!r} in the place of a process number")
+        try:
+            self._first = os.pidfd_open(number)
+            self._number = number
+            limit(number, settings.memory, min(settings.workspace_bytes, MAX_FILE))
+            group.take_in(number)
+        except ProcessLookupError:
+            return
+        except OSError as error:
+            raise SandboxFailed(f"its limits could not be set ({error.strerror})") from error
+
+    def await_bound(self) -> None:
+        """Wait until the first process ends with bubblewrap: only then may the command begin.
+
+        It asks the kernel for that after it has started the command, and puts on its filter right afterwards.
+        """
+        until = time.monotonic() + _START_SECONDS
+        while self._first is not None and not _is_filtered(self._number):
+            if _readable(self._first, _BETWEEN_STATES):
+                return  # it has ended
+            if time.monotonic() >= until:
+                raise SandboxFailed(f"it was not ready after {_START_SECONDS:g} s")
+
+    @property
+    def inside(self) -> str:
+        """The root of the command's files, as we see it."""
+        return f"/proc/{self._number}/root"
+
+    def crowded(self) -> bool:
+        """Whether the namespace has too many processes; as its own /proc shows them, once that is there."""
+        inside = self.inside
+        try:
+            names = os.listdir(f"{inside}/proc")  # noqa: PTH208  only names are wanted
+        except OSError:
+            return False
+        return sum(name.isdigit() for name in names) > MAX_PROCESSES
+
+    def end(self) -> None:
+        """Kill the first process, and wait until the kernel has ended all others of the namespace."""
+        if self._ended:
+            return
+        self._ended = True
+        forget(self._process.pid)  # before it is waited for: afterwards, its number may be another's
+        if self._first is not None:
+            with suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._first, signal.SIGKILL)
+            # Readable when the process has ended, and the first one ends after all others.
+            _readable(self._first, _END_SECONDS)
+        self._finish()
+
+    def _finish(self) -> None:
+        try:
+            self._process.wait(_END_SECONDS if self._first is not None else 0)
+        except subprocess.TimeoutExpired:
+            # The whole group: its first process waits for ever if bubblewrap alone is killed at its start.
+            os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+        if self._first is not None:
+            os.close(self._first)
+        until = time.monotonic() + 1
+        while self._hear(until):
+            pass
+
+    def failed(self) -> bool:
+        """Whether there never was a command: bubblewrap tells an exit code only of one that began."""
+        return self._first is None or (_number(self._said, "exit-code") is None and self._process.returncode > 0)
+
+    def _hear(self, until: float) -> bool:
+        ready = _readable(self._status, max(until - time.monotonic(), 0))
+        heard = os.read(self._status, _STATUS) if ready else b""
+        self._said += heard
+        return bool(heard)
+
+
+def _is_filtered(process: int) -> bool:
+    try:
+        return b"\nSeccomp:\t2\n" in Path(f"/proc/{process}/status").read_bytes()
+    except OSError:
+        return False
+
+
+def _readable(descriptor: int, seconds: float) -> bool:
+    poll = select.poll()  # `select` knows no descriptor over 1023
+    poll.register(descriptor, select.POLLIN)
+    return bool(poll.poll(seconds * 1000))
+
+
+def _number(said: bytes, name: str) -> int | None:
+    for line in said.splitlines():
+        with suppress(ValueError):
+            found = json.loads(line).get(name)
+            if isinstance(found, int):
+                return found
+    return None
+
+
+@contextmanager
+def _bare(settings: Settings, command: str) -> Generator[_Child]:
+    """A plain process in a session of its own. What leaves that session is out of reach."""
+    process = _started(beginning(shell_program(), command), settings, (), settings.workspace)
+
+    def end() -> None:
+        if process.returncode is None:  # as long as nobody has waited for it, its number is not given to another
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+    with ExitStack() as stack:
+        stack.callback(_closed, process)
+        stack.callback(end)
+        limit(process.pid, settings.memory)
+        yield _Child(process, end, failed=lambda: False, crowded=lambda: False, exceeded=lambda: None, inspect=Findings)
+
+
+def _started(argv: list[str], settings: Settings, passed: tuple[int, ...], folder: str) -> subprocess.Popen[bytes]:
+    try:
+        return subprocess.Popen(  # noqa: S603  this is what a shell is for
+            argv,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env=environment(settings, os.environ),
+            cwd=folder,
+            pass_fds=passed,
+            start_new_session=True,
+            bufsize=0,
+        )
+    except OSError as error:
+        raise SandboxFailed(f"{error.strerror}") from error
+
+
+def _closed(process: subprocess.Popen[bytes]) -> None:
+    for stream in (process.stdin, process.stdout):
+        if stream is not None:
+            with suppress(BrokenPipeError):
+                stream.close()

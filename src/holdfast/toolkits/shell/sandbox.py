@@ -1,0 +1,476 @@
+"""The sandbox on this machine: whether it works, and one command's files for it."""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import platform
+import re
+import resource
+import shutil
+import stat
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache
+from itertools import count
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Final, Literal, Self
+
+from holdfast.toolkits.shell.policy import (
+    ACCOUNTS,
+    GROUPS,
+    NAMING,
+    ROOTS,
+    SETTINGS,
+    SYSTEM,
+    Confinement,
+    ControlGroupRefused,
+    Descriptors,
+    SandboxFailed,
+    SandboxUnavailable,
+    Tree,
+    WorkspaceRefused,
+    arguments,
+    program,
+    supported,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from holdfast.toolkits.shell.policy import Profile
+
+
+MAX_PROCESSES: Final = 512
+"""How many processes and threads one command may have at once."""
+MAX_FILE: Final = 8 * 2**30
+"""Largest file that a command may write, in bytes."""
+MAX_SEGMENTS: Final = 4096
+"""How many pieces of shared memory the kernel gives to one namespace, unless somebody has changed that."""
+# Never from PATH: a workspace may be on it, and what is found there would run unconfined.
+_PROGRAMS: Final = ("/usr/bin", "/bin", "/usr/local/bin", "/run/wrappers/bin", "/run/current-system/sw/bin")
+_PROBE_SECONDS: Final = 15
+_INSTALL: Final = "install the package bubblewrap"
+_OPEN_FILES: Final = 4096
+_log: Final = logging.getLogger("holdfast.shell")
+
+
+def sandbox_problem() -> str | None:
+    """Why commands can't be confined on this machine, or None when they can. Found out once."""
+    found = _found_out()
+    return None if found is None else found[0]
+
+
+def require_sandbox() -> None:
+    """`SandboxUnavailable` if commands can't be confined on this machine."""
+    found = _found_out()
+    if found is not None:
+        raise SandboxUnavailable(*found)
+
+
+@cache
+def _found_out() -> tuple[str, str] | None:
+    """What is missing, and what to do about it."""
+    if sys.platform != "linux":
+        return f"bubblewrap needs Linux, this is {sys.platform}", "use a Linux machine"
+    if not supported(platform.machine()):
+        return f"the system calls of {platform.machine()} are not known", "use an x86_64 or aarch64 machine"
+    bwrap = trusted("bwrap")
+    if bwrap is None:
+        return "bubblewrap (bwrap) is not installed where only root can change it", _INSTALL
+    try:
+        return _tried(bwrap)
+    except SandboxFailed as error:
+        return f"the files that bubblewrap needs can't be made ({error.reason})", "run it outside of other sandboxes"
+
+
+def _tried(bwrap: str) -> tuple[str, str] | None:
+    advice = "allow unprivileged user namespaces for bwrap (a sysctl, an AppArmor profile or the container's settings)"
+    with TemporaryDirectory(prefix="holdfast-probe-") as folder, Files() as files:
+        confinement = Confinement(
+            bwrap=bwrap,
+            tree=shown_tree("read"),
+            workspace=os.path.realpath(folder),
+            profile="read",
+            covers=(),
+            memory=2**26,
+            descriptors=files.descriptors,
+        )
+        files.begin()
+        files.begin()
+        try:
+            ran = subprocess.run(  # noqa: S603  a program that only root can change
+                arguments(confinement, shell_program(), "exit 42"),
+                input=b"\n",
+                env={},
+                pass_fds=files.descriptors.all(),
+                capture_output=True,
+                timeout=_PROBE_SECONDS,
+                check=False,
+            )
+        except (OSError, subprocess.SubprocessError) as error:
+            return f"bubblewrap could not be run ({type(error).__name__}: {error})", advice
+    if ran.returncode != 42:
+        said = " ".join(ran.stderr.decode(errors="replace").split())[:300]
+        return f"bubblewrap does not work here ({said or f'exit code {ran.returncode}'})", advice
+    return None
+
+
+@cache
+def trusted(name: str) -> str | None:
+    """The program of this name in a folder of the system, if nobody but root can change it."""
+    for folder in _PROGRAMS:
+        path = shutil.which(name, path=folder)
+        if path is not None and _only_root_writes(Path(path).resolve()):
+            return path
+    return None
+
+
+@cache
+def binds_open_files(bwrap: str) -> bool:
+    """Whether this bubblewrap can bind what is open already, and not only what has a name."""
+    try:
+        asked = subprocess.run([bwrap, "--help"], env={}, capture_output=True, timeout=_PROBE_SECONDS, check=False)  # noqa: S603  a program that only root can change
+    except (OSError, subprocess.SubprocessError):
+        return False
+    able = b"--ro-bind-fd" in asked.stdout + asked.stderr
+    if not able:
+        _log.warning("this bubblewrap has no --ro-bind-fd: protected names deeper down in a workspace can be written")
+    return able
+
+
+def _only_root_writes(path: Path) -> bool:
+    found = (path.stat(), path.parent.stat())
+    return all(each.st_uid == 0 and not each.st_mode & (stat.S_IWGRP | stat.S_IWOTH) for each in found)
+
+
+@cache
+def shell_program() -> str:
+    """The shell that reads commands: bash, which models write for, or the one that every system has."""
+    return trusted("bash") or "/bin/sh"
+
+
+@cache
+def shown_tree(profile: Profile) -> Tree:
+    """What of this machine's files a command may see."""
+    wanted = [*SYSTEM, *SETTINGS, *(NAMING if profile == "network" else ())]
+    folders = [path for path in wanted if Path(path).exists()]
+    links: list[tuple[str, str]] = []
+    for name in ROOTS:
+        if Path(name).is_symlink():
+            links.append((name, str(Path(name).readlink())))
+        elif Path(name).is_dir():
+            folders.append(name)
+    return Tree(tuple(folders), tuple(links))
+
+
+def limit(process: int, memory: int, file_size: int = MAX_FILE) -> None:
+    """Bound what a process, and each that it starts, may take. Groups bound them together, where there are any."""
+    bounds = (
+        (resource.RLIMIT_CORE, 0),
+        (resource.RLIMIT_DATA, memory),
+        (resource.RLIMIT_FSIZE, file_size),
+        (resource.RLIMIT_NOFILE, _OPEN_FILES),
+        (resource.RLIMIT_NPROC, MAX_PROCESSES),
+        (resource.RLIMIT_MSGQUEUE, 0),
+    )
+    for what, value in bounds:
+        _, hard = resource.prlimit(process, what)
+        most = value if hard == resource.RLIM_INFINITY else min(value, hard)
+        resource.prlimit(process, what, (most, most))
+
+
+class Files:
+    """The open files that one sandbox needs. Leaving the block closes those that are still ours."""
+
+    __slots__ = ("_hold", "_open", "_segment", "descriptors", "status")
+
+    def __init__(self, segment: int | None = 0) -> None:
+        """`segment` is the largest piece of shared memory that a command can ask for, None for any."""
+        self._open: set[int] = set()
+        self._segment = segment
+
+    def __enter__(self) -> Self:
+        try:
+            self.status, written = self._pipe()
+            held, self._hold = self._pipe()
+            self.descriptors = Descriptors(
+                filter=self._file("filter", program(platform.machine(), self._segment)),
+                status=written,
+                hold=held,
+                accounts=self._file("passwd", ACCOUNTS.encode()),
+                groups=self._file("group", GROUPS.encode()),
+            )
+        except OSError as error:
+            self._close(*self._open)
+            raise SandboxFailed(f"no more files can be opened ({error.strerror})") from error
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._close(*self._open)
+
+    def handed_over(self) -> None:
+        """Close our ends of what the sandbox has now, so that we see when it closes them."""
+        self._close(*self.descriptors.all())
+
+    def begin(self) -> None:
+        """Let what waits on `hold` go on: first the launcher, then the sandbox."""
+        with suppress(BrokenPipeError):  # it ended already; its status says how
+            os.write(self._hold, b"\n")
+
+    def _close(self, *descriptors: int) -> None:
+        for descriptor in descriptors:
+            self._open.discard(descriptor)
+            os.close(descriptor)
+
+    def _pipe(self) -> tuple[int, int]:
+        ends = os.pipe()
+        self._open.update(ends)
+        return ends
+
+    def _file(self, name: str, content: bytes) -> int:
+        descriptor = os.memfd_create(f"holdfast-{name}")
+        self._open.add(descriptor)
+        os.write(descriptor, content)
+        os.lseek(descriptor, 0, os.SEEK_SET)
+        return descriptor
+
+
+_MINE: Final = re.compile(r"holdfast-(\d+)-\d+")
+_numbers: Final = count(1)
+
+
+def limits(files: Iterable[str], memory: int, processes: int) -> dict[str, int]:
+    """What is written to which file of a new group, by the files that it has: version 1 and 2 differ. Pure."""
+    known = {"memory.max": memory, "memory.limit_in_bytes": memory, "pids.max": processes}
+    return {name: known[name] for name in files if name in known}
+
+
+class Group:
+    """The groups of one command: made, joined by its first process, and taken away when it has ended."""
+
+    __slots__ = ("_folders", "bounds_memory")
+
+    def __init__(self, within: tuple[str, ...], memory: int, processes: int) -> None:
+        name = f"holdfast-{os.getpid()}-{next(_numbers)}"
+        self.bounds_memory = False
+        """Whether all memory of the command is bounded together, what it shares and files in memory included."""
+        self._folders: list[Path] = []
+        for folder in within:
+            try:
+                self._make(Path(folder) / name, memory, processes)
+            except OSError as error:
+                self.remove()
+                raise ControlGroupRefused(folder, f"no group can be made in it ({error.strerror})") from error
+
+    def take_in(self, process: int) -> None:
+        """Move a process in; what it starts from now on is in as well."""
+        for folder in self._folders:
+            (folder / "cgroup.procs").write_text(str(process))
+
+    def remove(self, patience: float = 2.0) -> None:
+        """Take the groups away. The kernel may need a moment after the last process has ended."""
+        until = time.monotonic() + patience
+        for folder in self._folders:
+            while not _removed(folder) and time.monotonic() < until:
+                time.sleep(0.002)
+        self._folders.clear()
+
+    def _make(self, folder: Path, memory: int, processes: int) -> None:
+        folder.mkdir()
+        self._folders.append(folder)
+        bounds = limits(os.listdir(folder), memory, processes)  # noqa: PTH208  only names are wanted
+        if not bounds:
+            raise ControlGroupRefused(str(folder.parent), "it hands down neither memory nor pids")
+        for name, value in bounds.items():
+            (folder / name).write_text(str(value))
+            self.bounds_memory = self.bounds_memory or name.startswith("memory.")
+
+
+def check(within: tuple[str, ...], memory: int, processes: int) -> None:
+    """`ControlGroupRefused` if no group can be made there. Takes away what killed processes left behind."""
+    for folder in within:
+        with suppress(OSError):
+            for name in os.listdir(folder):  # noqa: PTH208  only names are wanted
+                found = _MINE.fullmatch(name)
+                if found is not None and not Path(f"/proc/{found[1]}").exists():
+                    _removed(Path(folder) / name)
+    Group(within, memory, processes).remove()
+
+
+def _removed(folder: Path) -> bool:
+    try:
+        folder.rmdir()  # only an empty group can be removed
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
+    return True
+
+
+_STAND_IN: Final = 0o555
+_TRIES: Final = 100
+_FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+Kind = Literal["stand-in", "kept", "pinned"]
+
+
+@dataclass(frozen=True, slots=True)
+class Cover:
+    """What the sandbox lays over one name: an empty folder, the thing itself read-only, or itself to pin it down."""
+
+    path: str
+    kind: Kind
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    name: str
+    folder: int
+    descriptor: int
+
+
+class StandIns:
+    """The protected names at the top of one workspace, for as long as one command runs."""
+
+    __slots__ = ("_folders", "_held", "_workspace", "abandoned", "covers", "since")
+
+    def __init__(self, workspace: str, paths: Iterable[tuple[str, ...]]) -> None:
+        self._workspace = workspace
+        self._held: list[_Held] = []
+        self._folders: dict[tuple[str, ...], int] = {}
+        self.covers: dict[str, Cover] = {}
+        self.since: int | None = None
+        """Since when commands have been running here without a pause, in nanoseconds of the file system's clock."""
+        self.abandoned: int | None = None
+        """Since when commands ran here whose process was killed; None if none did."""
+        try:
+            self._folders[()] = os.open(workspace, _FOLDER)
+        except OSError as error:
+            raise WorkspaceRefused(workspace, f"it can't be opened ({error.strerror})") from error
+        try:
+            for path in paths:
+                self._protect(path)
+        except BaseException:
+            self.release()
+            raise
+
+    def release(self) -> None:
+        """Let go; stand-ins that no other command needs are taken away."""
+        for held in self._held:
+            with suppress(OSError):  # another command still needs it
+                fcntl.flock(held.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if _is_stand_in(os.fstat(held.descriptor)) and _is_same(held):
+                    os.rmdir(held.name, dir_fd=held.folder)
+            os.close(held.descriptor)
+        self._held.clear()
+        for descriptor in self._folders.values():
+            os.close(descriptor)
+        self._folders.clear()
+
+    def _protect(self, path: tuple[str, ...]) -> None:
+        """Protect `path`; where a folder on its way is missing, that folder instead."""
+        for size in range(1, len(path) + 1):
+            kind = self._protect_name(path[:size], last=size == len(path))
+            if kind != "pinned":
+                return
+
+    def _protect_name(self, path: tuple[str, ...], *, last: bool) -> Kind:
+        shown = "/".join(path)
+        if shown in self.covers and (self.covers[shown].kind != "pinned" or not last):
+            return self.covers[shown].kind
+        folder, name = self._folders[path[:-1]], path[-1]
+        made = False
+        for _ in range(_TRIES):
+            try:
+                found = os.stat(name, dir_fd=folder, follow_symlinks=False)
+            except FileNotFoundError:
+                made = self._make(folder, name, shown)
+                continue
+            if stat.S_ISLNK(found.st_mode):
+                reason = (
+                    f"{shown} is a symbolic link, which can't be kept from being replaced; put a file or folder there"
+                )
+                raise WorkspaceRefused(self._workspace, reason)
+            if not _is_stand_in(found):
+                return self._keep(path, found, last=last)
+            if self._hold(folder, name, made=made):
+                return self._covered(shown, "stand-in")
+        raise WorkspaceRefused(self._workspace, f"{shown} keeps changing")
+
+    def _keep(self, path: tuple[str, ...], found: os.stat_result, *, last: bool) -> Kind:
+        shown = "/".join(path)
+        if last or not stat.S_ISDIR(found.st_mode):
+            return self._covered(shown, "kept")
+        if path not in self._folders:
+            try:
+                self._folders[path] = os.open(path[-1], _FOLDER, dir_fd=self._folders[path[:-1]])
+            except OSError as error:
+                raise WorkspaceRefused(self._workspace, f"{shown} can't be opened ({error.strerror})") from error
+        return self._covered(shown, "pinned")
+
+    def _covered(self, shown: str, kind: Kind) -> Kind:
+        self.covers[shown] = Cover(shown, kind)
+        return kind
+
+    def _make(self, folder: int, name: str, shown: str) -> bool:
+        try:
+            os.mkdir(name, _STAND_IN, dir_fd=folder)
+        except FileExistsError:
+            return False
+        except OSError as error:
+            raise WorkspaceRefused(self._workspace, f"{shown} can't be protected ({error.strerror})") from error
+        return True
+
+    def _hold(self, folder: int, name: str, *, made: bool) -> bool:
+        """Share the stand-in with other commands; False when it went away meanwhile."""
+        try:
+            descriptor = os.open(name, _FOLDER, dir_fd=folder)
+        except OSError:
+            return False
+        held = _Held(name, folder, descriptor)
+        abandoned = not made and _is_free(descriptor)
+        fcntl.flock(descriptor, fcntl.LOCK_SH)  # whoever has it alone is about to remove it, and needs no time
+        if not _is_same(held):
+            os.close(descriptor)
+            return False
+        self._held.append(held)
+        begun = os.fstat(descriptor).st_ctime_ns
+        self.since = begun if self.since is None else min(self.since, begun)
+        if abandoned:
+            self.abandoned = begun if self.abandoned is None else min(self.abandoned, begun)
+        return True
+
+
+def has_stand_ins(workspace: str, paths: Iterable[tuple[str, ...]]) -> bool:
+    """Whether stand-ins lie at the top: a command runs there, or its process was killed."""
+    for name in dict.fromkeys(path[0] for path in paths):
+        with suppress(OSError):
+            if _is_stand_in(os.lstat(f"{workspace}/{name}")):
+                return True
+    return False
+
+
+def _is_free(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
+
+
+def _is_same(held: _Held) -> bool:
+    try:
+        there = os.stat(held.name, dir_fd=held.folder, follow_symlinks=False)
+    except OSError:
+        return False
+    return os.path.samestat(there, os.fstat(held.descriptor))
+
+
+def _is_stand_in(found: os.stat_result) -> bool:
+    # A folder that nobody may write to. Somebody's own may look like it, but only an empty one can be removed.
+    return stat.S_ISDIR(found.st_mode) and not found.st_mode & 0o222

@@ -1,0 +1,508 @@
+"""Skills as tools: instructions for kinds of tasks, of which a model sees a line each until it loads one."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+import unicodedata
+from contextlib import contextmanager
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from holdfast.errors import HoldfastError, InvalidArgument, InvalidNumber, UsageError
+from holdfast.names import check_int
+from holdfast.toolkits.files.pages import cut_page, decoded, told
+from holdfast.toolkits.files.workspace import (
+    SKIPPED,
+    Budget,
+    Entry,
+    FileMissing,
+    PathRefused,
+    Place,
+    Walk,
+    Workspace,
+    WrongKind,
+    chunks,
+    file_place,
+    read_all,
+    shown_path,
+)
+from holdfast.tools import tool
+from holdfast.tools.definition import MOST_OUTPUT, Reach
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Iterable, Iterator, Sequence
+
+    from holdfast.tools import AnyTool
+
+
+_MOST: Final = 64 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SkillLimits:
+    """Every bound of the skill tools."""
+
+    skills: int = 64
+    """How many skills are offered."""
+    list_chars: int = 16_000
+    """How long the list of skills is that the model reads with every request."""
+    entries: int = 10_000
+    """How many entries of a folder are looked at."""
+    front_bytes: int = 16 * 1024
+    """The longest front matter of a SKILL.md."""
+    skill_bytes: int = 64 * 1024
+    """The largest SKILL.md."""
+    files: int = 100
+    """How many files of a skill are listed with it."""
+    file_bytes: int = 16 * 1024 * 1024
+    """The largest file of a skill that is read in pages."""
+    page_lines: int = 1_000
+    """How many lines of a file one answer has."""
+    page_chars: int = 40_000
+    """How much text of a file one answer has."""
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            check_int(field.name, getattr(self, field.name), least=1, most=_MOST)
+
+
+_SHOWN: Final = 50
+"""How many names an error lists."""
+
+
+class SkillFolderInvalid(UsageError):
+    """A folder that can't be offered as skills."""
+
+    def __init__(self, folder: str, reason: str) -> None:
+        super().__init__(f"the folder {shown_path(folder)} can't be offered as skills: {reason}")
+        self.folder = folder
+        self.reason = reason
+
+
+class SkillInvalid(UsageError):
+    """One skill that can't be used as it is written."""
+
+    def __init__(self, place: str, reason: str) -> None:
+        super().__init__(f"the skill {shown_path(place)} can't be used: {reason}")
+        self.place = place
+        self.reason = reason
+
+
+class SkillClash(UsageError):
+    """Two folders have a skill of the same name."""
+
+    def __init__(self, name: str, folders: tuple[str, str]) -> None:
+        first, second = map(shown_path, folders)
+        super().__init__(f"the skill {name!r} is in {first} and in {second}; rename or remove one of them")
+        self.name = name
+        self.folders = folders
+
+
+class SkillUnknown(UsageError):
+    """No skill has this name."""
+
+    def __init__(self, name: str, known: Sequence[str]) -> None:
+        more = f" and {len(known) - _SHOWN:,} more" if len(known) > _SHOWN else ""
+        super().__init__(f"there is no skill {shown_path(name)}; there are {', '.join(known[:_SHOWN])}{more}")
+        self.name = name
+        self.known = tuple(known)
+
+
+class SkillFileMissing(UsageError):
+    """A skill has no such file."""
+
+    def __init__(self, name: str, path: str) -> None:
+        super().__init__(f"the skill {name!r} has no file {shown_path(path)}; load_skill lists the files it has")
+        self.name = name
+        self.path = path
+
+
+MAX_NAME: Final = 64
+MAX_DESCRIPTION: Final = 1_024
+_FRONT: Final = re.compile(
+    rb"\A(?:\xef\xbb\xbf)?---[ \t]*\r?\n(?P<fields>.*?)^---[ \t]*(?:\r?\n|\Z)", re.DOTALL | re.MULTILINE
+)
+_BREAK: Final = re.compile(r"\r\n|\n|\r")
+_FIELD: Final = re.compile(r"(?P<name>[A-Za-z][A-Za-z0-9_-]*):(?:[ \t]+(?P<value>.*))?")
+_NAME: Final = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*")
+_BLOCK: Final = re.compile(r"[|>][+-]?")
+_SPECIAL: Final = re.compile(r"[\[\]{}&*!|>%@`#,'\"]|[-?:](?:\s|\Z)")
+"""How something begins that is not plain text in YAML."""
+_AMBIGUOUS: Final = re.compile(r":(?:\s|\Z)|\s#")
+_NOTHING: Final = frozenset(("", "~", "null", "Null", "NULL"))
+_QUOTE_IT: Final = "put the text in double quotes"
+_HIDDEN: Final = frozenset("\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
+"""What turns the direction of writing: a list that shows it may be read as another one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Front:
+    """What a skill says of itself before it is loaded. `size` is where its body begins, in bytes."""
+
+    name: str
+    description: str
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Field:
+    line: int
+    value: str
+    below: tuple[str, ...]
+    """The indented lines that follow."""
+
+
+def read_front(data: bytes, place: str, folder: str) -> Front:
+    """The front matter at the beginning of `data`; `SkillInvalid` says what is wrong with it."""
+    found = _FRONT.match(data)
+    if found is None:
+        raise SkillInvalid(place, "it does not begin with a front matter between two lines of '---', or it is too long")
+    try:
+        text = found["fields"].decode()
+    except UnicodeDecodeError as error:
+        raise SkillInvalid(place, "its front matter is not UTF-8 text") from error
+    fields = _fields(text, place)
+    name = _text(fields, "name", place)
+    if len(name) > MAX_NAME or not _NAME.fullmatch(name):
+        raise SkillInvalid(place, f"its name has small letters, digits and single dashes, at most {MAX_NAME} of them")
+    if name != folder:
+        raise SkillInvalid(
+            place, f"its name is {name!r}, that of its folder is {folder[:MAX_NAME]!r}; make them the same"
+        )
+    return Front(name, _described(_text(fields, "description", place), place), found.end())
+
+
+def _described(text: str, place: str) -> str:
+    if len(text) > MAX_DESCRIPTION:
+        raise SkillInvalid(place, f"its description has {len(text):,} characters, the limit is {MAX_DESCRIPTION:,}")
+    for char in text:
+        if char in _HIDDEN or unicodedata.category(char) in {"Cc", "Cs", "Cn", "Co"}:
+            raise SkillInvalid(place, f"its description has the character U+{ord(char):04X}; take it out")
+    return text
+
+
+def _fields(text: str, place: str) -> dict[str, _Field]:
+    lines = _BREAK.split(text)
+    found: dict[str, _Field] = {}
+    at = 0
+    while at < len(lines):
+        line, number = lines[at], at + 2  # the first line of the file is the fence
+        at += 1
+        if not line.strip() or line.startswith("#"):
+            continue
+        match = _FIELD.fullmatch(line.rstrip())
+        if match is None:
+            raise _objection(place, number, "a field such as 'name: value' is wanted")
+        if match["name"] in found:
+            raise _objection(place, number, f"the field {match['name']!r} is there twice")
+        begin = at
+        while at < len(lines) and _is_below(lines[at]):
+            at += 1
+        found[match["name"]] = _Field(number, (match["value"] or "").strip(), tuple(lines[begin:at]))
+    return found
+
+
+def _is_below(line: str) -> bool:
+    """Whether a line belongs to the field before it. A list may stand there without being indented."""
+    return not line.strip() or line[0] in " \t" or line.startswith("- ")
+
+
+def _text(fields: dict[str, _Field], name: str, place: str) -> str:
+    """A field as text on one line."""
+    field = fields.get(name)
+    if field is None:
+        raise SkillInvalid(place, f"its front matter has no field {name!r}")
+    value, below = field.value, [line for line in field.below if line.strip()]
+    if any(line[0] != " " for line in below):
+        raise _objection(place, field.line, f"{name!r} is text; lines that go on with it begin with spaces")
+    if value[:1] in {"'", '"'}:
+        if below:
+            raise _objection(place, field.line, "text in quotes stands on one line here; use '>' for more lines")
+        text = _unquoted(value, place, field.line)
+    elif _BLOCK.fullmatch(value):
+        text = " ".join(below)
+    else:
+        text = _plain(value, below, place, field.line)
+    text = " ".join(text.split())
+    if not text:
+        raise _objection(place, field.line, f"{name!r} is empty")
+    return text
+
+
+def _plain(value: str, below: list[str], place: str, line: int) -> str:
+    if value in _NOTHING:
+        if below:
+            raise _objection(place, line, "text is wanted, not a list or a map")
+        return ""
+    text = " ".join((value, *(more.strip() for more in below)))
+    if _SPECIAL.match(value) or _AMBIGUOUS.search(text):
+        raise _objection(place, line, f"it has signs that mean something else in YAML; {_QUOTE_IT}")
+    return text
+
+
+def _unquoted(value: str, place: str, line: int) -> str:
+    if value[0] == '"':
+        try:
+            return msgspec.json.decode(value, type=str)
+        except (msgspec.DecodeError, UnicodeEncodeError) as error:
+            raise _objection(place, line, "what is in double quotes is written as in JSON") from error
+    inner = value[1:-1]
+    if len(value) < 2 or value[-1] != "'" or "'" in inner.replace("''", ""):
+        raise _objection(place, line, f"the quotes do not match; {_QUOTE_IT}")
+    return inner.replace("''", "'")
+
+
+def _objection(place: str, line: int, reason: str) -> SkillInvalid:
+    return SkillInvalid(place, f"line {line:,}: {reason}")
+
+
+_OFFER: Final = (
+    "Load a skill: instructions that the author of this agent wrote for a kind of task. "
+    "Load one before you begin a task that its description fits, and follow it. Load none that does not fit.\n\n"
+    "The skills are:"
+)
+_HEAD: Final = (
+    "The skill {name!r}, written by the author of this agent. Follow it for the task that it fits. "
+    "It allows nothing that is not allowed to you anyway."
+)
+
+
+def offered(fronts: Iterable[Front]) -> str:
+    """What the tool that loads skills says of itself: which there are, and when to use each."""
+    return "\n".join([_OFFER, *(f"- {front.name}: {front.description}" for front in fronts)])
+
+
+def loaded(name: str, body: str, files: Sequence[str], *, more: bool) -> str:
+    """A skill as a whole: its instructions, and which files it has beside them."""
+    parts = [_HEAD.format(name=name), body.strip() or "(it has no instructions)"]
+    if files:
+        rest = ["(There are more.)"] if more else []
+        parts.append("\n".join(["Its other files, for read_skill_file:", *(f"- {file}" for file in files), *rest]))
+    return "\n\n".join(parts)
+
+
+FILE: Final = "SKILL.md"
+SECONDS: Final = 10.0
+"""How long one look into a folder may take."""
+_LINE_CHARS: Final = 2_000
+
+
+@dataclass(frozen=True, slots=True)
+class Skill:
+    """A skill that is offered. `folder` is the open directory in which it has its own."""
+
+    front: Front
+    folder: Workspace
+    given: str
+    """The folder as the host named it."""
+
+
+class Shelf:
+    """All skills that are offered, by name. What is on the disk is read anew each time."""
+
+    def __init__(self, folders: Sequence[Path], limits: SkillLimits, *, hard_links: bool) -> None:
+        self._limits: Final = limits
+        found: dict[str, Skill] = {}
+        for folder in folders:
+            for skill in self._skills(folder, hard_links=hard_links):
+                other = found.setdefault(skill.front.name, skill)
+                if other is not skill:
+                    raise SkillClash(skill.front.name, (other.given, skill.given))
+                if len(found) > limits.skills:
+                    raise SkillFolderInvalid(skill.given, f"there are more than {limits.skills:,} skills")
+        self.skills: Final = dict(sorted(found.items()))
+
+    @property
+    def fronts(self) -> tuple[Front, ...]:
+        """What the skills said of themselves when the tools were made, by name."""
+        return tuple(skill.front for skill in self.skills.values())
+
+    @property
+    def folders(self) -> tuple[str, ...]:
+        """Real paths of the folders that the skills are in."""
+        return tuple(dict.fromkeys(skill.folder.path for skill in self.skills.values()))
+
+    def load(self, name: str) -> str:
+        """The instructions of a skill as they are now, and the files it has beside them."""
+        skill = self._known(name)
+        label = f"{name}/{FILE}"
+        with _refused(label), skill.folder.file(label.encode(), label) as number:
+            data = read_all(number, label, self._limits.skill_bytes, "make it shorter, with files beside it")
+            front = read_front(data, label, name)
+            body = "".join(decoded([data[front.size :]], label))
+        with _refused(label):
+            files, more = self._files(skill)
+        return loaded(name, body, files, more=more)
+
+    def page(self, name: str, path: str, start: int, lines: int) -> str:
+        """A page of a file of a skill, with numbered lines."""
+        skill, place = self._known(name), file_place(path)
+        if start < 1 or lines < 1:
+            raise InvalidNumber("start" if start < 1 else "lines", min(start, lines), "it must be 1 or more")
+        limits, label = self._limits, str(place)
+        try:
+            with skill.folder.file(Place((name, *place.parts)).encoded(), label) as number:
+                pieces = chunks(number, label, limits.file_bytes, "it is too large to be read here")
+                count = min(lines, limits.page_lines)
+                texts = decoded(pieces, label)
+                page = cut_page(texts, start, count, line_chars=_LINE_CHARS, room=limits.page_chars)
+        except FileMissing as error:
+            raise SkillFileMissing(name, label) from error
+        if page.total and start > page.total:
+            raise InvalidNumber("start", start, f"the file has {page.total:,} lines")
+        return told(page)
+
+    def _known(self, name: str) -> Skill:
+        skill = self.skills.get(name)
+        if skill is None:
+            raise SkillUnknown(name, tuple(self.skills))
+        return skill
+
+    def _files(self, skill: Skill) -> tuple[list[str], bool]:
+        """The files of a skill but its SKILL.md, and whether there are more than may be listed."""
+        name = skill.front.name
+        budget = Budget(SECONDS, self._limits.entries)
+        found: list[str] = []
+        with skill.folder.directory(name.encode(), name) as below:
+            for entry in Walk(skill.folder, below, SKIPPED, budget).entries(recursive=True):
+                if not stat.S_ISREG(entry.mode) or entry.shown == FILE:
+                    continue
+                if len(found) >= self._limits.files:
+                    return found, True
+                found.append(f"{entry.shown} ({entry.found.st_size:,} bytes)")
+        return found, budget.over is not None
+
+    # ---- when the tools are made ----
+
+    def _skills(self, given: Path, *, hard_links: bool) -> Iterator[Skill]:
+        label = str(given)
+        try:
+            folder = Workspace(given, hard_links=hard_links)
+        except InvalidArgument as error:
+            raise SkillFolderInvalid(label, "it is no directory that exists and can be read") from error
+        names = self._names(folder, label)
+        if not names:
+            raise SkillFolderInvalid(label, f"it has no folder with a {FILE} in it")
+        for name in names:
+            yield Skill(self._front(folder, name, f"{label}/{name}/{FILE}"), folder, label)
+
+    def _names(self, folder: Workspace, label: str) -> list[str]:
+        """The folders in a folder. Files beside them, and what is hidden, are no skills."""
+        budget = Budget(SECONDS, self._limits.entries)
+        with folder.directory(b".", label) as below:
+            entries = list(Walk(folder, below, (), budget).entries(recursive=False))
+        if budget.over is not None:
+            raise SkillFolderInvalid(label, f"not everything in it was looked at: {budget.over}")
+        return [
+            entry.shown for entry in entries if not entry.shown.startswith(".") and _is_folder(folder, entry, label)
+        ]
+
+    def _front(self, folder: Workspace, name: str, place: str) -> Front:
+        """What a skill says of itself. Its body is not read."""
+        limits = self._limits
+        with _refused(place), folder.file(f"{name}/{FILE}".encode(), place) as number:
+            size = os.fstat(number).st_size
+            if size > limits.skill_bytes:
+                raise SkillInvalid(place, f"it has {size:,} bytes, the limit is {limits.skill_bytes:,}")
+            head = b""
+            while len(head) < limits.front_bytes and (piece := os.read(number, limits.front_bytes - len(head))):
+                head += piece
+        return read_front(head, place, name)
+
+
+def _is_folder(folder: Workspace, entry: Entry, label: str) -> bool:
+    """Whether an entry is a folder, or a link to one that stays inside."""
+    if not stat.S_ISLNK(entry.mode):
+        return stat.S_ISDIR(entry.mode)
+    try:
+        with folder.directory(entry.path, entry.shown):
+            return True
+    except WrongKind:
+        return False
+    except HoldfastError as error:
+        raise _invalid(f"{label}/{entry.shown}", error) from error
+
+
+@contextmanager
+def _refused(place: str) -> Generator[None]:
+    """What can't be read of a skill is told as what is wrong with it."""
+    try:
+        yield
+    except (SkillInvalid, SkillUnknown):
+        raise
+    except HoldfastError as error:
+        raise _invalid(place, error) from error
+
+
+def _invalid(place: str, error: HoldfastError) -> SkillInvalid:
+    if isinstance(error, FileMissing):
+        return SkillInvalid(place, f"there is no {FILE}; write one, or take the folder away")
+    return SkillInvalid(place, error.reason if isinstance(error, PathRefused) else str(error))
+
+
+_LINES: Final = 400
+_SLACK: Final = 20.0
+"""Beyond what a look into a folder may take: for a disk that does not answer."""
+_AROUND: Final = 500
+"""Characters that stand around a skill and for each of its files when it is loaded."""
+
+
+def skills(*folders: Path | str, limits: SkillLimits | None = None, hard_links: bool = False) -> tuple[AnyTool, ...]:
+    """Tools that load skills on demand: the folders in `folders` that have a ``SKILL.md``.
+
+    The model sees names and descriptions, as they are when this is called; instructions and files are read when it asks
+    for them, as they are then. What is in these folders is trusted like the instructions of the agent, so the agent
+    should not be able to write there. The kernel keeps every open below the folder; a file with several names is
+    refused unless `hard_links` is set.
+    """
+    if not folders:
+        raise InvalidArgument("folders", folders, "at least one path of a folder")
+    for folder in folders:
+        if not isinstance(folder, (str, Path)):  # pyright: ignore[reportUnnecessaryIsInstance]  # callers may be untyped
+            raise InvalidArgument("folder", folder, "the path of a folder")
+    bounds = SkillLimits() if limits is None else limits
+    if not isinstance(bounds, SkillLimits):  # pyright: ignore[reportUnnecessaryIsInstance]  # callers may be untyped
+        raise InvalidArgument("limits", limits, "SkillLimits")
+    shelf = Shelf([Path(folder) for folder in folders], bounds, hard_links=hard_links)
+    offer = offered(shelf.fronts)
+    if len(offer) > bounds.list_chars:
+        reason = f"the list of skills has {len(offer):,} characters, the limit is {bounds.list_chars:,}"
+        raise SkillFolderInvalid(str(folders[-1]), f"{reason}; write shorter descriptions, or offer fewer skills")
+    return _tools(shelf, offer, bounds)
+
+
+def _tools(shelf: Shelf, offer: str, limits: SkillLimits) -> tuple[AnyTool, ...]:
+    whole = limits.skill_bytes + _AROUND * (limits.files + 1)
+    reach = Reach(workspaces=shelf.folders, hides_store=True)
+
+    @tool(
+        read_only=True, timeout=SECONDS + _SLACK, description=offer, output_limit=min(whole, MOST_OUTPUT), reach=reach
+    )
+    def load_skill(name: str) -> str:
+        """Load a skill.
+
+        Args:
+            name: The name of the skill, as it stands in the list.
+        """
+        return shelf.load(name)
+
+    @tool(read_only=True, timeout=SECONDS + _SLACK, reach=reach)
+    def read_skill_file(name: str, path: str, start: int = 1, lines: int = _LINES) -> str:
+        """Read a text file that belongs to a skill. Each line begins with its number and a tab.
+
+        A long file comes in pages; the answer says where to go on. load_skill lists the files of a skill.
+
+        Args:
+            name: The name of the skill.
+            path: The file, relative to the folder of the skill.
+            start: The number of the first line to read. The first line of a file is 1.
+            lines: How many lines to read.
+        """
+        return shelf.page(name, path, start, lines)
+
+    return load_skill, read_skill_file

@@ -1,0 +1,228 @@
+"""Background work as tools: an agent lists, reads and cancels the tasks of its session, and reads long results."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import msgspec
+from pydantic import Field
+
+from holdfast.errors import InvalidId, StoreError, TaskUnknown
+from holdfast.processes.task_state import TaskState, body
+from holdfast.records import Cancelled, Done, Unknown
+from holdfast.toolkits.host import Host, host_of, moment, span
+from holdfast.tools import ToolRetry, tool
+from holdfast.tools.context import Context  # noqa: TC001  read from the signature
+from holdfast.tools.definition import Reach
+from holdfast.tools.reader import reader
+from holdfast.tools.results import MAX_LINES, page, shown
+
+if TYPE_CHECKING:
+    from holdfast.records import Progressed
+    from holdfast.store import Store
+    from holdfast.tools import AnyTool
+
+
+def tasks() -> tuple[AnyTool, ...]:
+    """Tools that list, read and cancel the background work of the session, and read results that were too long.
+
+    An agent sees the tasks of its own session and no others.
+    """
+    return TOOLS
+
+
+_FIRST: Final = 3
+"""It was opened, what it is to do, and that it began."""
+_LAST: Final = 8
+"""How it stands: its end with the outcome before it, or what was reported last."""
+
+
+async def glance(store: Store, id: str) -> TaskState:
+    """What a list tells of a task. How often it was begun and has reported is not counted."""
+    state = TaskState(id)
+    seen = 0
+    for entry in [*await store.read(id, limit=_FIRST), *await store.tail(id, _LAST)]:
+        if entry.seq > seen:
+            state.add(entry.record)
+            seen = entry.seq
+    return state
+
+
+_NOTE: Final = 200
+"""How much of what a tool said of itself stands in one line, in characters."""
+_ARGUMENTS: Final = 500
+
+
+def line(state: TaskState, now: int) -> str:
+    """A task in one line."""
+    parts = [f"{state.id}: {_tool(state)}", _standing(state, now)]
+    if state.progress is not None and not state.over:
+        parts.append(progress(state.progress))
+    if state.error is not None and state.error.message:
+        parts.append(_flat(state.error.message))
+    return ", ".join(part for part in parts if part)
+
+
+def head(state: TaskState, now: int) -> str:
+    """What is known of a task, without what it gave."""
+    lines = [f"Task {state.id}", f"Tool: {_tool(state)}", f"Status: {_standing(state, now)}"]
+    if state.call is not None:
+        lines.append(f"Arguments: {_flat(msgspec.json.encode(state.call.arguments).decode(), _ARGUMENTS)}")
+    lines.append(f"Created: {moment(state.created)}")
+    if state.starts > 1:
+        lines.append(f"Begun {state.starts} times: it was interrupted, or waited, and went on")
+    if state.progress is not None:
+        lines.append(f"Progress: {progress(state.progress)} (report {state.reports:,})")
+    if state.error is not None:
+        lines.append(f"Error: {_flat(f'{state.error.kind}: {state.error.message}', 10 * _NOTE)}")
+    if not state.over:
+        lines.append("There is no result yet. A notification will tell when it has ended.")
+    elif isinstance(state.outcome, Unknown | Cancelled):
+        lines.append(body(state.outcome, ""))
+    return "\n".join(lines)
+
+
+def progress(told: Progressed) -> str:
+    """How far it is, in the words of the tool."""
+    share = "" if told.fraction is None else f"{told.fraction * 100:.0f} %"
+    return ": ".join(part for part in (share, _flat(told.note or "")) if part)
+
+
+def as_lines(result: bytes) -> bytes:
+    """The result of a call as a text that can be read line by line."""
+    value: Any = msgspec.json.decode(result)
+    return value.encode("utf-8", "backslashreplace") if isinstance(value, str) else msgspec.json.format(result)
+
+
+def has_result(state: TaskState) -> bool:
+    """Whether there is something to read."""
+    return isinstance(state.outcome, Done)
+
+
+def _standing(state: TaskState, now: int) -> str:
+    if state.ended is not None:
+        return f"{state.status} {span(now - state.ended)} ago"
+    if state.started is not None:
+        return f"{state.status}, begun {span(now - state.started)} ago"
+    return f"{state.status} {span(now - state.created)} ago, not begun"
+
+
+def _tool(state: TaskState) -> str:
+    return "an unknown tool" if state.call is None else _flat(state.call.tool)
+
+
+def _flat(text: str, width: int = _NOTE) -> str:
+    """A text from outside, on one line."""
+    flat = " ".join(text[: 4 * width].split())
+    return flat if len(flat) <= width and len(text) <= 4 * width else f"{flat[: width - 3]}..."
+
+
+MOST: Final = 50
+"""How many tasks one call lists."""
+_REACH: Final = Reach(family="tasks", private=True, external=False)
+_REASON: Final = 500
+
+
+@tool(read_only=True, background=False, reach=_REACH, untrusted=True)
+async def list_tasks(ctx: Context, limit: Annotated[int, Field(ge=1, le=MOST)] = 20) -> str:
+    """List your background tasks, those that changed last first: id, tool, status and progress.
+
+    You need not ask again and again: a notification tells you when a task has ended.
+
+    Args:
+        ctx: The call.
+        limit: How many to list at the most.
+    """
+    host = host_of(ctx)
+    found = await host.tasks(limit)
+    if not found:
+        return "There are no tasks."
+    now = host.now
+    return "\n".join([await _line(host, each.id, now) for each in found])
+
+
+async def _line(host: Host, id: str, now: int) -> str:
+    """One task; a damaged one must not hide the others."""
+    try:
+        return line(await glance(host.store, id), now)
+    except StoreError:
+        return f"{id}: it can't be read any more; its records are damaged"
+
+
+@tool(read_only=True, background=False, reach=_REACH, untrusted=True)
+async def read_task(
+    ctx: Context,
+    id: str,
+    start: Annotated[int, Field(ge=1)] = 1,
+    lines: Annotated[int, Field(ge=1, le=MAX_LINES)] = 500,
+    skip: Annotated[int, Field(ge=0)] = 0,
+) -> str:
+    """Read how a background task stands, and the whole of what it gave.
+
+    A long result comes in pages: the answer says how to go on.
+
+    Args:
+        ctx: The call.
+        id: The id of the task.
+        start: The number of the first line of the result to read.
+        lines: How many lines of the result to read.
+        skip: How many bytes of the first line to leave out, if the answer says so.
+    """
+    host = host_of(ctx)
+    state = await _task(host, id)
+    data = await _whole(host, state)
+    if data is None:
+        return head(state, host.now)
+    part = shown(page(data, start, lines, skip), state.id, "read_task")
+    begins = start == 1 and skip == 0
+    return f"{head(state, host.now)}\nResult:\n{part}" if begins else f"Result of task {state.id}:\n{part}"
+
+
+@tool(idempotent=True, destructive=True, background=False, reach=_REACH)
+async def cancel_task(ctx: Context, id: str, reason: Annotated[str, Field(max_length=_REASON)] = "") -> str:
+    """Stop a background task whose result is not wanted any more.
+
+    What it has done by then stays done.
+
+    Args:
+        ctx: The call.
+        id: The id of the task.
+        reason: Why. It is recorded.
+    """
+    host = host_of(ctx)
+    state = await _task(host, id)
+    match await host.cancel_task(state.id, reason):
+        case "too_late":
+            ended = await host.task(state.id)
+            return f"Too late: task {state.id} has ended ({ended.status})."
+        case "already_requested":
+            return f"Task {state.id} is being stopped already. A notification will tell when it has ended."
+        case "requested":
+            return f"Task {state.id} is being stopped. A notification will tell when it has ended."
+
+
+async def _kept(context: Context, id: str) -> bytes | None:
+    return await host_of(context).kept(id)
+
+
+read_result: Final = reader(_kept)
+TOOLS: Final[tuple[AnyTool, ...]] = (list_tasks, read_task, cancel_task, read_result)
+
+
+async def _task(host: Host, id: str) -> TaskState:
+    try:
+        return await host.task(id)
+    except (TaskUnknown, InvalidId):
+        said = f"There is no task {id[:80]!r} here. list_tasks tells which there are."
+        raise ToolRetry(said) from None
+
+
+async def _whole(host: Host, state: TaskState) -> bytes | None:
+    """What a task gave, also where the model was shown only the ends of it."""
+    outcome = state.outcome
+    if not has_result(state) or not isinstance(outcome, Done):
+        return None
+    for blob in outcome.kept:
+        return await host.store.blob(blob.digest)
+    result = await host.task_result(state)
+    return None if result is None else as_lines(result)

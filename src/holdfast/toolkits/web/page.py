@@ -1,0 +1,894 @@
+"""A page of HTML as text that reads well: headings, paragraphs, links, lists, tables, code. Pure.
+
+What a reader would not see is left out: scripts, styles, comments, elements that are hidden. Text that is there for
+machines only is where somebody would write what a person should not notice.
+"""
+
+from __future__ import annotations
+
+import codecs
+import re
+from dataclasses import dataclass, field
+from html import unescape
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias, assert_never
+from urllib.parse import urljoin
+
+from holdfast.toolkits.web.urls import MAX_URL
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+_DEEPEST: Final = 8
+"""How deep lists and quotes are shown; what is deeper stands at this depth."""
+_SPACE: Final = re.compile(r"[ \t\n\r\f\x0b\xa0]+")
+_TICKS: Final = re.compile(r"`{3,}")
+
+
+@dataclass(slots=True)
+class _Table:
+    rows: list[list[str]] = field(default_factory=list[list[str]])
+    in_cell: bool = False
+    plain: bool = False
+    """Made for looks: it holds more than cells can show, so its cells are shown one after another."""
+
+
+@dataclass(slots=True)
+class _Link:
+    begin: int
+    target: str | None
+
+
+class Layout:
+    """Blocks of text below each other. `size` is about how much there is."""
+
+    def __init__(self) -> None:
+        self.size = 0
+        self._out: list[str] = []
+        self._inline: list[str] = []
+        self._lists: list[int | None] = []
+        """Of each open list the next number; None where it has none."""
+        self._quotes = 0
+        self._marker = ""
+        self._loose = True
+        """Whether a blank line comes before the next block."""
+        self._code: list[str] | None = None
+        self._tables: list[_Table] = []
+        self._link: _Link | None = None
+        self._last_quotes = 0
+
+    def finish(self) -> str:
+        """All of it."""
+        self.close_code()
+        while self._tables:
+            self.close_table()
+        self.block()
+        return "\n".join(self._out).strip("\n")
+
+    # ---- inside a line ----
+
+    def chars(self, text: str) -> None:
+        """Text, whose white space means nothing unless it is code."""
+        self.size += len(text)
+        if self._code is not None:
+            self._code.append(text)
+        else:
+            self._inline.append(_SPACE.sub(" ", text))
+
+    def line_break(self) -> None:
+        """Go on in the next line."""
+        self._piece("\n")
+
+    def tick(self) -> None:
+        """Code within a line begins or ends."""
+        if self._code is None:
+            self._piece("`")
+
+    def open_link(self, target: str | None) -> None:
+        """What follows leads to `target`."""
+        self.close_link()
+        self._link = _Link(len(self._inline), target)
+
+    def close_link(self) -> None:
+        """What follows does not any more."""
+        if self._link is not None:
+            self._wrap(self._link)
+            self._link = None
+
+    # ---- blocks ----
+
+    def block(self) -> None:
+        """What was said so far is a block of its own."""
+        if self._code is not None:
+            return
+        if self._tables and self._tables[-1].in_cell and not self._tables[-1].plain:
+            self._piece(" ")
+            return
+        text = self._taken()
+        if text:
+            self._put(text.split("\n"))
+
+    def end_block(self) -> None:
+        """What was said so far is a block, and what was announced for it is said, even if it said nothing."""
+        self.block()
+        self._marker = ""
+
+    def heading(self, level: int) -> None:
+        """The next block is a heading."""
+        self._leave_cells()
+        self._marker = "#" * level + " "
+        self._loose = True
+
+    def definition(self) -> None:
+        """The next block explains the one before."""
+        self._marker = ": "
+        self._loose = False
+
+    def rule(self) -> None:
+        """A line across."""
+        self.block()
+        if self._tables and self._tables[-1].in_cell and not self._tables[-1].plain:
+            return
+        self._loose = True
+        self._put(["---"])
+
+    def open_list(self, first: int | None) -> None:
+        """A list begins, with numbers from `first` on or without."""
+        self._lists.append(first)
+
+    def item(self) -> None:
+        """The next block is a point of the innermost list."""
+        number = self._lists[-1] if self._lists else None
+        if number is not None:
+            self._lists[-1] = number + 1
+        self._marker = "- " if number is None else f"{number}. "
+        self._loose = self._loose and len(self._lists) <= 1
+
+    def close_list(self) -> None:
+        """The innermost list ends."""
+        self.block()
+        if self._lists:
+            self._lists.pop()
+        self._marker = ""
+        self._loose = not self._lists
+
+    def open_quote(self) -> None:
+        """What follows are the words of somebody else."""
+        self._quotes += 1
+        self._loose = True
+
+    def close_quote(self) -> None:
+        """Until here."""
+        self.block()
+        self._quotes = max(self._quotes - 1, 0)
+        self._loose = True
+
+    def open_code(self) -> None:
+        """What follows keeps its lines and its white space."""
+        self._leave_cells()
+        if self._code is None:
+            self._code = []
+
+    def close_code(self) -> None:
+        """Until here."""
+        if self._code is None:
+            return
+        text, self._code = "".join(self._code).replace("\r\n", "\n").strip("\n"), None
+        if not text.strip():
+            return
+        fence = "`" * max((len(ticks) + 1 for ticks in _TICKS.findall(text)), default=3)
+        self._put([fence, *text.split("\n"), fence])
+
+    # ---- tables ----
+
+    def open_table(self) -> None:
+        """A table begins. One within a cell of another makes that other one a matter of looks."""
+        self._leave_cells()
+        self._tables.append(_Table())
+
+    def row(self) -> None:
+        """A row begins."""
+        if self._tables and (not self._tables[-1].rows or self._tables[-1].rows[-1]):
+            self._tables[-1].rows.append([])
+
+    def open_cell(self) -> None:
+        """A cell begins."""
+        if self._tables:
+            self.block()
+            self._tables[-1].in_cell = True
+
+    def close_cell(self) -> None:
+        """A cell ends."""
+        if not self._tables or not self._tables[-1].in_cell:
+            return
+        table = self._tables[-1]
+        if table.plain:
+            self.block()
+        else:
+            table.rows = table.rows or [[]]
+            table.rows[-1].append(self._taken().replace("\n", " ").replace("|", "\\|"))
+        table.in_cell = False
+
+    def close_table(self) -> None:
+        """The innermost table ends, and is shown."""
+        self.close_cell()
+        self.block()
+        if self._tables:
+            self._show(self._tables.pop())
+
+    def _leave_cells(self) -> None:
+        """Something comes that no cell can hold: the table around it, and so those around that, are there for looks."""
+        if not self._tables or self._tables[-1].plain:
+            return
+        table = self._tables[-1]
+        said = self._taken() if table.in_cell else ""
+        table.plain = True
+        self._show(table)
+        table.rows = []
+        if said:
+            self._put(said.split("\n"))
+
+    def _show(self, table: _Table) -> None:
+        rows = [row for row in table.rows if any(row)]
+        if not rows:
+            return
+        width = max(len(row) for row in rows)
+        self._loose = True
+        if width == 1 or table.plain or len(rows) == 1:
+            for row in rows:
+                self._put([" ".join(cell for cell in row if cell)])
+                self._loose = False
+        else:
+            # A row of few cells is not filled up: a page could have one long row and very many short ones.
+            lines = [f"| {' | '.join(row)} |" for row in rows]
+            self._put([lines[0], f"|{' --- |' * width}", *lines[1:]])
+        self._loose = True
+
+    # ---- lines ----
+
+    def _piece(self, text: str) -> None:
+        if self._code is not None:
+            self._code.append(text)
+        else:
+            self._inline.append(text)
+        self.size += len(text)
+
+    def _taken(self) -> str:
+        """What was said since the last block, as lines without needless white space."""
+        if self._link is not None:
+            told = self._wrap(self._link)
+            self._link = _Link(0, None if told else self._link.target)
+        said, self._inline = "".join(self._inline), []
+        lines = [" ".join(line.split()) for line in said.split("\n")]
+        return "\n".join(line for line in lines if line)
+
+    def _wrap(self, link: _Link) -> bool:
+        """Show where the words of a link lead, if there are words yet; a target is told once."""
+        said = "".join(self._inline[link.begin :])
+        words = " ".join(said.split())
+        if link.target is None or not words:
+            return False
+        before = " " if said[:1].isspace() else ""
+        after = " " if said[-1:].isspace() else ""
+        self._inline[link.begin :] = [f"{before}[{words}]({link.target}){after}"]
+        self.size += len(link.target) + 4
+        return True
+
+    def _put(self, lines: list[str]) -> None:
+        quotes, depth = min(self._quotes, _DEEPEST), min(len(self._lists), _DEEPEST)
+        quote, hanging = "> " * quotes, "  " * depth
+        marker, self._marker = self._marker, ""
+        if marker.startswith("#"):
+            lines = [" ".join(lines)]
+        if self._loose and self._out:
+            self._out.append(("> " * min(quotes, self._last_quotes)).rstrip())
+        self._out.append(f"{quote}{hanging[2:] if marker else hanging}{marker}{lines[0]}")
+        self._out.extend(f"{quote}{hanging}{line}".rstrip() for line in lines[1:])
+        self.size += len(quote) + len(hanging)
+        self._last_quotes = quotes
+        self._loose = not self._lists
+
+
+VOID: Final = frozenset(
+    ("area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "param", "source", "track", "wbr")
+)
+"""Elements without an end."""
+_MARKUP: Final = re.compile(r"<(?=[a-zA-Z/!?])")
+_NAME: Final = re.compile(r"[a-zA-Z][^ \t\n\r\f/>]*")
+_BETWEEN: Final = re.compile(r"[ \t\n\r\f/]*")
+_ATTRIBUTE: Final = re.compile(r"=?[^ \t\n\r\f/>=]*")
+_EQUALS: Final = re.compile(r"[ \t\n\r\f]*=[ \t\n\r\f]*")
+_BARE: Final = re.compile(r"[^ \t\n\r\f>]*")
+_LONG_NUMBER: Final = re.compile(r"&#[0-9]{100,};?")
+_REFERENCE: Final = re.compile(r"&(?:#[0-9]{1,7}|#[xX][0-9a-fA-F]{1,6}|[a-zA-Z][a-zA-Z0-9]{1,31});")
+# What is between these and their end is text, whatever it looks like; in some of them, references count.
+_RAW: Final = frozenset(("script", "style", "xmp", "iframe", "noembed", "noframes", "textarea", "title"))
+_REFERENCES_COUNT: Final = frozenset(("textarea", "title"))
+_END_OF_RAW: Final = {name: re.compile(rf"</{name}(?=[ \t\n\r\f/>])", re.IGNORECASE) for name in _RAW}
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """A tag that begins an element."""
+
+    name: str
+    attributes: dict[str, str] = field(default_factory=dict[str, str])
+    closed: bool = False
+    """Written as ``<name/>``."""
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """A tag that ends one."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Chars:
+    """Text, with its references resolved."""
+
+    text: str
+
+
+Token: TypeAlias = Start | End | Chars
+
+
+def tokens(source: str) -> Iterator[Token]:
+    """The tags and the text of a page, in order. Comments and declarations are left out; nothing is ever an error."""
+    place: int | None = 0
+    while place is not None and place < len(source):
+        found = _MARKUP.search(source, place)
+        begin = len(source) if found is None else found.start()
+        if begin > place:
+            yield Chars(resolved(source[place:begin]))
+        if found is None:
+            return
+        token, place = _tag(source, begin)
+        if token is not None:
+            yield token
+        if isinstance(token, Start) and token.name in _RAW and place is not None:
+            text, place = _raw(source, token.name, place)
+            yield Chars(text)
+            yield End(token.name)
+
+
+def resolved(text: str) -> str:
+    """Text with its character references resolved."""
+    if "&" not in text:
+        return text
+    return unescape(
+        _LONG_NUMBER.sub("\ufffd", text)
+    )  # a number that no character has; thousands of digits are an error
+
+
+def _tag(source: str, begin: int) -> tuple[Token | None, int | None]:
+    """The tag at `begin`, if it is one, and where to go on; None at the end of the page."""
+    if source.startswith("<!--", begin):
+        return None, _after(source, "-->", begin + 2)
+    if (name := _NAME.match(source, begin + 1)) is not None:
+        return _start(source, name[0].lower(), name.end())
+    if source.startswith("/", begin + 1) and (name := _NAME.match(source, begin + 2)) is not None:
+        return End(name[0].lower()), _after(source, ">", name.end())
+    return None, _after(source, ">", begin + 1)
+
+
+def _after(source: str, mark: str, begin: int) -> int | None:
+    found = source.find(mark, begin)
+    return None if found < 0 else found + len(mark)
+
+
+def _start(source: str, name: str, place: int) -> tuple[Start | None, int | None]:
+    attributes: dict[str, str] = {}
+    while True:
+        between = _BETWEEN.match(source, place)
+        place = place if between is None else between.end()
+        if place >= len(source):
+            return None, None
+        if source[place] == ">":
+            return Start(name, attributes, source[place - 1] == "/"), place + 1
+        named = _ATTRIBUTE.match(source, place)
+        key = "" if named is None else named[0]
+        place += len(key)
+        equals = _EQUALS.match(source, place)
+        value = ""
+        if equals is not None:
+            ended = _value(source, equals.end())
+            if ended is None:
+                return None, None
+            value, place = ended
+        attributes.setdefault(key.lower(), value)
+
+
+def _value(source: str, place: int) -> tuple[str, int] | None:
+    quote = source[place : place + 1]
+    if quote in {'"', "'"}:
+        end = source.find(quote, place + 1)
+        return None if end < 0 else (_attribute_text(source[place + 1 : end]), end + 1)
+    bare = _BARE.match(source, place)
+    text = "" if bare is None else bare[0]
+    return _attribute_text(text), place + len(text)
+
+
+def _attribute_text(text: str) -> str:
+    # In an address, `&copy=1` is a parameter: only references that are ended count.
+    return _REFERENCE.sub(lambda found: unescape(found[0]), text) if "&" in text else text
+
+
+def _raw(source: str, name: str, place: int) -> tuple[str, int | None]:
+    found = _END_OF_RAW[name].search(source, place)
+    text = source[place:] if found is None else source[place : found.start()]
+    after = None if found is None else _after(source, ">", found.end())
+    return (resolved(text) if name in _REFERENCES_COUNT else text), after
+
+
+MAX_TEXT: Final = 1_000_000
+"""How long the text of a page may become, in characters; what is behind is not read."""
+_UNSEEN: Final = frozenset(
+    (
+        *("script", "style", "template", "svg", "math", "canvas", "audio", "video", "object", "iframe", "noembed"),
+        *("noframes", "select", "datalist", "map", "applet"),
+    )
+)
+_BLOCKS: Final = frozenset(
+    (
+        *("address", "article", "aside", "body", "caption", "center", "details", "dialog", "dir", "div", "dl", "dd"),
+        *("dt", "fieldset", "figcaption", "figure", "footer", "form", "header", "hgroup", "html", "legend", "main"),
+        *("menu", "nav", "p", "section", "summary", "tbody", "tfoot", "thead", "head", "search", "h1", "h2", "h3"),
+        *("h4", "h5", "h6", "ul", "ol", "li", "blockquote", "pre", "table", "tr", "td", "th", "hr", "option"),
+    )
+)
+_HEADINGS: Final = {f"h{level}": level for level in range(1, 7)}
+_LISTS: Final = frozenset(("ul", "ol", "menu", "dir"))
+_CELLS: Final = frozenset(("td", "th"))
+_TABLE: Final = frozenset(("table", "tr", "tbody", "thead", "tfoot", "caption", *_CELLS))
+# An end tag never reaches out of these; those of tables only not out of the first.
+_WALLS: Final = frozenset(("template", "svg", "math", "object"))
+_INNER_WALLS: Final = _WALLS | {"table", "caption", *_CELLS}
+# An element that begins ends an open one of these, unless the element named behind was opened in between.
+_ENDS: Final = {
+    "li": (frozenset(("li",)), _LISTS),
+    "dt": (frozenset(("dt", "dd")), frozenset(("dl",))),
+    "dd": (frozenset(("dt", "dd")), frozenset(("dl",))),
+    "td": (_CELLS, frozenset(("table",))),
+    "th": (_CELLS, frozenset(("table",))),
+    "tr": (frozenset(("tr",)), frozenset(("table",))),
+    "a": (frozenset(("a",)), _CELLS),
+}
+_HIDDEN: Final = re.compile(r"(?:^|;)\s*(?:display\s*:\s*none|visibility\s*:\s*hidden)\b", re.IGNORECASE)
+_LINKED: Final = ("http://", "https://", "mailto:")
+_LONGEST_LINK: Final = 2_000
+_LONGEST_TITLE: Final = 300
+_MOST_TOKENS: Final = 500_000  # a page of many tags and few words takes long, too
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """What a page says."""
+
+    title: str
+    """On one line; empty when there is none."""
+    text: str
+    cut: bool
+    """Whether there was more than is read of any page."""
+
+
+def read_page(source: str, base: str, *, most: int = MAX_TEXT) -> Page:
+    """The text of the HTML in `source`, with links relative to `base`."""
+    reader = _Reader(base)
+    for number, token in enumerate(tokens(source)):
+        match token:
+            case Start():
+                reader.start(token)
+            case End():
+                reader.end(token.name)
+            case Chars():
+                reader.chars(token.text)
+            case _:
+                assert_never(token)
+        if reader.layout.size > most or number > _MOST_TOKENS:
+            return Page(reader.title, reader.finish()[:most], cut=True)
+    text = reader.finish()
+    return Page(reader.title, text[:most], cut=len(text) > most)
+
+
+@dataclass(slots=True)
+class _Open:
+    """The elements that are open, with the places of each kind, so that no question takes longer in a deep page."""
+
+    names: list[str] = field(default_factory=list[str])
+    places: dict[str, list[int]] = field(default_factory=dict[str, list[int]])
+
+    def push(self, name: str) -> None:
+        self.places.setdefault(name, []).append(len(self.names))
+        self.names.append(name)
+
+    def pop(self) -> str:
+        name = self.names.pop()
+        self.places[name].pop()
+        return name
+
+    def last(self, names: frozenset[str]) -> int:
+        """Where the innermost of these is; -1 when none is open."""
+        return max((places[-1] for name in names if (places := self.places.get(name))), default=-1)
+
+
+class _Reader:
+    """Knows which elements are open, and tells the layout what they mean."""
+
+    def __init__(self, base: str) -> None:
+        self.layout = Layout()
+        self.title = ""
+        self._base = base
+        self._open = _Open()
+        self._unseen: int | None = None
+        """From which depth on nothing is seen."""
+
+    def finish(self) -> str:
+        while self._open.names:
+            self._leave()
+        return self.layout.finish()
+
+    def chars(self, text: str) -> None:
+        names = self._open.names
+        if names and names[-1] == "title" and self._open.last(_WALLS) < 0:
+            self.title = self.title or " ".join(visible(text[: 10 * _LONGEST_TITLE]).split())[:_LONGEST_TITLE]
+        elif self._unseen is None:
+            self.layout.chars(visible(text))
+
+    def start(self, tag: Start) -> None:
+        self._close_implied(tag.name)
+        if tag.name in VOID:
+            if self._unseen is None:
+                self._void(tag)
+            return
+        if tag.closed and tag.name in {"svg", "math"}:
+            return
+        self._open.push(tag.name)
+        if self._unseen is not None:
+            return
+        if _is_unseen(tag):
+            self._unseen = len(self._open.names) - 1
+            return
+        self._enter(tag)
+
+    def end(self, name: str) -> None:
+        place = self._open.last(frozenset((name,)))
+        wall = self._open.last(_WALLS - {name} if name in _TABLE else _INNER_WALLS - {name})
+        if place > wall:
+            self._leave_to(place)
+
+    def _close_implied(self, name: str) -> None:
+        names = self._open.names
+        if name in _BLOCKS and names and names[-1] == "p":
+            self._leave()
+        ending, unless = _ENDS.get(name, (None, None))
+        if ending is not None and unless is not None:
+            place = self._open.last(ending)
+            if place > self._open.last(unless | _WALLS):
+                self._leave_to(place)
+
+    def _leave_to(self, place: int) -> None:
+        while len(self._open.names) > place:
+            self._leave()
+
+    def _leave(self) -> None:
+        name = self._open.pop()
+        if self._unseen is None:
+            self._exit(name)
+        elif len(self._open.names) <= self._unseen:
+            self._unseen = None
+
+    # ---- what elements mean ----
+
+    def _void(self, tag: Start) -> None:
+        match tag.name:
+            case "br":
+                self.layout.line_break()
+            case "hr":
+                self.layout.rule()
+            case "img":
+                said = " ".join(visible(tag.attributes.get("alt", ""))[:500].split())
+                self.layout.chars(f" [image: {said}] " if said else " ")
+            case "base":
+                self._base = _joined(self._base, tag.attributes.get("href", "")) or self._base
+            case _:
+                pass
+
+    def _enter(self, tag: Start) -> None:
+        name, layout = tag.name, self.layout
+        if name in _BLOCKS:
+            layout.block()
+        if name in _HEADINGS:
+            layout.heading(_HEADINGS[name])
+        elif name in _LISTS:
+            layout.open_list(_first_number(tag) if name == "ol" else None)
+        elif name in _CELLS:
+            layout.open_cell()
+        else:
+            self._enter_other(tag)
+
+    def _enter_other(self, tag: Start) -> None:
+        layout = self.layout
+        match tag.name:
+            case "li":
+                layout.item()
+            case "dd":
+                layout.definition()
+            case "blockquote":
+                layout.open_quote()
+            case "pre":
+                layout.open_code()
+            case "code" | "kbd" | "samp":
+                layout.tick()
+            case "table":
+                layout.open_table()
+            case "tr":
+                layout.row()
+            case "a":
+                layout.open_link(self._link(tag.attributes.get("href", "")))
+            case _:
+                pass
+
+    def _exit(self, name: str) -> None:
+        layout = self.layout
+        match name:
+            case "ul" | "ol" | "menu" | "dir":
+                layout.close_list()
+            case "td" | "th":
+                layout.close_cell()
+            case "table":
+                layout.close_table()
+            case "blockquote":
+                layout.close_quote()
+            case "pre":
+                layout.close_code()
+            case "code" | "kbd" | "samp":
+                layout.tick()
+            case "a":
+                layout.close_link()
+            case "li" | "dd" | "h1" | "h2" | "h3" | "h4" | "h5" | "h6":
+                layout.end_block()
+            case _ if name in _BLOCKS:
+                layout.block()
+            case _:
+                pass
+
+    def _link(self, href: str) -> str | None:
+        """Where a link leads, if that is worth telling."""
+        return None if href.lstrip().startswith("#") else _joined(self._base, href)
+
+
+def _joined(base: str, href: str) -> str | None:
+    given = "".join(visible(href[:_LONGEST_LINK]).split())
+    try:
+        found = urljoin(base, given) if given else ""
+    except ValueError:
+        return None
+    whole = len(href) <= _LONGEST_LINK and len(found) <= MAX_URL
+    return found if whole and found.lower().startswith(_LINKED) else None
+
+
+def _is_unseen(tag: Start) -> bool:
+    if tag.name in _UNSEEN:
+        return True
+    if tag.name in {"html", "body"}:  # hidden until a script shows them
+        return False
+    said = tag.attributes
+    return ("hidden" in said and said["hidden"] != "until-found") or _HIDDEN.search(said.get("style", "")) is not None
+
+
+def _first_number(tag: Start) -> int:
+    given = tag.attributes.get("start", "")
+    return int(given) if given.isascii() and given.isdigit() and len(given) < 8 else 1
+
+
+# Control characters; those that turn the direction of text; those that nobody sees and that spell ASCII.
+_INVISIBLE: Final = re.compile(
+    "[\x00-\x08\x0b\x0e-\x1f\x7f-\x9f\u00ad\u200b\u202a-\u202e\u2060-\u2069\ufeff\U000e0000-\U000e0fff]"
+)
+
+
+def visible(text: str) -> str:
+    """Text without the characters that a reader can't see and a model can."""
+    return text if text.isascii() and text.isprintable() else _INVISIBLE.sub("", text)
+
+
+Kind: TypeAlias = Literal["page", "text", "file"]
+_TEXTUAL: Final = frozenset(
+    f"application/{name}"
+    for name in (
+        *("json", "xml", "javascript", "ecmascript", "x-javascript", "x-ndjson", "ndjson", "jsonl", "yaml", "x-yaml"),
+        *("toml", "sql", "graphql", "x-sh", "rtf", "x-www-form-urlencoded", "x-httpd-php", "typescript", "x-tex"),
+    )
+)
+_PAGES: Final = frozenset(("text/html", "application/xhtml+xml"))
+_UNSAID: Final = frozenset(("", "application/octet-stream", "binary/octet-stream", "application/unknown"))
+_MAGIC: Final = (
+    (re.compile(rb"%PDF-"), "application/pdf"),
+    (re.compile(rb"\x89PNG\r\n\x1a\n"), "image/png"),
+    (re.compile(rb"\xff\xd8\xff"), "image/jpeg"),
+    (re.compile(rb"GIF8[79]a"), "image/gif"),
+    (re.compile(rb"RIFF....WEBP", re.DOTALL), "image/webp"),
+)
+_FILES: Final = frozenset(kind for _, kind in _MAGIC)
+_LOOKS_LIKE_PAGE: Final = re.compile(
+    rb"\s*(?:<!--.{0,400}?-->\s*)?<(?:!doctype html|html|head|body)\b", re.IGNORECASE | re.DOTALL
+)
+_CHARSET: Final = re.compile(r""";\s*charset\s*=\s*["']?([\w.:-]{1,40})""", re.IGNORECASE)
+_META: Final = re.compile(rb"""<meta\b[^>]{0,200}?\bcharset\s*=\s*["']?\s*([\w.:-]{1,40})""", re.IGNORECASE)
+_META_WITHIN: Final = 2048
+_SNIFFED: Final = 1024
+# The character sets of the web. Python knows others, of which some are slow and some are no character sets at all.
+_CHARSETS: Final = {
+    "utf8": "utf-8", "utf16": "utf-16-le", "utf16le": "utf-16-le", "utf16be": "utf-16-be",
+    "ascii": "cp1252", "usascii": "cp1252", "iso88591": "cp1252", "latin1": "cp1252", "l1": "cp1252",
+    **{f"iso8859{n}": f"iso8859-{n}" for n in (2, 3, 4, 5, 6, 7, 8, 10, 13, 14, 15, 16)}, "iso88599": "cp1254",
+    "latin2": "iso8859-2", "latin9": "iso8859-15",
+    **{f"windows{n}": f"cp{n}" for n in (874, *range(1250, 1259))}, **{f"cp{n}": f"cp{n}" for n in range(1250, 1259)},
+    "koi8r": "koi8-r", "koi8u": "koi8-u", "macintosh": "mac-roman", "ibm866": "cp866", "tis620": "cp874",
+    "gb2312": "gb18030", "gbk": "gb18030", "gb18030": "gb18030", "big5": "big5hkscs", "big5hkscs": "big5hkscs",
+    "eucjp": "euc_jp", "shiftjis": "cp932", "sjis": "cp932", "windows31j": "cp932", "iso2022jp": "iso2022_jp",
+    "euckr": "cp949", "ksc56011987": "cp949",
+}  # fmt: skip
+_MARKS: Final = ((codecs.BOM_UTF8, "utf-8"), (codecs.BOM_UTF16_LE, "utf-16-le"), (codecs.BOM_UTF16_BE, "utf-16-be"))
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """An answer that can be shown: how, and as what."""
+
+    kind: Kind
+    media_type: str
+
+
+@dataclass(frozen=True, slots=True)
+class Unfit:
+    """An answer that can't."""
+
+    reason: str
+
+
+def media_type_of(header: str) -> str:
+    """The media type in a Content-Type header, in lower case; empty when there is none."""
+    named = header.partition(";")[0].strip().lower()
+    return named if re.fullmatch(r"[\w.+-]{1,100}/[\w.+-]{1,100}", named, re.ASCII) else ""
+
+
+def judge(header: str, head: bytes) -> Found | Unfit:
+    """What the answer is, by its Content-Type and its first bytes.
+
+    The bytes have the last word about files and binaries: what is shown to a model as an image is one.
+    """
+    named = media_type_of(header)
+    magic = next((kind for pattern, kind in _MAGIC if pattern.match(head)), None)
+    if magic is not None:
+        return Found("file", magic)
+    if named in _FILES:
+        return Unfit(f"it says that it is {named}, but it is not")
+    if named in _UNSAID or _is_textual(named):
+        return _judge_text(header, named, head)
+    return Unfit(f"it is {named}; pages, text, JSON, PDF, PNG, JPEG, GIF and WebP can be shown")
+
+
+def _is_textual(named: str) -> bool:
+    return named.startswith("text/") or named in _TEXTUAL or named.endswith(("+json", "+xml", "+yaml"))
+
+
+def _judge_text(header: str, named: str, head: bytes) -> Found | Unfit:
+    start = head[:_SNIFFED]
+    wide = any(start.startswith(mark) for mark, _ in _MARKS) or (_said(header) or "").startswith("utf-16")
+    if b"\0" in start and not wide:
+        return Unfit(f"it is binary, of no kind that can be shown{f', though it says {named}' if named else ''}")
+    if named in _PAGES or (named in _UNSAID and _LOOKS_LIKE_PAGE.match(start)):
+        return Found("page", named if named in _PAGES else "text/html")
+    return Found("text", "text/plain" if named in _UNSAID else named)
+
+
+def decoded(data: bytes, header: str, *, page: bool, whole: bool) -> str:
+    """The text in `data`. What is not in its character set is shown as a replacement character, never an error.
+
+    `whole` is False for a body that was cut: a character that was cut in two is then left out.
+    """
+    charset = _charset(data, header, page=page)
+    if charset is None:
+        try:
+            return _decode(data, "utf-8", "strict", final=whole)
+        except UnicodeDecodeError:
+            charset = "utf-8" if _is_mostly_utf8(data) else "cp1252"
+    return _decode(data, charset, "replace", final=whole)
+
+
+def _decode(data: bytes, charset: str, errors: str, *, final: bool) -> str:
+    return codecs.getincrementaldecoder(charset)(errors).decode(data, final).removeprefix("\ufeff")
+
+
+def _charset(data: bytes, header: str, *, page: bool) -> str | None:
+    marked = next((charset for mark, charset in _MARKS if data.startswith(mark)), None)
+    if marked or (said := _said(header)) is None:
+        meta = _META.search(data[:_META_WITHIN]) if page and not marked else None
+        named = _known(meta[1].decode("ascii", "replace")) if meta else None
+        # Whoever could read the tag byte by byte did not read UTF-16.
+        return marked or ("utf-8" if named and named.startswith("utf-16") else named)
+    return said
+
+
+def _said(header: str) -> str | None:
+    found = _CHARSET.search(header)
+    return _known(found[1]) if found else None
+
+
+def _known(label: str) -> str | None:
+    return _CHARSETS.get(re.sub(r"[\W_]", "", label.lower()))
+
+
+def _is_mostly_utf8(data: bytes) -> bool:
+    """Whether a text with a broken character or two is UTF-8 all the same."""
+    start = data[:65_536].decode("utf-8", "replace")
+    return start.count("\ufffd") * 100 < sum(char > "\x7f" for char in start)
+
+
+_TOLERATED: Final = 5
+"""A part ends at a line, unless more than one in so many of its characters would be lost by that."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """A fetch that gave text."""
+
+    url: str
+    """Where the answer came from, after all redirects."""
+    hops: int
+    media_type: str
+    title: str
+    text: str
+    cut_at: int | None = None
+    """The limit of bytes, where the body was longer."""
+    longer: bool = False
+    """Whether the text was longer than is kept of any page."""
+
+    def told(self, start: int, most: int) -> str:
+        """The text from `start` on, at most `most` characters, below what there is to know about it."""
+        begin = min(start, len(self.text))
+        part = self.text[begin : begin + most]
+        end = begin + len(part)
+        if end < len(self.text):
+            part = at_line_end(part)
+            end = begin + len(part)
+        lines = [f"URL: {self.url}{_redirected(self.hops)}"]
+        if self.title:
+            lines.append(f"Title: {self.title}")
+        lines += [f"Type: {self.media_type}"] if self.media_type else []
+        lines.append(self._extent(begin, end))
+        return "\n".join(lines) + f"\n\n{part}".rstrip()
+
+    def _extent(self, begin: int, end: int) -> str:
+        whole = len(self.text)
+        if not whole:
+            return "It is empty."
+        cut = f"; only the first {self.cut_at:,} bytes were read" if self.cut_at is not None else ""
+        cut += "; the page goes on, but no further than this is read" if self.longer else ""
+        if begin == 0 and end == whole:
+            return f"Characters: {whole:,}{cut}"
+        if begin >= whole:
+            return f"Characters: {whole:,}{cut}; there is nothing from {begin:,} on"
+        more = f"; go on with start={end}" if end < whole else ""
+        return f"Characters: {begin:,} to {end:,} of {whole:,}{cut}{more}"
+
+
+def at_line_end(part: str) -> str:
+    """`part` up to the last end of a line, unless that is far from its end."""
+    cut = part.rfind("\n") + 1
+    return part[:cut] if cut and (len(part) - cut) * _TOLERATED <= len(part) else part
+
+
+def page_of(text: str, most: int) -> str:
+    """The beginning of a text, on one line."""
+    line = " ".join(text[: 4 * most].split())
+    return line if len(line) <= most else f"{line[:most]}..."
+
+
+def _redirected(hops: int) -> str:
+    if not hops:
+        return ""
+    return f" (after {hops} redirect{'s' if hops > 1 else ''})"

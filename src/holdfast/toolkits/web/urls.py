@@ -1,0 +1,460 @@
+"""URLs, read strictly: what can be read in two ways is refused, as the next reader may choose the other one. Pure."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
+from typing import TYPE_CHECKING, Final, TypeAlias
+from urllib.parse import quote, urljoin
+
+from holdfast.errors import InvalidArgument, UsageError, WorldError
+from holdfast.names import check_int
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+
+Address: TypeAlias = IPv4Address | IPv6Address
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Addresses that are not fetched from, and why."""
+
+    network: IPv4Network | IPv6Network
+    what: str
+    inside: bool = False
+    """Whether ordinary servers live there. A name that the host trusts may lead to such a range, but to no other."""
+
+
+def _v4(network: str, what: str, *, inside: bool = False) -> Range:
+    return Range(IPv4Network(network), what, inside)
+
+
+def _v6(network: str, what: str, *, inside: bool = False) -> Range:
+    return Range(IPv6Network(network), what, inside)
+
+
+# The first that holds an address names it, so the narrow ones come first.
+_CLOSED_4: Final = (
+    _v4("0.0.0.0/8", "an unspecified address"),
+    _v4("10.0.0.0/8", "a private address", inside=True),
+    _v4("100.100.100.200/32", "a metadata service of a cloud"),
+    _v4("100.64.0.0/10", "an address shared by a carrier (CGNAT)", inside=True),
+    _v4("127.0.0.0/8", "a loopback address", inside=True),
+    _v4("168.63.129.16/32", "a metadata service of a cloud"),  # public by its number, but only a host's own platform
+    _v4("169.254.169.254/32", "a metadata service of a cloud"),
+    _v4("169.254.0.0/16", "a link-local address"),
+    _v4("172.16.0.0/12", "a private address", inside=True),
+    _v4("192.0.0.0/24", "an address reserved for protocols"),
+    _v4("192.0.2.0/24", "an address reserved for documentation"),
+    _v4("192.88.99.0/24", "a 6to4 relay"),
+    _v4("192.168.0.0/16", "a private address", inside=True),
+    _v4("198.18.0.0/15", "an address reserved for benchmarks"),
+    _v4("198.51.100.0/24", "an address reserved for documentation"),
+    _v4("203.0.113.0/24", "an address reserved for documentation"),
+    _v4("224.0.0.0/4", "a multicast address"),
+    _v4("255.255.255.255/32", "a broadcast address"),
+    _v4("240.0.0.0/4", "a reserved address"),
+)
+# Addresses that carry an IPv4 address are refused whatever they carry: a public server has a plain one as well.
+_CLOSED_6: Final = (
+    _v6("::/128", "an unspecified address"),
+    _v6("::1/128", "a loopback address", inside=True),
+    _v6("::ffff:0:0/96", "an IPv4 address in IPv6 clothes (mapped)"),
+    _v6("::ffff:0:0:0/96", "an IPv4 address in IPv6 clothes (translated)"),
+    _v6("::/96", "an IPv4 address in IPv6 clothes (compatible)"),
+    _v6("64:ff9b::/96", "an IPv4 address in IPv6 clothes (NAT64)"),
+    _v6("64:ff9b:1::/48", "an IPv4 address in IPv6 clothes (NAT64)"),
+    _v6("100::/64", "an address that discards what it gets"),
+    _v6("2001::/32", "an IPv4 address in IPv6 clothes (Teredo)"),
+    _v6("2001::/23", "an address reserved for protocols"),
+    _v6("2001:db8::/32", "an address reserved for documentation"),
+    _v6("2002::/16", "an IPv4 address in IPv6 clothes (6to4)"),
+    _v6("3fff::/20", "an address reserved for documentation"),
+    _v6("fd00:ec2::254/128", "a metadata service of a cloud"),
+    _v6("fd20:ce::254/128", "a metadata service of a cloud"),
+    _v6("fc00::/7", "a private address", inside=True),
+    _v6("fe80::/10", "a link-local address"),
+    _v6("fec0::/10", "a site-local address"),
+    _v6("ff00::/8", "a multicast address"),
+)
+_PUBLIC_6: Final = IPv6Network("2000::/3")
+_REST_6: Final = _v6("::/0", "not an address of the public internet")
+_ISATAP: Final = _v6("::/0", "an IPv4 address in IPv6 clothes (ISATAP)")
+_ISATAP_MARKS: Final = (0x0000_5EFE, 0x0200_5EFE)
+
+
+def closed_range(address: Address) -> Range | None:
+    """The range that keeps `address` from being fetched from; None for one of the public internet."""
+    if isinstance(address, IPv4Address):
+        return next((closed for closed in _CLOSED_4 if address in closed.network), None)
+    found = next((closed for closed in _CLOSED_6 if address in closed.network), None)
+    if found is not None:
+        return found
+    if address not in _PUBLIC_6:
+        return _REST_6
+    return _ISATAP if (int(address) >> 32) & 0xFFFF_FFFF in _ISATAP_MARKS else None
+
+
+def read_numbers(host: str) -> IPv4Address | str | None:
+    """What a host that ends in a number means to those who read it as an address, as C libraries and browsers do.
+
+    None when it is a name. Text tells why it is neither: names can't end in a number, so it must not be looked up.
+    """
+    parts = host.removesuffix(".").split(".")
+    if _number(parts[-1]) is None and not parts[-1].isdigit():
+        return None
+    numbers = [_number(part) for part in parts]
+    if len(numbers) > 4:
+        return "it ends in a number, but has too many parts for an address"
+    known = [number for number in numbers if number is not None]
+    if len(known) < len(numbers):
+        return "it ends in a number, but is no address"
+    rest = 256 ** (5 - len(known))
+    if any(number > 255 for number in known[:-1]) or known[-1] >= rest:
+        return "its numbers are too large for an address"
+    whole = sum(number << (24 - 8 * n) for n, number in enumerate(known[:-1])) + known[-1]
+    return IPv4Address(whole)
+
+
+def _number(part: str) -> int | None:
+    """A part of an address: decimal, octal after a 0, hexadecimal after 0x."""
+    if not part.isascii() or len(part) > 40:
+        return None
+    digits, base = part.lower(), 10
+    if digits.startswith("0x"):
+        digits, base = digits[2:] or "0", 16
+    elif len(digits) > 1 and digits.startswith("0"):
+        base = 8
+    allowed = "0123456789abcdef"[:base]
+    return int(digits, base) if digits and all(digit in allowed for digit in digits) else None
+
+
+class UrlInvalid(UsageError):
+    """Text that is no address of a web page, or one that is written to be misread."""
+
+    def __init__(self, url: str, reason: str) -> None:
+        super().__init__(f"{shown(url)} is not a valid URL: {reason}")
+        self.url = url
+        self.reason = reason
+
+
+class UrlRefused(UsageError):
+    """An address that this agent must not visit. Nothing was sent there."""
+
+    def __init__(self, url: str, reason: str) -> None:
+        super().__init__(f"{shown(url)} must not be fetched: {reason}")
+        self.url = url
+        self.reason = reason
+
+
+class FetchFailed(WorldError):
+    """No whole answer came: the name, the connection, the encryption, the time or the body failed."""
+
+    def __init__(self, url: str, reason: str) -> None:
+        super().__init__(f"{shown(url)} could not be fetched: {reason}")
+        self.url = url
+        self.reason = reason
+
+
+class PageFailed(WorldError):
+    """The server answered that it will not, or can't."""
+
+    def __init__(self, url: str, status: int, phrase: str, said: str) -> None:
+        words = f"{status} {phrase}".strip()
+        super().__init__(f"{shown(url)} answered {words}{f'. The page says: {said}' if said else ''}")
+        self.url = url
+        self.status = status
+        self.said = said
+
+
+class ContentRefused(WorldError):
+    """The answer is of a kind, or of a size, that is no use to a model."""
+
+    def __init__(self, url: str, reason: str) -> None:
+        super().__init__(f"{shown(url)} was fetched, but can't be shown: {reason}")
+        self.url = url
+        self.reason = reason
+
+
+def shown(url: str) -> str:
+    """A URL as it stands in a message: bounded, and without characters that only a terminal sees."""
+    text = ascii(url)[1:-1]
+    return text if len(text) <= 200 else f"{text[:160]}... ({len(url):,} characters)"
+
+
+MAX_URL: Final = 8_000
+"""Longest URL, in characters."""
+PORTS: Final = {"http": 80, "https": 443}
+"""The schemes there are, with the ports they have unless another is written."""
+_SCHEME: Final = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]*):")
+_LABEL: Final = re.compile(r"[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?")
+_MAX_NAME: Final = 253
+_KEPT: Final = "/%:@!$&'()*+,;=~-._"
+_PERCENT: Final = re.compile(r"%(?![0-9a-fA-F]{2})")
+
+
+@dataclass(frozen=True, slots=True)
+class Url:
+    """A URL in its one canonical form, without a fragment and without credentials."""
+
+    scheme: str
+    host: str
+    """A name in lower-case ASCII, or an address."""
+    address: Address | None
+    """The host, where it is an address."""
+    port: int
+    path: str
+    """With the query; begins with a slash; only ASCII."""
+
+    @property
+    def authority(self) -> str:
+        """The host as a URL writes it, with the port where it is not that of the scheme."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return host if self.port == PORTS[self.scheme] else f"{host}:{self.port}"
+
+    def __str__(self) -> str:
+        return f"{self.scheme}://{self.authority}{self.path}"
+
+
+def read_url(text: str) -> Url:
+    """The URL that `text` is, or `UrlInvalid` with what is wrong with it."""
+    given = text.strip(" \t\r\n")
+    _check_characters(given)
+    scheme = _SCHEME.match(given)
+    if scheme is None or not given.startswith("//", scheme.end()):
+        raise UrlInvalid(given, "it must begin with a scheme, such as https://")
+    name = scheme[1].lower()
+    if name not in PORTS:
+        raise UrlInvalid(given, f"only {' and '.join(sorted(PORTS))} can be fetched, not {name}")
+    rest = given[scheme.end() + 2 :].partition("#")[0]
+    cut = re.search(r"[/?]", rest)
+    authority, tail = (rest, "") if cut is None else (rest[: cut.start()], rest[cut.start() :])
+    host, port = _read_authority(given, authority)
+    found = _host(given, host)
+    address = None if isinstance(found, str) else found
+    return Url(name, str(found), address, PORTS[name] if port is None else port, _path(tail))
+
+
+def follow(url: Url, location: str) -> Url:
+    """Where a redirect from `url` leads."""
+    _check_characters(location)
+    try:
+        joined = urljoin(str(url), location)
+    except ValueError as error:
+        raise UrlInvalid(location, f"it can't be joined to {url.authority}: {error}") from None
+    return read_url(joined)
+
+
+def read_host(text: str) -> str:
+    """A host as the canonical form of a URL would have it: a name in ASCII, or an address. For rules."""
+    bare = text[1:-1] if text.startswith("[") and text.endswith("]") else text
+    return str(_host(text, f"[{bare}]" if ":" in bare else bare))
+
+
+def read_place(text: str) -> tuple[str, int]:
+    """A ``host:port``, in canonical form. For rules."""
+    host, port = _read_authority(text, text)
+    if port is None:
+        raise UrlInvalid(text, "a port is missing: write host:port")
+    return str(_host(text, host)), port
+
+
+def _check_characters(text: str) -> None:
+    if len(text) > MAX_URL:
+        raise UrlInvalid(text, f"it is {len(text):,} characters long, the limit is {MAX_URL:,}")
+    odd = next((char for char in text if char < " " or "\x7f" <= char < "\xa0" or "\ud800" <= char <= "\udfff"), None)
+    if odd is not None:
+        raise UrlInvalid(text, f"it has a control character in it ({odd!a})")
+
+
+def _read_authority(url: str, authority: str) -> tuple[str, int | None]:
+    if "@" in authority:
+        raise UrlInvalid(
+            url, "it has a user name before the host; credentials are never sent, leave out what is before @"
+        )
+    host, bracket, after = authority.rpartition("]")
+    host, colon, port = (host + bracket, after[:1], after[1:]) if bracket else authority.partition(":")
+    if colon not in {"", ":"}:
+        raise UrlInvalid(url, "there is something between the address and the port")
+    if not port:
+        return host, None
+    if not (port.isascii() and port.isdigit() and len(port) <= 5 and 0 < int(port) < 65_536):
+        raise UrlInvalid(url, "the port must be a number from 1 to 65535")
+    return host, int(port)
+
+
+def _host(url: str, host: str) -> str | Address:
+    if host.startswith("["):
+        return _bracketed(url, host)
+    name = _as_ascii(url, host).removesuffix(".")
+    if not name:
+        raise UrlInvalid(url, "it has no host")
+    if len(name) > _MAX_NAME or not all(_LABEL.fullmatch(label) for label in name.split(".")):
+        raise UrlInvalid(url, "its host is no valid name: letters, digits and hyphens between single dots")
+    return _plain_address(url, name) or name
+
+
+def _bracketed(url: str, host: str) -> IPv6Address:
+    inner = host[1:-1] if host.endswith("]") else ""
+    if "%" in inner:
+        raise UrlInvalid(url, "an address with a zone is of this machine only")
+    try:
+        return IPv6Address(inner)
+    except ValueError:
+        raise UrlInvalid(url, "what is in brackets is no IPv6 address") from None
+
+
+def _plain_address(url: str, name: str) -> IPv4Address | None:
+    meant = read_numbers(name)
+    if isinstance(meant, str):
+        raise UrlInvalid(url, meant)
+    if meant is not None and str(meant) != name:
+        raise UrlInvalid(url, f"it is an odd way to write the address {meant}; write that, if it is meant")
+    return meant
+
+
+def _as_ascii(url: str, host: str) -> str:
+    if host.isascii():
+        return host.lower()
+    import idna  # noqa: PLC0415  only for names that need it
+
+    if len(host) > _MAX_NAME:  # the longer, the slower; and no shorter name can come of it
+        raise UrlInvalid(url, "its host is too long")
+    try:
+        return idna.encode(host, uts46=True).decode("ascii").lower()
+    except UnicodeError as error:
+        raise UrlInvalid(url, f"its host is no valid international name: {str(error)[:120]}") from None
+
+
+def _path(tail: str) -> str:
+    path, mark, query = tail.partition("?")
+    whole = quote(path or "/", safe=_KEPT) + mark + quote(query, safe=_KEPT + "?")
+    return _PERCENT.sub("%25", whole)
+
+
+DEFAULT_PORTS: Final = (80, 443, 8080, 8443)
+"""Where the public web is. Behind the others are mail, databases and the like: not to be knocked at, one by one, by
+somebody who was talked into it, nor to be sent words that they could take for commands of their own."""
+
+
+@dataclass(frozen=True, slots=True)
+class HostRule:
+    """One host, or with `below` all hosts under it and not itself."""
+
+    host: str
+    below: bool
+
+    def matches(self, host: str) -> bool:
+        """Whether `host`, in canonical form, is meant; compared label by label."""
+        return host.endswith(f".{self.host}") if self.below else host == self.host
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    """Everything that decides whether a URL may be fetched."""
+
+    schemes: frozenset[str]
+    ports: frozenset[int]
+    allow: tuple[HostRule, ...] | None
+    """None: every host that is not denied."""
+    deny: tuple[HostRule, ...]
+    private: frozenset[tuple[str, int]]
+    """Hosts with a port that may lie inside: written by the host of the agent, one by one."""
+    downgrade: bool
+    """Whether a redirect may lead from https to http."""
+
+    def trusts(self, url: Url) -> bool:
+        """Whether the host of the agent wrote this place down as one that may lie inside."""
+        return (url.host, url.port) in self.private
+
+    def check(self, url: Url) -> None:
+        """Raise `UrlRefused` unless `url` may be asked for, as far as its text tells."""
+        if url.scheme not in self.schemes:
+            raise UrlRefused(str(url), f"only {' and '.join(sorted(self.schemes))} is allowed here")
+        if any(rule.matches(url.host) for rule in self.deny):
+            raise UrlRefused(str(url), f"the host {url.host} is denied here")
+        if not self.trusts(url):
+            self._check_place(url)
+        if url.address is not None:
+            self.check_addresses(url, [url.address])
+
+    def check_redirect(self, before: Url, after: Url) -> None:
+        """Raise `UrlRefused` unless `before` may lead to `after`."""
+        if before.scheme == "https" and after.scheme != "https" and not self.downgrade:
+            raise UrlRefused(str(after), f"{before.authority} redirects to it, from https to {after.scheme}")
+        self.check(after)
+
+    def check_addresses(self, url: Url, addresses: Sequence[Address]) -> None:
+        """Raise `UrlRefused` unless all addresses of the host may be dialled.
+
+        One that may not is enough: whoever answers with an inside address among others hopes that it is taken.
+        """
+        for address in addresses:
+            closed = closed_range(address)
+            if closed is None or (self.trusts(url) and (closed.inside or url.address is not None)):
+                continue
+            # Which address a name has inside is nothing that a model needs to know.
+            raise UrlRefused(str(url), f"{'it is' if url.address is not None else 'its host leads to'} {closed.what}")
+
+    def _check_place(self, url: Url) -> None:
+        if self.allow is not None and not any(rule.matches(url.host) for rule in self.allow):
+            raise UrlRefused(str(url), f"the host {url.host} is not among those that are allowed here")
+        if url.port not in self.ports:
+            listed = ", ".join(str(port) for port in sorted(self.ports)[:10])
+            raise UrlRefused(str(url), f"the port {url.port} is not among those that are allowed here ({listed})")
+
+
+def make_policy(  # noqa: PLR0913  one keyword for each thing that can be said
+    *,
+    allow: Iterable[str] | None,
+    deny: Iterable[str],
+    allow_private: Iterable[str],
+    schemes: Iterable[str],
+    ports: Iterable[int],
+    downgrade: bool,
+) -> Policy:
+    """The policy that these words mean, or an error that names the word that means nothing."""
+    if type(downgrade) is not bool:
+        raise InvalidArgument("downgrade", downgrade, "True or False")
+    known = frozenset(_listed("schemes", schemes))
+    if not known or not known <= PORTS.keys():
+        raise InvalidArgument("schemes", schemes, "some of 'https' and 'http'")
+    if isinstance(ports, str | bytes | int):
+        raise InvalidArgument("ports", ports, "a list of numbers")
+    return Policy(
+        schemes=known,
+        ports=frozenset(check_int("port", port, least=1, most=65_535) for port in ports),
+        allow=None if allow is None else tuple(_rule("allow", text) for text in _listed("allow", allow)),
+        deny=tuple(_rule("deny", text) for text in _listed("deny", deny)),
+        private=frozenset(_place(text) for text in _listed("allow_private", allow_private)),
+        downgrade=downgrade,
+    )
+
+
+def _listed(what: str, given: Iterable[str]) -> list[str]:
+    # A lone text is a list of its letters, and would allow nothing of what it says.
+    if isinstance(given, str | bytes):
+        raise InvalidArgument(what, given, "a list of texts")
+    listed = list(given)
+    for text in listed:
+        if type(text) is not str:
+            raise InvalidArgument(what, text, "text")
+    return listed
+
+
+def _rule(what: str, text: str) -> HostRule:
+    below = text.startswith("*.")
+    try:
+        return HostRule(read_host(text[2:] if below else text), below)
+    except UrlInvalid:
+        raise InvalidArgument(what, text, "a host such as 'example.com', or '*.example.com' for all below it") from None
+
+
+def _place(text: str) -> tuple[str, int]:
+    try:
+        return read_place(text)
+    except UrlInvalid:
+        raise InvalidArgument("allow_private", text, "a host with a port, such as '127.0.0.1:8080'") from None

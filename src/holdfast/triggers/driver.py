@@ -1,0 +1,743 @@
+"""Driving one trigger: taking in what came for it, reserving what is due, starting what is reserved.
+
+Each round writes, in one commit, the inputs that it took, a reservation for each occurrence, and the books that know of
+both and of the next moment. Only then is anything started, under a key that names trigger, revision and occurrence: a
+round that was interrupted is repeated, and the same key is the same start. A trigger that has nothing to do is parked
+with one timer, and nothing of it stays in memory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, cast, runtime_checkable
+
+import msgspec
+from msgspec.structs import replace
+
+from holdfast.agent import Agent
+from holdfast.crashpoints import crash_point
+from holdfast.effects.canonical import digest_of_bytes
+from holdfast.effects.drive import LeasedJournal
+from holdfast.effects.envelope import segment
+from holdfast.errors import (
+    CommitUnknown,
+    Fenced,
+    HeadConflict,
+    HoldfastError,
+    InboxFull,
+    InvalidArgument,
+    JournalMissing,
+    KeyConflict,
+    LeaseHeld,
+    RecordUnreadable,
+    RuntimeStopped,
+    StoreBusy,
+    StoreClosed,
+    StoreFailed,
+    StoreFull,
+)
+from holdfast.errors.caller import RateExceeded, TriggerInvalid, TriggerUnknown
+from holdfast.eventloop import spawn
+from holdfast.names import check_id, check_string
+from holdfast.records import TRIGGER, Admitted, Ask, Cancelled, Cause, Done, ErrorInfo, Failed, Intended, Parked
+from holdfast.runtime.session import Session
+from holdfast.store.lease import Held
+from holdfast.triggers import definition as definition_module
+from holdfast.triggers import state as accounts
+from holdfast.triggers.definition import (
+    Define,
+    EventSource,
+    Occur,
+    TargetName,
+    WatchSource,
+    WebhookSource,
+    decode,
+    name_of,
+    zone_of,
+)
+from holdfast.triggers.state import Books, Cut, needed, start_key
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
+
+    from holdfast.records import Record
+    from holdfast.runtime.runtime import Runtime
+    from holdfast.runtime.turn import Turn
+    from holdfast.store import Store
+    from holdfast.store.contract import Input, Lease
+    from holdfast.triggers.definition import Definition
+    from holdfast.triggers.state import Reserved
+
+
+ENDED: Final = frozenset(("completed", "failed", "cancelled", "limit", "abandoned"))
+PROMPT: Final = "prompt"
+SESSION: Final = "session"
+
+
+@runtime_checkable
+class Target(Protocol):
+    """Something that a trigger can start."""
+
+    @property
+    def target_name(self) -> TargetName:
+        """How it is recorded."""
+        ...
+
+    def check(self, arguments: Mapping[str, Any]) -> None:
+        """Raise a `UsageError` for arguments that can't be meant."""
+        ...
+
+    async def start(self, key: str, arguments: Mapping[str, Any]) -> str:
+        """Start it, once for each key; answers what names what was started."""
+        ...
+
+    async def is_over(self, ref: str) -> bool:
+        """Whether what was started has ended."""
+        ...
+
+    async def over(self, ref: str) -> None:
+        """Wait until what was started has ended, however."""
+        ...
+
+
+@runtime_checkable
+class WaryTarget(Target, Protocol):
+    """A target that can be told that its arguments were written by strangers."""
+
+    async def start_untrusted(self, key: str, arguments: Mapping[str, Any]) -> str:
+        """The same as `start`; what is started is tainted."""
+        ...
+
+
+class AgentTarget:
+    """Asks an agent: in a session of its own for each occurrence, or in one that is named."""
+
+    def __init__(self, runtime: Runtime, agent: str) -> None:
+        self._runtime = runtime
+        self._agent = agent
+
+    @property
+    def target_name(self) -> TargetName:
+        return TargetName("agent", self._agent)
+
+    def check(self, arguments: Mapping[str, Any]) -> None:
+        _check_words(self._agent, arguments, (PROMPT, SESSION))
+        if (session := arguments.get(SESSION)) is not None:
+            check_string(SESSION, session)
+
+    async def start(self, key: str, arguments: Mapping[str, Any]) -> str:
+        return await _sent(self._asked(key, arguments), key, arguments, untrusted=False)
+
+    async def start_untrusted(self, key: str, arguments: Mapping[str, Any]) -> str:
+        return await _sent(self._asked(key, arguments), key, arguments, untrusted=True)
+
+    def _asked(self, key: str, arguments: Mapping[str, Any]) -> Session:
+        session = arguments.get(SESSION) or key
+        return self._runtime.session(check_id(SESSION, session), agent=self._agent)
+
+    async def is_over(self, ref: str) -> bool:
+        return await _turn_is_over(self._runtime, ref)
+
+    async def over(self, ref: str) -> None:
+        await _turn_over(self._runtime, ref)
+
+
+class SessionTarget:
+    """Says something in a session."""
+
+    def __init__(self, runtime: Runtime, session: Session) -> None:
+        self._runtime = runtime
+        self._session = session
+
+    @property
+    def target_name(self) -> TargetName:
+        return TargetName("session", self._session.id)
+
+    def check(self, arguments: Mapping[str, Any]) -> None:
+        _check_words(self._session.id, arguments, (PROMPT,))
+
+    async def start(self, key: str, arguments: Mapping[str, Any]) -> str:
+        return await _sent(self._session, key, arguments, untrusted=False)
+
+    async def start_untrusted(self, key: str, arguments: Mapping[str, Any]) -> str:
+        return await _sent(self._session, key, arguments, untrusted=True)
+
+    async def is_over(self, ref: str) -> bool:
+        return await _turn_is_over(self._runtime, ref)
+
+    async def over(self, ref: str) -> None:
+        await _turn_over(self._runtime, ref)
+
+
+class Started(Protocol):
+    """A process that was started, as far as triggers need it."""
+
+    async def status(self) -> Any:  # noqa: ANN401  a word, or something with a `status`
+        ...
+
+    async def result(self) -> Any:  # noqa: ANN401  whatever it gives
+        ...
+
+
+class ProcessTarget:
+    """Starts a durable function: `start` and `find` are those of the runtime, which knows it by its name."""
+
+    def __init__(
+        self,
+        name: str,
+        start: Callable[[str, Mapping[str, Any], bool], Awaitable[object]],
+        find: Callable[[str], Awaitable[Started]],
+        check: Callable[[Mapping[str, Any]], None] = lambda _: None,
+    ) -> None:
+        self._name = name
+        self._start = start
+        self._find = find
+        self._check = check
+
+    @property
+    def target_name(self) -> TargetName:
+        return TargetName("process", self._name)
+
+    def check(self, arguments: Mapping[str, Any]) -> None:
+        self._check(arguments)
+
+    async def start(self, key: str, arguments: Mapping[str, Any]) -> str:
+        await self._start(key, arguments, False)  # noqa: FBT003
+        return key
+
+    async def start_untrusted(self, key: str, arguments: Mapping[str, Any]) -> str:
+        await self._start(key, arguments, True)  # noqa: FBT003
+        return key
+
+    async def is_over(self, ref: str) -> bool:
+        status = await (await self._find(ref)).status()
+        return str(getattr(status, "status", status)) in ENDED
+
+    async def over(self, ref: str) -> None:
+        try:
+            await (await self._find(ref)).result()
+        except HoldfastError:
+            if not await self.is_over(ref):
+                raise
+
+
+class Targets:
+    """The targets that are known here."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._known: dict[TargetName, Target] = {}
+        self.adapters: list[Callable[[object], Target | None]] = []
+        """Others that make targets of what is given to `every`: of processes, say."""
+
+    def bind(self, given: object) -> Target:
+        """The target that is meant; known from now on."""
+        target = self._made(given)
+        self._known[target.target_name] = target
+        return target
+
+    def _made(self, given: object) -> Target:
+        if isinstance(given, Agent):
+            return AgentTarget(self._runtime, self._runtime.register(given).name)
+        if isinstance(given, Session):
+            return SessionTarget(self._runtime, given)
+        for adapt in self.adapters:
+            if (target := adapt(given)) is not None:
+                return target
+        if isinstance(given, Target) and not isinstance(given, type):
+            return given
+        raise InvalidArgument("target", given, "an agent, a session or a process")
+
+    def find(self, name: TargetName) -> Target | None:
+        """The target of this name, if it is known here."""
+        known = self._known.get(name)
+        if known is None and name.kind == "agent" and name.name in self._runtime.agents:
+            return AgentTarget(self._runtime, name.name)
+        return known
+
+
+def _check_words(name: str, arguments: Mapping[str, Any], known: tuple[str, ...]) -> None:
+    prompt = arguments.get(PROMPT)
+    if not isinstance(prompt, str) or not prompt.strip():
+        raise TriggerInvalid(name, "an agent or a session is given a prompt: every(..., prompt='...')")
+    unknown = sorted(set(arguments) - set(known))
+    if unknown:
+        raise TriggerInvalid(name, f"it takes {' and '.join(known)}, not {', '.join(unknown)}")
+
+
+def _prompt(arguments: Mapping[str, Any]) -> str:
+    prompt: object = arguments[PROMPT]
+    # A template that is one place alone gives the value itself; an agent is told a text.
+    from holdfast.effects.canonical import canonical  # noqa: PLC0415  rarely needed
+
+    return prompt if isinstance(prompt, str) else canonical(prompt).decode()
+
+
+async def _sent(session: Session, key: str, arguments: Mapping[str, Any], *, untrusted: bool) -> str:
+    prompt = _prompt(arguments)
+    try:
+        return _ref(await session.send(prompt, key=key, untrusted=untrusted))
+    except KeyConflict:
+        if not untrusted:
+            raise
+        # An earlier release has sent the same before it was interrupted, and did not say who wrote it.
+        return _ref(await session.send(prompt, key=key))
+
+
+def _ref(turn: Turn) -> str:
+    return f"{turn.session}/{turn.id}"
+
+
+def _turn(runtime: Runtime, ref: str) -> Turn:
+    session, _, turn = ref.rpartition("/")
+    return runtime.session(session).turn(turn)
+
+
+async def _turn_is_over(runtime: Runtime, ref: str) -> bool:
+    return cast("str", await _turn(runtime, ref).status()) in ENDED
+
+
+async def _turn_over(runtime: Runtime, ref: str) -> None:
+    await _turn(runtime, ref).outcome()
+
+
+class ProcessStarts(Protocol):
+    """The processes of a runtime, as far as triggers need them."""
+
+    async def start(
+        self,
+        procedure: Any,  # noqa: ANN401
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        *,
+        id: str | None,
+        untrusted: bool = False,
+    ) -> object:
+        """Start a process, once for each id. `untrusted`: strangers wrote its arguments."""
+        ...
+
+    async def get(self, id: str) -> Started:
+        """The process with this id."""
+        ...
+
+
+def process_adapter(processes: ProcessStarts, kind: type[Any]) -> Callable[[object], Target | None]:
+    """What makes targets of durable functions, which are of this `kind` and have a name."""
+
+    def adapt(given: object) -> Target | None:
+        if not isinstance(given, kind):
+            return None
+        made: Any = given
+
+        def start(key: str, arguments: Mapping[str, Any], untrusted: bool) -> Awaitable[object]:  # noqa: FBT001
+            return processes.start(made, (), dict(arguments), id=key, untrusted=untrusted)
+
+        return ProcessTarget(made.name, start, processes.get, made.check_names)
+
+    return adapt
+
+
+_log: Final = logging.getLogger("holdfast.triggers")
+RUN: Final = TRIGGER
+"""The run of a trigger's journal. No turn is called like it."""
+UNKNOWN_MS: Final = 60_000
+"""How long a start waits whose target is not known here."""
+ALARMS: Final = f"{RUN}/alarm."
+"""What the waits begin with that wake a trigger."""
+_BOOKS: Final = f"{RUN}/books"
+TAIL: Final = 3
+"""The books are among so many last records: each commit ends with them, or with them and the parking."""
+_LOOK: Final = 30.0
+"""Between two looks at what is under way elsewhere, in seconds."""
+_OURS: Final = (StoreBusy, StoreFull, StoreFailed, StoreClosed, CommitUnknown, Fenced, HeadConflict, RuntimeStopped)
+"""Trouble that says nothing about what was started: the drive ends, and is tried again."""
+_OUTSIDE: Final = (EventSource, WatchSource, WebhookSource)
+"""Sources whose occurrences hold what somebody outside wrote."""
+_LATER: Final = (InboxFull, RateExceeded)
+"""What is refused now and may be taken later."""
+
+
+class Stand(NamedTuple):
+    """How a trigger stands, as its journal tells."""
+
+    books: Books
+    parked: bool
+    """The last thing that was recorded is that it waits."""
+
+
+async def read_books(store: Store, id: str) -> Stand:
+    """The books of a trigger; `JournalMissing` when there is none."""
+    line = await store.journal(id)
+    entries = await store.tail(id, TAIL)
+    for entry in reversed(entries):
+        if isinstance(entry.record, Done) and entry.record.key.startswith(_BOOKS):
+            return Stand(accounts.decode(bytes(entry.record.value)), isinstance(entries[-1].record, Parked))
+    if line.head > 1:
+        raise RecordUnreadable(f"the journal {id!r} has no books at its end")
+    return Stand(Books(), parked=False)
+
+
+async def read_definition(store: Store, id: str, number: int) -> Definition:
+    """How a trigger was defined by one of its inputs."""
+    found = await store.input(id, number)
+    command = None if found is None else decode(found.body)
+    if not isinstance(command, Define):
+        raise RecordUnreadable(f"input {number} of {id!r} defines nothing")
+    return command.definition
+
+
+class TriggerDrive:
+    """One drive of one trigger."""
+
+    def __init__(
+        self, store: Store, id: str, targets: Targets, lease_ms: int, touch: Callable[[str], None] = lambda _: None
+    ) -> None:
+        self.session = id
+        self._store = store
+        self._targets = targets
+        self._lease_ms = lease_ms
+        self._touch = touch
+        self._name = name_of(id)
+        self._news = asyncio.Event()
+        self._stopping = False
+        self._wakes = 0
+        self._seen: int | None = None
+        self._books = Books()
+        self._parked = False
+        self._definitions: dict[int, Definition] = {}
+
+    def notify(self, wakes: int = 0) -> None:
+        """Something may have come for this trigger."""
+        if wakes == 0 or wakes > self._wakes:
+            self._news.set()
+
+    def stop(self) -> None:
+        """Go no further than this round."""
+        self._stopping = True
+        self._news.set()
+
+    async def run(self) -> None:
+        """Do what there is to do."""
+        with suppress(LeaseHeld, JournalMissing, RuntimeStopped):
+            await self._claimed()
+            while self._news.is_set() and not self._stopping:
+                await self._claimed()  # it came while the lease was being given back
+
+    async def _claimed(self) -> None:
+        self._news.clear()
+        self._seen = None
+        async with Held(self._store, self.session, self._lease_ms, lambda: self._seen) as held:
+            await self._drive(held.lease, held.lost)
+
+    async def _drive(self, lease: Lease, lost: asyncio.Future[HoldfastError]) -> None:
+        ledger = LeasedJournal(self._store, lease, self._touch)
+        self._books, self._parked = await read_books(self._store, self.session)
+        while not self._stopping:
+            if lost.done():
+                raise lost.result()
+            self._news.clear()
+            self._wakes = (await self._store.wakes([self.session])).get(self.session, 0)
+            more = await self._take(ledger)
+            blocked = await self._start(ledger, lost)
+            if more or self._stopping:
+                continue
+            if blocked:
+                await self._slot(lost)
+                continue
+            await self._park(ledger)
+            self._seen = self._wakes
+            if not self._news.is_set():
+                return
+
+    def _now(self) -> int:
+        return self._store.clock.read().wall
+
+    async def _write(self, ledger: LeasedJournal, books: Books, added: Sequence[Record], *parked: Parked) -> None:
+        """One commit: what happened, and the books that know of it."""
+        after = replace(books, number=self._books.number + 1)
+        body = accounts.encode(after)
+        ask = Ask("checkpoint", self._name, digest_of_bytes("books", body))
+        kept = Done(at=self._now(), key=f"{_BOOKS}.{after.number}", ask=ask, value=msgspec.Raw(body))
+        crash_point("trigger.before_books")
+        _, durable = ledger.append([*added, kept, *parked])
+        await durable
+        self._books, self._parked = after, bool(parked)
+        crash_point("trigger.after_books")
+
+    async def _defined(self, books: Books) -> None:
+        """Know the definitions that the books speak of."""
+        needed = accounts.needed(books)
+        for number in needed - self._definitions.keys():
+            self._definitions[number] = await read_definition(self._store, self.session, number)
+        for number in self._definitions.keys() - needed:
+            del self._definitions[number]
+
+    # ---- taking in ----
+
+    async def _take(self, ledger: LeasedJournal) -> bool:
+        """Take in what came and what is due; whether there may be more at once."""
+        books, more = self._books, False
+        added: list[Record] = []
+        reserved: list[Reserved] = []
+        pending = await self._store.pending(self.session)
+        for found in pending:
+            command = decode(found.body)
+            if isinstance(command, Occur) and not accounts.room(books):
+                break  # it waits where it is, and what came after it, too: the order counts
+            step = accounts.take(books, found.input, found.key, found.at, command)
+            books = step.books
+            reserved += step.reserved
+            added.append(self._admitted(found))
+            for dropped in step.dropped:
+                if dropped in reserved:
+                    reserved.remove(dropped)  # it came with this very round
+                else:
+                    added.append(Cancelled(at=self._now(), key=self._key(dropped)))
+        else:
+            more = len(pending) >= self._store.limits.page
+        await self._defined(books)
+        if books.definition:
+            step = accounts.pass_time(books, self._definitions[books.definition], self._now())
+            books = step.books
+            reserved += step.reserved
+        added += [self._intended(one) for one in reserved]
+        if added or books != self._books:
+            await self._write(ledger, books, added)
+        return more
+
+    def _admitted(self, found: Input) -> Record:
+        # Its body stays in the inbox, where it can be read as long as the journal is there.
+        return Admitted(at=self._now(), input=found.input, key=found.key, run=RUN)
+
+    def _intended(self, one: Reserved) -> Record:
+        body = msgspec.json.encode(one)
+        cause = Cause("trigger", start_key(self._name, one))
+        ask = Ask("process", self._name, digest_of_bytes("occurrence", body), msgspec.Raw(body), cause=cause)
+        return Intended(at=self._now(), key=self._key(one), ask=ask)
+
+    def _key(self, one: Reserved) -> str:
+        return f"{RUN}/{one.revision}/{segment(one.id)}"
+
+    # ---- starting ----
+
+    async def _start(self, ledger: LeasedJournal, lost: asyncio.Future[HoldfastError]) -> bool:
+        """Start what may be started; whether something waits for what is under way."""
+        books = await self._without_ended(self._books)
+        choice = accounts.choose(books, self._definitions, self._now())
+        outcomes: list[Record] = []
+        for found in choice.start:
+            if lost.done() or self._stopping:
+                break
+            crash_point("trigger.before_start")
+            books, outcome = await self._started(books, found)
+            crash_point("trigger.after_start")
+            outcomes += outcome
+        for found, why in choice.skip:
+            books = accounts.skipped(books, found, why, self._now())
+            outcomes.append(Cancelled(at=self._now(), key=self._key(found)))
+        if lost.done():
+            raise lost.result()
+        if books != self._books:
+            await self._write(ledger, books, outcomes)
+        return choice.blocked
+
+    async def _started(self, books: Books, found: Reserved) -> tuple[Books, list[Record]]:
+        definition, now = self._definitions[found.definition], self._now()
+        target = self._targets.find(definition.target)
+        if target is None:
+            _log.warning("%s of %r is not known here", definition.target.describe(), self._name)
+            later = replace(found, not_before=now + UNKNOWN_MS)
+            return replace(books, queue=tuple(later if one == found else one for one in books.queue)), []
+        try:
+            arguments = await self._arguments(definition, found)
+            key = start_key(self._name, found)
+            # What came with an event, a request or a file was written by others.
+            outside = isinstance(definition.source, _OUTSIDE) and definition_module.tells_of_outside(
+                definition.arguments
+            )
+            if outside and isinstance(target, WaryTarget):
+                ref = await target.start_untrusted(key, arguments)
+            else:
+                ref = await target.start(key, arguments)
+        except _OURS:
+            raise
+        except _LATER as error:
+            after, given_up = accounts.refused(books, found, str(error), now)
+            return after, [self._failed(found, error)] if given_up else []
+        except Exception as error:  # noqa: BLE001  one that can't be started must not stop the others
+            _log.warning("%s of %r could not be started: %s", found.id, self._name, error)
+            why = self._store.redactor.text(f"{type(error).__name__}: {error}")[:1_000]
+            return accounts.failed(books, found, why, now), [self._failed(found, error)]
+        terms = self._definitions[books.definition].terms
+        body = msgspec.json.encode({"started": ref})
+        done = Done(at=self._now(), key=self._key(found), value=msgspec.Raw(body))
+        return accounts.begun(books, found, ref, terms, self._now()), [done]
+
+    def _failed(self, found: Reserved, error: Exception) -> Record:
+        said = self._store.redactor.text(str(error))[:1_000]
+        return Failed(at=self._now(), key=self._key(found), error=ErrorInfo(type(error).__name__, said))
+
+    async def _arguments(self, definition: Definition, found: Reserved) -> dict[str, Any]:
+        values = definition_module.values_of(
+            trigger=self._name,
+            revision=found.revision,
+            occurrence=found.id,
+            at=found.at,
+            where=zone_of(definition.source),
+            payload=await self._payload(found),
+        )
+        return definition_module.fill(definition.arguments, values)
+
+    async def _payload(self, found: Reserved) -> Any:  # noqa: ANN401  any JSON value
+        given = await self._store.input(self.session, found.input) if found.input else None
+        command = None if given is None else decode(given.body)
+        return command.payload if isinstance(command, Occur) else None
+
+    # ---- what is under way ----
+
+    async def _without_ended(self, books: Books) -> Books:
+        """What has ended takes nobody's place. Only looked at when somebody waits for it."""
+        if not books.running or not books.queue:
+            return books
+        ended = [one.ref for one in books.running if await self._is_over(one.ref, one.definition)]
+        return accounts.over(books, ended) if ended else books
+
+    async def _is_over(self, ref: str, definition: int) -> bool:
+        target = self._targets.find(self._definitions[definition].target)
+        if target is None:
+            return False
+        try:
+            return await target.is_over(ref)
+        except _OURS:
+            raise
+        except Exception as error:  # noqa: BLE001  what can't be read any more goes on no more
+            _log.warning("%s of %r can't be looked at: %s", ref, self._name, error)
+            return True
+
+    async def _slot(self, lost: asyncio.Future[HoldfastError]) -> None:
+        """Wait until something has ended, has come, or is due."""
+        running = [spawn(self._ended(one.ref, one.definition)) for one in self._books.running]
+        news = spawn(self._told())
+        due = self._alarm_at()
+        left = _LOOK if due is None else min(max((due - self._now()) / 1000, 0.0), _LOOK)
+        try:
+            await asyncio.wait({*running, news, lost}, timeout=left, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in (*running, news):
+                task.cancel()
+            await asyncio.gather(*running, news, return_exceptions=True)
+
+    async def _told(self) -> None:
+        await self._news.wait()
+
+    async def _ended(self, ref: str, definition: int) -> None:
+        target = self._targets.find(self._definitions[definition].target)
+        if target is not None:
+            with suppress(HoldfastError):
+                await target.over(ref)
+                return
+        await asyncio.sleep(_LOOK)
+
+    # ---- parking ----
+
+    def _alarm_at(self) -> int | None:
+        """When there is something to do, if nothing comes: the next moment, or a start that waits."""
+        books, now = self._books, self._now()
+        again = accounts.choose(books, self._definitions, now).again
+        # A moment that has come and found no room is looked at when there is some.
+        moment = books.next if books.next is not None and (books.next > now or accounts.room(books)) else None
+        return min((at for at in (moment, again) if at is not None), default=None)
+
+    async def _park(self, ledger: LeasedJournal) -> None:
+        """Record that nothing is to be done until the alarm, or until something comes."""
+        due = self._alarm_at()
+        if self._parked and self._books.alarm_at == due and (due is None or await self._is_set(due)):
+            return
+        number = self._books.alarm
+        if due is not None:
+            number = await self._set_alarm(number, due)
+        books = replace(self._books, alarm=number, alarm_at=due)
+        waits = () if due is None else (_alarm(number),)
+        crash_point("trigger.before_park")
+        await self._write(ledger, books, (), Parked(at=self._now(), run=RUN, waits=waits))
+
+    async def _is_set(self, due: int) -> bool:
+        wait = await self._store.wait(self.session, _alarm(self._books.alarm))
+        return wait is not None and wait.state == "open" and wait.deadline == due
+
+    async def _set_alarm(self, number: int, due: int) -> int:
+        """The number of an alarm at this time. One that an interrupted round has set may be for another time."""
+        while True:
+            wait = await self._store.open_wait(self.session, _alarm(number), deadline=due)
+            if wait.state == "open" and wait.deadline == due:
+                return number
+            if wait.state == "open":
+                await self._store.cancel_wait(self.session, wait.name)
+            number += 1
+
+
+def _alarm(number: int) -> str:
+    return f"{ALARMS}{number}"
+
+
+class PrunedTrigger(msgspec.Struct, frozen=True):
+    """What was forgotten of a trigger, or would be."""
+
+    name: str
+    records: int = 0
+    payloads: int = 0
+    """Inputs of which only the key is left."""
+    alarms: int = 0
+    dry_run: bool = False
+    problem: str = ""
+    """Why nothing could be forgotten."""
+
+
+async def forget(store: Store, id: str, before: int, lease_ms: int, *, dry_run: bool) -> PrunedTrigger:
+    """Forget what one trigger recorded before this time. What is driven right now is left for another time."""
+    name = name_of(id)
+    try:
+        if dry_run:
+            records, (inputs, waits) = await _count(store, id, before)
+            return PrunedTrigger(name, records, inputs, waits, dry_run=True)
+        async with Held(store, id, lease_ms) as held:
+            lease = held.lease
+            books = (await read_books(store, id)).books
+            seq = await _cut(store, id, before, lease.head)
+            crash_point("trigger.before_prune")
+            records = await store.trim_journal(lease, seq)
+            crash_point("trigger.trimmed")
+            inputs = await store.empty_inputs(lease, before, _spared(books))
+            waits = await store.remove_waits(lease, ALARMS, before)
+            crash_point("trigger.after_prune")
+        return PrunedTrigger(name, records, inputs, waits)
+    except JournalMissing:
+        raise TriggerUnknown(name) from None
+    except HoldfastError as error:
+        return PrunedTrigger(name, dry_run=dry_run, problem=str(error))
+
+
+async def _count(store: Store, id: str, before: int) -> tuple[int, tuple[int, int]]:
+    books = (await read_books(store, id)).books
+    first = (await store.read(id, limit=1))[0].seq
+    seq = await _cut(store, id, before, (await store.journal(id)).head)
+    return max(seq - first + 1, 0), await store.count_old(id, before, _spared(books), ALARMS)
+
+
+def _spared(books: Books) -> list[int]:
+    """The inputs whose content is still needed."""
+    return sorted({*needed(books), *(one.input for one in books.queue if one.input)})
+
+
+async def _cut(store: Store, id: str, before: int, head: int) -> int:
+    """The last record that may go; 0 when none may."""
+    cut: Cut | None = None
+    after = 0
+    while entries := await store.read(id, after=after):
+        cut = cut or Cut(0, before, head - TAIL)
+        if not cut.look((entry.seq, entry.record) for entry in entries):
+            break
+        after = entries[-1].seq
+    return 0 if cut is None else cut.seq

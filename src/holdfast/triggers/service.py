@@ -1,0 +1,485 @@
+"""What a host does with triggers: declare, list, fire, switch, and pass on webhooks and events.
+
+All of it goes through the inbox of the trigger's journal, so that any process may say it, whoever drives the trigger:
+what is said is durable when the call returns, and the order in which it was said is the order in which it counts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import secrets
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
+
+import msgspec
+from msgspec.structs import replace
+
+from holdfast.errors import (
+    HoldfastError,
+    InboxFull,
+    InvalidArgument,
+    InvalidValue,
+    KeyConflict,
+    PayloadTooLarge,
+    RuntimeStopped,
+)
+from holdfast.errors.caller import TriggerConflict, TriggerDisabled, TriggerInvalid, TriggerUnknown
+from holdfast.errors.store import TriggersFull
+from holdfast.eventloop import let_go, spawn
+from holdfast.names import check_id, check_text
+from holdfast.policy.rules import milliseconds
+from holdfast.profiles.profile import parse
+from holdfast.runtime.secrets import hide
+from holdfast.secrets.sources import secrets_of
+from holdfast.store.admission import Admission
+from holdfast.triggers import signatures
+from holdfast.triggers.definition import (
+    ROLE,
+    Define,
+    EventSource,
+    Occur,
+    Remove,
+    Switch,
+    WatchSource,
+    WebhookSource,
+    check_trigger,
+    decode,
+    define,
+    journal_of,
+    name_of,
+)
+from holdfast.triggers.driver import PrunedTrigger, Targets, TriggerDrive, forget, read_books, read_definition
+from holdfast.triggers.folders import Lookout
+from holdfast.triggers.state import Books, Told, pass_time, take
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Mapping
+    from datetime import timedelta
+
+    from holdfast.runtime.runtime import Runtime
+    from holdfast.store import Store
+    from holdfast.triggers.definition import Command, Definition, Source, TriggerOptions
+
+
+_log: Final = logging.getLogger("holdfast.triggers")
+MOST: Final = 1_000
+"""How many triggers one store has."""
+_TRIES: Final = 8
+"""How often a definition is written anew when others write at the same time."""
+
+
+class View(NamedTuple):
+    """A trigger as it stands, with what was said to it and not taken in yet."""
+
+    books: Books
+    definition: Definition | None
+    waiting: int
+    """Occurrences that wait in the inbox."""
+
+
+class TriggerStatus(msgspec.Struct, frozen=True):
+    """How a trigger stands."""
+
+    name: str
+    source: str
+    target: str
+    revision: int
+    enabled: bool
+    owner: str
+    last: Told | None
+    """The last occurrence that was started, or could not be."""
+    next: int | None
+    """When it is due next, in wall milliseconds."""
+    reserved: int
+    """Occurrences that wait for their turn."""
+    running: int
+    started: int
+    failed: int
+    skipped: int
+    recent: tuple[Told, ...]
+    """What became of the last ones, and why."""
+    problem: str = ""
+
+
+class Delivery(msgspec.Struct, frozen=True):
+    """What became of a webhook. `code` is the HTTP status to answer with, and `reply` the body if one is wanted."""
+
+    status: Literal["accepted", "duplicate", "refused", "answered"]
+    code: int
+    occurrence: str = ""
+    reason: str = ""
+    reply: str = ""
+
+
+class EventReceipt(msgspec.Struct, frozen=True):
+    """An event that was taken in by all triggers that want it."""
+
+    event: str
+    key: str
+    triggers: tuple[str, ...]
+    """Those that will start something."""
+    fresh: bool
+    """False when all of them had it before."""
+
+
+class Trigger:
+    """A trigger that was declared. Await it to know that it is durable."""
+
+    def __init__(self, triggers: Triggers, name: str, declared: asyncio.Task[int]) -> None:
+        self.name = name
+        self._triggers = triggers
+        self._declared = declared
+
+    def __repr__(self) -> str:
+        return f"Trigger({self.name!r})"
+
+    def __await__(self) -> Generator[Any, None, Trigger]:
+        yield from asyncio.shield(self._declared).__await__()
+        return self
+
+    async def status(self) -> TriggerStatus:
+        """How it stands."""
+        await self
+        return await self._triggers.get(self.name)
+
+    async def fire(self, payload: object = None, *, key: str | None = None) -> str:
+        """Let it go off by hand."""
+        await self
+        return await self._triggers.fire(self.name, payload, key=key)
+
+
+class Triggers:
+    """The triggers of one store, as one runtime sees them."""
+
+    def __init__(self, runtime: Runtime, lease_ms: int, poke: Callable[[str], None] | None) -> None:
+        self._store: Store = runtime.store
+        self._runtime = runtime
+        self._lease_ms = lease_ms
+        self._poke = poke
+        """None where nothing is driven."""
+        self.targets = Targets(runtime)
+        self._here: set[str] = set()
+        """Triggers that were declared in this process: only those are driven here."""
+        self._lookouts: dict[str, tuple[Lookout, asyncio.Task[None]]] = {}
+        self._declaring: set[asyncio.Task[int]] = set()
+        self._views: dict[str, tuple[int, int, View]] = {}
+        self._closed = False
+
+    # ---- declaring ----
+
+    def every(
+        self,
+        name: str,
+        source: Source,
+        target: object,
+        arguments: dict[str, Any],
+        options: TriggerOptions | None = None,
+    ) -> Trigger:
+        """Declare a trigger: the same again changes nothing, another definition is its next revision."""
+        if self._closed:
+            raise RuntimeStopped
+        bound = self.targets.bind(target)
+        bound.check(arguments)
+        definition = define(name, _placed(source), bound.target_name, arguments, options)
+        if isinstance(definition.source, WebhookSource):
+            parse(definition.source.secret)
+        task = spawn(self._declare(definition))
+        self._declaring.add(task)
+        task.add_done_callback(self._declared)
+        return Trigger(self, definition.name, task)
+
+    def _declared(self, task: asyncio.Task[int]) -> None:
+        self._declaring.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            _log.error("a trigger could not be declared: %s", error)
+
+    async def _declare(self, definition: Definition) -> int:
+        """The revision under which it is known."""
+        revision = await self._written(definition)
+        self._here.add(definition.name)
+        if self._poke is not None:
+            self._poke(journal_of(definition.name))
+            if isinstance(definition.source, WatchSource) and definition.name not in self._lookouts:
+                lookout = Lookout(definition.name, self, lambda: self._store.clock.read().mono)
+                self._lookouts[definition.name] = (lookout, spawn(lookout.run()))
+        return revision
+
+    async def _written(self, definition: Definition) -> int:
+        id, content = journal_of(definition.name), msgspec.to_builtins(Define(definition))
+        for _ in range(_TRIES):
+            view = await self._found(id)
+            if (view is None or not view.books.definition) and await self._is_full():
+                raise TriggersFull(MOST)
+            books = Books() if view is None else view.books
+            if books.print == definition.fingerprint():
+                return books.revision
+            if books.definition and books.owner != definition.terms.owner:
+                raise TriggerConflict(definition.name, f"it belongs to {books.owner!r}; use another name")
+            key = f"define/{books.revision + 1}"
+            try:
+                await self._store.accept_into(id, "process", None, content, key=key, role=ROLE)
+            except KeyConflict:
+                continue  # somebody else has changed it meanwhile
+            return books.revision + 1
+        raise TriggerConflict(definition.name, "others change it all the time; declare it in one place")
+
+    async def _is_full(self) -> bool:
+        """Whether there are as many as there may be; those that were removed do not count."""
+        ids = await self._ids()
+        return len(ids) >= MOST and len(await self.list()) >= MOST
+
+    # ---- looking ----
+
+    async def list(self) -> list[TriggerStatus]:
+        """All triggers, by name."""
+        found = [await self._status(id) for id in await self._ids()]
+        return sorted((status for status in found if status.source or status.problem), key=lambda status: status.name)
+
+    async def get(self, name: str) -> TriggerStatus:
+        """One trigger; `TriggerUnknown` when there is none."""
+        await self._view(name)
+        return await self._status(journal_of(name))
+
+    async def _status(self, id: str) -> TriggerStatus:
+        name = name_of(id)
+        try:
+            view = await self._found(id)
+        except HoldfastError as error:
+            return TriggerStatus(name, "", "", 0, False, "", None, None, 0, 0, 0, 0, 0, (), problem=str(error))  # noqa: FBT003
+        books, definition = (Books(), None) if view is None else view[:2]
+        return TriggerStatus(
+            name,
+            "" if definition is None else definition.source.describe(),
+            "" if definition is None else definition.target.describe(),
+            books.revision,
+            books.enabled,
+            books.owner,
+            books.last,
+            books.next if books.enabled else None,
+            len(books.queue) + (0 if view is None else view.waiting),
+            len(books.running),
+            books.started,
+            books.failed,
+            books.skipped,
+            books.recent,
+            self._problem(name),
+        )
+
+    def _problem(self, name: str) -> str:
+        if (stuck := self._runtime.stuck(journal_of(name))) is not None:
+            return str(stuck)
+        return self._lookouts[name][0].problem if name in self._lookouts else ""
+
+    async def _ids(self) -> list[str]:
+        page = self._store.limits.page
+        lines = await self._store.journals(kind="process", role=ROLE, limit=page)
+        while len(lines) % page == 0 and lines and (more := await self._more(lines[-1], page)):
+            lines += more
+        return [line.id for line in lines]
+
+    async def _more(self, last: Any, page: int) -> Any:  # noqa: ANN401  lines of the lists
+        return await self._store.journals(kind="process", role=ROLE, limit=page, before=last)
+
+    async def _view(self, name: str) -> View:
+        view = await self._found(journal_of(name))
+        if view is None or not view.books.definition:
+            raise TriggerUnknown(name, [status.name for status in await self.list()])
+        return view
+
+    async def _found(self, id: str) -> View | None:
+        """A trigger as it stands; read again only when something has happened to it."""
+        wakes, heads = await self._store.wakes([id]), await self._store.heads([id])
+        if id not in wakes:
+            return None
+        known = self._views.get(id)
+        if known is not None and known[:2] == (wakes[id], heads.get(id, 0)):
+            return known[2]
+        view = await self._read(id)
+        self._views[id] = (wakes[id], heads.get(id, 0), view)
+        return view
+
+    async def _read(self, id: str) -> View:
+        # First the inbox: what is taken in between the two looks is in the books, and what is in them is known.
+        pending = await self._store.pending(id)
+        books, _ = await read_books(self._store, id)
+        definition = await read_definition(self._store, id, books.definition) if books.definition else None
+        waiting, changed = 0, False
+        for found in pending:
+            if found.input <= books.taken:
+                continue
+            command = decode(found.body)
+            if isinstance(command, Occur):
+                waiting += 1
+                continue
+            books, changed = take(books, found.input, found.key, found.at, command).books, True
+            if isinstance(command, Define | Remove):
+                definition = command.definition if isinstance(command, Define) else None
+        if changed and definition is not None:
+            # What will be due is known already; what is due now is for whoever drives it.
+            books = replace(books, next=pass_time(books, definition, books.cursor).books.next)
+        return View(books, definition, waiting)
+
+    # ---- saying something to one ----
+
+    async def fire(self, name: str, payload: object = None, *, key: str | None = None) -> str:
+        """Let a trigger go off by hand, once for each `key`; answers the occurrence. Off, it is `TriggerDisabled`."""
+        view = await self._view(name)
+        if not view.books.enabled:
+            raise TriggerDisabled(name)
+        occurrence = f"fire/{secrets.token_hex(8) if key is None else check_id('key', key)}"
+        await self._say(name, Occur(payload), occurrence)
+        return occurrence
+
+    async def enable(self, name: str, *, by: str = "") -> TriggerStatus:
+        """Let it go on. What was due while it was off is not made up for; files that came meanwhile are."""
+        return await self._switch(name, enabled=True, by=by)
+
+    async def disable(self, name: str, *, by: str = "") -> TriggerStatus:
+        """Let nothing new in. What is reserved is started all the same."""
+        return await self._switch(name, enabled=False, by=by)
+
+    async def remove(self, name: str, *, by: str = "") -> None:
+        """Let it be no more: nothing new comes in, and what was reserved and not started is dropped.
+
+        What it started goes on. Declared again, it is its next revision; an occurrence that it had stays known.
+        """
+        await self._view(name)
+        await self._say(name, Remove(check_text("by", by)), None)
+        looking = self._lookouts.pop(name, None)
+        if looking is not None:
+            looking[1].cancel()
+
+    async def prune(
+        self, name: str | None = None, *, older_than: timedelta | float, dry_run: bool = False
+    ) -> list[PrunedTrigger]:
+        """Forget what triggers recorded so long ago, of one or of all, also of those that were removed.
+
+        How they stand stays, and every key that they took: what comes again is still known.
+        """
+        if name is not None:
+            check_trigger(name)
+        before = self._store.clock.read().wall - milliseconds(older_than)
+        ids = await self._ids() if name is None else [journal_of(name)]
+        return [await forget(self._store, id, before, self._lease_ms, dry_run=bool(dry_run)) for id in sorted(ids)]
+
+    async def _switch(self, name: str, *, enabled: bool, by: str) -> TriggerStatus:
+        view = await self._view(name)
+        if view.books.enabled != enabled:
+            await self._say(name, Switch(enabled, check_text("by", by)), None)
+        return await self.get(name)
+
+    async def _say(self, name: str, command: Command, key: str | None, admission: Admission | None = None) -> bool:
+        """Put something into the inbox of a trigger; whether it is new there."""
+        if self._closed:
+            raise RuntimeStopped
+        id = journal_of(name)
+        receipt = await self._store.accept(id, msgspec.to_builtins(command), key=key, admission=admission)
+        if receipt.fresh and self._poke is not None and name in self._here:
+            self._poke(id)
+        return receipt.fresh
+
+    # ---- files ----
+
+    async def watched(self, name: str) -> Source | None:
+        """What a trigger watches now; None while it is off."""
+        view = await self._found(journal_of(name))
+        return None if view is None or view.definition is None or not view.books.enabled else view.definition.source
+
+    async def occurred(self, name: str, key: str, payload: object) -> bool:
+        """Take a file in; whether it is new. What was taken in before is found without writing anything."""
+        if await self._store.find_input(journal_of(name), key) is not None:
+            return False
+        return await self._say(name, Occur(payload), key)
+
+    # ---- webhooks ----
+
+    async def deliver_webhook(self, name: str, headers: Mapping[str, str], body: bytes) -> Delivery:
+        """Take a request of another service in, if it is signed, recent and new."""
+        if not isinstance(body, bytes):  # pyright: ignore[reportUnnecessaryIsInstance]  # callers may be untyped
+            raise InvalidArgument("body", body, "the bytes as they came")
+        view = await self._view(name)
+        source = None if view.definition is None else view.definition.source
+        if not isinstance(source, WebhookSource):
+            raise TriggerInvalid(name, "it is no webhook; declare it with hf.webhook")
+        if not view.books.enabled:
+            return Delivery("refused", 503, reason="the trigger is disabled")
+        given = signatures.lowered(headers)
+        secret = await asyncio.to_thread(self._secret, source)
+        if not signatures.has_key(source, secret):
+            raise TriggerInvalid(name, f"its secret ({source.secret}) holds no key, so anybody could sign; set it")
+        verdict = signatures.judge(source, secret, given, body, self._store.clock.read().wall)
+        if verdict.refusal:
+            return Delivery("refused", 413 if len(body) > signatures.MOST_BYTES else 401, reason=verdict.refusal)
+        payload = signatures.payload_of(given, body)
+        challenge = signatures.challenge_of(source, payload)
+        if challenge is not None:
+            return Delivery("answered", 200, reply=challenge)
+        return await self._delivered(name, source, verdict, payload)
+
+    async def _delivered(
+        self, name: str, source: WebhookSource, verdict: signatures.Verdict, payload: object
+    ) -> Delivery:
+        # Where no time is signed, the same content again within the window is the same delivery under another name.
+        replays = None if verdict.timed else Admission(duplicates="same_turn", duplicate_window_ms=source.tolerance_ms)
+        occurrence = f"hook/{verdict.delivery}"
+        try:
+            fresh = await self._say(name, Occur(payload), occurrence, replays)
+        except KeyConflict:
+            return Delivery("refused", 409, occurrence, "another request came under the same delivery id")
+        except InboxFull:
+            return Delivery("refused", 429, occurrence, "too many wait already; send it again later")
+        except (InvalidValue, PayloadTooLarge) as error:
+            return Delivery("refused", 422, occurrence, str(error))
+        return Delivery("accepted", 202, occurrence) if fresh else Delivery("duplicate", 200, occurrence)
+
+    def _secret(self, source: WebhookSource) -> str:
+        """The secret as it is now. It is hidden in all that is written from here on."""
+        reference = parse(source.secret)
+        label = reference.name if reference.place == "env" else "WEBHOOK_SECRET"
+        value = secrets_of({label: source.secret}).fetch(label)
+        hide(self._store, label, value)
+        return value
+
+    # ---- events ----
+
+    async def emit_event(self, name: str, payload: object = None, *, key: str | None = None) -> EventReceipt:
+        """Tell an event to all triggers that want it. When this returns, each of them has it.
+
+        With a `key` it can be told again, by whoever does not know whether it was: each trigger takes it once.
+        """
+        check_id("event", name)
+        known = secrets.token_hex(8) if key is None else check_id("key", key)
+        told: list[str] = []
+        fresh = False
+        for id in sorted(await self._ids()):
+            view = await self._found(id)
+            source = None if view is None or view.definition is None else view.definition.source
+            if isinstance(source, EventSource) and source.name == name and view is not None and view.books.enabled:
+                fresh |= await self._say(name_of(id), Occur(payload), f"event/{known}")
+                told.append(name_of(id))
+        return EventReceipt(name, known, tuple(told), fresh)
+
+    # ---- for the runtime ----
+
+    def drive_of(self, id: str) -> TriggerDrive | None:
+        """A drive of a trigger, if it was declared here."""
+        if name_of(id) not in self._here:
+            return None
+        return TriggerDrive(self._store, id, self.targets, self._lease_ms, self._runtime.watch.touch)
+
+    async def stop(self) -> None:
+        """Look no more."""
+        self._closed = True
+        tasks: list[asyncio.Task[Any]] = [*self._declaring, *(task for _, task in self._lookouts.values())]
+        for task in tasks:
+            task.cancel()
+            let_go(task)
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _placed(source: Source) -> Source:
+    """A folder is where it is now, whatever becomes the current one."""
+    if not isinstance(source, WatchSource):
+        return source
+    return replace(source, folder=os.path.abspath(source.folder))  # noqa: PTH100  links stay as they are

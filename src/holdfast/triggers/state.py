@@ -1,0 +1,390 @@
+"""The books of a trigger: what it has dealt with, what it has reserved, what it has started. Pure.
+
+Whatever happens to a trigger is one step from books to books; the books, the inputs that led to them and the
+reservations that follow are written together. An occurrence is reserved once: a moment because the books know up to
+which one they have come, anything else because its key is accepted once.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import msgspec
+from msgspec.structs import replace
+
+from holdfast.effects.canonical import digest
+from holdfast.errors import RecordUnreadable
+from holdfast.records import Cancelled, Done, Failed, Intended
+from holdfast.triggers.definition import (
+    CronSource,
+    Define,
+    Definition,
+    IntervalSource,
+    Occur,
+    Remove,
+    Switch,
+    schedule_of,
+)
+from holdfast.triggers.schedules import between, count, to_datetime
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from holdfast.records import Record
+    from holdfast.triggers.definition import Command, Terms
+    from holdfast.triggers.schedules import Schedule
+
+
+QUEUE: Final = 200
+"""How many occurrences are reserved and not started, at the most. Others wait in the inbox."""
+COUNTED: Final = 1_000
+"""How many missed moments are counted."""
+REMEMBERED: Final = 20
+"""How many skips and endings are remembered in the books; the journal has them all."""
+RETRIES: Final = (1_000, 5_000, 30_000, 60_000, 300_000)
+"""How long a start that was refused waits until it is tried again, in milliseconds."""
+TRIES: Final = 20
+"""How often it is tried."""
+_LONG_KEY: Final = 150
+"""Longest key of a start, in characters: it becomes the id of a session or a process."""
+
+
+class Reserved(msgspec.Struct, frozen=True, omit_defaults=True):
+    """An occurrence that will be started."""
+
+    id: str
+    at: int
+    definition: int
+    """The input that defined the trigger as it was."""
+    revision: int
+    input: int = 0
+    """The input that it came with; 0 for a moment."""
+    tries: int = 0
+    not_before: int = 0
+
+
+class Begun(msgspec.Struct, frozen=True):
+    """Something that was started, and may still go on."""
+
+    id: str
+    ref: str
+    definition: int
+
+
+class Told(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What became of an occurrence, or of several that were skipped together."""
+
+    id: str
+    at: int
+    what: str
+    """started, skipped or failed."""
+    why: str = ""
+    """What was started, or why it was not."""
+    count: int = 1
+    due: int = 0
+    """When it was due or came in; `at` is when this became of it."""
+
+
+class Books(msgspec.Struct, frozen=True, omit_defaults=True):
+    """How a trigger stands."""
+
+    number: int = 0
+    taken: int = 0
+    """Inputs up to this one are in these books."""
+    definition: int = 0
+    """The input that defines it; 0 when nothing does yet."""
+    revision: int = 0
+    print: str = ""
+    source_print: str = ""
+    owner: str = ""
+    enabled: bool = True
+    since: int = 0
+    """When its source became what it is."""
+    cursor: int = 0
+    """Moments up to this one are dealt with, whatever the clock says."""
+    next: int | None = None
+    alarm: int = 0
+    """The number of the wait that wakes it."""
+    alarm_at: int | None = None
+    queue: tuple[Reserved, ...] = ()
+    running: tuple[Begun, ...] = ()
+    starts: tuple[int, ...] = ()
+    """When it started something lately."""
+    last: Told | None = None
+    """The newest one that was started, or could not be."""
+    recent: tuple[Told, ...] = ()
+    started: int = 0
+    failed: int = 0
+    skipped: int = 0
+
+
+_decoder: Final = msgspec.json.Decoder(Books)
+
+
+def encode(books: Books) -> bytes:
+    """Books as they are written."""
+    return msgspec.json.encode(books)
+
+
+def decode(body: bytes) -> Books:
+    """Books as they were written."""
+    try:
+        return _decoder.decode(body)
+    except msgspec.MsgspecError as error:
+        raise RecordUnreadable(f"the books of a trigger: {error}") from error
+
+
+class Step(NamedTuple):
+    """Books after something happened, with what is new in them."""
+
+    books: Books
+    reserved: tuple[Reserved, ...] = ()
+    told: tuple[Told, ...] = ()
+    dropped: tuple[Reserved, ...] = ()
+    """What was reserved and will not be started."""
+
+
+def take(books: Books, number: int, key: str, at: int, command: Command) -> Step:
+    """The books after input `number`, which was accepted under `key` at the time `at`."""
+    books = replace(books, taken=number)
+    match command:
+        case Define(definition):
+            return Step(_defined(books, number, at, definition))
+        case Switch(enabled):
+            # Moments that pass while it is off are nobody's business.
+            return Step(replace(books, enabled=enabled, cursor=max(books.cursor, at)))
+        case Remove():
+            return _removed(books, at)
+        case Occur():
+            if not books.definition:
+                return _skip(books, Told(key, at, "skipped", "the trigger was not declared yet", due=at))
+            if not books.enabled:
+                return _skip(books, Told(key, at, "skipped", "the trigger was disabled", due=at))
+            return _reserve(books, [Reserved(key, at, books.definition, books.revision, number)])
+
+
+def _defined(books: Books, number: int, at: int, definition: Definition) -> Books:
+    """The same schedule goes on where it was; another one begins now."""
+    if definition.fingerprint() == books.print:
+        return books
+    source = definition.source_print()
+    again = source == books.source_print
+    return replace(
+        books,
+        definition=number,
+        revision=books.revision + 1,
+        print=definition.fingerprint(),
+        source_print=source,
+        owner=definition.terms.owner,
+        since=books.since if again else at,
+        cursor=books.cursor if again else at,
+    )
+
+
+def _removed(books: Books, at: int) -> Step:
+    """Nothing defines it any more. Its revisions count on, so that no start is ever taken for an earlier one."""
+    step = Step(books)
+    for found in books.queue:
+        step = _skip(step.books, Told(found.id, at, "skipped", "the trigger was removed", due=found.at))
+    bare = replace(
+        step.books,
+        definition=0,
+        print="",
+        source_print="",
+        owner="",
+        enabled=True,
+        next=None,
+        queue=(),
+        running=(),
+        starts=(),
+    )
+    return Step(bare, dropped=books.queue)
+
+
+def room(books: Books) -> int:
+    """How many more occurrences may be reserved."""
+    return max(QUEUE - len(books.queue), 0)
+
+
+def pass_time(books: Books, definition: Definition, now: int) -> Step:
+    """The books at the time `now`: moments that have come are reserved or skipped, and the next one is known."""
+    source = definition.source
+    schedule = schedule_of(source, books.since)
+    if schedule is None or not isinstance(source, CronSource | IntervalSource):
+        return Step(replace(books, next=None))
+    if not books.enabled:
+        return Step(replace(books, next=None))
+    step = _due(books, source, schedule, now)
+    return step._replace(books=replace(step.books, next=schedule.after(step.books.cursor)))
+
+
+def _due(books: Books, source: CronSource | IntervalSource, schedule: Schedule, now: int) -> Step:
+    newest = schedule.until(now)
+    if newest is None or newest <= books.cursor:
+        return Step(books)
+    most = min(source.catch_up, room(books))
+    if not most:
+        return Step(books)  # a full queue: moments wait, and are judged when there is room
+    kept = _kept(source, schedule, books.cursor, now, most)
+    missed = count(schedule, books.cursor, now, COUNTED) - len(kept)
+    due = [Reserved(moment_id(at), at, books.definition, books.revision) for at in kept]
+    step = _reserve(replace(books, cursor=newest), due)
+    if missed <= 0:
+        return step
+    first = schedule.after(books.cursor) or now
+    known = f"at least {missed:,}" if missed >= COUNTED - len(kept) else f"{missed:,}"
+    why = f"{known} missed since {moment_id(first).partition('/')[2]}; misfire is {source.misfire!r}"
+    skipped = _skip(step.books, Told(moment_id(first), now, "skipped", why, missed, first))
+    return Step(skipped.books, step.reserved, skipped.told)
+
+
+def _kept(source: CronSource | IntervalSource, schedule: Schedule, cursor: int, now: int, most: int) -> list[int]:
+    """The moments that are run: those that are on time, and of the others what the policy says."""
+    on_time = between(schedule, max(cursor, now - source.grace_ms - 1), now, most)
+    if source.misfire == "all":
+        return between(schedule, cursor, now, most)
+    if source.misfire == "once" and not on_time:
+        return between(schedule, cursor, now, 1)
+    return on_time
+
+
+def moment_id(at: int) -> str:
+    """What names a moment."""
+    text = to_datetime(at).isoformat(timespec="milliseconds")
+    return f"at/{text.removesuffix('+00:00').removesuffix('.000')}Z"
+
+
+class Choice(NamedTuple):
+    """What is to be done with what is reserved."""
+
+    start: tuple[Reserved, ...] = ()
+    skip: tuple[tuple[Reserved, str], ...] = ()
+    again: int | None = None
+    """When to look again, if nothing else happens."""
+    blocked: bool = False
+    """Something waits until what is under way has ended."""
+
+
+def choose(books: Books, definitions: Mapping[int, Definition], now: int) -> Choice:
+    """What may be started now, in the order in which it came, and what must wait."""
+    current = definitions.get(books.definition)
+    terms = None if current is None else current.terms
+    if terms is None:
+        return Choice()
+    free = _free(terms.concurrency, len(books.running))
+    within = [at for at in books.starts if abs(now - at) < terms.window_ms]
+    left = _free(terms.per_window, len(within))
+    start: list[Reserved] = []
+    skip: list[tuple[Reserved, str]] = []
+    again: list[int] = []
+    blocked = False
+    for found in books.queue:
+        if found.not_before > now:
+            again.append(found.not_before)
+        elif len(start) < min(free, left):
+            start.append(found)
+        elif terms.overflow == "skip":
+            full = "too many are under way" if free <= left else "too many in this time"
+            skip.append((found, full))
+        elif len(start) >= free:
+            blocked = True
+        else:
+            again.append(min(within, default=now) + terms.window_ms)
+    return Choice(tuple(start), tuple(skip), min(again, default=None), blocked)
+
+
+def _free(most: int | None, used: int) -> int:
+    return QUEUE if most is None else max(most - used, 0)
+
+
+def begun(books: Books, found: Reserved, ref: str, terms: Terms, now: int) -> Books:
+    """The books when an occurrence was started as `ref`."""
+    told = Told(found.id, now, "started", ref, due=found.at)
+    running = (*books.running, Begun(found.id, ref, found.definition)) if terms.concurrency is not None else ()
+    starts = (*books.starts, now)[-terms.per_window :] if terms.per_window is not None else ()
+    return _told(
+        replace(_without(books, found), running=running, starts=starts, started=books.started + 1, last=told), told
+    )
+
+
+def refused(books: Books, found: Reserved, why: str, now: int) -> tuple[Books, bool]:
+    """The books when a start was refused for now, and whether it is given up."""
+    if found.tries + 1 >= TRIES:
+        return failed(books, found, f"{why} ({TRIES} tries)", now), True
+    wait = RETRIES[min(found.tries, len(RETRIES) - 1)]
+    later = replace(found, tries=found.tries + 1, not_before=now + wait)
+    return replace(books, queue=tuple(later if one == found else one for one in books.queue)), False
+
+
+def failed(books: Books, found: Reserved, why: str, now: int) -> Books:
+    """The books when an occurrence can't be started."""
+    told = Told(found.id, now, "failed", why, due=found.at)
+    return _told(replace(_without(books, found), failed=books.failed + 1, last=told), told)
+
+
+def skipped(books: Books, found: Reserved, why: str, now: int) -> Books:
+    """The books when a reserved occurrence is not started after all."""
+    return _skip(_without(books, found), Told(found.id, now, "skipped", why, due=found.at)).books
+
+
+def over(books: Books, refs: Iterable[str]) -> Books:
+    """The books when some of what was started has ended."""
+    ended = frozenset(refs)
+    return replace(books, running=tuple(one for one in books.running if one.ref not in ended))
+
+
+def start_key(name: str, found: Reserved) -> str:
+    """What makes a start recognisable: trigger, revision and occurrence. The same key is the same start."""
+    key = f"trigger/{name}/{found.revision}/{found.id}"
+    if len(key) <= _LONG_KEY:
+        return key
+    return f"trigger/{name[:80]}/{found.revision}/{digest('occurrence', [name, found.id])[:40]}"
+
+
+def needed(books: Books) -> set[int]:
+    """The inputs that define what is in these books."""
+    used = {books.definition, *(one.definition for one in books.queue), *(one.definition for one in books.running)}
+    return used - {0}
+
+
+def _reserve(books: Books, found: list[Reserved]) -> Step:
+    return Step(replace(books, queue=(*books.queue, *found)), tuple(found))
+
+
+def _skip(books: Books, told: Told) -> Step:
+    return Step(_told(replace(books, skipped=books.skipped + told.count), told), (), (told,))
+
+
+def _told(books: Books, told: Told) -> Books:
+    return replace(books, recent=(*books.recent, told)[-REMEMBERED:])
+
+
+def _without(books: Books, found: Reserved) -> Books:
+    return replace(books, queue=tuple(one for one in books.queue if one != found))
+
+
+class Cut:
+    """Finds the last record up to which nothing is needed: all is old, and nothing begun there goes on behind it."""
+
+    def __init__(self, seq: int, before: int, last: int) -> None:
+        self.seq = seq
+        """Up to where it may be cut."""
+        self._before = before
+        self._last = last
+        self._open: set[str] = set()
+
+    def look(self, entries: Iterable[tuple[int, Record]]) -> bool:
+        """Look at the next records; whether it may go on behind them."""
+        for seq, record in entries:
+            if record.at >= self._before or seq > self._last:
+                return False
+            match record:
+                case Intended():
+                    self._open.add(record.key)
+                case Done() | Failed() | Cancelled():
+                    self._open.discard(record.key)
+                case _:
+                    pass
+            if not self._open:
+                self.seq = seq
+        return True

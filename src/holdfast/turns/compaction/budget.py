@@ -1,0 +1,400 @@
+"""How much room a request has, and what is known of how much of it is used. Pure."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, cast
+
+import msgspec
+
+from holdfast.errors import InvalidArgument
+from holdfast.media import FILES_DEPTH
+from holdfast.messages import (
+    AssistantMessage,
+    Attachment,
+    Reasoning,
+    ToolCall,
+    ToolMessage,
+    ToolResult,
+    UserMessage,
+    encode,
+)
+from holdfast.names import check_int
+from holdfast.turns.thread import Thread
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from holdfast.messages import InputPart, Message, Part, Usage
+
+
+LEAST_SUMMARY: Final = 200
+MOST_SUMMARY: Final = 4_000
+"""Tokens of a summary, if no other number is given: an eighth of the room, within these."""
+Why = Literal["full", "overflow", "asked"]
+"""Why a conversation is compacted: it would soon not fit, the provider said that it does not, or somebody wants it."""
+
+
+class Budget(msgspec.Struct, frozen=True, kw_only=True):
+    """The room of a request, in tokens; shares are of what instructions and tools leave of it."""
+
+    window: int
+    """All that the model takes in and gives out."""
+    reserve: int
+    """Room for the answer."""
+    fixed: int = 0
+    """What instructions and tools take."""
+    full: float = 0.9
+    """At this share the conversation is compacted: an estimate is never exact."""
+    aim: float = 0.5
+    """It is compacted to this share, so that it is not done again at once."""
+    recent: float = 0.25
+    """The share of the last messages that stay as they are."""
+    summary: int = 0
+    """Most tokens of a summary; 0 takes an eighth of the room, from 200 to 4,000."""
+
+    def __post_init__(self) -> None:
+        check_int("window", self.window, least=1)
+        check_int("reserve", self.reserve, most=self.window - 1)
+        check_int("fixed", self.fixed)
+        check_int("summary", self.summary)
+        for name in ("full", "aim", "recent"):
+            value = getattr(self, name)
+            if not isinstance(value, int | float) or not 0 < value <= 1:
+                raise InvalidArgument(name, value, "a share above 0, and 1 at most,")
+        if self.aim >= self.full:
+            raise InvalidArgument("aim", self.aim, f"a share below {self.full}, at which compaction begins,")
+
+    @property
+    def room(self) -> int:
+        """What a request may take as a whole."""
+        return self.window - self.reserve
+
+    @property
+    def cap(self) -> int:
+        """Most tokens of a summary."""
+        return self.summary or min(max((self.room - self.fixed) // 8, LEAST_SUMMARY), MOST_SUMMARY)
+
+    def share(self, part: float, fixed: int) -> int:
+        """What a request takes that uses this share of what `fixed` tokens leave."""
+        return fixed + int(max(self.room - fixed, 0) * part)
+
+
+class Reported(msgspec.Struct, frozen=True):
+    """What a provider said of a request: how many tokens it took in, up to the message with this id."""
+
+    message: str
+    tokens: int
+
+    @classmethod
+    def of(cls, message: str, usage: Usage) -> Reported:
+        """From the usage of a reply; `message` is the last one that was asked.
+
+        What came out of the provider's cache takes room as well.
+        """
+        return cls(message, usage.input + usage.cache_read + usage.cache_write)
+
+
+class TooLarge(msgspec.Struct, frozen=True):
+    """Nothing that may be taken away makes the request fit."""
+
+    needed: int
+    """Tokens of what must stay."""
+    room: int
+
+    @property
+    def reason(self) -> str:
+        """In words, with what to do."""
+        return (
+            "what must stay in the conversation (instructions, tools, the input being answered, pinned messages) takes "
+            f"about {self.needed:,} tokens, and there is room for {self.room:,}: say less at once, give large texts "
+            "as files that a tool reads, or use a model with a larger window"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Gauge:
+    """The tokens of a request with a thread: what the provider reported last, and an estimate of what came since."""
+
+    counter: Counter
+    fixed: int = 0
+    """What instructions and tools take."""
+    said: int = 0
+    """Tokens of the thread, and of what a report counts besides."""
+    seen: Thread = field(default_factory=Thread)
+    known: Reported | None = None
+    """The last report, if the thread still begins with what it was about."""
+
+    @property
+    def tokens(self) -> int:
+        """Of a request with all that was seen."""
+        return self.said if self.known else self.fixed + self.said
+
+    def read(self, thread: Thread) -> Gauge:
+        """The gauge of `thread`. If it grew out of the one that was seen, only what is new is counted."""
+        count = len(self.seen)
+        added = thread.tail(len(thread) - count) if len(thread) >= count else []
+        if count and Thread(chain=self.seen.chain).add(*added).chain != thread.chain:
+            return Gauge(self.counter, self.fixed).read(thread)
+        more = sum(map(self.counter.tokens, added))
+        return Gauge(self.counter, self.fixed, self.said + more, thread, self.known)
+
+    def reported(self, tokens: int) -> Gauge:
+        """The gauge after the provider said what a request with the thread that was seen took in."""
+        last = self.seen.last
+        if tokens <= 0 or last is None:  # not every provider says
+            return self
+        return Gauge(self.counter, self.fixed, tokens, self.seen, Reported(last.id, tokens))
+
+    def needs(self, budget: Budget) -> bool:
+        """Whether the conversation is to be compacted before it is sent again."""
+        return self.tokens > budget.share(budget.full, budget.fixed)
+
+
+MESSAGE: Final = 6
+"""Tokens around every message."""
+CALL: Final = 14
+"""Tokens around every call and every result: its id, and the words of the wire."""
+IMAGE: Final = 1_600
+"""Tokens of a picture. Providers count from 85 to about 1,600 for one of usual size."""
+PDF_PAGE: Final = 3_000
+"""Tokens of a page, which is sent as text and as a picture."""
+PDF_BYTES: Final = 12
+"""Bytes of a PDF for one token: pages are from 5 kB (text) to 500 kB (scans)."""
+MEDIA_BYTES: Final = 100
+"""Bytes of sound or video for one token."""
+TEXT_BYTES: Final = 3
+"""Bytes of a text file for one token."""
+REPLAY_BYTES: Final = 3
+"""Bytes of a provider's own data (signatures, encrypted thoughts) for one token."""
+_MOST: Final = 2**40
+"""Tokens of one message, whoever counts."""
+_RUN: Final = re.compile(rb"[A-Za-z0-9+/_-]{80,}")
+"""Base64, digests and the like: nearly every pair of characters is a token."""
+_OF_RUN: Final = 75
+# In hundredths of a token for one character of a class. A class is told by the first byte of the character.
+_COSTS: Final = {
+    b"a": 26,  # small letters: about four make a token
+    b"A": 60,  # large letters: names, constants, codes
+    b"0": 70,
+    b"s": 6,  # blanks mostly belong to the word after them
+    b"n": 40,  # line breaks and other controls
+    b"p": 70,  # signs: code and JSON
+    b"2": 70,  # two bytes: accents, Greek, Cyrillic, Hebrew, Arabic
+    b"3": 130,  # three bytes: Chinese, Japanese, Korean, Thai, the scripts of India
+    b"4": 300,  # four bytes: pictures, rare signs
+}
+_TEXTS: Final = re.compile(r"text/|application/(?:[\w.-]+\+)?(?:json|xml|yaml|x-yaml|toml|javascript|sql|jsonl)\b")
+
+
+def _class_of(byte: int) -> bytes:
+    if byte >= 0x80:
+        # A byte that goes on with a character costs nothing.
+        return next(name for below, name in ((0xC0, b"-"), (0xE0, b"2"), (0xF0, b"3"), (0x100, b"4")) if byte < below)
+    sign = chr(byte)
+    for found, name in ((sign.islower(), b"a"), (sign.isupper(), b"A"), (sign.isdigit(), b"0"), (sign == " ", b"s")):
+        if found:
+            return name
+    return b"n" if byte < 0x20 or byte == 0x7F else b"p"
+
+
+_TABLE: Final = b"".join(_class_of(byte) for byte in range(256))
+
+
+class Counter(Protocol):
+    """Says how many tokens a message takes."""
+
+    def tokens(self, message: Message, /) -> int:
+        """Its tokens, as well as one can know."""
+        ...
+
+
+class Estimator:
+    """The counter that is used where no other is given: it needs no vocabulary, and suits every provider roughly."""
+
+    def tokens(self, message: Message, /) -> int:
+        """About how many tokens a message takes; rather too many than too few."""
+        match message:
+            case UserMessage():
+                return MESSAGE + sum(map(_of_input, message.parts))
+            case AssistantMessage():
+                return MESSAGE + sum(map(_of_part, message.parts))
+            case ToolMessage():
+                return MESSAGE + sum(map(_of_result, message.results))
+
+
+class Careful:
+    """A counter of somebody's own: what it says is made a whole number, and where it fails there is an estimate."""
+
+    __slots__ = ("_counter", "_estimator")
+
+    def __init__(self, counter: Counter) -> None:
+        self._counter = counter
+        self._estimator = Estimator()
+
+    def tokens(self, message: Message, /) -> int:
+        """Its tokens, as somebody knows better; else about how many."""
+        try:
+            return min(max(math.ceil(self._counter.tokens(message)), 0), _MOST)
+        except Exception:  # noqa: BLE001  a counter must never fail a turn
+            return self._estimator.tokens(message)
+
+
+def text_tokens(text: str) -> int:
+    """About how many tokens a text takes."""
+    return _of_bytes(text.encode("utf-8", "surrogatepass"))
+
+
+def attachment_tokens(file: Attachment) -> int:
+    """About how many tokens a file takes when it is shown to a model."""
+    kind = file.media_type.strip().lower()
+    if kind.startswith("image/"):
+        return IMAGE
+    if kind.startswith("application/pdf"):
+        return max(PDF_PAGE, file.size // PDF_BYTES)
+    if kind.startswith(("audio/", "video/")):
+        return max(IMAGE, file.size // MEDIA_BYTES)
+    if _TEXTS.match(kind):
+        return file.size // TEXT_BYTES + CALL
+    return CALL + min(file.size // TEXT_BYTES, IMAGE)  # most providers are only told its name
+
+
+def _of_bytes(data: bytes) -> int:
+    cost = 0
+    if len(data) >= 80:
+        runs = _RUN.findall(data)
+        if runs:
+            cost = _OF_RUN * sum(map(len, runs))
+            data = _RUN.sub(b"", data)
+    classes = data.translate(_TABLE)
+    cost += sum([classes.count(name) * each for name, each in _COSTS.items()])
+    return -(-cost // 100)
+
+
+def _of_input(part: InputPart) -> int:
+    return attachment_tokens(part) if type(part) is Attachment else text_tokens(cast("Any", part).text)
+
+
+def _of_part(part: Part) -> int:
+    match part:
+        case Attachment():
+            return attachment_tokens(part)
+        case Reasoning():
+            return text_tokens(part.text) + _of_replay(part.replay)
+        case ToolCall():
+            said = encode(part.arguments) if part.arguments is not None else (part.malformed or "").encode()
+            return CALL + text_tokens(part.name) + _of_bytes(said) + _of_replay(part.replay)
+        case _:
+            return text_tokens(part.text)
+
+
+def _of_replay(replay: object) -> int:
+    return 0 if replay is None else len(encode(replay)) // REPLAY_BYTES
+
+
+def _of_result(result: ToolResult) -> int:
+    content = result.content
+    said = text_tokens(content) if isinstance(content, str) else _of_bytes(encode(content))
+    return CALL + text_tokens(result.name) + said + sum(map(attachment_tokens, files_in(result)))
+
+
+def files_in(result: ToolResult) -> list[Attachment]:
+    """The files that a result shows, as far as it says what they are."""
+    content = result.content
+    if isinstance(content, str):
+        return []
+    found: list[Attachment] = []
+    # What speaks of no file is not walked, however large it is.
+    _look(content, FILES_DEPTH if result.files else int(isinstance(content, list | tuple)), found)
+    return found
+
+
+def _look(value: Any, depth: int, found: list[Attachment]) -> None:  # noqa: ANN401  any JSON value
+    if isinstance(value, Attachment):
+        found.append(value)
+    elif isinstance(value, dict):
+        items = cast("dict[str, Any]", value)
+        if items.get("type") == "attachment" and (file := _attachment(items)) is not None:
+            found.append(file)
+        elif depth:
+            for item in items.values():
+                _look(item, depth - 1, found)
+    elif depth and isinstance(value, list | tuple):
+        for item in cast("list[Any]", value):
+            _look(item, depth - 1, found)
+
+
+def _attachment(value: dict[str, Any]) -> Attachment | None:
+    try:
+        return msgspec.convert(value, Attachment)
+    except msgspec.ValidationError:
+        return None
+
+
+_MEASURING_MOST: Final = 2
+"""So many times more, or fewer, tokens are put down to the estimate of messages; the rest to what is no message."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """Tokens of messages, corrected by what is known."""
+
+    counter: Counter
+    weights: tuple[int, ...]
+    fixed: int
+    """What is no message: instructions, tools, and whatever else the provider counts."""
+    top: int = 1
+    bottom: int = 1
+    """The correction is `top` / `bottom`."""
+
+    @property
+    def total(self) -> int:
+        """Of the request."""
+        return self.fixed + sum(self.weights)
+
+    def of(self, message: Message) -> int:
+        """Of one message, that need not be in the thread."""
+        return self.scaled(self.counter.tokens(message))
+
+    def scaled(self, tokens: int) -> int:
+        """An estimate, corrected."""
+        return _scaled(tokens, self.top, self.bottom)
+
+
+def measured(
+    messages: Sequence[Message], budget: Budget, counter: Counter, known: Reported | None, *, overflown: bool
+) -> Measure:
+    """What the messages take. If they have `overflown`, the provider says that it is more than there is room for."""
+    plain = [counter.tokens(message) for message in messages]
+    measure = _anchored(messages, plain, budget, counter, known)
+    if not overflown or measure.total > budget.room:
+        return measure
+    # Whatever was counted, it was too little by at least this much.
+    total = max(measure.total, 1)
+    over = budget.room + 1
+    weights = tuple(_scaled(weight, over, total) for weight in measure.weights)
+    fixed = _scaled(measure.fixed, over, total)
+    return Measure(counter, weights, fixed, measure.top * over, measure.bottom * total)
+
+
+def _anchored(
+    messages: Sequence[Message], plain: list[int], budget: Budget, counter: Counter, known: Reported | None
+) -> Measure:
+    at = None if known is None else next((n for n, m in enumerate(messages, 1) if m.id == known.message), None)
+    if known is None or at is None or known.tokens <= 0:
+        return Measure(counter, tuple(plain), budget.fixed)
+    told = sum(plain[:at])
+    guess = max(budget.fixed + told, 1)
+    top, bottom = known.tokens, guess
+    if top > bottom * _MEASURING_MOST:
+        top, bottom = _MEASURING_MOST, 1
+    elif bottom > top * _MEASURING_MOST:
+        top, bottom = 1, _MEASURING_MOST
+    weights = tuple(_scaled(weight, top, bottom) for weight in plain)
+    return Measure(counter, weights, max(known.tokens - sum(weights[:at]), 0), top, bottom)
+
+
+def _scaled(tokens: int, top: int, bottom: int) -> int:
+    return -(-tokens * top // bottom)

@@ -1,0 +1,183 @@
+"""What the model reads about a tool call, by how the call ended in the journal."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, cast
+
+import msgspec
+
+from holdfast.messages import (
+    AssistantMessage,
+    Attachment,
+    ModelReply,
+    Part,
+    Reasoning,
+    Text,
+    ToolCall,
+    ToolMessage,
+    ToolResult,
+    UserMessage,
+    encode,
+    used_by,
+)
+from holdfast.processes.task_state import continues, is_task_id
+from holdfast.records import Cancelled, Done, EndStatus, Failed, Outcome, Unknown
+from holdfast.turns.programs import TOLD
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from holdfast.messages import Attempt, Message
+
+
+decode: Final[Callable[[bytes | msgspec.Raw], Any]] = msgspec.json.Decoder().decode
+SAID_AS_IT_IS: Final = frozenset(("ToolRetry", "InvalidArguments", "ToolUnknown", "ToolTimeout", *TOLD))
+"""Errors whose message is written for the model; others are shown with the name of their type."""
+UNKNOWN: Final = (
+    "It is not known whether this call took effect: it was interrupted before it could report. "
+    "It was not repeated. Find out what happened before you call it again."
+)
+_UNKNOWN_AFTER: Final = (
+    "It is not known whether this call took effect. It was not repeated. "
+    "Find out what happened before you call it again."
+)
+CANCELLED: Final = "This call was stopped before it finished. It is safe to call it again."
+FORKED: Final = (
+    "The conversation was forked before this call had a result. Whether it was carried out is not known here. "
+    "Find out what happened before you call it again."
+)
+_SKIPPED: Final[dict[EndStatus, str]] = {
+    "cancelled": "This call was not begun: the turn was cancelled before.",
+    "limit": "This call was not begun: the turn reached a limit before.",
+    "failed": "This call was not begun: the turn failed before.",
+    "completed": "This call was not begun: the turn ended before.",
+}
+
+
+def result_of(call: ToolCall, outcome: Outcome) -> ToolResult:
+    """The result of a call that has an outcome. A large value must have been fetched before."""
+    match outcome:
+        case Done():
+            files = tuple(blob.digest for blob in outcome.refs) if outcome.refs else ()
+            return ToolResult(call.id, call.name, decode(outcome.value), files=files)
+        case Failed(error=error):
+            said = error.message if error.kind in SAID_AS_IT_IS else f"{error.kind}: {error.message}".removesuffix(": ")
+            return ToolResult(call.id, call.name, said, "error")
+        case Unknown(why=why):
+            return unknown(call, why)
+        case Cancelled(why=why):
+            return ToolResult(call.id, call.name, f"{CANCELLED} {why}".rstrip(), "cancelled")
+
+
+def unknown(call: ToolCall, why: str = "") -> ToolResult:
+    """The result of a call that was begun, and of which nobody can say how it ended; `why` it was stopped, if known."""
+    return ToolResult(call.id, call.name, f"{why} {_UNKNOWN_AFTER}" if why else UNKNOWN, "unknown")
+
+
+def stopped_by(status: EndStatus, message: str) -> str:
+    """What a model is told about the end of a turn that stopped a call: why somebody cancelled it, or which limit."""
+    if status == "cancelled":
+        return f"The turn was cancelled: {message}." if message else "The turn was cancelled."
+    return f"The turn ended: {message}." if message else ""
+
+
+def said_in(reply: ModelReply, id: str) -> AssistantMessage:
+    """A reply as a message of the conversation: without texts that say nothing, each call under an id of its own."""
+    parts = reply.parts
+    ids = [part.id for part in parts if type(part) is ToolCall]
+    if len(ids) < len(parts):  # it is not calls alone
+        spoken = any([part.text.strip() for part in parts if type(part) is Text])  # noqa: C419  cheaper
+        parts = tuple([part for part in parts if type(part) is not Text or (part.text if spoken else False)])
+    if "" in ids or len(set(ids)) < len(ids):
+        parts = _told_apart(parts)
+    return AssistantMessage(id, parts, reply.finish)
+
+
+def _told_apart(parts: tuple[Part, ...]) -> tuple[Part, ...]:
+    """Calls without an id, or with one that was used before, get another: a result belongs to one call."""
+    used: set[str] = set()
+    told: list[Part] = []
+    for number, part in enumerate(parts, 1):
+        if type(part) is ToolCall:
+            name = part.id if part.id and part.id not in used else f"{part.id or 'call'}-{number}"
+            used.add(name)
+            told.append(part if name == part.id else msgspec.structs.replace(part, id=name))
+        else:
+            told.append(part)
+    return tuple(told)
+
+
+def forked(call: ToolCall) -> ToolResult:
+    """The result of a call in a fork that begins before the call had one: the original may still carry it out."""
+    return ToolResult(call.id, call.name, FORKED, "unknown")
+
+
+def skipped(call: ToolCall, status: EndStatus, message: str = "") -> ToolResult:
+    """The result of a call that was never begun, because the turn ended so; with the reason of who cancelled it."""
+    reason = f" Reason: {message}" if status == "cancelled" and message else ""
+    return ToolResult(call.id, call.name, f"{_SKIPPED[status]}{reason}", "skipped")
+
+
+def speaker(message: Message) -> str:
+    """Who said it: user, holdfast, assistant or tools."""
+    if isinstance(message, UserMessage):
+        return message.origin
+    return "tools" if isinstance(message, ToolMessage) else "assistant"
+
+
+def words_of(message: Message) -> str:
+    """All that a message says, calls with their arguments and results with their content."""
+    if isinstance(message, ToolMessage):
+        said = (f"{result.name} {result.state}: {_plain(result.content)}" for result in message.results)
+        return "\n".join(said)
+    return "\n".join(words for part in message.parts if (words := _part(part)))
+
+
+def speaks_of(message: Message, words: str) -> bool:
+    """Whether these words are in it, in large or small letters."""
+    return words.casefold() in words_of(message).casefold()
+
+
+def _part(part: Any) -> str:  # noqa: ANN401  any part of a message
+    if isinstance(part, ToolCall):
+        arguments = part.malformed if part.arguments is None else _plain(part.arguments)
+        return f"-> {part.name} {arguments}"
+    if isinstance(part, Attachment):
+        return f"[{part.name or part.media_type}, {part.size:,} bytes]"
+    return "" if isinstance(part, Reasoning) else getattr(part, "text", "")
+
+
+def _plain(content: Any) -> str:  # noqa: ANN401  any JSON value
+    return content if isinstance(content, str) else msgspec.json.encode(content).decode()
+
+
+MARK: Final = "/%paid"
+"""What is put to the key of a model call to name what was paid for a reply that hooks did not let pass, and for tries
+that brought none."""
+
+
+def paid_for(reply: ModelReply, failed: Failed | Cancelled) -> Done:
+    """The record that says what a call took which counts as failed or cancelled. The tries are in that record."""
+    bare = msgspec.structs.replace(reply, parts=(), finish="cancelled", attempts=())
+    return Done(at=failed.at, key=failed.key + MARK, ask=failed.ask, value=msgspec.Raw(encode(bare)))
+
+
+def paid_tries(tries: Sequence[Attempt]) -> ModelReply | None:
+    """What tries took that brought no reply, as a reply without words; None where they took nothing."""
+    used = used_by(tries)
+    return ModelReply((), "cancelled", used, tries[-1].model, attempts=tuple(tries)) if used.total else None
+
+
+def is_paid(key: str) -> bool:
+    """Whether `key` is that of what was paid for a reply that was not used."""
+    return key.endswith(MARK)
+
+
+def started(result: ToolResult) -> bool:
+    """Whether the call became a task. A tool that says the same of itself is counted too: it only takes from itself."""
+    content = result.content
+    if result.state != "ok" or type(content) is not dict:
+        return False
+    said = cast("dict[str, Any]", content)
+    task = said.get("task")
+    return type(task) is str and is_task_id(task) and said.keys() == continues(task, "", None).keys()

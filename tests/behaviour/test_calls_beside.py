@@ -43,7 +43,7 @@ async def test_a_call_that_waits_for_one_behind_it_gets_what_it_waits_for() -> N
 
 
 async def test_calls_that_wait_for_nothing_run_in_one_task(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tool_batch, "_SLICE", 60.0)
+    monkeypatch.setattr(tool_batch, "_TIME_SLICE", 60.0)
     tasks: set[asyncio.Task[object] | None] = set()
 
     @hf.tool(read_only=True)

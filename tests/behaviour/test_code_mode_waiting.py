@@ -125,7 +125,7 @@ async def test_several_calls_of_a_program_are_asked_about_at_once_and_answered_i
 async def test_no_more_than_so_many_calls_of_a_program_wait_for_a_person_at_once(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.runtime.programs.MOST_WAITING", 2)
+    monkeypatch.setattr("holdfast.runtime.programs.MAX_WAITING", 2)
     agent = shop.agent(f"{CAREFUL}\nawait asyncio.gather(*[careful(str(n)) for n in range(5)])")
     async with hf.open(None, agents=[agent]) as runtime:
         turn = await began(runtime, agent)

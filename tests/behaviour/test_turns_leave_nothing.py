@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from holdfast.testing.scripted import ScriptReply
 
 KINDS = {
-    *("SessionDrive", "TurnRun", "Performer", "Calling", "Carrying", "Invoker", "Asking", "LeasedJournal"),
+    *("SessionDrive", "TurnRun", "Performer", "ToolBatch", "ToolCallRunner", "ToolExecutor", "Asking", "LeasedJournal"),
     *("ProcessDrive", "ProcessRun", "ProcessJournal"),
 }
 

@@ -13,7 +13,7 @@ from turn_scenario import notes
 
 import holdfast as hf
 from holdfast.records import Done
-from holdfast.runtime.authorization import HOOK
+from holdfast.runtime.authorization import HOOK_SUFFIX
 from holdfast.runtime.replay_check import check_turns
 from holdfast.testing import check
 
@@ -34,7 +34,7 @@ async def _decided(folder: Path) -> set[int | str]:
             return set()
         keys = [entry.record.key for entry in await store.read(scenario.SESSION) if isinstance(entry.record, Done)]
     about = {"t1/1.model": 0, "t1/2.tools": "look", "t1/4.model": 1}
-    return {about["/".join(key.split("/")[:2])] for key in keys if HOOK in key}
+    return {about["/".join(key.split("/")[:2])] for key in keys if HOOK_SUFFIX in key}
 
 
 async def _problems(workers: Forks, story: str, point: str, folder: Path) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from holdfast.effects.replay import fold
 from holdfast.records import Ask, Intended
-from holdfast.runtime.reconciliation import left_by_itself, only_waits
+from holdfast.runtime.reconciliation import has_only_waited, was_suspended
 
 KEY = "t1/2.tools/1.ask"
 
@@ -14,14 +14,14 @@ def _wait(name: str) -> Intended:
 
 
 def test_a_call_that_was_interrupted_after_it_got_its_key_was_not_left_by_itself() -> None:
-    assert not left_by_itself(fold([_wait("%defer")]), KEY)
+    assert not was_suspended(fold([_wait("%defer")]), KEY)
 
 
 def test_a_call_that_got_a_key_has_not_only_waited() -> None:
-    assert not only_waits(fold([_wait("%defer")]), KEY)
+    assert not has_only_waited(fold([_wait("%defer")]), KEY)
 
 
 def test_a_call_that_was_left_at_a_wait_of_its_own_was_left_by_itself_and_has_only_waited() -> None:
     past = fold([_wait("go")])
-    assert left_by_itself(past, KEY)
-    assert only_waits(past, KEY)
+    assert was_suspended(past, KEY)
+    assert has_only_waited(past, KEY)

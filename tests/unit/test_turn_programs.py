@@ -13,8 +13,13 @@ from holdfast.effects.replay import fold
 from holdfast.messages import AssistantMessage, ModelReply, Text, ToolCall, ToolMessage, ToolResult, UserMessage
 from holdfast.policy.limits import OutOf, Used
 from holdfast.records import Ask, Cancelled, Done, ErrorInfo, Failed, Intended, Unknown
-from holdfast.runtime.programs import left_no_room
-from holdfast.runtime.reconciliation import is_program, left_in_program, made_by, stopped_program
+from holdfast.runtime.programs import limit_error
+from holdfast.runtime.reconciliation import (
+    finished_program_calls,
+    has_program_records,
+    open_program_outcomes,
+    stopped_program_outcome,
+)
 from holdfast.turns import Finish, Results, Rules, RunTools, Thread, poll, respond, start
 from holdfast.turns.programs import aside_key, decode_left, is_finish, is_kept, is_pause, left, number_of, out_of
 from holdfast.turns.state import Checkpoint, Inputs, Replied
@@ -93,7 +98,7 @@ def test_calls_of_programs_are_used_up_with_the_batch() -> None:
 
 def test_the_limit_that_ended_a_program_is_read_from_its_outcome() -> None:
     out = OutOf("tool_calls", "enough", 4, 4)
-    error, detail = left_no_room(out)
+    error, detail = limit_error(out)
     assert out_of(Failed(at=1, key=PROGRAM, ask=ASK, error=error, detail=msgspec.Raw(detail))) == out
 
 
@@ -118,22 +123,22 @@ def _past() -> Any:
 
 
 def test_of_a_call_that_was_begun_in_a_program_nobody_knows_and_questions_are_closed() -> None:
-    found = [(type(record), record.key.rpartition("/")[2]) for record in left_in_program(_past(), PROGRAM, (), 2)]
+    found = [(type(record), record.key.rpartition("/")[2]) for record in open_program_outcomes(_past(), PROGRAM, (), 2)]
     assert found == [(Unknown, "%call-2.pay"), (Cancelled, "%approval-1"), (Cancelled, "%sleep-4")]
 
 
 def test_what_has_ended_here_is_not_ended_again() -> None:
     known = {f"{PROGRAM}/%call-2.pay", f"{PROGRAM}/%call-3.ship", f"{PROGRAM}/%sleep-4"}
-    assert list(left_in_program(_past(), PROGRAM, known, 2)) == []
+    assert list(open_program_outcomes(_past(), PROGRAM, known, 2)) == []
 
 
 def test_a_program_that_was_stopped_tells_what_it_had_done() -> None:
     past = _past()
-    told = stopped_program(PROGRAM, ASK, 2, made_by(past, PROGRAM), [f"{PROGRAM}/%call-2.pay"])
+    told = stopped_program_outcome(PROGRAM, ASK, 2, finished_program_calls(past, PROGRAM), [f"{PROGRAM}/%call-2.pay"])
     assert "What it had done stays done: look." in told.error.message
     assert "not known whether they took effect: pay." in told.error.message
 
 
 def test_a_call_with_steps_of_its_own_is_no_program() -> None:
     past = fold([Done(at=1, key="t1/2.tools/1.run/step", ask=Ask("step", "step", "0" * 64), value=msgspec.Raw(b"1"))])
-    assert (is_program(past, "t1/2.tools/1.run"), is_program(_past(), PROGRAM)) == (False, True)
+    assert (has_program_records(past, "t1/2.tools/1.run"), has_program_records(_past(), PROGRAM)) == (False, True)

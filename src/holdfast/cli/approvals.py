@@ -45,7 +45,7 @@ from holdfast.processes.state import TAIL, TRANSFER, id_of, is_process_journal, 
 from holdfast.processes.task_state import is_task_id
 from holdfast.processes.tasks import read_task
 from holdfast.records import Admitted, Ended, Started
-from holdfast.runtime.reconciliation import is_ask
+from holdfast.runtime.reconciliation import is_reconciliation_wait
 from holdfast.runtime.session_records import read_page
 from holdfast.store.decisions import is_token
 from holdfast.toolkits.agents import WAIT
@@ -564,7 +564,7 @@ async def _readable(store: Store, line: Journal, path: Path) -> list[Item]:
 async def _of_journal(store: Store, line: Journal, path: Path) -> list[Item]:
     items: list[Item] = []
     for wait in await waits_of(store, line):
-        unknown = is_ask(wait.name)
+        unknown = is_reconciliation_wait(wait.name)
         items.append(
             Item(
                 kind="unknown" if unknown else "wait",

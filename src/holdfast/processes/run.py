@@ -63,12 +63,12 @@ from holdfast.processes.state import (
     turn_wait,
 )
 from holdfast.records import Cancelled, Cause, Done, ErrorInfo, Failed, Intended, Unknown
-from holdfast.runtime.deferrals import KIND
-from holdfast.runtime.hooks import Hooked
+from holdfast.runtime.deferrals import DEFERRAL_KIND
+from holdfast.runtime.hooks import HookRunner
 from holdfast.runtime.model_call import NAME as MODEL_CALL_NAME
 from holdfast.runtime.model_call import Completing, Question
 from holdfast.runtime.turn import TurnReader
-from holdfast.runtime.waits import JournalWaits, failure_in, known_as
+from holdfast.runtime.waits import JournalWaits, failure_reason, wait_name
 from holdfast.tools.definition import Deferred
 from holdfast.turns.conversation import TRIGGERED
 from holdfast.turns.keys import DEFERRAL
@@ -343,12 +343,12 @@ class AwaitedAnswer(Deferred[Any]):
 
 def name_of(key: str) -> str:
     """The wait of the deferral that was asked for under `key`."""
-    return known_as(f"{key}/{DEFERRAL}")
+    return wait_name(f"{key}/{DEFERRAL}")
 
 
 async def opened(store: Store, journal: str, name: str, due: int) -> int:
     """Open the wait, which can be answered from then on; its deadline is the first that was given."""
-    wait = await store.open_wait(journal, name, deadline=due, kind=KIND)
+    wait = await store.open_wait(journal, name, deadline=due, kind=DEFERRAL_KIND)
     return due if wait.deadline is None else wait.deadline
 
 
@@ -356,7 +356,7 @@ async def answer_in(outcome: Outcome, large: Callable[[Blob], Awaitable[bytes]],
     """What was answered, or the error that there is in place of it."""
     if isinstance(outcome, Done):
         body = bytes(outcome.value) if outcome.blob is None else await large(outcome.blob)
-        failure = failure_in(body)
+        failure = failure_reason(body)
         if failure is not None:
             raise WaitFailed(ANSWER, failure)
         return decode_value(body, returns)
@@ -614,7 +614,7 @@ class ProcessRun:
         self._state = state
         self._loop = asyncio.get_running_loop()
         turn, clean = HookTurn(state.session or "", "", ""), self.performer.redactor.text
-        hooked = Hooked((), turn, guards=around.hooks, clean=clean)
+        hooked = HookRunner((), turn, guards=around.hooks, clean=clean)
         self._completing = Completing(self.performer, around.prices, hooked)
         self.waiting = Waiting(self.performer)
         self._asked: set[str] = set()

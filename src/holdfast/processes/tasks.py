@@ -61,15 +61,15 @@ from holdfast.records import (
     Started,
     Unknown,
 )
-from holdfast.runtime.authorization import DENIED
-from holdfast.runtime.deferrals import Deferring
-from holdfast.runtime.hooks import Hooked, around_call
-from holdfast.runtime.reconciliation import left_by_itself, only_waits
+from holdfast.runtime.authorization import DENIED_ERROR
+from holdfast.runtime.deferrals import Deferrals
+from holdfast.runtime.hooks import HookRunner, current_hooks
+from holdfast.runtime.reconciliation import has_only_waited, was_suspended
 from holdfast.runtime.recorder import Recorder
 from holdfast.runtime.tool_call import Call
-from holdfast.runtime.tool_execution import Invoker
+from holdfast.runtime.tool_execution import ToolExecutor
 from holdfast.runtime.tool_host import Services
-from holdfast.runtime.waits import Awaiting, JournalWaits, known_as
+from holdfast.runtime.waits import JournalWaits, ToolWaits, wait_name
 from holdfast.store import Notify
 from holdfast.store.decisions import STOP
 from holdfast.store.lease import Held
@@ -86,7 +86,7 @@ if TYPE_CHECKING:
 
     from holdfast.records import EndStatus, Outcome, Record, Status
     from holdfast.runtime.context import Surround
-    from holdfast.runtime.tool_call import Work
+    from holdfast.runtime.tool_call import SpillableCall
     from holdfast.store import Store
     from holdfast.store.contract import Journal, Lease
     from holdfast.tools.definition import AnyTool, Deferred
@@ -115,7 +115,9 @@ async def read_task(store: Store, id: str) -> TaskState:
 class TaskDrive:
     """One drive of one task. `work` is a call that is under way here already, `lease` what was claimed for it."""
 
-    def __init__(self, around: Surround, id: str, *, lease: Lease | None = None, work: Work | None = None) -> None:
+    def __init__(
+        self, around: Surround, id: str, *, lease: Lease | None = None, work: SpillableCall | None = None
+    ) -> None:
         self.session = id
         self._around = around
         self._store = around.store
@@ -232,7 +234,7 @@ class TaskDrive:
         returned = f"{task_key(call.tool)}/{RETURNED}"
         if any(isinstance(record, Done) and record.key == returned for record in self._state.records):
             return True
-        wait = await self._store.wait(self.session, known_as(f"{task_key(call.tool)}/{DEFERRAL}"))
+        wait = await self._store.wait(self.session, wait_name(f"{task_key(call.tool)}/{DEFERRAL}"))
         return wait is not None and wait.state == "resolved"
 
     def _enter(self, ledger: LeasedJournal, call: TaskCall) -> None:
@@ -361,11 +363,11 @@ class _TaskRun:
         self._call = call
         self._loop = asyncio.get_running_loop()
         waits = JournalWaits(around.store, state.id)
-        self._waits = Awaiting(waits, self.performer, self.recorder)
-        self._deferring = Deferring(waits, self.performer, self.recorder)
+        self._waits = ToolWaits(waits, self.performer, self.recorder)
+        self._deferring = Deferrals(waits, self.performer, self.recorder)
         agent = around.agents.get(state.agent or "")
         reads_on = agent is not None and READER in agent.tools
-        self._invoker = Invoker(self, self.performer, self.recorder, self._deferring, reads_on=reads_on)
+        self._invoker = ToolExecutor(self, self.performer, self.recorder, self._deferring, reads_on=reads_on)
         self._told: tuple[str | None, float | None] | None = None
         self._telling: asyncio.TimerHandle | None = None
 
@@ -376,7 +378,7 @@ class _TaskRun:
         past = self.performer.past
         repeat = Repeat.NEVER if tool is None else tool.repeat  # a tool that is gone can't say that it is safe
         decision = self.performer.decide(key, ask, repeat) if begun else Begin(intent=False)
-        if isinstance(decision, SettleUnknown) and left_by_itself(past, key):
+        if isinstance(decision, SettleUnknown) and was_suspended(past, key):
             decision = Again()
         sent = ToolCall(call.call_id, call.tool, call.arguments)
         prepared = Call(sent, self._state.id, key, ask, tool, decision, intended=True, alone=True)
@@ -385,7 +387,7 @@ class _TaskRun:
         prepared.bind(() if agent is None else agent.tools)
         if not begun and tool is not None and _changed(call, tool):
             said = f"{call.tool} is not what it was when a person approved this call; it was not made"
-            prepared.refused = ErrorInfo(DENIED, said)
+            prepared.refused = ErrorInfo(DENIED_ERROR, said)
         return prepared
 
     def _ask(self, key: str) -> Any:  # noqa: ANN401  what was intended
@@ -399,20 +401,20 @@ class _TaskRun:
         else:
             self.recorder.submit([Started(at=now, run=RUN, by=by)])
 
-    async def outcome(self, prepared: Call, work: Work | None) -> Outcome:
+    async def outcome(self, prepared: Call, work: SpillableCall | None) -> Outcome:
         """How the call ends."""
-        around_call.set(self._hooked())
+        current_hooks.set(self._hooked())
         if work is None:
             return await self._invoker.outcome(prepared, lambda _: None)
         work.call = prepared
         return await self._invoker.finished(work)
 
-    def _hooked(self) -> Hooked:
+    def _hooked(self) -> HookRunner:
         """Who sees what the call asks a model."""
         agent = self._around.agents.get(self._state.agent or "")
         turn = HookTurn(self.session, self._state.agent or "", self.run, self.metadata)
         hooks, clean = () if agent is None else agent.hooks, self.performer.redactor.text
-        return Hooked(hooks, turn, guards=self._around.hooks, clean=clean)
+        return HookRunner(hooks, turn, guards=self._around.hooks, clean=clean)
 
     async def park(self, waits: tuple[str, ...]) -> None:
         """Record that the task waits for somebody outside."""
@@ -534,7 +536,7 @@ def _stopped(run: _TaskRun, prepared: Call, *, begun: bool) -> Outcome:
     """The outcome of a call that was cancelled: of one that acts, nobody can say whether it took effect."""
     now = run.performer.now()
     acts = prepared.tool is None or not prepared.tool.read_only
-    if begun and acts and not only_waits(run.performer.past, prepared.key):
+    if begun and acts and not has_only_waited(run.performer.past, prepared.key):
         return Unknown(at=now, key=prepared.key)
     return Cancelled(at=now, key=prepared.key)
 
@@ -649,7 +651,7 @@ class Desk:
             self.drives.begin_task(id, TaskDrive(self._around, id))
         return id
 
-    async def adopt(self, session: str, agent: str, turn: str, work: Work) -> str:
+    async def adopt(self, session: str, agent: str, turn: str, work: SpillableCall) -> str:
         """Let a call that is under way go on in the background."""
         described = self._described(session, turn, work.call, begun=True)
         # Both commands are in one commit if all goes well: nobody finds the task before it is ours.

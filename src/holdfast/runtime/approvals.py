@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 _PAGE: Final = 200
 MAX_REASON: Final = 2_000
 """Longest reason of a denial, in characters."""
-SOMEBODY: Final = "a person"
+DEFAULT_APPROVER: Final = "a person"
 """Who answered, where nobody says."""
 
 
@@ -91,13 +91,13 @@ class Approvals:
             # What is approved is what runs: it can't be cleaned on its way, so it is refused.
             self._store.redactor.check_json("arguments", msgspec.json.encode(arguments))
         runs = question.arguments if arguments is None else arguments
-        approved = Approved(question.digest_with(runs), _name(by), arguments)
+        approved = Approved(question.digest_with(runs), _approver(by), arguments)
         rule = None
         if always is not None:
             if arguments is not None:
                 raise InvalidArgument("always", always, "left out where the arguments are changed")
             self._check_rule(wait, question, always)
-            rule = self._store.new_rule(question.agent, always, by=_name(by) or SOMEBODY)
+            rule = self._store.new_rule(question.agent, always, by=_approver(by) or DEFAULT_APPROVER)
         await self._answer(id, wait, approved, rule)
         return self._shown(wait, question)
 
@@ -107,7 +107,7 @@ class Approvals:
             raise InvalidArgument("reason", reason, f"text of at most {MAX_REASON:,} characters")
         check_json(reason)
         wait, question = await self._find(id)
-        await self._answer(id, wait, Denied(reason, _name(by)), None)
+        await self._answer(id, wait, Denied(reason, _approver(by)), None)
         return self._shown(wait, question)
 
     # ---- finding ----
@@ -163,7 +163,7 @@ class Approvals:
         """Only what was shown is stored: never more than calls like this one."""
         read_stored(always)
         shown = self._shown(wait, question).always
-        if shown is None or not _same(shown, always):
+        if shown is None or not _is_same_rule(shown, always):
             wanted = (
                 "the rule that Approval.always shows" if shown else "left out: no rule can be made for this call here"
             )
@@ -176,18 +176,18 @@ class Approvals:
             raise ApprovalClosed(id, settlement.wait.state)
 
 
-def _same(shown: str, given: object) -> bool:
+def _is_same_rule(shown: str, given: object) -> bool:
     try:
         return isinstance(given, str) and msgspec.json.decode(given) == msgspec.json.decode(shown)
     except msgspec.DecodeError:
         return False
 
 
-def _name(by: object) -> str | None:
+def _approver(by: object) -> str | None:
     return None if by is None else check_id("name", by)
 
 
-class Questioning:
+class ApprovalRequests:
     """Asks on behalf of one turn."""
 
     def __init__(self, around: Surroundings, agent: Agent, performer: Performer, recorder: Recorder) -> None:
@@ -242,7 +242,7 @@ class Questioning:
             call.question = question, expires_ms
             return None
         resolved = wait.state == "resolved"
-        answer = read_answer(question, wait.payload) if resolved else Denied(_over(wait.state))
+        answer = read_answer(question, wait.payload) if resolved else Denied(_closed_reason(wait.state))
         used = await self._performer.succeeded(name, None if begun else ask, msgspec.json.encode(answer), 0.0)
         if not isinstance(used, Done):
             return Denied("the answer is too large to be kept")
@@ -252,5 +252,5 @@ class Questioning:
         return answer
 
 
-def _over(state: str) -> str:
+def _closed_reason(state: str) -> str:
     return "nobody answered in time" if state == "expired" else f"the question was {state}"

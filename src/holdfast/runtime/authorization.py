@@ -23,8 +23,8 @@ from holdfast.policy.hooks import Answer, Ask, Deny, Replace, ToolDecision
 from holdfast.policy.rules import CLEAN, Decision
 from holdfast.records import Ask as Asked
 from holdfast.records import Cancelled, Done, ErrorInfo, Failed, Unknown
-from holdfast.runtime.approvals import Questioning
-from holdfast.runtime.hooks import seen
+from holdfast.runtime.approvals import ApprovalRequests
+from holdfast.runtime.hooks import hook_call
 from holdfast.tools.definition import Complaint
 from holdfast.tools.results import complained
 from holdfast.turns.results import result_of
@@ -40,21 +40,21 @@ if TYPE_CHECKING:
     from holdfast.policy.rules import Subject, Taint
     from holdfast.records import Outcome
     from holdfast.runtime.context import Surroundings
-    from holdfast.runtime.hooks import Hooked
+    from holdfast.runtime.hooks import HookRunner
     from holdfast.runtime.recorder import Recorder
     from holdfast.runtime.tool_call import Call
     from holdfast.store.contract import Wait
 
 
-HOOK: Final = "/%hook"
+HOOK_SUFFIX: Final = "/%hook"
 """What is put to the key of a call to name what hooks decided about it."""
-_EDITED: Final = f"{HOOK}-edit-"
+_EDIT_SUFFIX: Final = f"{HOOK_SUFFIX}-edit-"
 _decisions: Final = msgspec.json.Decoder(list[ToolDecision])
 _answers: Final = msgspec.json.Decoder(Approved | Denied)
 
 
 @dataclass(frozen=True, slots=True)
-class Decided:
+class RecordedDecisions:
     """What is known about one call."""
 
     hooks: tuple[ToolDecision, ...] | None = None
@@ -109,25 +109,25 @@ class Decided:
         return isinstance(self.answer, Approved) and self.answer.arguments is not None
 
 
-NOTHING: Final = Decided()
+NO_DECISIONS: Final = RecordedDecisions()
 
 
-async def recall(performer: Performer, key: str) -> Decided:
+async def read_decisions(performer: Performer, key: str) -> RecordedDecisions:
     """What is recorded below the call `key`."""
     if key not in performer.past.order:
-        return NOTHING
+        return NO_DECISIONS
     hooks: dict[str, tuple[ToolDecision, ...]] = {}
-    for found in performer.below(key, HOOK):
+    for found in performer.below(key, HOOK_SUFFIX):
         if isinstance(found.outcome, Done):
-            decisions = tuple(_decisions.decode(await body_of(performer, found.outcome)))
+            decisions = tuple(_decisions.decode(await read_value(performer, found.outcome)))
             hooks[found.outcome.key.removeprefix(key)] = decisions
     questions = performer.below(key, MARK)
     used = _last(questions)
-    answer = None if used is None else _answers.decode(await body_of(performer, used))
+    answer = None if used is None else _answers.decode(await read_value(performer, used))
     intents = [(each.intent.key, each.outcome is None) for each in questions if each.intent is not None]
-    return Decided(
-        hooks=hooks.get(HOOK),
-        judged={place: decisions for place, decisions in hooks.items() if place.startswith(_EDITED)},
+    return RecordedDecisions(
+        hooks=hooks.get(HOOK_SUFFIX),
+        judged={place: decisions for place, decisions in hooks.items() if place.startswith(_EDIT_SUFFIX)},
         answer=answer,
         answered=None if used is None else used.key,
         asked=tuple(key for key, _ in intents),
@@ -140,22 +140,22 @@ def _last(found: list[Recorded]) -> Done | None:
     return next((each.outcome for each in reversed(found) if isinstance(each.outcome, Done)), None)
 
 
-async def body_of(performer: Performer, done: Done) -> bytes:
+async def read_value(performer: Performer, done: Done) -> bytes:
     """The value of a record, wherever it is kept."""
     return bytes(done.value) if done.blob is None else await performer.large(done.blob)
 
 
-def place_of_edit(arguments: dict[str, Any]) -> str:
+def edit_suffix(arguments: dict[str, Any]) -> str:
     """What is put to the key of a call to name what hooks decided about these arguments, which a person wrote."""
-    return _EDITED + digest("edit", arguments)[:16]
+    return _EDIT_SUFFIX + digest("edit", arguments)[:16]
 
 
-def asked_hooks(key: str) -> Asked:
+def hook_ask(key: str) -> Asked:
     """What hooks are asked about the call `key`, as the journal has it."""
     return Asked("sample", "hook", digest_of_bytes("hook", key.encode()))
 
 
-async def noted(
+async def hook_record(
     performer: Performer, place: str, ask: Asked, decided: Sequence[ToolDecision]
 ) -> tuple[list[ToolDecision], Outcome]:
     """What hooks decided, as it can be recorded at `place`, and its record. What can't be is a denial."""
@@ -196,16 +196,16 @@ def _plain(decision: ToolDecision) -> ToolDecision:
             return Ask(str(why))
 
 
-DENIED: Final = "Denied"
+DENIED_ERROR: Final = "Denied"
 """The kind of error with which a call ends that must not be made, or whose result is withheld."""
-EDITED: Final = "A person changed the arguments before this call was made. It was made with:"
+EDITED_NOTE: Final = "A person changed the arguments before this call was made. It was made with:"
 _CUT_OFF: Final = "the turn was stopped before the hooks had decided about it"
 
 
-class Amending:
+class ResultHooks:
     """Amends the outcomes of one turn's calls before they are recorded."""
 
-    def __init__(self, performer: Performer, hooked: Hooked) -> None:
+    def __init__(self, performer: Performer, hooked: HookRunner) -> None:
         self._performer = performer
         self._hooked = hooked
 
@@ -234,7 +234,7 @@ class Amending:
         return told
 
     async def _edited(self, call: Call, outcome: Done | Failed) -> Done | Failed:
-        note = f"{EDITED} {msgspec.json.encode(call.call.arguments).decode()}"
+        note = f"{EDITED_NOTE} {msgspec.json.encode(call.call.arguments).decode()}"
         if isinstance(outcome, Done):
             return await self._as_done(call, outcome, {"note": note, "result": await self._value(outcome)})
         error = ErrorInfo(outcome.error.kind, f"{outcome.error.message}\n{note[:2_000]}")
@@ -242,7 +242,7 @@ class Amending:
 
     async def _hooks(self, call: Call, outcome: Done | Failed | Unknown) -> Done | Failed | Unknown:
         decision = await self._hooked.after_tool(
-            seen(self._hooked.turn, call, self._performer), await self._result(call, outcome)
+            hook_call(self._hooked.turn, call, self._performer), await self._result(call, outcome)
         )
         if isinstance(outcome, Unknown):
             return outcome  # a hook can't say what became of it
@@ -306,7 +306,7 @@ def _withheld(call: Call, outcome: Done | Failed, reason: str) -> Failed:
         said = "The call was made, and failed. Its error is withheld:"
     else:
         said = "The call was made, and took effect. Its result is withheld:"
-    error = ErrorInfo(DENIED, f"{said} {reason}")
+    error = ErrorInfo(DENIED_ERROR, f"{said} {reason}")
     return Failed(at=outcome.at, key=outcome.key, ask=outcome.ask, error=error, ms=outcome.ms, taint=outcome.taint)
 
 
@@ -315,33 +315,33 @@ MAX_WHY: Final = 2_000
 CHANGED: Final = "the call or its tool has changed since a person was asked about it"
 
 
-class Authorising:
+class Authorizer:
     """Decides about the calls of one turn."""
 
     def __init__(
-        self, around: Surroundings, agent: Agent, performer: Performer, recorder: Recorder, hooked: Hooked
+        self, around: Surroundings, agent: Agent, performer: Performer, recorder: Recorder, hooked: HookRunner
     ) -> None:
         self._around = around
         self._agent = agent
         self._performer = performer
         self._recorder = recorder
         self._hooked = hooked
-        self._questions = Questioning(around, agent, performer, recorder)
-        self._amending = Amending(performer, hooked)
-        self._decided: dict[str, Decided] = {}
+        self._questions = ApprovalRequests(around, agent, performer, recorder)
+        self._amending = ResultHooks(performer, hooked)
+        self._decided: dict[str, RecordedDecisions] = {}
         self._noted = False
         """Whether decisions of hooks are on their way to the disk."""
 
     async def recall(self, keys: Iterable[str]) -> None:
         """Read what was decided about these calls before."""
         for key in keys:
-            decided = await recall(self._performer, key)
-            if decided is not NOTHING:
+            decided = await read_decisions(self._performer, key)
+            if decided is not NO_DECISIONS:
                 self._decided[key] = decided
 
-    def decided(self, key: str) -> Decided:
+    def decided(self, key: str) -> RecordedDecisions:
         """What was decided about a call before."""
-        return self._decided.get(key, NOTHING)
+        return self._decided.get(key, NO_DECISIONS)
 
     async def told(self, call: Call, outcome: Outcome) -> Outcome:
         """The outcome of a call as it is recorded."""
@@ -359,14 +359,14 @@ class Authorising:
                 self._close(call, known)
         await self._settle_hooks()
 
-    async def _check_answer(self, call: Call, known: Decided) -> None:
+    async def _check_answer(self, call: Call, known: RecordedDecisions) -> None:
         """Use no answer from the journal that the sealed row of its question does not tell: somebody has forged it."""
         wait = None if known.answered is None else await self._around.find_wait(known.answered)
         forged = known.forged(wait, begun=not call.fresh)
         if forged is not None:
             raise await self._around.quarantine(f"{forged}: another program has written that")
         if wait is not None and wait.state == "revoked" and call.fresh and isinstance(known.answer, Approved):
-            call.refused = ErrorInfo(DENIED, refusal(call.call.name, Denied("the approval was revoked")))
+            call.refused = ErrorInfo(DENIED_ERROR, refusal(call.call.name, Denied("the approval was revoked")))
 
     async def _settle_hooks(self) -> None:
         """Wait until what hooks decided is durable: before that, none of the calls is made."""
@@ -374,19 +374,21 @@ class Authorising:
             self._noted = False
             await self._recorder.settle()
 
-    async def _authorise(self, call: Call, known: Decided, taint: Taint) -> None:
+    async def _authorise(self, call: Call, known: RecordedDecisions, taint: Taint) -> None:
         why = await self._hooks(call, known)
         if known.edited and known.hooks is not None:  # the process before may have died before hooks had judged that
             await self._judge_edit(call, known)
         if call.refused is not None or call.given is not None:
             return
         if isinstance(known.answer, Denied):
-            call.refused = ErrorInfo(DENIED, refusal(call.call.name, known.answer))
+            call.refused = ErrorInfo(DENIED_ERROR, refusal(call.call.name, known.answer))
             return
         subject = self._agent.subject(call.call.name, call.call.arguments or {})
         decision = self._decide(subject, taint)
         if decision.verdict == "deny":
-            call.refused = ErrorInfo(DENIED, f"{call.call.name} is not allowed here: {decision.why} ({decision.rule})")
+            call.refused = ErrorInfo(
+                DENIED_ERROR, f"{call.call.name} is not allowed here: {decision.why} ({decision.rule})"
+            )
             return
         # What a person stored for a sub-agent does not answer what its parent wants to be asked.
         each = why is not None or decision.tainted or decision.rule.startswith("parent: ")
@@ -409,7 +411,13 @@ class Authorising:
         return msgspec.structs.replace(decision, why=why if len(why) <= MAX_WHY else f"{why[:MAX_WHY]}...", rule=rule)
 
     async def _consult(  # noqa: PLR0913, PLR0917
-        self, call: Call, known: Decided, question: Question, subject: Subject, decision: Decision, taint: Taint
+        self,
+        call: Call,
+        known: RecordedDecisions,
+        question: Question,
+        subject: Subject,
+        decision: Decision,
+        taint: Taint,
     ) -> None:
         """Use the answer of a person to the call as it is, or ask for one."""
         if isinstance(known.answer, Approved) and known.answer.digest == question.digest:
@@ -434,7 +442,9 @@ class Authorising:
         if decision.verdict == "deny":  # what the turn has read since counts, whatever a person says
             await self._around.close_wait(question.wait)
             call.waits = ()
-            call.refused = ErrorInfo(DENIED, f"{call.call.name} is not allowed here: {decision.why} ({decision.rule})")
+            call.refused = ErrorInfo(
+                DENIED_ERROR, f"{call.call.name} is not allowed here: {decision.why} ({decision.rule})"
+            )
             call.before += (Cancelled(at=self._performer.now(), key=question.wait),)
             return
         answer = await self._questions.answer(call, question, expires_ms, again=True)
@@ -443,7 +453,7 @@ class Authorising:
             await self._act_on(call, answer, taint)
             await self._settle_hooks()
 
-    def _close(self, call: Call, known: Decided) -> None:
+    def _close(self, call: Call, known: RecordedDecisions) -> None:
         """A question that is not asked any more is recorded as dropped: the call has changed, or nobody need ask."""
         settled = {record.key for record in call.before if isinstance(record, Done)}
         left = [key for key in known.open if key not in call.waits and key not in settled]
@@ -455,7 +465,7 @@ class Authorising:
     async def _act_on(self, call: Call, answer: Approved | Denied | None, taint: Taint) -> None:
         match answer:
             case Denied():
-                call.refused = ErrorInfo(DENIED, refusal(call.call.name, answer))
+                call.refused = ErrorInfo(DENIED_ERROR, refusal(call.call.name, answer))
             case Approved(arguments=dict() as arguments):
                 await self._edit(call, arguments, taint)
             case Approved():
@@ -469,48 +479,50 @@ class Authorising:
         self._bind(call, arguments)
         if call.refused is not None:
             said = f"A person changed the arguments of this call, and they do not fit. {call.refused.message}"
-            call.refused = ErrorInfo(DENIED, said)
+            call.refused = ErrorInfo(DENIED_ERROR, said)
             return
         decision = self._decide(self._agent.subject(call.call.name, arguments), taint)
         if decision.verdict == "deny":
             said = f"{call.call.name} is not allowed with what a person wrote: {decision.why} ({decision.rule})"
-            call.refused = ErrorInfo(DENIED, said)
+            call.refused = ErrorInfo(DENIED_ERROR, said)
             return
         await self._judge_edit(call, self.decided(call.key))
 
     # ---- hooks ----
 
-    async def _judge_edit(self, call: Call, known: Decided) -> None:
+    async def _judge_edit(self, call: Call, known: RecordedDecisions) -> None:
         """Let hooks judge, once, arguments that a person wrote after they had seen the call."""
-        place = place_of_edit(call.call.arguments or {})
+        place = edit_suffix(call.call.arguments or {})
         judged: Sequence[ToolDecision] = known.judged.get(place, ())
         if place not in known.judged and self._hooked.has("before_tool"):
-            asked = await self._hooked.judge_edit(seen(self._hooked.turn, call, self._performer))
-            judged, record = await noted(self._performer, call.key + place, asked_hooks(call.key), asked)
+            asked = await self._hooked.judge_edit(hook_call(self._hooked.turn, call, self._performer))
+            judged, record = await hook_record(self._performer, call.key + place, hook_ask(call.key), asked)
             self._recorder.submit([record], patient=True)
             self._noted = True
         for decision in judged:
             match decision:
                 case Deny(reason):
-                    call.refused = ErrorInfo(DENIED, f"{call.call.name} is not made with what a person wrote: {reason}")
+                    call.refused = ErrorInfo(
+                        DENIED_ERROR, f"{call.call.name} is not made with what a person wrote: {reason}"
+                    )
                 case Answer(value):
                     call.given = encode_value(value)
                 case _:
                     pass  # a person was asked already
 
-    async def _hooks(self, call: Call, known: Decided) -> str | None:
+    async def _hooks(self, call: Call, known: RecordedDecisions) -> str | None:
         """Let hooks decide; answers why a person is to be asked, where one wants that."""
         decided: Sequence[ToolDecision] = known.hooks or ()
         if known.hooks is None and self._hooked.has("before_tool"):
-            asked = await self._hooked.before_tool(seen(self._hooked.turn, call, self._performer))
-            decided, record = await noted(self._performer, call.key + HOOK, asked_hooks(call.key), asked)
+            asked = await self._hooked.before_tool(hook_call(self._hooked.turn, call, self._performer))
+            decided, record = await hook_record(self._performer, call.key + HOOK_SUFFIX, hook_ask(call.key), asked)
             self._recorder.submit([record], patient=True)
             self._noted = True
         reasons: list[str] = []
         for decision in decided:
             match decision:
                 case Deny(reason):
-                    call.refused = ErrorInfo(DENIED, reason)
+                    call.refused = ErrorInfo(DENIED_ERROR, reason)
                 case Answer(value):
                     call.given = encode_value(value)
                 case Replace(arguments):

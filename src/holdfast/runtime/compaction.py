@@ -67,7 +67,7 @@ if TYPE_CHECKING:
     from holdfast.models import Model
     from holdfast.records import Record
     from holdfast.runtime.context import Surroundings
-    from holdfast.runtime.hooks import Hooked
+    from holdfast.runtime.hooks import HookRunner
     from holdfast.runtime.model_call import Consulting
     from holdfast.runtime.recorder import Recorder
     from holdfast.turns import OpenTurn, Thread
@@ -96,7 +96,7 @@ class Compacting:
         turn: OpenTurn,
         performer: Performer,
         recorder: Recorder,
-        hooked: Hooked,
+        hooked: HookRunner,
         consulting: Consulting,
     ) -> None:
         self._around = around

@@ -27,10 +27,10 @@ if TYPE_CHECKING:
     from holdfast.processes.tasks import Desk
     from holdfast.records import Admitted
     from holdfast.runtime.changes import Rings, Watch
-    from holdfast.runtime.hooks import Hooked, TurnHooks
+    from holdfast.runtime.hooks import AfterTurnHooks, HookRunner
     from holdfast.runtime.programs import Sandboxes
     from holdfast.runtime.session_driver import Turnstile
-    from holdfast.runtime.tool_call import Call, Work
+    from holdfast.runtime.tool_call import Call, SpillableCall
     from holdfast.runtime.tool_host import Services
     from holdfast.sandbox import Sandbox
     from holdfast.secrets.sources import Lender
@@ -68,7 +68,7 @@ class Surround:
     """How long a background call is left to a process that has its tool, in milliseconds."""
     held_inputs: Counter[tuple[str, str]] = field(default_factory=Counter[tuple[str, str]])
     """Inputs by session and key that begin no turn here yet: emitted with a `Control` that has no room."""
-    turn_hooks: TurnHooks = field(init=False)
+    turn_hooks: AfterTurnHooks = field(init=False)
     desk: Desk = field(init=False)
     children: Children = field(init=False)
     programs: Sandboxes = field(init=False)
@@ -91,7 +91,7 @@ class Surroundings(Protocol):
         """Show a live event to whoever watches."""
         ...
 
-    def after_turn(self, hooked: Hooked, ending: Ending) -> None:
+    def after_turn(self, hooked: HookRunner, ending: Ending) -> None:
         """Run the `after_turn` hooks of a turn that has ended; nothing waits for them."""
         ...
 
@@ -182,7 +182,7 @@ class Surroundings(Protocol):
         """Carry out a call in the background; answers the id of the task, when it is durable."""
         ...
 
-    async def adopt_task(self, work: Work) -> str:
+    async def adopt_task(self, work: SpillableCall) -> str:
         """Let a call that is under way go on in the background; answers the id of the task, when it is durable."""
         ...
 

@@ -23,8 +23,8 @@ from holdfast.names import check_string
 from holdfast.policy.rules import milliseconds
 from holdfast.processes.task_state import is_task_id
 from holdfast.records import Ask, Cause, Done, ErrorInfo, Failed, Intended
-from holdfast.runtime.reconciliation import is_ask, is_finding
-from holdfast.runtime.waits import answer_of, failure_in, known_as
+from holdfast.runtime.reconciliation import is_reconciliation_answer, is_reconciliation_wait
+from holdfast.runtime.waits import answer_payload, failure_reason, wait_name
 from holdfast.tools.definition import NO_DEFAULT, Deferred
 from holdfast.triggers.definition import TargetName
 from holdfast.turns.keys import DEFERRAL, RETURNED
@@ -38,13 +38,13 @@ if TYPE_CHECKING:
     from holdfast.runtime.recorder import Recorder
     from holdfast.runtime.runtime import Runtime
     from holdfast.runtime.tool_call import Call
-    from holdfast.runtime.waits import Waits
+    from holdfast.runtime.waits import WaitStore
     from holdfast.store import Store
     from holdfast.store.contract import Wait
     from holdfast.tools.definition import AnyTool
 
 
-KIND: Final = "deferral"
+DEFERRAL_KIND: Final = "deferral"
 """What sort of wait it is."""
 MAX_DEFAULT: Final = 32 * 1024
 """The longest value for when nobody answers, as JSON, in bytes."""
@@ -54,7 +54,7 @@ _RETURNED: Final = f"/{RETURNED}"
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class DeferralReply:
     """What came of a deferral: the JSON of a value, or an error."""
 
     body: bytes = b""
@@ -63,10 +63,10 @@ class Reply:
     """Somebody outside has said so; otherwise its time was up, or it was closed."""
 
 
-class Deferring:
+class Deferrals:
     """The deferrals of one turn, or of one task."""
 
-    def __init__(self, around: Waits, performer: Performer, recorder: Recorder) -> None:
+    def __init__(self, around: WaitStore, performer: Performer, recorder: Recorder) -> None:
         self._around = around
         self._performer = performer
         self._recorder = recorder
@@ -89,14 +89,14 @@ class Deferring:
         due = self._performer.now() + milliseconds(timeout)
         if default is not NO_DEFAULT and (size := len(encode_value(default))) > MAX_DEFAULT:
             raise PayloadTooLarge("the default", size, MAX_DEFAULT)  # what can't be written down is refused now
-        below, known = _names(key)
+        below, known = _keys_of(key)
         await self._performer.admit()
         if not self.begun(key):
             deferral = Intended(at=self._performer.now(), key=below, ask=_ask(known, key))
             self._recorder.submit([*self._intent(key), deferral])
         self._opened.add(key)
         crash_point("defer.before_open")
-        wait = await self._around.open_wait(known, due, kind=KIND)
+        wait = await self._around.open_wait(known, due, kind=DEFERRAL_KIND)
         await self._recorder.settle()
         crash_point("defer.after_open")
         return Deferred(self._around.token(known), due if wait.deadline is None else wait.deadline, key, default)
@@ -138,12 +138,12 @@ class Deferring:
             self._recorder.submit([done])
         crash_point("defer.returned")
 
-    async def early(self, key: str) -> Reply | None:
+    async def early(self, key: str) -> DeferralReply | None:
         """What was answered so far; None where nothing was, or the wait has ended without an answer."""
         wait = await self._look(key)
         return _reply(wait) if wait.state == "resolved" else None
 
-    async def reply(self, key: str) -> Reply:
+    async def reply(self, key: str) -> DeferralReply:
         """What came of a deferral. The call is left here while that is open."""
         wait = await self._look(key)
         if wait.state == "open":
@@ -153,7 +153,7 @@ class Deferring:
         if wait.state == "expired":
             default = await self._default(key)
             if default is not None:
-                return Reply(default, given=False)
+                return DeferralReply(default, given=False)
         return _reply(wait)
 
     async def withdraw(self, key: str) -> None:
@@ -164,11 +164,11 @@ class Deferring:
         if self.opened(key):
             self._recorder.flush()  # its end stands before this in the order of commits
             self._opened.discard(key)
-            await self._around.close_wait(_names(key)[1])
+            await self._around.close_wait(_keys_of(key)[1])
 
     async def _look(self, key: str) -> Wait:
         # It is there already, and its deadline with it; one whose time is up is ended by this.
-        return await self._around.open_wait(_names(key)[1], self._performer.now(), kind=KIND)
+        return await self._around.open_wait(_keys_of(key)[1], self._performer.now(), kind=DEFERRAL_KIND)
 
     def _settled(self, key: str, wait: Wait) -> None:
         """Record how the wait ended, once; the value itself is that of the call."""
@@ -196,24 +196,24 @@ class Deferring:
         return bytes(said[_DEFAULT]) if _DEFAULT in said else None
 
 
-def _reply(wait: Wait) -> Reply:
+def _reply(wait: Wait) -> DeferralReply:
     match wait.state:
         case "resolved":
-            failure = failure_in(wait.payload)
+            failure = failure_reason(wait.payload)
             if failure is not None:
-                return Reply(error=ErrorInfo("WaitFailed", failure))
-            return Reply(wait.payload or b"null")
+                return DeferralReply(error=ErrorInfo("WaitFailed", failure))
+            return DeferralReply(wait.payload or b"null")
         case "expired":
-            return Reply(error=ErrorInfo("WaitExpired", "nobody answered in time"), given=False)
+            return DeferralReply(error=ErrorInfo("WaitExpired", "nobody answered in time"), given=False)
         case state:
             said = f"the wait for its answer was {state}; nobody can answer it any more"
-            return Reply(error=ErrorInfo("WaitEnded", said), given=False)
+            return DeferralReply(error=ErrorInfo("WaitEnded", said), given=False)
 
 
-def _names(key: str) -> tuple[str, str]:
+def _keys_of(key: str) -> tuple[str, str]:
     """The key of a deferral, and the name under which the store knows it."""
     below = key + _DEFERRAL
-    return below, known_as(below)
+    return below, wait_name(below)
 
 
 def _ask(known: str, key: str) -> Ask:
@@ -228,7 +228,7 @@ async def check_answer(store: Store, agents: Mapping[str, Agent], key: str, valu
     """
     body = canonical(value)  # first: what is wrong with it must not depend on whether the key is good
     journal, name = store.wait_of(key)
-    if is_ask(name):
+    if is_reconciliation_wait(name):
         await _check_finding(store, agents, journal, name, value)
         return
     if not name.endswith(f"/{DEFERRAL}"):
@@ -243,7 +243,7 @@ async def _check_finding(store: Store, agents: Mapping[str, Agent], journal: str
     if await _is_over(store, journal, name):
         return
     tool = await _tool_of(store, agents, journal, scope_of(scope_of(name)))
-    if not is_finding(value):
+    if not is_reconciliation_answer(value):
         if tool is not None and tool.on_interrupt != "ask":
             return  # its reconcile function waits for something under the same name
         raise AskAnswerInvalid(journal, name, value)
@@ -306,12 +306,12 @@ class ResolveTarget:
             raise TriggerInvalid("resolve", "it takes key= and value=, key= and error=, or answer=")
 
     async def start(self, key: str, arguments: Mapping[str, Any]) -> str:
-        given = _given(arguments)
+        given = _answer_fields(arguments)
         error = given.get(ERROR)
         value = None if error is not None else given[VALUE]
         settlement = await self._runtime.resolve(check_string(KEY, given[KEY]), value, error=error)
         # An interrupted start is repeated: what it finds is its own answer.
-        if not settlement.won and settlement.wait.payload != canonical(answer_of(value, error)):
+        if not settlement.won and settlement.wait.payload != canonical(answer_payload(value, error)):
             raise AnswerLate(settlement.wait.state)
         return key
 
@@ -322,7 +322,7 @@ class ResolveTarget:
         """It is over as soon as it was started."""
 
 
-def _given(arguments: Mapping[str, Any]) -> dict[str, Any]:
+def _answer_fields(arguments: Mapping[str, Any]) -> dict[str, Any]:
     given: object = arguments[ANSWER] if ANSWER in arguments else dict(arguments)
     if not isinstance(given, dict) or set(cast("dict[str, Any]", given)) not in ({KEY, VALUE}, {KEY, ERROR}):
         raise TriggerInvalid("resolve", "an answer is an object with the key, and a value or an error")

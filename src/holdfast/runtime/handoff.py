@@ -15,20 +15,22 @@ if TYPE_CHECKING:
     from holdfast.messages import ToolResult
     from holdfast.policy.rules import Taint
     from holdfast.runtime.tool_call import Call
-    from holdfast.runtime.tool_call_runner import Carrying
+    from holdfast.runtime.tool_call_runner import ToolCallRunner
     from holdfast.turns import OpenTurn
 
 
-REFUSED: Final = "HandoffRefused"
+REFUSED_ERROR: Final = "HandoffRefused"
 """How the error is called that the model reads."""
-TAKEN: Final = ErrorInfo(REFUSED, "another agent takes the conversation over in the same step; it can't go to two")
+ALREADY_TAKEN: Final = ErrorInfo(
+    REFUSED_ERROR, "another agent takes the conversation over in the same step; it can't go to two"
+)
 
 
-class HandedOver(Exception):
+class TurnHandedOver(Exception):
     """Another agent has the session now, and goes on with the turn."""
 
 
-class Handing:
+class Handoffs:
     """Hands the session over, on behalf of one agent in one turn."""
 
     def __init__(
@@ -36,7 +38,7 @@ class Handing:
         agent: Agent,
         turn: OpenTurn,
         performer: Performer,
-        carrying: Carrying,
+        carrying: ToolCallRunner,
         mode_of: Callable[[str], str | None],
     ) -> None:
         self._agent = agent
@@ -49,7 +51,7 @@ class Handing:
 
     def refusal(self, call: Call) -> ErrorInfo | None:
         """Why the session does not go to whom a call would give it."""
-        to, turn = _to(call), self._turn
+        to, turn = _target_agent(call), self._turn
         above = () if turn.mandate is None else turn.mandate.above
         if turn.handoffs >= self._agent.limits.handoffs:
             said = f"this turn was handed over {turn.handoffs} times already (Limits.handoffs); answer it yourself"
@@ -59,7 +61,7 @@ class Handing:
             said = f"no agent {to!r} is known here; go on without it"
         else:
             return None
-        return ErrorInfo(REFUSED, said)
+        return ErrorInfo(REFUSED_ERROR, said)
 
     def record(self, call: Call, taint: Taint, results: Sequence[tuple[str, ToolResult]]) -> Handed:
         """The record with which the session is handed over, after a step with these results, each with its key."""
@@ -69,22 +71,22 @@ class Handing:
             at=self._performer.now(),
             run=self._turn.run,
             key=call.key,
-            agent=_to(call),
+            agent=_target_agent(call),
             by=self._agent.name,
             reason=self._performer.redactor.text(str(arguments.get("reason", "")))[:REASON],
             untrusted=taint.untrusted_input,
             private=taint.private_data,
-            mode=self._mode_of(_to(call)),
+            mode=self._mode_of(_target_agent(call)),
             untrusted_by=taint.untrusted_by,
             private_by=taint.private_by,
         )
 
 
-def hands_over(call: Call) -> bool:
+def is_handoff(call: Call) -> bool:
     """Whether a call would hand the session over."""
     return handoff_of(call.tool) is not None
 
 
-def _to(call: Call) -> str:
+def _target_agent(call: Call) -> str:
     found = handoff_of(call.tool)
     return "" if found is None else found.to

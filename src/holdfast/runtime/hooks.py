@@ -34,18 +34,18 @@ if TYPE_CHECKING:
     Show = Callable[[type[events.LiveEvent], str, dict[str, Any]], None]
 
 
-MAX_WAITING: Final = 100
+MAX_QUEUED_TURNS: Final = 100
 """How many ended turns of one session may wait for their `after_turn` hooks."""
-CLOSING: Final = 0.5
+CLOSE_SECONDS: Final = 0.5
 """Seconds that `after_turn` hooks get at least when the runtime is closed."""
 _log: Final = logging.getLogger("holdfast.hooks")
-around_call: Final[ContextVar[Hooked | None]] = ContextVar("holdfast_hooks", default=None)
+current_hooks: Final[ContextVar[HookRunner | None]] = ContextVar("holdfast_hooks", default=None)
 """The hooks of the turn or task whose code is running: they see what it asks a model outside of its conversation."""
 _MISSING: Final = object()
 D = TypeVar("D")
 
 
-class Hooked:
+class HookRunner:
     """The hooks around one turn, or around a question outside of turns: those of the agent, then those of the runtime.
 
     `guards` are the hooks of the runtime. They run last, so that nothing is changed after they have seen it. `show`
@@ -71,9 +71,9 @@ class Hooked:
         """Whether any of the hooks overrides this method."""
         return bool(self._hooks) and any(overrides(hooks, name) for hooks in self._hooks)
 
-    def showing(self, show: Show) -> Hooked:
+    def showing(self, show: Show) -> HookRunner:
         """The same hooks, with another way to show those that fail."""
-        copied = Hooked(self._hooks, self.turn, show, clean=self._clean)
+        copied = HookRunner(self._hooks, self.turn, show, clean=self._clean)
         copied._guards = self._guards
         return copied
 
@@ -269,7 +269,7 @@ class Hooked:
             self._show(events.HookFailed, self.turn.turn, fields)
 
 
-class TurnHooks:
+class AfterTurnHooks:
     """Runs `after_turn` beside the sessions of a runtime: neither outcomes nor the next turn wait for it.
 
     The hooks of one session run in the order of its turns.
@@ -279,20 +279,23 @@ class TurnHooks:
         self._running: dict[str, list[asyncio.Task[None]]] = {}
         """The hooks of ended turns by session, in the order of the turns; each waits for the one before."""
 
-    def ended(self, hooked: Hooked, ending: Ending) -> None:
+    def ended(self, hooked: HookRunner, ending: Ending) -> None:
         """Let the hooks know how a turn ended, after those of the turns before it."""
         session = hooked.turn.session
         running = self._running.setdefault(session, [])
-        if len(running) >= MAX_WAITING:
+        if len(running) >= MAX_QUEUED_TURNS:
             _log.error(
-                "after_turn is not run for %s of %s: %d turns of it are waiting", hooked.turn.turn, session, MAX_WAITING
+                "after_turn is not run for %s of %s: %d turns of it are waiting",
+                hooked.turn.turn,
+                session,
+                MAX_QUEUED_TURNS,
             )
             return
         task = spawn(self._run(running[-1] if running else None, hooked, ending))
         running.append(task)
         task.add_done_callback(lambda done: self._done(session, done))
 
-    async def _run(self, before: asyncio.Task[None] | None, hooked: Hooked, ending: Ending) -> None:
+    async def _run(self, before: asyncio.Task[None] | None, hooked: HookRunner, ending: Ending) -> None:
         if before is not None:
             await asyncio.wait({before})
         await hooked.after_turn(ending)
@@ -310,12 +313,12 @@ class TurnHooks:
         tasks = [task for running in self._running.values() for task in running]
         if not tasks:
             return
-        _, left = await asyncio.wait(tasks, timeout=max(seconds, CLOSING))
+        _, left = await asyncio.wait(tasks, timeout=max(seconds, CLOSE_SECONDS))
         if left:
             _log.warning("after_turn of %d turns was cut off: the runtime is closed", len(left))
             for task in left:
                 task.cancel()
-            await asyncio.wait(left, timeout=CLOSING)
+            await asyncio.wait(left, timeout=CLOSE_SECONDS)
 
 
 async def _caught(hooks: Hooks, where: str, given: tuple[object, ...]) -> tuple[Any, SystemExit | None]:
@@ -334,7 +337,7 @@ def _copied(arguments: dict[str, Any]) -> dict[str, Any]:
     return msgspec.json.decode(msgspec.json.encode(arguments), type=dict[str, Any])
 
 
-def seen(turn: HookTurn, call: Call, performer: Performer) -> HookCall:
+def hook_call(turn: HookTurn, call: Call, performer: Performer) -> HookCall:
     """A call as hooks see it. The arguments are a copy."""
     arguments = _copied(call.call.arguments or {})
     return HookCall(turn, call.call.name, arguments, call.call.id, performer.idempotency_key(call.key))

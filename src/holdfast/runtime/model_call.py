@@ -60,10 +60,10 @@ from holdfast.names import check_id, check_string
 from holdfast.policy.hooks import Answer, Deny, HookRequest, HookTurn, ModelDecision
 from holdfast.processes.state import RUN
 from holdfast.records import ABSENT, Ask, Blob, Cancelled, Cause, Done, ErrorInfo, Failed
-from holdfast.runtime.authorization import HOOK, body_of, noted
+from holdfast.runtime.authorization import HOOK_SUFFIX, hook_record, read_value
 from holdfast.runtime.budgets import spent_on, spent_unused
 from holdfast.runtime.context import passes
-from holdfast.runtime.hooks import Hooked, around_call
+from holdfast.runtime.hooks import HookRunner, current_hooks
 from holdfast.turns import Compacted, ModelFailed, Replied, UsedUp
 from holdfast.turns.environment import INLINE, Prefix
 from holdfast.turns.environment import MARK as ENVIRONMENT
@@ -173,7 +173,7 @@ class Asking:
         agent: Agent,
         performer: Performer,
         recorder: Recorder,
-        hooked: Hooked,
+        hooked: HookRunner,
         consulting: Consulting,
         compacting: Compacting,
         environments: Mapping[str, str],
@@ -607,7 +607,7 @@ class _Stands:
 class Consulting:
     """Puts questions to the hooks of one run. `keep` makes records durable."""
 
-    def __init__(self, performer: Performer, hooked: Hooked, keep: Keep) -> None:
+    def __init__(self, performer: Performer, hooked: HookRunner, keep: Keep) -> None:
         self._performer = performer
         self._hooked = hooked
         self._keep = keep
@@ -683,9 +683,9 @@ class Consulting:
         if known is not None:
             return known
         known = list[_Stands]()
-        for found in self._performer.below(key, HOOK):
+        for found in self._performer.below(key, HOOK_SUFFIX):
             if isinstance(found.outcome, Done):
-                decided = _decisions.decode(await body_of(self._performer, found.outcome))
+                decided = _decisions.decode(await read_value(self._performer, found.outcome))
                 ask = found.ask()
                 known.append(_Stands(ask.target, ask.content, decided[0] if decided else None))
         self._known[key] = known
@@ -695,9 +695,9 @@ class Consulting:
         self, key: str, known: list[_Stands], kind: _Kind, content: str, said: ModelDecision | None
     ) -> _Stands:
         """Make what was decided durable."""
-        place = f"{key}{HOOK}-{len(known) + 1}"
+        place = f"{key}{HOOK_SUFFIX}-{len(known) + 1}"
         ask = Ask("sample", f"hook.{kind}", content)
-        decided, record = await noted(self._performer, place, ask, [] if said is None else [said])
+        decided, record = await hook_record(self._performer, place, ask, [] if said is None else [said])
         crash_point("hook.before_decision")
         await self._keep([record])
         crash_point("hook.after_decision")
@@ -753,7 +753,7 @@ class Question:
 class Completing:
     """Asks questions in the name of one run."""
 
-    def __init__(self, performer: Performer, prices: Mapping[str, Price], hooked: Hooked) -> None:
+    def __init__(self, performer: Performer, prices: Mapping[str, Price], hooked: HookRunner) -> None:
         self._performer = performer
         self._prices = prices
         self._hooked = hooked
@@ -882,7 +882,7 @@ async def complete_once(around: Surround, question: Question, key: str | None) -
     """What was asked under this key before, where it was something else."""
     # Asked by a tool, it is a question of the turn around that, and counts for its agent.
     clean = around.store.redactor.text
-    hooked = around_call.get() or Hooked((), HookTurn("", "", ""), guards=around.hooks, clean=clean)
+    hooked = current_hooks.get() or HookRunner((), HookTurn("", "", ""), guards=around.hooks, clean=clean)
     agent = await _asker(around, journal) or hooked.turn.agent or question.model.name
     try:
         await drive(around.store, journal, body, run=RUN, agent=agent, lease_ms=around.lease_ms)

@@ -26,11 +26,16 @@ from holdfast.policy.approvals import MARK
 from holdfast.policy.limits import Used, running
 from holdfast.policy.rules import CLEAN
 from holdfast.records import ABSENT, Ask, Cancelled, Cause, Done, ErrorInfo, Failed, Intended, Unknown
-from holdfast.runtime.authorization import EDITED, recall
+from holdfast.runtime.authorization import EDITED_NOTE, read_decisions
 from holdfast.runtime.budgets import spent_by
 from holdfast.runtime.context import Stopping
-from holdfast.runtime.reconciliation import is_program, left_in_program, made_by, stopped_program
-from holdfast.runtime.tool_execution import Told
+from holdfast.runtime.reconciliation import (
+    finished_program_calls,
+    has_program_records,
+    open_program_outcomes,
+    stopped_program_outcome,
+)
+from holdfast.runtime.tool_execution import ToolFailure
 from holdfast.sandbox import Calls, Result, call_id, call_number
 from holdfast.sandbox.contract import MOST_BYTES, Ended, LimitHit, Raised, Returned
 from holdfast.sandbox.contract import Failed as Broken
@@ -67,15 +72,15 @@ if TYPE_CHECKING:
     from holdfast.runtime.context import Surroundings
     from holdfast.runtime.recorder import Recorder
     from holdfast.runtime.tool_call import Call
-    from holdfast.runtime.tool_call_runner import Carrying
+    from holdfast.runtime.tool_call_runner import ToolCallRunner
     from holdfast.sandbox import HostCall, Program, Sandbox, Step
     from holdfast.sandbox.contract import ErrorKind, Kept
     from holdfast.sandbox.contract import Outcome as Given
 
 
-NAMES: Final = 50
+MAX_NAMED_VARIABLES: Final = 50
 """How many variables are named to a model whose program was refused."""
-PRINTED: Final = 8_000
+MAX_PRINTED: Final = 8_000
 """How much of what a program printed stands beside its error, in characters."""
 _KINDS: Final[dict[str, ErrorKind]] = {
     "Denied": "PermissionError",
@@ -90,7 +95,7 @@ FINISHED: Final = "The program ended the turn with finish()."
 SKIPPED: Final = "This call was not begun: a program before it ended the turn."
 
 
-def given_to(result: ToolResult, outcome: Outcome) -> Given:
+def sandbox_result(result: ToolResult, outcome: Outcome) -> Given:
     """What a program gets of a call that ended so: a value, or an exception with the words for a model."""
     if isinstance(outcome, Done):
         try:
@@ -102,7 +107,7 @@ def given_to(result: ToolResult, outcome: Outcome) -> Given:
     return Raised(str(result.content), kind)
 
 
-def told_of(ended: Ended, notes: Iterable[str]) -> dict[str, Any]:
+def end_report(ended: Ended, notes: Iterable[str]) -> dict[str, Any]:
     """What the model reads of a program that came to its end."""
     told: dict[str, Any] = {"value": ended.value}
     if ended.printed:
@@ -116,7 +121,7 @@ def told_of(ended: Ended, notes: Iterable[str]) -> dict[str, Any]:
     return told
 
 
-def told_of_finish(printed: str, notes: Iterable[str]) -> dict[str, Any]:
+def finish_report(printed: str, notes: Iterable[str]) -> dict[str, Any]:
     """What stands in the conversation of a program that ended the turn."""
     told: dict[str, Any] = {"finished": FINISHED}
     if printed:
@@ -126,7 +131,7 @@ def told_of_finish(printed: str, notes: Iterable[str]) -> dict[str, Any]:
     return told
 
 
-def broken(step: Broken | LimitHit, variables: Mapping[str, Any], notes: Iterable[str]) -> ErrorInfo:
+def program_error(step: Broken | LimitHit, variables: Mapping[str, Any], notes: Iterable[str]) -> ErrorInfo:
     """What the model reads of a program that raised, was refused, or was stopped by a limit of its own."""
     said = [step.error]
     if isinstance(step, Broken) and step.phase == "check":
@@ -141,7 +146,7 @@ def broken(step: Broken | LimitHit, variables: Mapping[str, Any], notes: Iterabl
     return ErrorInfo(FAILED, "\n".join(said))
 
 
-def left_no_room(out: OutOf) -> tuple[ErrorInfo, bytes]:
+def limit_error(out: OutOf) -> tuple[ErrorInfo, bytes]:
     """The end of a program for whose next calls a limit left no room, and the limit as it is recorded."""
     said = f"The program was stopped: {out.message}. What it had done stays done."
     return ErrorInfo(LIMIT, said), msgspec.json.encode(out)
@@ -149,8 +154,8 @@ def left_no_room(out: OutOf) -> tuple[ErrorInfo, bytes]:
 
 def _named(variables: Mapping[str, Any]) -> str:
     names = sorted(variables)
-    more = f" and {len(names) - NAMES:,} more" if len(names) > NAMES else ""
-    return ", ".join(names[:NAMES]) + more
+    more = f" and {len(names) - MAX_NAMED_VARIABLES:,} more" if len(names) > MAX_NAMED_VARIABLES else ""
+    return ", ".join(names[:MAX_NAMED_VARIABLES]) + more
 
 
 def _dropped(kept: Kept) -> str:
@@ -158,21 +163,21 @@ def _dropped(kept: Kept) -> str:
 
 
 def _shortened(text: str) -> str:
-    if len(text) <= PRINTED:
+    if len(text) <= MAX_PRINTED:
         return text
-    half = PRINTED // 2
+    half = MAX_PRINTED // 2
     return f"{text[:half]}\n[{len(text) - 2 * half:,} characters left out]\n{text[-half:]}"
 
 
 @dataclass(frozen=True, slots=True)
-class Means:
+class ProgramContext:
     """What a program of a turn works with."""
 
     around: Surroundings
     agent: Agent
     performer: Performer
     recorder: Recorder
-    carrying: Carrying
+    carrying: ToolCallRunner
     room: Callable[[Used, Used], Awaitable[OutOf | None]]
     """The limit that leaves no room for what lies ahead, after what the batch has used."""
 
@@ -180,7 +185,7 @@ class Means:
 class Programs:
     """Runs the programs of one turn, and remembers what they mean for it."""
 
-    def __init__(self, means: Means, variables: dict[str, Any]) -> None:
+    def __init__(self, means: ProgramContext, variables: dict[str, Any]) -> None:
         self.variables = variables
         """What the programs so far have left."""
         self.taint: Taint = CLEAN
@@ -193,7 +198,7 @@ class Programs:
         """The limit that ended the turn in one of them."""
         self._means = means
         self._batch: list[Call] = []
-        self._running: ProgramRun | None = None
+        self._running: ProgramRunner | None = None
 
     # ---- one batch ----
 
@@ -210,11 +215,13 @@ class Programs:
         if call.result is not None or call.tool is None:
             return
         past = self._means.performer.past
-        call.stopped = lambda now: stopped_program(call.key, call.asked, now, made_by(past, call.key), ())
+        call.stopped = lambda now: stopped_program_outcome(
+            call.key, call.asked, now, finished_program_calls(past, call.key), ()
+        )
 
         async def run(source: str) -> object:
 
-            self._running = program = ProgramRun(self._means, self, call, source)
+            self._running = program = ProgramRunner(self._means, self, call, source)
             call.stopped = program.stopped
             return await program.run()
 
@@ -279,14 +286,14 @@ class Programs:
             yield from self._running.unanswered(now)
 
 
-MOST_RUNNING: Final = 100
+MAX_RUNNING: Final = 100
 """How many calls of one program run at once."""
-MOST_WAITING: Final = 100
+MAX_WAITING: Final = 100
 """How many calls of one program wait for somebody at once."""
 
 
 @dataclass(slots=True)
-class Asked:
+class HostRequest:
     """Something that a program has asked for, on its way to an answer."""
 
     host: HostCall
@@ -299,18 +306,18 @@ class Asked:
     """The answer, where it is not that of a tool."""
 
 
-class CallQueue:
+class ProgramCalls:
     """The calls of one program that have no answer yet."""
 
     def __init__(
         self,
-        carrying: Carrying,
+        carrying: ToolCallRunner,
         performer: Performer,
         recorder: Recorder,
-        prepare: Callable[[Asked], Call],
+        prepare: Callable[[HostRequest], Call],
         taint: Callable[[], Taint],
     ) -> None:
-        self.recorded: deque[Asked] = deque()
+        self.recorded: deque[HostRequest] = deque()
         """What has its place in the journal and was not told to the program yet, in the order of the journal."""
         self.waiting: list[Call] = []
         """Calls that wait for somebody."""
@@ -319,21 +326,21 @@ class CallQueue:
         self._recorder = recorder
         self._prepare = prepare
         self._taint = taint
-        self._ahead: deque[Asked] = deque()
+        self._ahead: deque[HostRequest] = deque()
         """Calls that nobody has decided about."""
-        self._queue: deque[Asked] = deque()
+        self._queue: deque[HostRequest] = deque()
         """Calls that may begin."""
-        self._running: dict[asyncio.Task[None], Asked] = {}
+        self._running: dict[asyncio.Task[None], HostRequest] = {}
         self._alone: Call | None = None
         """The only call that runs, where there is nothing else to wait for."""
         self._over: deque[asyncio.Task[None]] = deque()
         self._news = asyncio.Event()
-        self._held: dict[str, Asked] = {}
+        self._held: dict[str, HostRequest] = {}
         """Those about which a person is asked, by their keys."""
         self._look = False
         """Something has come for the session: one of them may be decided about."""
 
-    def add(self, asked: Asked) -> None:
+    def add(self, asked: HostRequest) -> None:
         """Something that must wait for its place: a call of a tool, or the end of the turn."""
         self._ahead.append(asked)
 
@@ -364,7 +371,7 @@ class CallQueue:
 
     # ---- beginning ----
 
-    async def begin(self, *, watched: bool) -> Asked | bool:
+    async def begin(self, *, watched: bool) -> HostRequest | bool:
         """Begin what may run now; whether anything was. The end of the turn is given back when it has its turn.
 
         With `watched`, something else may happen before a call has ended, a pause for one.
@@ -392,7 +399,7 @@ class CallQueue:
 
     async def _decide(self) -> None:
         """Hooks, the policy and people decide about calls, in their order."""
-        while self._ahead and len(self.waiting) < MOST_WAITING and len(self._queue) < MOST_RUNNING:
+        while self._ahead and len(self.waiting) < MAX_WAITING and len(self._queue) < MAX_RUNNING:
             asked = self._ahead.popleft()
             if not asked.key:
                 self._queue.append(asked)
@@ -419,10 +426,10 @@ class CallQueue:
                 self.waiting.remove(call)
                 self._queue.append(asked)
 
-    def _next(self) -> list[Asked]:
+    def _next(self) -> list[HostRequest]:
         """Calls that may run now: those that only read beside each other, any other alone."""
-        todo: list[Asked] = []
-        while self._queue and len(self._running) + len(todo) < MOST_RUNNING:
+        todo: list[HostRequest] = []
+        while self._queue and len(self._running) + len(todo) < MAX_RUNNING:
             head = self._queue[0]
             alone = head.call is None or head.call.alone
             if alone and (self._running or todo):
@@ -470,7 +477,7 @@ class CallQueue:
         if call.waits:
             self.waiting.append(call)
 
-    def _give_up(self, asked: Asked, call: Call) -> None:
+    def _give_up(self, asked: HostRequest, call: Call) -> None:
         """A tool that has cancelled the very task that it runs in."""
         for record in self._carrying.given_up([call], self._performer.now()):
             self._recorder.submit([record], patient=True, spend=spent_by([record]))
@@ -499,7 +506,7 @@ class CallQueue:
             await asyncio.gather(*self._running, return_exceptions=True)
 
 
-SHORT_MS: Final = 2_000
+SHORT_PAUSE_MS: Final = 2_000
 """A pause of so many milliseconds is made here, with the program in memory; for a longer one the turn is parked."""
 
 
@@ -516,10 +523,10 @@ class _Pause:
     def left(self, now: int) -> int:
         """How many milliseconds it still takes. A short one can't take longer than short: the clock was set back."""
         left = max(0, self.due - now)
-        return 0 if self.wait is None and left > SHORT_MS else left
+        return 0 if self.wait is None and left > SHORT_PAUSE_MS else left
 
 
-class Pauses:
+class ProgramPauses:
     """The clock and the pauses of one program, whose key is `program`."""
 
     def __init__(
@@ -553,7 +560,7 @@ class Pauses:
         decision = self._performer.decide(key, ask, Repeat.FREE)
         now = self._performer.now()
         due = now + round(host.arguments["seconds"] * 1000)
-        if isinstance(decision, Begin) and due - now <= SHORT_MS:
+        if isinstance(decision, Begin) and due - now <= SHORT_PAUSE_MS:
             self._add(_Pause(host, key, ask, due, None))
             return
         wait = await self._around.open_wait(key, due)
@@ -606,26 +613,28 @@ class Pauses:
         return (Cancelled(at=now, key=pause.key) for _, _, pause in self._open if pause.wait is not None)
 
 
-STARTS: Final = 3
+MAX_WORKER_STARTS: Final = 3
 """How often a worker that does not come up is started."""
-NOTES: Final = 10
+MAX_EDIT_NOTES: Final = 10
 """How many calls that a person has changed are told at the end."""
-CROWDED: Final = 0.05
+SANDBOX_FULL_SECONDS: Final = 0.05
 """How long to wait for a place in a sandbox that is full, in seconds."""
 
 
-class ProgramRun:
+class ProgramRunner:
     """One program, from its beginning or from where its records end, to its end or to where it waits."""
 
-    def __init__(self, means: Means, programs: Programs, call: Call, source: str) -> None:
+    def __init__(self, means: ProgramContext, programs: Programs, call: Call, source: str) -> None:
         self._means = means
         self._programs = programs
         self._call = call
         self._source = source
         self._performer = means.performer
         self._key = call.key
-        self._pauses = Pauses(call.key, means.around, means.performer, means.recorder, means.carrying.settled)
-        self._calls = CallQueue(means.carrying, means.performer, means.recorder, self._prepared, lambda: programs.taint)
+        self._pauses = ProgramPauses(call.key, means.around, means.performer, means.recorder, means.carrying.settled)
+        self._calls = ProgramCalls(
+            means.carrying, means.performer, means.recorder, self._prepared, lambda: programs.taint
+        )
         self._made: list[str] = []
         self._unknown: list[str] = []
         self._notes: list[str] = []
@@ -642,7 +651,7 @@ class ProgramRun:
         try:
             try:
                 program, step = await self._begun()
-            except Told as told:
+            except ToolFailure as told:
                 return await self._not_run_again(told)
             try:
                 return await self._driven(program, step)
@@ -673,7 +682,7 @@ class ProgramRun:
             except InvalidArgument as error:  # variables of a time when more of them were allowed
                 if results is None:
                     await self._recalled("")  # what it had done before counts all the same
-                raise Told(ErrorInfo(FAILED, f"The program was not run: {error}")) from error
+                raise ToolFailure(ErrorInfo(FAILED, f"The program was not run: {error}")) from error
             except ProgramOver as over:
                 raise Stopping from over
             if results is None:
@@ -681,33 +690,33 @@ class ProgramRun:
             try:
                 crash_point("program.before_run")
                 # One that only waits has no results yet; it was checked against the tools of its time.
-                begun = not results and is_program(self._performer.past, self._key)
+                begun = not results and has_program_records(self._performer.past, self._key)
                 run = program.run(results, begun=True) if begun else program.run(results)
                 return program, await self._stepped(run)
             except SandboxFull:
                 await program.close()
                 await self._means.around.boundary()
-                await asyncio.sleep(CROWDED)
+                await asyncio.sleep(SANDBOX_FULL_SECONDS)
             except (WorkerFailed, ProgramsUnavailable) as error:
                 await program.close()
                 failures += 1
-                if failures == STARTS:
+                if failures == MAX_WORKER_STARTS:
                     said = f"The program was not run: its worker did not start: {error.reason}"
-                    raise Told(ErrorInfo(FAILED, said)) from error
+                    raise ToolFailure(ErrorInfo(FAILED, said)) from error
             except BaseException:
                 await program.close()
                 raise
 
-    async def _not_run_again(self, told: Told) -> object:
+    async def _not_run_again(self, told: ToolFailure) -> object:
         """It can't be started. What it did in a process before this one stays done, and the model is told of it."""
         await self._done_with_all()
         if self._ended_before():
-            return told_of_finish("", self._notes)
+            return finish_report("", self._notes)
         if not self._made and not self._unknown:
             raise told
-        said = stopped_program(self._key, None, 0, self._made, self._unknown).error.message
+        said = stopped_program_outcome(self._key, None, 0, self._made, self._unknown).error.message
         why = told.error.message.removeprefix("The program was not run: ")
-        raise Told(ErrorInfo(FAILED, f"{said} It could not be taken up again ({why}).")) from told
+        raise ToolFailure(ErrorInfo(FAILED, f"{said} It could not be taken up again ({why}).")) from told
 
     def _ended_before(self) -> bool:
         """Whether it is recorded that it ended the turn: then it did, also where it does not come to that again."""
@@ -740,10 +749,10 @@ class ProgramRun:
         result = result_of(call, outcome)
         self._heard(key, result, outcome)
         self._means.carrying.spilled += started(result)
-        decided = await recall(self._performer, key)
+        decided = await read_decisions(self._performer, key)
         if decided.edited:
             self._note_edited(decided.call(call))
-        return given_to(result, outcome)
+        return sandbox_result(result, outcome)
 
     async def _stepped(self, step: Awaitable[Step]) -> Step:
         try:
@@ -770,7 +779,7 @@ class ProgramRun:
             step = await self._stepped(program.answer(results))
         await self._done_with_all()
         if self._ended_before():
-            return told_of_finish("", self._notes)
+            return finish_report("", self._notes)
         return await self._told(step)
 
     async def _take(self, hosts: tuple[HostCall, ...]) -> None:
@@ -782,7 +791,7 @@ class ProgramRun:
         self._end = next((end for host, number in numbered if (end := self._recorded_end(host, number))), None)
         if self._end is not None:
             return
-        asked = [Asked(host, self._nested_key(host, number), number) for host, number in numbered]
+        asked = [HostRequest(host, self._nested_key(host, number), number) for host, number in numbered]
         fresh = sum(bool(each.key) and self._performer.recorded(each.key) is None for each in asked)
         if fresh:
             # One that a process before this one has begun takes a place beside them, as it did there.
@@ -793,7 +802,7 @@ class ProgramRun:
             return
         for each, (host, number) in zip(asked, numbered, strict=True):
             if host.kind == "clock":
-                self._calls.recorded.append(Asked(host, given=Returned(self._pauses.now(host, number))))
+                self._calls.recorded.append(HostRequest(host, given=Returned(self._pauses.now(host, number))))
             elif host.kind == "sleep":
                 await self._pauses.begin(host, number)
             else:
@@ -808,7 +817,7 @@ class ProgramRun:
             self._out = await self._programs.room(self._calls.pending + 1, background)
             if self._out is not None:
                 return
-        self._calls.add(Asked(host, key, number))
+        self._calls.add(HostRequest(host, key, number))
 
     def _recorded_end(self, host: HostCall, number: int) -> tuple[HostCall, str] | None:
         """The end of the turn, where this call has brought it about in a process before this one."""
@@ -822,7 +831,7 @@ class ProgramRun:
         is_tool = host.kind == "tool" and host.name != FINISH
         return keys.nested_key(self._key, number, host.name) if is_tool else ""
 
-    def _prepared(self, asked: Asked) -> Call:
+    def _prepared(self, asked: HostRequest) -> Call:
         agent, host = self._means.agent, asked.host
         name = f"{self._call.name}.{asked.number}"
         body = canonical_json(self._performer.redactor.value(host.arguments))
@@ -845,18 +854,18 @@ class ProgramRun:
         while self._out is None and self._end is None:
             if pauses.open:
                 for host in pauses.over():
-                    calls.recorded.append(Asked(host, given=Returned(None)))
+                    calls.recorded.append(HostRequest(host, given=Returned(None)))
             if calls.recorded and (results := self._answers()):
                 return results
             seconds = pauses.seconds
             began = await calls.begin(watched=seconds is not None)
-            if isinstance(began, Asked):
+            if isinstance(began, HostRequest):
                 await self._finish(began.host)
             elif began:
                 continue
             elif calls.running:
                 await calls.until_one(seconds)
-            elif seconds is not None and seconds * 1000 <= SHORT_MS:
+            elif seconds is not None and seconds * 1000 <= SHORT_PAUSE_MS:
                 await self._means.around.boundary()
                 await asyncio.sleep(seconds)
             else:
@@ -874,7 +883,7 @@ class ProgramRun:
                 outcome, result = asked.call.outcome, asked.call.result
                 if outcome is None or result is None:
                     break  # its value is being read; what was recorded after it comes after it
-                given = given_to(result, outcome)
+                given = sandbox_result(result, outcome)
                 self._heard(asked.call.key, result, outcome)
                 if asked.call.edited:
                     self._note_edited(asked.call.call)
@@ -891,9 +900,9 @@ class ProgramRun:
 
     def _note_edited(self, call: ToolCall) -> None:
         self._edited += 1
-        if self._edited <= NOTES:
-            self._notes.append(f"{call.name}: {EDITED} {msgspec.json.encode(call.arguments).decode()[:2_000]}")
-        elif self._edited == NOTES + 1:
+        if self._edited <= MAX_EDIT_NOTES:
+            self._notes.append(f"{call.name}: {EDITED_NOTE} {msgspec.json.encode(call.arguments).decode()[:2_000]}")
+        elif self._edited == MAX_EDIT_NOTES + 1:
             self._notes.append("More calls were made with arguments that a person had changed.")
 
     async def _finish(self, host: HostCall) -> None:
@@ -909,7 +918,7 @@ class ProgramRun:
             error = ErrorInfo("ValueError", self._performer.redactor.text(complaint))
             failed = Failed(at=now, key=key, ask=ask, error=error)
             self._means.recorder.submit([failed], patient=True)
-            self._calls.recorded.append(Asked(host, given=_aside(failed)))
+            self._calls.recorded.append(HostRequest(host, given=_aside(failed)))
             return
         outcome = await self._performer.succeeded(
             key, ask, msgspec.json.encode(text), asyncio.get_running_loop().time()
@@ -921,7 +930,7 @@ class ProgramRun:
     async def _whole(self, outcome: Outcome) -> Done:
         if not isinstance(outcome, Done):
             said = outcome.error.message if isinstance(outcome, Failed) else ""
-            raise Told(ErrorInfo(FAILED, f"What the program left can't be kept. {said}".rstrip()))
+            raise ToolFailure(ErrorInfo(FAILED, f"What the program left can't be kept. {said}".rstrip()))
         if outcome.blob is None:
             return outcome
         body = await self._performer.large(outcome.blob)
@@ -934,8 +943,8 @@ class ProgramRun:
         await self._done_with_all()
         if self._out is not None:
             self._programs.out = self._out
-            error, detail = left_no_room(self._out)
-            raise Told(error, detail)
+            error, detail = limit_error(self._out)
+            raise ToolFailure(error, detail)
         if self._end is None:
             message = "a program has no answers to go on with, and no end"
             raise InvariantBroken(message)
@@ -946,7 +955,7 @@ class ProgramRun:
             if not isinstance(last, Calls):  # else it wants more, and gets nothing any more
                 printed = last.printed
                 await self._keep(getattr(last, "kept", None))
-        return told_of_finish(printed, self._notes)
+        return finish_report(printed, self._notes)
 
     async def _done_with_all(self) -> None:
         """Calls that are under way come to their end; those that were not begun are dropped, and so are questions."""
@@ -957,7 +966,7 @@ class ProgramRun:
         dropped: list[Record] = [*self.unanswered(now), *carrying.given_up(calls.waiting, now)]
         known = {*carrying.settled, *(getattr(record, "key", "") for record in dropped)}
         reads = {name for name, tool in self._means.agent.tools.items() if tool.read_only}
-        dropped += left_in_program(past, self._key, known, now, reads=reads)
+        dropped += open_program_outcomes(past, self._key, known, now, reads=reads)
         self._unknown += [record.key for record in dropped if isinstance(record, Unknown)]
         if dropped:
             spent = spent_by(dropped)
@@ -981,11 +990,11 @@ class ProgramRun:
             named = ", ".join(sorted({keys.tool_of(key) for key in self._unknown}))
             notes = [*notes, f"Of these calls it is not known whether they took effect: {named}."]
         if isinstance(step, Ended):
-            return told_of(step, notes)
+            return end_report(step, notes)
         if isinstance(step, Calls):
             message = f"{step!r} is no end"
             raise InvariantBroken(message)
-        raise Told(broken(step, self._programs.variables, notes))
+        raise ToolFailure(program_error(step, self._programs.variables, notes))
 
     async def _keep(self, kept: Kept | None) -> None:
         """The variables live on: what has changed is recorded together with the end of the program."""
@@ -1016,7 +1025,7 @@ class ProgramRun:
         """Its outcome when it is stopped now."""
         unknown = [call.key for call in self._calls.under_way if call.begun and call.alone]
         asked = self._call.asked
-        return stopped_program(self._key, asked, now, self._made, [*self._unknown, *unknown])
+        return stopped_program_outcome(self._key, asked, now, self._made, [*self._unknown, *unknown])
 
     def unanswered(self, now: int) -> Iterator[Record]:
         """Records for questions and pauses that nobody waits for any more."""

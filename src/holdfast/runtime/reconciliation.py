@@ -34,23 +34,23 @@ if TYPE_CHECKING:
     from holdfast.tools.definition import AnyTool, Bound
 
 
-LOOK: Final = "%reconcile-"
+RECONCILE_PREFIX: Final = "%reconcile-"
 """What the places below a call begin with in which `reconcile` works; no name of a step or a wait can look like it."""
-ASK: Final = "ask"
+ASK_WAIT: Final = "ask"
 """The name of the wait with which a person is asked what came of a call."""
-ATTEMPT: Final = "%attempt-"
+ATTEMPT_PREFIX: Final = "%attempt-"
 """What the places below a call begin with in which attempts are recorded that failed and were followed by another."""
-DECIDED: Final = ("/%approval-", "/%hook")
+DECISION_SUFFIXES: Final = ("/%approval-", "/%hook")
 """What the places below a call look like in which it is recorded that somebody decided about it before it began."""
 
 
-def is_ask(wait: str) -> bool:
+def is_reconciliation_wait(wait: str) -> bool:
     """Whether a wait asks a person what came of an interrupted call."""
     above, _, name = wait.rpartition("/")
-    return name.partition("#")[0] == ASK and above.rpartition("/")[2].startswith(LOOK)
+    return name.partition("#")[0] == ASK_WAIT and above.rpartition("/")[2].startswith(RECONCILE_PREFIX)
 
 
-def is_finding(answer: object) -> bool:
+def is_reconciliation_answer(answer: object) -> bool:
     """Whether an answer to such a wait says what came of the call, or that nobody can tell."""
     if isinstance(answer, dict):
         said = cast("dict[object, object]", answer)
@@ -58,9 +58,9 @@ def is_finding(answer: object) -> bool:
     return answer in ("not_done", "unknown")
 
 
-def attempts_of(past: Past, key: str) -> int:
+def attempt_count(past: Past, key: str) -> int:
     """How many attempts of a call are recorded below it."""
-    return sum(name.startswith(f"{key}/{ATTEMPT}") for name in past.effects)
+    return sum(name.startswith(f"{key}/{ATTEMPT_PREFIX}") for name in past.effects)
 
 
 def has_outcome(past: Past, key: str) -> bool:
@@ -69,36 +69,36 @@ def has_outcome(past: Past, key: str) -> bool:
     return found is not None and found.outcome is not None
 
 
-def left_by_itself(past: Past, key: str) -> bool:
+def was_suspended(past: Past, key: str) -> bool:
     """Whether the call was left in order, to wait: then nothing of it was interrupted, and it may run again."""
     waiting = False
     for name, found in _below(past, key):
-        apart = (f"{key}/{LOOK}", f"{key}/{DEFERRAL}", *_decided(key))
+        apart = (f"{key}/{RECONCILE_PREFIX}", f"{key}/{DEFERRAL}", *_decided(key))
         if not name.startswith(apart) and found.ask().kind == "await_event":
             waiting = found.outcome is None
     return waiting
 
 
-def only_waits(past: Past, key: str) -> bool:
+def has_only_waited(past: Past, key: str) -> bool:
     """Whether the call did nothing that is recorded but wait, and nobody has answered it."""
-    apart = (f"{key}/{ATTEMPT}", *_decided(key))
+    apart = (f"{key}/{ATTEMPT_PREFIX}", *_decided(key))
     below = {name: found for name, found in _below(past, key) if not name.startswith(apart)}
-    if any(name.startswith((f"{key}/{LOOK}", f"{key}/{DEFERRAL}")) for name in below):
+    if any(name.startswith((f"{key}/{RECONCILE_PREFIX}", f"{key}/{DEFERRAL}")) for name in below):
         return False  # it was interrupted once, and somebody is finding out; or somebody outside has been asked
     waits = [found for found in below.values() if found.ask().kind == "await_event" and found.outcome is None]
     return bool(waits) and len(waits) == len(below)
 
 
-def next_look(past: Past, key: str) -> str:
+def next_reconciliation_key(past: Past, key: str) -> str:
     """The place of the next attempt to find out what came of a call."""
     number = 1
-    while has_outcome(past, f"{key}/{LOOK}{number}"):
+    while has_outcome(past, f"{key}/{RECONCILE_PREFIX}{number}"):
         number += 1
-    return f"{key}/{LOOK}{number}"
+    return f"{key}/{RECONCILE_PREFIX}{number}"
 
 
 def _decided(key: str) -> tuple[str, ...]:
-    return tuple(f"{key}{mark}" for mark in DECIDED)
+    return tuple(f"{key}{mark}" for mark in DECISION_SUFFIXES)
 
 
 def _below(past: Past, key: str) -> Iterator[tuple[str, Recorded]]:
@@ -109,7 +109,7 @@ _log: Final = logging.getLogger("holdfast.tools")
 _NULL: Final = b"null"
 
 
-class Interrupted(Protocol):
+class InterruptedCall(Protocol):
     """A call that was begun and has no outcome."""
 
     call: ToolCall
@@ -119,7 +119,7 @@ class Interrupted(Protocol):
     idempotency: str | None
 
 
-class Finder:
+class Reconciler:
     """Finds out on behalf of one turn, or of one task."""
 
     def __init__(self, caller: Caller, performer: Performer, recorder: Recorder) -> None:
@@ -128,14 +128,14 @@ class Finder:
         self._recorder = recorder
 
     async def found(
-        self, call: Interrupted, later: Callable[[], Awaitable[Outcome | None]] | None = None
+        self, call: InterruptedCall, later: Callable[[], Awaitable[Outcome | None]] | None = None
     ) -> Outcome | None:
         """What came of it; None when it is certain that nothing did: then it is to be performed now.
 
         First `reconcile` of the tool is asked. If that can't tell, `later` may: the result may be given from outside.
         Then a person is asked, where the tool wants it so; otherwise nobody can say.
         """
-        look = next_look(self._performer.past, call.key)
+        look = next_reconciliation_key(self._performer.past, call.key)
         outcome: Outcome | None = Unknown(at=self._performer.now(), key=call.key)
         if call.tool is not None and call.tool.reconcile is not None and call.bound is not None:
             outcome = await self._reconciled(call, call.tool, call.bound, look)
@@ -151,7 +151,7 @@ class Finder:
         await self._recorder.settle()
         return None
 
-    async def _reconciled(self, call: Interrupted, tool: AnyTool, bound: Bound, look: str) -> Outcome | None:
+    async def _reconciled(self, call: InterruptedCall, tool: AnyTool, bound: Bound, look: str) -> Outcome | None:
         context = Context(self._caller, call.key, call.call.id, tool.name, scope=look, idempotency=call.idempotency)
         begun = asyncio.get_running_loop().time()
         token = current.set(context.place)
@@ -173,7 +173,7 @@ class Finder:
             current.reset(token)
         return await self._performer.succeeded(call.key, None, body, begun)
 
-    async def _asked(self, call: Interrupted, look: str) -> Outcome | None:
+    async def _asked(self, call: InterruptedCall, look: str) -> Outcome | None:
         """What a person says: ``{"done": RESULT}``, ``"not_done"`` or ``"unknown"``.
 
         An answer that is none of these, or whose result does not fit the tool, is not taken: the person is asked again.
@@ -181,7 +181,7 @@ class Finder:
         occurrence = 1
         while True:
             try:
-                answer = await self._caller.wait(look, ASK, occurrence, None)
+                answer = await self._caller.wait(look, ASK_WAIT, occurrence, None)
             except (WaitEnded, WaitFailed):
                 return Unknown(at=self._performer.now(), key=call.key)
             complaint = self._complaint(call, answer)
@@ -197,8 +197,8 @@ class Finder:
             return await self._performer.succeeded(call.key, None, encode_value(given), begun)
         return Unknown(at=self._performer.now(), key=call.key)
 
-    def _complaint(self, call: Interrupted, answer: Any) -> str | None:  # noqa: ANN401  whatever was answered
-        if not is_finding(answer):
+    def _complaint(self, call: InterruptedCall, answer: Any) -> str | None:  # noqa: ANN401  whatever was answered
+        if not is_reconciliation_answer(answer):
             return 'it is not {"done": RESULT}, "not_done" or "unknown"'
         if call.tool is None or not isinstance(answer, dict) or "done" not in answer:
             return None
@@ -214,12 +214,12 @@ def returns_none(tool: AnyTool) -> bool:
     return is_annotated(tool.function) and complaint_about(tool.function, _NULL) is None
 
 
-def is_program(past: Past, key: str) -> bool:
+def has_program_records(past: Past, key: str) -> bool:
     """Whether the call `key` has asked for anything as only a program does."""
-    return any(_asked_by(name, key) for name in past.effects)
+    return any(_is_below_program(name, key) for name in past.effects)
 
 
-def left_in_program(
+def open_program_outcomes(
     past: Past, key: str, known: Container[str], now: int, *, reads: Container[str] = ()
 ) -> Iterator[Unknown | Cancelled]:
     """Outcomes for what a program had begun in a process before this one and nobody can say the end of.
@@ -227,19 +227,19 @@ def left_in_program(
     `reads` are the names of tools that only read: nothing could have taken effect.
     """
     for name, found in past.effects.items():
-        if not _asked_by(name, key) or found.outcome is not None or found.intent is None or name in known:
+        if not _is_below_program(name, key) or found.outcome is not None or found.intent is None or name in known:
             continue
         call = _call_of(name, key)
         if call != name and (call in known or has_outcome(past, call)):
             continue  # what it asked or waited for was answered on the way to its end
         acts = found.intent.ask.kind == "tool_call" and found.intent.ask.target not in reads
-        if MARK in name or not acts or only_waits(past, name):
+        if MARK in name or not acts or has_only_waited(past, name):
             yield Cancelled(at=now, key=name)  # a question that nobody has answered, a pause, a wait
         else:
             yield Unknown(at=now, key=name)
 
 
-def stopped_program(  # noqa: PLR0913
+def stopped_program_outcome(  # noqa: PLR0913
     key: str, ask: Ask | None, now: int, done: Iterable[str], unknown: Iterable[str], *, perhaps: bool = False
 ) -> Failed:
     """The end of a program that was stopped; `done` and `unknown` are the keys of the calls that it had made.
@@ -247,16 +247,16 @@ def stopped_program(  # noqa: PLR0913
     `perhaps`: calls that are safe to repeat leave no record before their end, and one may have been under way.
     """
     said = ["The program was stopped before its end. Its variables are what they were before it."]
-    if told := _counted(done):
+    if told := _tool_counts(done):
         said.append(f"What it had done stays done: {told}.")
-    if told := _counted(unknown):
+    if told := _tool_counts(unknown):
         said.append(f"Of these calls it is not known whether they took effect: {told}.")
     if perhaps:
         said.append("The call that came next may have taken effect, too: nobody knows. Find out before you repeat it.")
     return Failed(at=now, key=key, ask=ask, error=ErrorInfo(STOPPED, " ".join(said)))
 
 
-def unknown_in(left: Iterable[Unknown | Cancelled], key: str) -> list[str]:
+def unknown_program_calls(left: Iterable[Unknown | Cancelled], key: str) -> list[str]:
     """The calls of a program that may have taken effect, by what is left of it.
 
     Of a call that was deferred by an older release only that may be known.
@@ -268,17 +268,17 @@ def unknown_in(left: Iterable[Unknown | Cancelled], key: str) -> list[str]:
     return [call for call in calls if not isinstance(ended.get(call), Cancelled)]
 
 
-def made_by(past: Past, key: str) -> list[str]:
+def finished_program_calls(past: Past, key: str) -> list[str]:
     """The calls of a program that have an outcome."""
     return [name for name, found in past.effects.items() if found.outcome is not None and _is_call(name, key)]
 
 
-def _counted(names: Iterable[str]) -> str:
+def _tool_counts(names: Iterable[str]) -> str:
     counted = Counter(map(keys.tool_of, names))
     return ", ".join(f"{name} ({count})" if count > 1 else name for name, count in sorted(counted.items()))
 
 
-def _asked_by(name: str, key: str) -> bool:
+def _is_below_program(name: str, key: str) -> bool:
     """Whether a program asked for it; what else may be below a call has other marks, or none."""
     if not name.startswith(f"{key}/%"):
         return False

@@ -23,10 +23,10 @@ from holdfast.errors import (
 )
 from holdfast.policy.limits import beyond_turn
 from holdfast.records import Ended, EndStatus, Handed
-from holdfast.runtime.handoff import HandedOver
+from holdfast.runtime.handoff import TurnHandedOver
 from holdfast.runtime.requests import read_requests
 from holdfast.runtime.session_records import read_conversation, read_records
-from holdfast.runtime.tool_batch import Park
+from holdfast.runtime.tool_batch import TurnParked
 from holdfast.runtime.turn_runner import TurnRun
 from holdfast.turns import Conversation, Ending, keys
 from holdfast.turns.conversation import ending_of
@@ -44,9 +44,9 @@ if TYPE_CHECKING:
     from holdfast.policy.limits import Used
     from holdfast.policy.rules import Subject
     from holdfast.records import Admitted
-    from holdfast.runtime.hooks import Hooked
+    from holdfast.runtime.hooks import HookRunner
     from holdfast.runtime.requests import RecordedRequest
-    from holdfast.runtime.tool_call import Call, Work
+    from holdfast.runtime.tool_call import Call, SpillableCall
     from holdfast.runtime.tool_host import Services
     from holdfast.sandbox import Sandbox
     from holdfast.store import Store
@@ -157,7 +157,7 @@ class _Check:
                 finding = Finding(turn.run, diverge({"handed over": True}, {"handed over": False}))
         except Halted as halted:
             finding = _halted(halted.reason, recorded, handed=bool(until))
-        except HandedOver:
+        except TurnHandedOver:
             finding = None
         finally:
             await run.close()
@@ -193,9 +193,9 @@ async def _finish(run: TurnRun) -> Ending | None:
     """How the turn ends when it is driven again; None when it would wait."""
     try:
         return await run.finish()
-    except Park:
+    except TurnParked:
         return None
-    except (HoldfastError, HandedOver):
+    except (HoldfastError, TurnHandedOver):
         raise
     except Exception as error:  # noqa: BLE001  what the agent's own code raises is how such a turn ended
         return Ending("failed", type(error).__name__, str(error)[:2_000], "code", **run.so_far())
@@ -243,7 +243,7 @@ class _Nobody:
     def show(self, kind: type[LiveEvent], run: str, fields: dict[str, Any]) -> None:
         """Nobody watches."""
 
-    def after_turn(self, hooked: Hooked, ending: Ending) -> None:
+    def after_turn(self, hooked: HookRunner, ending: Ending) -> None:
         message = f"a check must not end the turn {hooked.turn.turn!r} as {ending.status}"
         raise InvariantBroken(message)
 
@@ -333,7 +333,7 @@ class _Nobody:
         message = f"a check must not start the task of {call.key!r}"
         raise InvariantBroken(message)
 
-    async def adopt_task(self, work: Work) -> str:
+    async def adopt_task(self, work: SpillableCall) -> str:
         message = f"a check must not let {work.call.key!r} go on"
         raise InvariantBroken(message)
 

@@ -47,7 +47,7 @@ from holdfast.runtime.budgets import count_older
 from holdfast.runtime.changes import Cursor, Rings, Watch, follow_store, store_cursor
 from holdfast.runtime.context import MISSING_TOOL_MS, Surround
 from holdfast.runtime.deferrals import Resolve, ResolveTarget, check_answer
-from holdfast.runtime.hooks import TurnHooks
+from holdfast.runtime.hooks import AfterTurnHooks
 from holdfast.runtime.model_call import Question, complete_once
 from holdfast.runtime.programs import Sandboxes
 from holdfast.runtime.requests import RecordedRequest, read_requests
@@ -56,7 +56,7 @@ from holdfast.runtime.secrets import lender_of
 from holdfast.runtime.session import REFUSALS, Gate, Session, admission_of, check_shape, deadline_of
 from holdfast.runtime.session_driver import SessionDrive, checked_gate, checked_session, turnstiles, wall_of
 from holdfast.runtime.subscriptions import Emitted, Subscription, emit
-from holdfast.runtime.waits import answer_of
+from holdfast.runtime.waits import answer_payload
 from holdfast.runtime.workspaces import check_workspaces
 from holdfast.secrets.logs import hidden_in_logs
 from holdfast.store.client import LEASE_MS, MIN_LEASE_MS, Store
@@ -177,7 +177,7 @@ class Runtime:
         self.tasks = Desk(self._around)
         """Background work: tool calls that go on after the model has had an answer."""
         self._around.desk = self.tasks
-        self._around.turn_hooks = TurnHooks()
+        self._around.turn_hooks = AfterTurnHooks()
         self._around.programs = Sandboxes()
         self.children = self._around.children = Children(self, self._around)
         """Sub-agents: sessions that work for others."""
@@ -554,7 +554,7 @@ class Runtime:
         `WaitUnknown`; a value that is no result of the tool an `AnswerInvalid`, where that tool is known here.
         Approvals are for `approve` and `deny`.
         """
-        answer = answer_of(value, error)
+        answer = answer_payload(value, error)
         if error is None:
             await check_answer(self.store, self.agents, key, answer)
         settlement = await self.store.resolve(key, answer)

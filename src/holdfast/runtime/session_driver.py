@@ -46,10 +46,10 @@ from holdfast.processes.task_state import is_task_id
 from holdfast.records import Admitted, Cancelled, Ended, Record, Resumed, Started, Unknown
 from holdfast.runtime.changes import Ring, TurnEnded
 from holdfast.runtime.context import Stopping
-from holdfast.runtime.handoff import HandedOver
+from holdfast.runtime.handoff import TurnHandedOver
 from holdfast.runtime.provenance import mark_written, taint_of_notices, writer_of
 from holdfast.runtime.session_records import read_on, read_session
-from holdfast.runtime.tool_batch import Park
+from holdfast.runtime.tool_batch import TurnParked
 from holdfast.runtime.tool_host import Services
 from holdfast.runtime.turn_runner import TurnRun
 from holdfast.runtime.waits import JournalWaits
@@ -71,8 +71,8 @@ if TYPE_CHECKING:
     from holdfast.policy.rules import Subject
     from holdfast.records import InputTaint
     from holdfast.runtime.context import Surround
-    from holdfast.runtime.hooks import Hooked
-    from holdfast.runtime.tool_call import Call, Work
+    from holdfast.runtime.hooks import HookRunner
+    from holdfast.runtime.tool_call import Call, SpillableCall
     from holdfast.sandbox import Sandbox
     from holdfast.store import Notification, Store
     from holdfast.store.contract import Lease, Wait
@@ -261,7 +261,7 @@ class Supplies:
     async def start_task(self, call: Call) -> str:
         return await self._around.desk.start(self.session, self._agent_name, self._run_name, call)
 
-    async def adopt_task(self, work: Work) -> str:
+    async def adopt_task(self, work: SpillableCall) -> str:
         return await self._around.desk.adopt(self.session, self._agent_name, self._run_name, work)
 
     async def stop_task(self, made: asyncio.Future[str]) -> None:
@@ -800,10 +800,10 @@ class SessionDrive(Supplies):
             match work.exception():
                 case None:
                     ending = work.result()
-                case Park(waits=waits):
+                case TurnParked(waits=waits):
                     await self._park(run, waits)
                     return None
-                case HandedOver():
+                case TurnHandedOver():
                     await run.settle()
                     crash_point("handoff.after")
                     self._handed = True
@@ -861,7 +861,7 @@ class SessionDrive(Supplies):
 
     # ---- what a turn needs ----
 
-    def after_turn(self, hooked: Hooked, ending: Ending) -> None:
+    def after_turn(self, hooked: HookRunner, ending: Ending) -> None:
         self._around.turn_hooks.ended(hooked.showing(self._show_later), ending)
 
     def _show_later(self, kind: type[LiveEvent], run: str, fields: dict[str, Any]) -> None:

@@ -15,18 +15,18 @@ from holdfast.crashpoints import crash_point
 from holdfast.eventloop import watched
 from holdfast.policy.approvals import MARK
 from holdfast.records import Cancelled, Cause, Done, Unknown
-from holdfast.runtime.handoff import TAKEN, hands_over
+from holdfast.runtime.handoff import ALREADY_TAKEN, is_handoff
 from holdfast.runtime.reconciliation import (
+    finished_program_calls,
+    has_only_waited,
     has_outcome,
-    is_program,
-    left_by_itself,
-    left_in_program,
-    made_by,
-    only_waits,
-    stopped_program,
-    unknown_in,
+    has_program_records,
+    open_program_outcomes,
+    stopped_program_outcome,
+    unknown_program_calls,
+    was_suspended,
 )
-from holdfast.runtime.tool_call_runner import ask_of
+from holdfast.runtime.tool_call_runner import tool_call_ask
 from holdfast.turns import Results, keys
 from holdfast.turns.programs import PROGRAM
 
@@ -37,21 +37,21 @@ if TYPE_CHECKING:
     from holdfast.messages import ToolCall
     from holdfast.policy.rules import Taint
     from holdfast.records import Ask, Record
-    from holdfast.runtime.deferrals import Deferring
-    from holdfast.runtime.handoff import Handing
+    from holdfast.runtime.deferrals import Deferrals
+    from holdfast.runtime.handoff import Handoffs
     from holdfast.runtime.programs import Programs
     from holdfast.runtime.recorder import Recorder
     from holdfast.runtime.tool_call import Call
-    from holdfast.runtime.tool_call_runner import Carrying
+    from holdfast.runtime.tool_call_runner import ToolCallRunner
     from holdfast.tools.definition import AnyTool
     from holdfast.turns import OpenTurn, RunTools
 
 
-_SLICE: Final = 0.0005
+_TIME_SLICE: Final = 0.0005
 """How many seconds calls that wait for nothing follow each other, before others have their turn."""
 
 
-class Park(Exception):
+class TurnParked(Exception):
     """Nothing more can be done in this turn until one of these waits is settled."""
 
     def __init__(self, waits: tuple[str, ...]) -> None:
@@ -59,7 +59,7 @@ class Park(Exception):
         self.waits = waits
 
 
-class Calling:
+class ToolBatch:
     """Performs the tool calls of one turn, batch after batch. `tools` are those that its model sees."""
 
     def __init__(  # noqa: PLR0913
@@ -67,10 +67,10 @@ class Calling:
         tools: Mapping[str, AnyTool],
         performer: Performer,
         recorder: Recorder,
-        carrying: Carrying,
-        deferring: Deferring,
+        carrying: ToolCallRunner,
+        deferring: Deferrals,
         *,
-        handing: Handing | None = None,
+        handing: Handoffs | None = None,
         programs: Programs | None = None,
         reads: Container[str] = (),
     ) -> None:
@@ -104,8 +104,8 @@ class Calling:
             await carrying.authorise(calls, taint)
         # Those about which a person is asked do not hold up the others.
         asked = tuple([wait for call in calls for wait in call.waits])
-        handoffs = [call for call in calls if hands_over(call)] if self._hands_over else []
-        for group in _groups([call for call in calls if not call.waits and not (handoffs and hands_over(call))]):
+        handoffs = [call for call in calls if is_handoff(call)] if self._hands_over else []
+        for group in _groups([call for call in calls if not call.waits and not (handoffs and is_handoff(call))]):
             if programs is not None:
                 programs.pass_over(group)
             todo = [call for call in group if call.result is None]
@@ -122,7 +122,7 @@ class Calling:
             await carrying.drop(handoffs)  # they are not begun, whatever a person says
             asked = ()
         if asked:
-            raise Park(asked)
+            raise TurnParked(asked)
         if programs is not None:
             programs.pass_over(handoffs)
         if handoffs:
@@ -143,7 +143,7 @@ class Calling:
     def _ask(self, number: int, ordinal: int, call: ToolCall, *, program: bool = False) -> Ask:
         """What a call asks for. The effect before its batch is the model call whose reply has it."""
         cause = Cause("model", keys.effect_key(self._run, number - 1, "model"), ordinal)
-        return ask_of(call, cause, program=program)
+        return tool_call_ask(call, cause, program=program)
 
     def _is_program(self, call: ToolCall) -> bool:
         return self._programs is not None and call.name == PROGRAM
@@ -158,7 +158,7 @@ class Calling:
             tasks.extend(context.run(self._loop.create_task, perform(call)) for call in ahead)
             ahead.clear()
 
-        until = self._loop.time() + _SLICE
+        until = self._loop.time() + _TIME_SLICE
         try:
             while ahead:
                 await watched(perform(ahead.popleft()), begin_others)
@@ -198,7 +198,7 @@ class Calling:
                 continue
             for other in handoffs:
                 if other.result is None and other is not call:
-                    other.refused = other.refused or TAKEN
+                    other.refused = other.refused or ALREADY_TAKEN
                     await carrying.intend([other])
                     await carrying.perform(other)
             self._recorder.flush()
@@ -224,15 +224,17 @@ class Calling:
             tool = self._tools.get(call.name)
             if ordinal in turn.results or has_outcome(past, key):
                 continue
-            if self._is_program(call) or is_program(past, key):
-                left = list(left_in_program(past, key, known, now, reads=self._reads))
+            if self._is_program(call) or has_program_records(past, key):
+                left = list(open_program_outcomes(past, key, known, now, reads=self._reads))
                 yield from left
                 if key not in known and (first or left):
-                    unknown = unknown_in(left, key)
+                    unknown = unknown_program_calls(left, key)
                     ask = self._ask(turn.batch_id, ordinal, call, program=True)
                     # One that waits has left word of that; one that was killed in a call may have left none.
                     perhaps = first and not resumed and not left
-                    yield stopped_program(key, ask, now, made_by(past, key), unknown, perhaps=perhaps)
+                    yield stopped_program_outcome(
+                        key, ask, now, finished_program_calls(past, key), unknown, perhaps=perhaps
+                    )
                 first = False
                 continue
             if key in known:
@@ -249,11 +251,11 @@ class Calling:
                 intents = [found.intent for found in questions if found.intent is not None and found.outcome is None]
                 yield from (Cancelled(at=now, key=intent.key) for intent in intents)
                 continue
-            if intended and only_waits(past, key):
+            if intended and has_only_waited(past, key):
                 yield Cancelled(at=now, key=key)
             elif intended or (first and not resumed):
                 yield Unknown(at=now, key=key, ask=None if intended else self._ask(turn.batch_id, ordinal, call))
-            elif left_by_itself(past, key):  # it waited when a process before this one ended, and did not run again
+            elif was_suspended(past, key):  # it waited when a process before this one ended, and did not run again
                 yield Cancelled(at=now, key=key, ask=self._ask(turn.batch_id, ordinal, call))
             first = False
 
@@ -269,7 +271,7 @@ def _left_open(group: list[Call], asked: tuple[str, ...]) -> tuple[str, ...]:
     later = tuple([wait for call in waiting for wait in call.waits if call.deferred])
     waits = tuple([wait for call in waiting for wait in call.waits if not call.deferred])
     if waits:
-        raise Park((*waits, *asked, *later))
+        raise TurnParked((*waits, *asked, *later))
     return later
 
 

@@ -107,7 +107,7 @@ class Call(msgspec.Struct, eq=False):
 
 
 @dataclass(slots=True)
-class Work:
+class SpillableCall:
     """A call under way in a task of its own, so that it can go on when nobody waits for it any more."""
 
     call: Call
@@ -118,9 +118,9 @@ class Work:
     """Somebody else sees to it from here on."""
 
 
-class Spill(Protocol):
+class SpillHandler(Protocol):
     """What takes over a call that takes longer than a model waits."""
 
-    async def __call__(self, work: Work, seconds: float) -> Outcome | None:
+    async def __call__(self, work: SpillableCall, seconds: float) -> Outcome | None:
         """Let it go on in the background; answers what the model is told. None: it may not, and is waited for."""
         ...

@@ -19,9 +19,9 @@ from holdfast.eventloop import spawn
 from holdfast.policy.rules import CLEAN, Taint
 from holdfast.processes.task_state import continues
 from holdfast.records import Ask, Cancelled, Cause, Done, Failed, Unknown
-from holdfast.runtime.reconciliation import left_by_itself, only_waits
+from holdfast.runtime.reconciliation import has_only_waited, was_suspended
 from holdfast.runtime.tool_call import Call
-from holdfast.runtime.tool_execution import Invoker
+from holdfast.runtime.tool_execution import ToolExecutor
 from holdfast.turns import keys
 from holdfast.turns.conversation import answer_taint
 
@@ -32,16 +32,16 @@ if TYPE_CHECKING:
     from holdfast.effects.performer import Performer
     from holdfast.messages import ToolCall, ToolResult
     from holdfast.records import InputTaint, Outcome, Record
-    from holdfast.runtime.authorization import Authorising
+    from holdfast.runtime.authorization import Authorizer
     from holdfast.runtime.context import Surroundings
-    from holdfast.runtime.deferrals import Deferring
+    from holdfast.runtime.deferrals import Deferrals
     from holdfast.runtime.recorder import Recorder
-    from holdfast.runtime.tool_call import Work
+    from holdfast.runtime.tool_call import SpillableCall
     from holdfast.tools.context import Caller
     from holdfast.tools.definition import AnyTool
 
 
-class Carrying:
+class ToolCallRunner:
     """Carries out the calls of one turn, each by itself. In which order, and beside which, others decide."""
 
     def __init__(  # noqa: PLR0913
@@ -50,9 +50,9 @@ class Carrying:
         caller: Caller,
         performer: Performer,
         recorder: Recorder,
-        deferring: Deferring,
+        deferring: Deferrals,
         *,
-        authorising: Authorising | None = None,
+        authorising: Authorizer | None = None,
         budget: float | None = None,
         spills: Callable[[], bool] = lambda: True,
         resumed: bool = False,
@@ -78,7 +78,7 @@ class Carrying:
         """A process before this one may have begun calls, and let them go on in the background."""
         self._around = around
         self._caller = caller
-        self._invoker = Invoker(caller, performer, recorder, deferring, reads_on=reads_on)
+        self._invoker = ToolExecutor(caller, performer, recorder, deferring, reads_on=reads_on)
         self._deferring = deferring
         self._performer = performer
         self._past = performer.past
@@ -106,7 +106,7 @@ class Carrying:
         if isinstance(decision, Answer):
             prepared.end(decision.outcome)
             return prepared
-        if isinstance(decision, SettleUnknown) and left_by_itself(self._past, key):
+        if isinstance(decision, SettleUnknown) and was_suspended(self._past, key):
             prepared.decision = Again()
         elif isinstance(decision, Begin) and self._deferring.begun(key):
             prepared.decision = Again()  # it was allowed, and begun
@@ -288,7 +288,7 @@ class Carrying:
         self.spilled += 1
         return await self._answered(prepared, await self._handed_over(self._around.start_task(prepared)), None)
 
-    async def _spill(self, work: Work, seconds: float) -> Outcome | None:
+    async def _spill(self, work: SpillableCall, seconds: float) -> Outcome | None:
         if not self._spills():  # calls beside it were quicker to be slow
             return None
         self.spilled += 1
@@ -362,7 +362,7 @@ class Carrying:
         if prepared.stopped is not None:
             return prepared.stopped(now)
         acts = prepared.tool is None or not prepared.tool.read_only
-        if prepared.begun and acts and not only_waits(self._past, prepared.key):
+        if prepared.begun and acts and not has_only_waited(self._past, prepared.key):
             return Unknown(at=now, key=prepared.key, ask=prepared.asked)
         return Cancelled(at=now, key=prepared.key, ask=prepared.asked)
 
@@ -373,7 +373,7 @@ def _decline(call: Call) -> None:
         call.decision = Begin(intent=False)
 
 
-def ask_of(call: ToolCall, cause: Cause, *, program: bool = False) -> Ask:
+def tool_call_ask(call: ToolCall, cause: Cause, *, program: bool = False) -> Ask:
     """What a call asks for, as the journal keeps it. A program does nothing itself, but by the calls that it makes."""
     content = digest_of_bytes("call", canonical_json([call.name, call.arguments]))
     kind = "exec_code" if program else "tool_call"

@@ -29,8 +29,8 @@ from holdfast.media import FILES_DEPTH, File
 from holdfast.messages import Attachment
 from holdfast.records import ABSENT, Ask, Blob, Cause, Done, ErrorInfo, Failed, Unknown
 from holdfast.runtime.context import passes
-from holdfast.runtime.reconciliation import ATTEMPT, Finder, attempts_of
-from holdfast.runtime.tool_call import Work
+from holdfast.runtime.reconciliation import ATTEMPT_PREFIX, Reconciler, attempt_count
+from holdfast.runtime.tool_call import SpillableCall
 from holdfast.tools import functions
 from holdfast.tools.context import Context
 from holdfast.tools.definition import Deferred
@@ -55,9 +55,9 @@ if TYPE_CHECKING:
 
     from holdfast.effects.performer import Performer
     from holdfast.records import Outcome
-    from holdfast.runtime.deferrals import Deferring, Reply
+    from holdfast.runtime.deferrals import DeferralReply, Deferrals
     from holdfast.runtime.recorder import Recorder
-    from holdfast.runtime.tool_call import Call, Spill
+    from holdfast.runtime.tool_call import Call, SpillHandler
     from holdfast.tools.context import Caller
     from holdfast.tools.definition import AnyTool, Bound, ToolRetryPolicy
     from holdfast.tools.results import Long
@@ -66,11 +66,11 @@ if TYPE_CHECKING:
 _log: Final = logging.getLogger("holdfast.tools")
 
 
-class Invoker:
+class ToolExecutor:
     """Carries out calls on behalf of one turn, or of one task."""
 
     def __init__(
-        self, caller: Caller, performer: Performer, recorder: Recorder, deferring: Deferring, *, reads_on: bool = False
+        self, caller: Caller, performer: Performer, recorder: Recorder, deferring: Deferrals, *, reads_on: bool = False
     ) -> None:
         self._reads_on = reads_on
         """Whether the model has the tool that reads what was too long to be shown."""
@@ -79,12 +79,16 @@ class Invoker:
         self._clean = performer.redactor.text
         self._deferring = deferring
         self._crowd = functions.here()
-        self._finder = Finder(caller, performer, recorder)
+        self._finder = Reconciler(caller, performer, recorder)
         self._tried: dict[str, int] = {}
         self._loop = asyncio.get_running_loop()
 
     def outcome(
-        self, prepared: Call, begin: Callable[[Call], None], budget: float | None = None, spill: Spill | None = None
+        self,
+        prepared: Call,
+        begin: Callable[[Call], None],
+        budget: float | None = None,
+        spill: SpillHandler | None = None,
     ) -> Coroutine[Any, Any, Outcome]:
         """How the call ends. `begin` is told before it is performed.
 
@@ -110,10 +114,10 @@ class Invoker:
         running = self._attempts(tool, bound, context)
         if budget is None or spill is None:
             return _with_taint(context, self._settled(prepared, tool, begun, running))
-        return self._in_time(Work(prepared, context, asyncio.ensure_future(running), begun), budget, spill)
+        return self._in_time(SpillableCall(prepared, context, asyncio.ensure_future(running), begun), budget, spill)
 
     async def _without(
-        self, prepared: Call, begin: Callable[[Call], None], budget: float | None, spill: Spill | None
+        self, prepared: Call, begin: Callable[[Call], None], budget: float | None, spill: SpillHandler | None
     ) -> Outcome:
         """How a call ends that was begun before, or is refused; nearly always without being performed here."""
         if self._deferring.returned(prepared.key):
@@ -131,7 +135,7 @@ class Invoker:
             return self._failed(prepared, ErrorInfo(refused.kind, self._clean(refused.message)), 0)
         return await self.outcome(prepared, begin, budget, spill)
 
-    async def _in_time(self, work: Work, budget: float, spill: Spill) -> Outcome:
+    async def _in_time(self, work: SpillableCall, budget: float, spill: SpillHandler) -> Outcome:
         """How a call ends that goes on in the background when it takes longer than its budget."""
         task, context = work.task, work.context
         try:
@@ -168,7 +172,7 @@ class Invoker:
 
         return await self._finder.found(prepared, later)
 
-    async def finished(self, work: Work) -> Outcome:
+    async def finished(self, work: SpillableCall) -> Outcome:
         """How a call that runs in a task of its own ends. If this is cancelled, so is the call."""
         tool = work.call.tool
         if tool is None:
@@ -187,12 +191,12 @@ class Invoker:
         with self._crowd.place_now(tool) or await self._crowd.place_for(tool):
             seconds = tool.terms.timeout  # without the time that it waited for its place: it had not begun
             if seconds is not None:
-                return await _timed(tool, bound, context, seconds)
+                return await _call_with_timeout(tool, bound, context, seconds)
             if context is None:
-                return await _run(tool.call(bound), tool.name)
+                return await _drive(tool.call(bound), tool.name)
             token = current.set(context.place)
             try:
-                return await _run(tool.call(bound, context), tool.name)
+                return await _drive(tool.call(bound, context), tool.name)
             finally:
                 current.reset(token)
 
@@ -215,11 +219,11 @@ class Invoker:
     def _record_attempt(self, context: Context, error: Exception, begun: float) -> None:
         """An attempt that failed and is followed by another is recorded below the call."""
         key = context.key
-        number = self._tried.get(key) or attempts_of(self._performer.past, key)
+        number = self._tried.get(key) or attempt_count(self._performer.past, key)
         self._tried[key] = number = number + 1
         content = digest_of_bytes("attempt", f"{key} {number}".encode())
         ask = Ask("sample", "attempt", content, cause=Cause("call", key))
-        name, info, ms = f"{key}/{ATTEMPT}{number}", raised(error, self._clean), self._since(begun)
+        name, info, ms = f"{key}/{ATTEMPT_PREFIX}{number}", raised(error, self._clean), self._since(begun)
         context.caller.note(Failed(at=self._performer.now(), key=name, ask=ask, error=info, ms=ms))
 
     async def _settled(  # noqa: PLR0911  one for each way in which it ends
@@ -241,7 +245,7 @@ class Invoker:
                 body = await self._body(tool, value, kept, limit)
             elif len(body) > limit:
                 body = await self._shown(tool, body, kept, limit)
-        except Told as told:
+        except ToolFailure as told:
             error = ErrorInfo(told.error.kind, self._clean(told.error.message))
             detail = msgspec.Raw(told.detail) if told.detail else ABSENT
             return msgspec.structs.replace(self._failed(prepared, error, begun), detail=detail)
@@ -255,9 +259,9 @@ class Invoker:
             if isinstance(error, asyncio.CancelledError):
                 info = ErrorInfo("CancelledError", self._clean(f"what it waited for was cancelled {error}".rstrip()))
                 return self._failed(prepared, info, begun)
-            if isinstance(error, _EndedItself):
+            if isinstance(error, _ToolEndedTask):
                 return self._failed(prepared, ErrorInfo(error.kind, str(error)), begun)
-            if isinstance(error, TimedOut):
+            if isinstance(error, ToolTimedOut):
                 return self._timed_out(prepared, tool, begun, left=error.left)
             return self._failed(prepared, raised(error, self._clean), begun)
         key, ask = prepared.key, prepared.asked
@@ -284,7 +288,7 @@ class Invoker:
         prepared.deferred = False
         return await self._outcome_of(prepared, reply)
 
-    async def _outcome_of(self, prepared: Call, reply: Reply) -> Outcome:
+    async def _outcome_of(self, prepared: Call, reply: DeferralReply) -> Outcome:
         begun = self._loop.time()
         if reply.error is not None:
             message = shorten(self._clean(reply.error.message), MAX_TEXT)
@@ -377,7 +381,7 @@ async def _with_taint(context: Context, settled: Awaitable[Outcome]) -> Outcome:
     return msgspec.structs.replace(outcome, taint=context.taint)
 
 
-class Told(Exception):
+class ToolFailure(Exception):
     """The call failed, in words that were written for the model and are told as they are."""
 
     def __init__(self, error: ErrorInfo, detail: bytes = b"") -> None:
@@ -386,7 +390,7 @@ class Told(Exception):
         self.detail = detail
 
 
-class TimedOut(Exception):
+class ToolTimedOut(Exception):
     """The tool took longer than it may take."""
 
     def __init__(self, tool: str, *, left: bool) -> None:
@@ -395,7 +399,7 @@ class TimedOut(Exception):
         """It could not be stopped: its thread, or a function that does not listen, goes on by itself."""
 
 
-class _EndedItself(Exception):
+class _ToolEndedTask(Exception):
     """A tool raised what only its surroundings may raise in it: that is its result, and not the end of the turn."""
 
     def __init__(self, kind: str, message: str) -> None:
@@ -404,77 +408,77 @@ class _EndedItself(Exception):
 
 
 @types.coroutine
-def _run(code: Coroutine[Any, Any, object], name: str) -> Generator[Any, Any, object]:
+def _drive(code: Coroutine[Any, Any, object], name: str) -> Generator[Any, Any, object]:
     """What a tool gives. It can't end the task it runs in: neither by cancelling that, nor by `GeneratorExit`.
 
     One that goes on after it was suspended ends with `SuspensionSwallowed`. The task is never kept in a variable: its
     traceback would hold this frame, and what is over must not wait for the collector.
     """
-    own, before, closes = 0, _cancelling(), False
+    own, before, closes = 0, _cancel_requests(), False
     try:
         pending = code.send(None)
         while True:
-            own += _cancelling() - before  # what was asked for while the tool itself ran
+            own += _cancel_requests() - before  # what was asked for while the tool itself ran
             check_held(pending, code, name)
             try:
                 given = yield pending
             except BaseException as error:  # noqa: BLE001  whatever it is, it is meant for the tool
-                before, closes = _cancelling(), isinstance(error, GeneratorExit)
+                before, closes = _cancel_requests(), isinstance(error, GeneratorExit)
                 pending = code.throw(error)
             else:
-                before = _cancelling()
+                before = _cancel_requests()
                 pending = code.send(given)
     except StopIteration as ended:
-        own += _cancelling() - before
+        own += _cancel_requests() - before
         if own:
             yield from _take_back(own)
         return ended.value
     except GeneratorExit:
         if closes:
             raise
-        raise _EndedItself("GeneratorExit", "the tool raised GeneratorExit") from None
+        raise _ToolEndedTask("GeneratorExit", "the tool raised GeneratorExit") from None
     except asyncio.CancelledError:
-        own += _cancelling() - before
+        own += _cancel_requests() - before
         if not own:
             raise
         yield from _take_back(own)
-        raise _EndedItself("CancelledError", "the tool cancelled the task that ran it") from None
+        raise _ToolEndedTask("CancelledError", "the tool cancelled the task that ran it") from None
 
 
-async def _taken_back(own: int) -> None:
+async def _uncancel(own: int) -> None:
     with suppress(asyncio.CancelledError):
         await asyncio.sleep(0)  # it may still be on its way
     task = asyncio.current_task()
     if task is not None:
         for _ in range(own):
             task.uncancel()
-    if _cancelling():
+    if _cancel_requests():
         raise asyncio.CancelledError
 
 
 def _take_back(own: int) -> Generator[Any, Any, None]:
     """Undo that a tool has cancelled its own task so often; a cancellation that came from elsewhere stays."""
-    return _taken_back(own).__await__()
+    return _uncancel(own).__await__()
 
 
-def _cancelling() -> int:
+def _cancel_requests() -> int:
     """How often the running task was cancelled."""
     task = asyncio.current_task()
     return 0 if task is None else task.cancelling()
 
 
-async def _call(tool: AnyTool, bound: Bound, context: Context | None) -> object:
+async def _call_in_scope(tool: AnyTool, bound: Bound, context: Context | None) -> object:
     token = current.set(None if context is None else context.place)
     try:
-        return await _run(tool.call(bound, context), tool.name)
+        return await _drive(tool.call(bound, context), tool.name)
     finally:
         current.reset(token)
 
 
-async def _timed(tool: AnyTool, bound: Bound, context: Context | None, seconds: float) -> object:
+async def _call_with_timeout(tool: AnyTool, bound: Bound, context: Context | None, seconds: float) -> object:
     """A call that must end in time. One that does not although it is cancelled is left alone, and told in the log."""
     with Spawned(tool.name) as spawned:
-        task = asyncio.ensure_future(_call(tool, bound, context))
+        task = asyncio.ensure_future(_call_in_scope(tool, bound, context))
     try:
         await asyncio.wait({task}, timeout=seconds)
     except BaseException:
@@ -487,7 +491,7 @@ async def _timed(tool: AnyTool, bound: Bound, context: Context | None, seconds: 
     if not ended:
         spawned.stop()
         _log.warning("the tool %r does not end although its time is up; it is left alone", tool.name)
-    raise TimedOut(tool.name, left=spawned.abandoned or not ended)
+    raise ToolTimedOut(tool.name, left=spawned.abandoned or not ended)
 
 
 def _complaint(tool: AnyTool, body: bytes) -> str | None:

@@ -22,19 +22,19 @@ from holdfast.policy.limits import ASKING
 from holdfast.policy.mandates import joined, limited, taint_under
 from holdfast.policy.rules import Taint
 from holdfast.records import Ask, Cause, Done, Ended, Parked
-from holdfast.runtime.authorization import Authorising
+from holdfast.runtime.authorization import Authorizer
 from holdfast.runtime.budgets import Budgeting, shares, spent_by
 from holdfast.runtime.compaction import Compacting
-from holdfast.runtime.deferrals import Deferring
-from holdfast.runtime.handoff import HandedOver, Handing
-from holdfast.runtime.hooks import Hooked, around_call
+from holdfast.runtime.deferrals import Deferrals
+from holdfast.runtime.handoff import Handoffs, TurnHandedOver
+from holdfast.runtime.hooks import HookRunner, current_hooks
 from holdfast.runtime.model_call import Asking, Consulting
-from holdfast.runtime.programs import Means, Programs
+from holdfast.runtime.programs import ProgramContext, Programs
 from holdfast.runtime.record_events import call_name
 from holdfast.runtime.recorder import Recorder
-from holdfast.runtime.tool_batch import Calling
-from holdfast.runtime.tool_call_runner import Carrying
-from holdfast.runtime.waits import Awaiting
+from holdfast.runtime.tool_batch import ToolBatch
+from holdfast.runtime.tool_call_runner import ToolCallRunner
+from holdfast.runtime.waits import ToolWaits
 from holdfast.tools.results import READER
 from holdfast.turns import CallModel, Checkpoint, Ending, Finish, Inputs, OpenTurn, RunTools, keys, poll, respond, start
 from holdfast.turns.conversation import Entered, checkpoint_of
@@ -119,21 +119,21 @@ class TurnRun:
         self._last = max(self._recorded, default=0)
         self._loop = asyncio.get_running_loop()
         self._recorder = Recorder(self.performer)
-        self._waits = Awaiting(around, self.performer, self._recorder)
+        self._waits = ToolWaits(around, self.performer, self._recorder)
         self._budgeting: Budgeting | None = None
         if agent is not None and not strict and shares(agent, turn):
             self._budgeting = Budgeting(around, agent, turn, self.performer.now)
-        self._deferring = Deferring(around, self.performer, self._recorder)
+        self._deferring = Deferrals(around, self.performer, self._recorder)
         budget = around.inline_budget if agent is None or agent.inline_budget is None else agent.inline_budget
         self._clean = self.performer.redactor.text
         hooks, guards = ((), ()) if agent is None else (agent.hooks, around.hooks)
         name = "" if agent is None else agent.name
         whose = HookTurn(around.session, name, turn.run, turn.metadata)
-        self._hooked = Hooked(hooks, whose, around.show, guards=guards, clean=self._clean)
+        self._hooked = HookRunner(hooks, whose, around.show, guards=guards, clean=self._clean)
         self._taint: Taint = joined(taint_under(turn.mandate), turn.taint)
         self._tainted = agent is not None and agent.wary
         """Whether anybody wants to know what is taken in."""
-        self._carrying = Carrying(
+        self._carrying = ToolCallRunner(
             around,
             self,
             self.performer,
@@ -146,28 +146,28 @@ class TurnRun:
             reads_on=agent is not None and READER in agent.tools,
         )
         self._programs = None if agent is None or agent.mode != "code" else self._made_programs(agent)
-        self._calling = Calling(
+        self._calling = ToolBatch(
             {} if agent is None else agent.shown,
             self.performer,
             self._recorder,
             self._carrying,
             self._deferring,
-            handing=None if agent is None else Handing(agent, turn, self.performer, self._carrying, around.mode_of),
+            handing=None if agent is None else Handoffs(agent, turn, self.performer, self._carrying, around.mode_of),
             programs=self._programs,
             reads={name for name, tool in agent.tools.items() if tool.read_only} if self._programs and agent else (),
         )
 
     def _made_programs(self, agent: Agent) -> Programs:
-        means = Means(self._around, agent, self.performer, self._recorder, self._carrying, self._room)
+        means = ProgramContext(self._around, agent, self.performer, self._recorder, self._carrying, self._room)
         return Programs(means, self._turn.variables)
 
-    def _authoriser(self, around: Surroundings, agent: Agent | None) -> Authorising | None:
+    def _authoriser(self, around: Surroundings, agent: Agent | None) -> Authorizer | None:
         """Who decides about calls; nobody where there is nothing to decide."""
         hooked = any(self._hooked.has(name) for name in ("before_tool", "after_tool", "on_error"))
         # A turn that goes on may have been judged by others before.
         if self._strict or agent is None or not (agent.guarded or hooked or self._turn.records):
             return None
-        return Authorising(around, agent, self.performer, self._recorder, self._hooked)
+        return Authorizer(around, agent, self.performer, self._recorder, self._hooked)
 
     @cached_property
     def _asking(self) -> Asking:
@@ -188,7 +188,7 @@ class TurnRun:
         """
         turn, asking, budgeting = self._turn, self._asking, self._budgeting
         if not self._strict:  # there no tool runs, and whoever looks goes on in the same context
-            around_call.set(self._hooked)
+            current_hooks.set(self._hooked)
             if self._other_mode and self._agent is not None:
                 require_mode(self.run, self._agent)
         denied = await self._begun(turn)
@@ -247,7 +247,7 @@ class TurnRun:
         if effect.id == self._until:
             self.performer.check_complete()
         if self._calling.handed or effect.id == self._until:
-            raise HandedOver
+            raise TurnHandedOver
         if self._agent is not None and self._tainted:
             before = self._taint if self._programs is None else self._programs.taint
             keyed = (
@@ -324,7 +324,9 @@ class TurnRun:
         reason: str | None = None
         # Those of the runtime have seen the turn begin; those of an agent that takes it over have not.
         own = () if self._agent is None else self._agent.hooks
-        hooked = Hooked(own, self._hooked.turn, self._around.show, clean=self._clean) if turn.goes_on else self._hooked
+        hooked = (
+            HookRunner(own, self._hooked.turn, self._around.show, clean=self._clean) if turn.goes_on else self._hooked
+        )
         if hooked.has("before_turn"):
             decision = await hooked.before_turn()
             reason = None if decision is None else bounded(decision.reason)

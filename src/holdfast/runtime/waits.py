@@ -28,28 +28,30 @@ if TYPE_CHECKING:
     from holdfast.store.contract import Wait
 
 
-FAILURE: Final = "$holdfast.error"
+FAILURE_KEY: Final = "$holdfast.error"
 """The one key of an answer that says why there is none."""
-LONGEST: Final = 2_000
+MAX_FAILURE: Final = 2_000
 """Longest reason, in characters."""
 
 
-def answer_of(value: object, error: str | None) -> object:
+def answer_payload(value: object, error: str | None) -> object:
     """The answer to write down, for a value or for an error; not for both."""
     if error is not None:
         if value is not None:
             raise InvalidArgument("error", error, "an answer is a value or an error, not both")
-        if not check_text("error", error, LONGEST).strip():
+        if not check_text("error", error, MAX_FAILURE).strip():
             raise InvalidArgument("error", error, "words that say why there is no answer")
-        return {FAILURE: error}
+        return {FAILURE_KEY: error}
     if _failure(value) is not None:
-        raise InvalidArgument("value", value, f"something else than an object with the key {FAILURE!r}; give error=")
+        raise InvalidArgument(
+            "value", value, f"something else than an object with the key {FAILURE_KEY!r}; give error="
+        )
     return value
 
 
-def failure_in(payload: bytes | None) -> str | None:
+def failure_reason(payload: bytes | None) -> str | None:
     """Why there is no answer, if that is what the answer says."""
-    if payload is None or FAILURE.encode() not in payload[: len(FAILURE) + 16]:
+    if payload is None or FAILURE_KEY.encode() not in payload[: len(FAILURE_KEY) + 16]:
         return None
     return _failure(msgspec.json.decode(payload))
 
@@ -57,15 +59,15 @@ def failure_in(payload: bytes | None) -> str | None:
 def _failure(value: object) -> str | None:
     if not isinstance(value, dict) or len(cast("dict[Any, Any]", value)) != 1:
         return None
-    said: object = cast("dict[Any, Any]", value).get(FAILURE)
+    said: object = cast("dict[Any, Any]", value).get(FAILURE_KEY)
     return said if isinstance(said, str) else None
 
 
-FAILED: Final = "failed"
+FAILED_STATE: Final = "failed"
 """How a wait is recorded to which somebody answered that there is no answer."""
 
 
-class Waits(Protocol):
+class WaitStore(Protocol):
     """Where waits are kept."""
 
     async def open_wait(
@@ -124,10 +126,10 @@ class JournalWaits:
         return wait.state == "open" and wait.deadline is not None and wait.deadline <= self._store.clock.read().wall
 
 
-class Awaiting:
+class ToolWaits:
     """The waits of one turn, or of one task."""
 
-    def __init__(self, around: Waits, performer: Performer, recorder: Recorder) -> None:
+    def __init__(self, around: WaitStore, performer: Performer, recorder: Recorder) -> None:
         self._around = around
         self._performer = performer
         self._recorder = recorder
@@ -153,9 +155,9 @@ class Awaiting:
                 self._recorder.submit([Intended(at=self._performer.now(), key=below, ask=ask)])
             raise Suspended(known)
         asked = ask if isinstance(decision, Begin) else None
-        failure = failure_in(wait.payload)
+        failure = failure_reason(wait.payload)
         if failure is not None:
-            outcome = Failed(at=self._performer.now(), key=below, ask=asked, error=ErrorInfo(FAILED, failure))
+            outcome = Failed(at=self._performer.now(), key=below, ask=asked, error=ErrorInfo(FAILED_STATE, failure))
         elif wait.state == "resolved":
             begun = asyncio.get_running_loop().time()
             outcome = await self._performer.succeeded(below, asked, wait.payload or b"null", begun)
@@ -174,7 +176,7 @@ class Awaiting:
         state = outcome.error.kind if isinstance(outcome, Failed) else "cancelled"
         if state == "expired":
             raise WaitExpired(name)
-        if isinstance(outcome, Failed) and state == FAILED:
+        if isinstance(outcome, Failed) and state == FAILED_STATE:
             raise WaitFailed(name, outcome.error.message)
         raise WaitEnded(name, state)
 
@@ -182,9 +184,9 @@ class Awaiting:
 def _names(key: str, name: str, occurrence: int) -> tuple[str, str]:
     """The key of a wait, and the name under which the store knows it."""
     below = f"{key}/{segment(check_id('wait', name), occurrence)}"
-    return below, known_as(below)
+    return below, wait_name(below)
 
 
-def known_as(below: str) -> str:
+def wait_name(below: str) -> str:
     """The name under which the store knows the wait with this key."""
     return below if len(below) <= 200 else f"{below[:150]}~{digest_of_bytes('wait', below.encode())[:40]}"

@@ -227,8 +227,8 @@ class Story:
 
     lines: list[Step | str] = field(default_factory=list["Step | str"])
     processes: dict[str, str] = field(default_factory=dict[str, str])
-    asked: dict[str, hf.ToolCallCompleted] = field(default_factory=dict[str, hf.ToolCallCompleted])
-    finished: dict[str, hf.ToolExecutionFinished] = field(default_factory=dict[str, hf.ToolExecutionFinished])
+    asked: dict[str, hf.ToolCallRequested] = field(default_factory=dict[str, hf.ToolCallRequested])
+    finished: dict[str, hf.ToolCallFinished] = field(default_factory=dict[str, hf.ToolCallFinished])
     answers: int = 0
     tokens: int = 0
     text: str = ""
@@ -240,7 +240,7 @@ class Story:
         return list(self.processes.values())[-1] if self.processes else "-"
 
     @property
-    def under_way(self) -> list[hf.ToolCallCompleted]:
+    def under_way(self) -> list[hf.ToolCallRequested]:
         """Calls that the model asked for and that have no result."""
         return [call for name, call in self.asked.items() if name not in self.finished]
 
@@ -251,18 +251,18 @@ def tell(events: list[hf.Event], requests: list[Request]) -> Story:
     message: hf.MessageCommitted | None = None
     for event in events:
         match event:
-            case hf.RunStarted() | hf.RunResumed():
+            case hf.TurnStarted() | hf.TurnResumed():
                 before = story.process
                 story.processes.setdefault(event.by or "", chr(ord("A") + len(story.processes)))
                 if before != "-":
                     story.lines.append(f"{before} was killed; {story.process} goes on from here")
-            case hf.ToolCallCompleted():
+            case hf.ToolCallRequested():
                 story.asked[event.call] = event
             case hf.MessageCommitted(message=hf.AssistantMessage()):
                 message = event
             case hf.UsageRecorded() if message is not None:
                 _add_answer(story, message, event.usage)
-            case hf.ToolExecutionFinished():
+            case hf.ToolCallFinished():
                 story.finished[event.call] = event
                 story.lines.append(_tool_step(story, event, requests))
             case hf.TurnCompleted() | hf.TurnFailed() | hf.TurnCancelled() | hf.TurnLimit():
@@ -286,7 +286,7 @@ def _add_answer(story: Story, event: hf.MessageCommitted, usage: hf.Usage) -> No
     story.lines.append(Step(f"{story.answers}  model  {said}", event.ms, story.process, tokens))
 
 
-def _tool_step(story: Story, event: hf.ToolExecutionFinished, requests: list[Request]) -> Step:
+def _tool_step(story: Story, event: hf.ToolCallFinished, requests: list[Request]) -> Step:
     call = story.asked[event.call]
     arguments = ", ".join(str(value) for value in (call.arguments or {}).values())
     state = "" if event.state == "ok" else f" [{event.state}]"
@@ -294,7 +294,7 @@ def _tool_step(story: Story, event: hf.ToolExecutionFinished, requests: list[Req
     return Step(f"   tool   {event.tool}({arguments}){state}", event.ms, story.process, saw=saw)
 
 
-def _seen(call: hf.ToolCallCompleted, requests: list[Request], story: Story) -> str:
+def _seen(call: hf.ToolCallRequested, requests: list[Request], story: Story) -> str:
     """What the world saw of a call."""
     if not requests:
         return ""

@@ -93,20 +93,20 @@ if TYPE_CHECKING:
     from holdfast.events import ProcessStarted as ProcessStarted
     from holdfast.events import ProcessWaiting as ProcessWaiting
     from holdfast.events import ReasoningDelta as ReasoningDelta
-    from holdfast.events import RunResumed as RunResumed
-    from holdfast.events import RunStarted as RunStarted
+    from holdfast.events import TurnResumed as TurnResumed
+    from holdfast.events import TurnStarted as TurnStarted
     from holdfast.events import SubAgentStarted as SubAgentStarted
     from holdfast.events import TaskEnded as TaskEnded
     from holdfast.events import TaskProgressed as TaskProgressed
     from holdfast.events import TaskStarted as TaskStarted
     from holdfast.events import TextDelta as TextDelta
-    from holdfast.events import ToolCallCompleted as ToolCallCompleted
+    from holdfast.events import ToolCallRequested as ToolCallRequested
     from holdfast.events import ToolCallDelta as ToolCallDelta
     from holdfast.events import ToolCallFinished as ToolCallFinished
+    from holdfast.events import ToolCallAnnounced as ToolCallAnnounced
+    from holdfast.events import ToolCallFinished as ToolCallFinished
+    from holdfast.events import ToolCallProgress as ToolCallProgress
     from holdfast.events import ToolCallStarted as ToolCallStarted
-    from holdfast.events import ToolExecutionFinished as ToolExecutionFinished
-    from holdfast.events import ToolExecutionProgress as ToolExecutionProgress
-    from holdfast.events import ToolExecutionStarted as ToolExecutionStarted
     from holdfast.events import TurnCancelled as TurnCancelled
     from holdfast.events import TurnCompleted as TurnCompleted
     from holdfast.events import TurnFailed as TurnFailed
@@ -337,8 +337,8 @@ _HOMES = {
     "Resolve": "holdfast.runtime.deferrals",
     "Retry": "holdfast.models.retry",
     "RunFailed": "holdfast.errors",
-    "RunResumed": "holdfast.events",
-    "RunStarted": "holdfast.events",
+    "TurnResumed": "holdfast.events",
+    "TurnStarted": "holdfast.events",
     "SubAgentFailed": "holdfast.toolkits.agents",
     "SubAgentRefused": "holdfast.toolkits.agents",
     "SubAgentStarted": "holdfast.events",
@@ -376,13 +376,13 @@ _HOMES = {
     "Timeouts": "holdfast.models.transport",
     "Tool": "holdfast.tools",
     "ToolCall": "holdfast.messages",
-    "ToolCallCompleted": "holdfast.events",
+    "ToolCallRequested": "holdfast.events",
     "ToolCallDelta": "holdfast.events",
     "ToolCallFinished": "holdfast.events",
+    "ToolCallAnnounced": "holdfast.events",
+    "ToolCallFinished": "holdfast.events",
+    "ToolCallProgress": "holdfast.events",
     "ToolCallStarted": "holdfast.events",
-    "ToolExecutionFinished": "holdfast.events",
-    "ToolExecutionProgress": "holdfast.events",
-    "ToolExecutionStarted": "holdfast.events",
     "ToolInvalid": "holdfast.errors",
     "ToolMessage": "holdfast.messages",
     "ToolResult": "holdfast.messages",

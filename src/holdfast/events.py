@@ -1,8 +1,8 @@
-"""What observers see: one closed family of events.
+"""Events: everything that observers of a session see, one closed family.
 
-Most events are records of a journal seen from outside: they carry its sequence, come in its order, and can be read
-again at any time. The others are live: they show what happens between two records, and are gone when the turn is
-over. The `cursor` of any event is a place from which to go on.
+Record events show a record of a journal. They carry its number, come in its order and can be read again at any time.
+Live events show progress between two records, such as streamed text, and are gone when the turn is over. The `cursor`
+of any event is a position to go on from.
 """
 
 from __future__ import annotations
@@ -16,6 +16,53 @@ from holdfast.processes.task_state import TaskStatus  # noqa: TC001  as above
 from holdfast.records import EndStatus  # noqa: TC001  msgspec reads the annotations
 from holdfast.turns.machine import Blame  # noqa: TC001  as above
 
+__all__ = [
+    "EVENTS",
+    "TERMINAL",
+    "ApprovalRequested",
+    "AttemptReset",
+    "CompactionPaused",
+    "ContextBuilt",
+    "ContextCompacted",
+    "Event",
+    "Gap",
+    "HandedOff",
+    "HookFailed",
+    "InputAccepted",
+    "LiveEvent",
+    "LoopDetected",
+    "MessageCommitted",
+    "ModelFailed",
+    "ModelNote",
+    "ModelStarted",
+    "ProcessEnded",
+    "ProcessStarted",
+    "ProcessWaiting",
+    "ReasoningDelta",
+    "RecordEvent",
+    "SubAgentStarted",
+    "TaskEnded",
+    "TaskProgressed",
+    "TaskStarted",
+    "TextDelta",
+    "ToolCallAnnounced",
+    "ToolCallDelta",
+    "ToolCallFinished",
+    "ToolCallProgress",
+    "ToolCallRequested",
+    "ToolCallStarted",
+    "TurnCancelled",
+    "TurnCompleted",
+    "TurnEnded",
+    "TurnFailed",
+    "TurnLimit",
+    "TurnResumed",
+    "TurnStarted",
+    "TurnWaiting",
+    "UsageRecorded",
+    "encode",
+]
+
 
 class _Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="event"):
     session: str
@@ -23,180 +70,31 @@ class _Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_
     at: int
     """Wall time in milliseconds."""
     seq: int
-    """The record that this event shows; for a live event, the last record before it."""
+    """The number of the record that this event shows; for a live event, of the last record before it."""
     cursor: str
-    """A place in the stream that this event came from: pass it as `after` to go on behind it."""
+    """The position of this event in its stream: pass it as `after` to go on behind it."""
 
 
-class InputAccepted(_Event, frozen=True, tag="input_accepted"):
-    """An input entered the turn: the first one, or one that steers it."""
-
-    input: int
-    key: str
-    text: str
-    metadata: dict[str, Any] = {}
-    """What the host said about it."""
+# ---- records: a turn from its start to its end ----
 
 
-class SubAgentStarted(_Event, frozen=True, tag="sub_agent_started"):
-    """A session begins to work for another one: `parent`, whose turn `parent_turn` has made the call `call`."""
-
-    parent: str
-    parent_turn: str
-    call: str
-    above: tuple[str, ...]
-    """The agents above, the first one of all first."""
-
-
-class RunStarted(_Event, frozen=True, tag="run_started"):
-    """The turn begins. `code` is the version of the agent, `by` the process."""
+class TurnStarted(_Event, frozen=True, tag="turn_started"):
+    """The turn begins. `code` is the version of the agent, `by` the worker that drives the turn."""
 
     code: str | None = None
     by: str | None = None
 
 
-class HandedOver(_Event, frozen=True, tag="handed_over"):
-    """Another agent has the session from here on, and goes on with the turn."""
-
-    agent: str
-    """Who has it now."""
-    by: str
-    """Who had it before."""
-    call: str
-    reason: str = ""
-
-
-class RunResumed(_Event, frozen=True, tag="run_resumed"):
-    """The turn goes on after an interruption or a wait. Live events of the interrupted attempt do not count."""
+class TurnResumed(_Event, frozen=True, tag="turn_resumed"):
+    """The turn goes on after an interruption or a wait. Discard the live events of the interrupted attempt."""
 
     by: str
-
-
-class MessageCommitted(_Event, frozen=True, tag="message_committed"):
-    """A message is part of the conversation for good. `ms` is how long the model took."""
-
-    message: Message
-    ms: int = 0
-
-
-class UsageRecorded(_Event, frozen=True, tag="usage_recorded"):
-    """What a model call cost."""
-
-    model: str
-    usage: Usage
-    cost: float | None = None
-    """In US dollars; None where no price is known."""
-
-
-class ToolCallCompleted(_Event, frozen=True, tag="tool_call_completed"):
-    """The model asked for a tool, or a program did that it wrote.
-
-    `call` names the call in all events: ``t3.2.1`` is the first of a batch, ``t3.2.1.7`` a call of the program
-    ``t3.2.1``. `call_id` is the provider's; calls of programs have none but their name. `arguments` are None where they
-    are no JSON object, and for calls of programs also where they are large.
-    """
-
-    call: str
-    call_id: str
-    tool: str
-    arguments: dict[str, Any] | None
-
-
-class ToolExecutionFinished(_Event, frozen=True, tag="tool_execution_finished"):
-    """The call has a result."""
-
-    call: str
-    tool: str
-    state: ResultState
-    content: Any = None
-    ms: int = 0
-
-
-class ModelFailed(_Event, frozen=True, tag="model_failed"):
-    """The model could not answer."""
-
-    code: str
-    message: str
-    ms: int = 0
-
-
-class ApprovalRequested(_Event, frozen=True, tag="approval_requested"):
-    """A tool waits for somebody outside."""
-
-    call: str
-    wait: str
-
-
-class ContextCompacted(_Event, frozen=True, tag="context_compacted"):
-    """The model sees less of the conversation from here on; the history has all of it."""
-
-    way: str
-    """"clip": old results were cut short; "summary": a summary stands for a span; "drop": a span is left out."""
-    before: int
-    """Tokens, about."""
-    after: int
-    messages: int
-    """How many messages the summary stands for, or are left out."""
-    summary: str | None = None
-    failure: str = ""
-    """Why there is no summary, where one was wanted."""
-    usage: Usage = Usage()
-    cost: float | None = 0.0
 
 
 class TurnWaiting(_Event, frozen=True, tag="turn_waiting"):
-    """The turn is parked; nothing runs until one of these waits is answered."""
+    """The turn is parked: nothing of it runs until one of these waits is answered."""
 
     waits: tuple[str, ...]
-
-
-class TaskStarted(_Event, frozen=True, tag="task_started"):
-    """The process `by` carries out a call in the background; `session` is the id of the task."""
-
-    by: str | None
-
-
-class TaskProgressed(_Event, frozen=True, tag="task_progressed"):
-    """How far a task is, in the words of its tool."""
-
-    note: str | None = None
-    fraction: float | None = None
-
-
-class TaskEnded(_Event, frozen=True, tag="task_ended"):
-    """A task has ended, and its session is notified."""
-
-    status: TaskStatus
-    code: str = ""
-    """Why it did not succeed, in one word."""
-    message: str = ""
-
-
-class ProcessStarted(_Event, frozen=True, tag="process_started"):
-    """A durable function begins or goes on, in the process `by`; `session` is its journal."""
-
-    by: str | None
-
-
-class ProcessWaiting(_Event, frozen=True, tag="process_waiting"):
-    """A durable function waits: for a time, a signal, a child. Nothing of it is in memory meanwhile."""
-
-    waits: tuple[str, ...]
-
-
-class ProcessEnded(_Event, frozen=True, tag="process_ended"):
-    """A durable function has ended."""
-
-    status: EndStatus
-    code: str = ""
-    """Why it did not complete, in one word."""
-    message: str = ""
-
-
-class LoopDetected(_Event, frozen=True, tag="loop_detected"):
-    """The model went on without getting anywhere."""
-
-    message: str
 
 
 class TurnCompleted(_Event, frozen=True, tag="turn_completed"):
@@ -226,67 +124,231 @@ class TurnLimit(_Stopped, frozen=True, tag="turn_limit"):
     """The turn reached a limit."""
 
 
+# ---- records: inputs, messages, the model ----
+
+
+class InputAccepted(_Event, frozen=True, tag="input_accepted"):
+    """An input entered the turn: the one that began it, or a later one that steers it."""
+
+    input: int
+    key: str
+    text: str
+    metadata: dict[str, Any] = {}
+    """The metadata that the host sent with the input."""
+
+
+class MessageCommitted(_Event, frozen=True, tag="message_committed"):
+    """A message is part of the conversation for good. `ms` is the time that the model took."""
+
+    message: Message
+    ms: int = 0
+
+
+class UsageRecorded(_Event, frozen=True, tag="usage_recorded"):
+    """Tokens and price of a model call."""
+
+    model: str
+    usage: Usage
+    cost: float | None = None
+    """In US dollars; None when the price of the model is unknown."""
+
+
+class ModelFailed(_Event, frozen=True, tag="model_failed"):
+    """The model call failed for good."""
+
+    code: str
+    message: str
+    ms: int = 0
+
+
+class LoopDetected(_Event, frozen=True, tag="loop_detected"):
+    """The model repeats itself without progress."""
+
+    message: str
+
+
+class ContextCompacted(_Event, frozen=True, tag="context_compacted"):
+    """From here on the model sees less of the conversation. The history keeps all of it."""
+
+    way: str
+    """"clip": old results were cut short; "summary": a summary replaces a span; "drop": a span is left out."""
+    before: int
+    """Tokens, estimated."""
+    after: int
+    messages: int
+    """Number of messages that the summary replaces, or that are left out."""
+    summary: str | None = None
+    failure: str = ""
+    """Why there is no summary, if one was wanted."""
+    usage: Usage = Usage()
+    cost: float | None = 0.0
+
+
+# ---- records: tool calls ----
+
+
+class ToolCallRequested(_Event, frozen=True, tag="tool_call_requested"):
+    """The model, or a program that it wrote, calls a tool.
+
+    `call` names the call in all events: ``t3.2.1`` is the first of a batch, ``t3.2.1.7`` a call of the program
+    ``t3.2.1``. `call_id` is the provider's id; calls of programs have only their name. `arguments` is None if they are
+    not a JSON object, and for large arguments of program calls.
+    """
+
+    call: str
+    call_id: str
+    tool: str
+    arguments: dict[str, Any] | None
+
+
+class ToolCallFinished(_Event, frozen=True, tag="tool_call_finished"):
+    """The call has a result."""
+
+    call: str
+    tool: str
+    state: ResultState
+    content: Any = None
+    ms: int = 0
+
+
+class ApprovalRequested(_Event, frozen=True, tag="approval_requested"):
+    """A tool call waits for an answer from outside: an approval, or a wait of the tool itself."""
+
+    call: str
+    wait: str
+
+
+# ---- records: other agents, background tasks, processes ----
+
+
+class HandedOff(_Event, frozen=True, tag="handed_off"):
+    """Another agent takes over the session and goes on with the turn."""
+
+    agent: str
+    """The agent that has the session now."""
+    by: str
+    """The agent that handed it over."""
+    call: str
+    reason: str = ""
+
+
+class SubAgentStarted(_Event, frozen=True, tag="sub_agent_started"):
+    """This session works for the session `parent`, whose turn `parent_turn` made the call `call`."""
+
+    parent: str
+    parent_turn: str
+    call: str
+    above: tuple[str, ...]
+    """All agents above this one, the topmost first."""
+
+
+class TaskStarted(_Event, frozen=True, tag="task_started"):
+    """The worker `by` performs a tool call in the background; `session` is the id of the task."""
+
+    by: str | None
+
+
+class TaskProgressed(_Event, frozen=True, tag="task_progressed"):
+    """Progress of a task, as its tool reports it."""
+
+    note: str | None = None
+    fraction: float | None = None
+
+
+class TaskEnded(_Event, frozen=True, tag="task_ended"):
+    """A task has ended, and its session has a notification about it."""
+
+    status: TaskStatus
+    code: str = ""
+    """Why it did not succeed, in one word."""
+    message: str = ""
+
+
+class ProcessStarted(_Event, frozen=True, tag="process_started"):
+    """A process begins or goes on in the worker `by`; `session` is the id of its journal."""
+
+    by: str | None
+
+
+class ProcessWaiting(_Event, frozen=True, tag="process_waiting"):
+    """A process waits for a time, a signal or a child. Nothing of it is in memory meanwhile."""
+
+    waits: tuple[str, ...]
+
+
+class ProcessEnded(_Event, frozen=True, tag="process_ended"):
+    """A process has ended."""
+
+    status: EndStatus
+    code: str = ""
+    """Why it did not complete, in one word."""
+    message: str = ""
+
+
+# ---- live ----
+
+
 class ContextBuilt(_Event, frozen=True, tag="context_built"):
-    """The next request is ready."""
+    """The next request to the model is ready."""
 
     messages: int
 
 
 class ModelStarted(_Event, frozen=True, tag="model_started"):
-    """The model is being asked."""
+    """The model call begins."""
 
     model: str
     step: int
 
 
 class TextDelta(_Event, frozen=True, tag="text_delta"):
-    """More words of the reply."""
+    """The next piece of the reply's text."""
 
     text: str
 
 
 class ReasoningDelta(_Event, frozen=True, tag="reasoning_delta"):
-    """More thoughts of the model."""
+    """The next piece of the model's reasoning."""
 
     text: str
 
 
-class AttemptReset(_Event, frozen=True, tag="attempt_reset"):
-    """The reply begins anew: deltas since the last `ModelStarted` do not count."""
-
-    reason: str
-
-
-class ModelNote(_Event, frozen=True, tag="model_note"):
-    """Something about the model call: a retry, another model that takes over, replay data that was dropped."""
-
-    what: str
-    detail: str
-
-
-class ToolCallStarted(_Event, frozen=True, tag="tool_call_started"):
-    """The model begins to ask for a tool."""
+class ToolCallAnnounced(_Event, frozen=True, tag="tool_call_announced"):
+    """The model begins to write a tool call. Its arguments follow as deltas, then `ToolCallRequested`."""
 
     call_id: str
     tool: str
 
 
 class ToolCallDelta(_Event, frozen=True, tag="tool_call_delta"):
-    """More of the arguments, as JSON text."""
+    """The next piece of a call's arguments, as JSON text."""
 
     call_id: str
     arguments: str
 
 
-class ToolExecutionStarted(_Event, frozen=True, tag="tool_execution_started"):
-    """The call is being performed."""
+class AttemptReset(_Event, frozen=True, tag="attempt_reset"):
+    """The reply begins anew: discard the deltas since the last `ModelStarted`."""
+
+    reason: str
+
+
+class ModelNote(_Event, frozen=True, tag="model_note"):
+    """A remark on the model call: a retry, a fallback to another model, replay data that was dropped."""
+
+    what: str
+    detail: str
+
+
+class ToolCallStarted(_Event, frozen=True, tag="tool_call_started"):
+    """The tool begins to run."""
 
     call: str
     tool: str
 
 
-class ToolExecutionProgress(_Event, frozen=True, tag="tool_execution_progress"):
-    """How far the call is, in the tool's own words."""
+class ToolCallProgress(_Event, frozen=True, tag="tool_call_progress"):
+    """Progress of a running call, as the tool reports it."""
 
     call: str
     tool: str
@@ -295,14 +357,14 @@ class ToolExecutionProgress(_Event, frozen=True, tag="tool_execution_progress"):
 
 
 class CompactionPaused(_Event, frozen=True, tag="compaction_paused"):
-    """Summaries have failed so often that none is tried for a while; the oldest messages are dropped instead."""
+    """Summaries failed too often. For a while the oldest messages are dropped instead."""
 
     failures: int
     reason: str
 
 
 class HookFailed(_Event, frozen=True, tag="hook_failed"):
-    """A hook of the host raised. Where it decides, that is a denial."""
+    """A hook of the host raised. If the hook decides about a call, the call is denied."""
 
     hook: str
     where: str
@@ -310,7 +372,7 @@ class HookFailed(_Event, frozen=True, tag="hook_failed"):
 
 
 class Gap(_Event, frozen=True, tag="gap"):
-    """Live events are missing here. Records never are: what the missing deltas said is in the records that follow."""
+    """Live events are missing here. Records never are: the records that follow contain what the deltas said."""
 
     reason: str
 
@@ -322,20 +384,21 @@ LiveEvent: TypeAlias = (
     | ReasoningDelta
     | AttemptReset
     | ModelNote
-    | ToolCallStarted
+    | ToolCallAnnounced
     | ToolCallDelta
-    | ToolExecutionStarted
-    | ToolExecutionProgress
+    | ToolCallStarted
+    | ToolCallProgress
     | CompactionPaused
     | HookFailed
     | Gap
 )
+TurnEnded: TypeAlias = TurnCompleted | TurnFailed | TurnCancelled | TurnLimit
 RecordEvent: TypeAlias = (
     InputAccepted
     | SubAgentStarted
-    | RunStarted
-    | RunResumed
-    | HandedOver
+    | TurnStarted
+    | TurnResumed
+    | HandedOff
     | TaskStarted
     | TaskProgressed
     | TaskEnded
@@ -344,23 +407,18 @@ RecordEvent: TypeAlias = (
     | ProcessEnded
     | MessageCommitted
     | UsageRecorded
-    | ToolCallCompleted
-    | ToolExecutionFinished
+    | ToolCallRequested
+    | ToolCallFinished
     | ModelFailed
     | ApprovalRequested
     | ContextCompacted
     | TurnWaiting
     | LoopDetected
-    | TurnCompleted
-    | TurnFailed
-    | TurnCancelled
-    | TurnLimit
+    | TurnEnded
 )
-TurnEnded: TypeAlias = TurnCompleted | TurnFailed | TurnCancelled | TurnLimit
 Event: TypeAlias = LiveEvent | RecordEvent
 EVENTS: Final[tuple[type[Event], ...]] = (*get_args(RecordEvent), *get_args(LiveEvent))
 TERMINAL: Final[tuple[type[Event], ...]] = get_args(TurnEnded)
-ToolCallFinished = ToolExecutionFinished
 _encode: Final = msgspec.json.Encoder().encode
 
 

@@ -106,9 +106,9 @@ def test_json_of_a_turn_that_waits_names_the_wait(shell: Shell) -> None:
 def test_events_come_one_to_a_line_from_the_start_to_the_end(shell: Shell) -> None:
     lines = [json.loads(line) for line in shell("run", "agents.py:looks", "hello", "-o", "events").stdout.splitlines()]
     kinds = [line["event"] for line in lines]
-    assert kinds[:2] == ["run_started", "input_accepted"]
+    assert kinds[:2] == ["turn_started", "input_accepted"]
     assert kinds[-1] == "turn_completed"
-    assert kinds.count("tool_execution_finished") == 2
+    assert kinds.count("tool_call_finished") == 2
     assert "text_delta" in kinds
 
 

@@ -427,7 +427,7 @@ async def test_events_name_the_calls_of_a_program_below_it(shop: Shop) -> None:
         turn = await runtime.session(SESSION, agent=agent).send("go")
         await turn.outcome(timeout=10)
         seen = [event async for event in turn.events()]
-        called = [(e.call, e.tool, e.arguments) for e in seen if isinstance(e, hf.ToolCallCompleted)][1:]
+        called = [(e.call, e.tool, e.arguments) for e in seen if isinstance(e, hf.ToolCallRequested)][1:]
         finished = [(e.call, e.content) for e in seen if isinstance(e, hf.ToolCallFinished)]
         assert called == [("t1.2.1.1", "price", {"title": "a"})]
         assert finished == [("t1.2.1.1", 1), ("t1.2.1", {"value": 1})]

@@ -83,7 +83,7 @@ async def test_a_receipt_leads_to_the_events_of_its_turn() -> None:
     async with hf.open(None, agents=[_agent()]) as runtime, asyncio.timeout(PATIENCE):
         emitted = await runtime.emit(hf.EmitRequest(agent="a", input="hello"))
         found = [event async for event in emitted.events()]
-        assert (type(found[0]), type(found[-1])) == (hf.RunStarted, hf.TurnCompleted)
+        assert (type(found[0]), type(found[-1])) == (hf.TurnStarted, hf.TurnCompleted)
 
 
 async def test_requests_without_a_session_get_one_each() -> None:
@@ -489,15 +489,15 @@ async def test_a_handler_gets_events_of_its_kind_and_no_other(kind: type[hf.Even
 async def test_a_union_stands_for_all_its_kinds() -> None:
     agent = _agent()
     async with hf.open(None, agents=[agent]) as runtime:
-        found = await _handled(runtime, agent, hf.RunStarted | hf.TurnCompleted)
-        assert [type(event) for event in found] == [hf.RunStarted, hf.TurnCompleted]
+        found = await _handled(runtime, agent, hf.TurnStarted | hf.TurnCompleted)
+        assert [type(event) for event in found] == [hf.TurnStarted, hf.TurnCompleted]
 
 
 async def test_a_tuple_stands_for_all_its_kinds() -> None:
     agent = _agent()
     async with hf.open(None, agents=[agent]) as runtime:
-        found = await _handled(runtime, agent, (hf.RunStarted, hf.TurnCompleted))
-        assert [type(event) for event in found] == [hf.RunStarted, hf.TurnCompleted]
+        found = await _handled(runtime, agent, (hf.TurnStarted, hf.TurnCompleted))
+        assert [type(event) for event in found] == [hf.TurnStarted, hf.TurnCompleted]
 
 
 async def test_the_named_union_of_endings_is_a_kind() -> None:
@@ -574,13 +574,13 @@ async def test_nothing_is_missed_between_on_and_the_next_send(session: str | Non
     async with hf.open(None, agents=[agent]) as runtime:
         for n in range(10):
             found: list[hf.Event] = []
-            subscription = runtime.on((hf.RunStarted, hf.TurnCompleted), found.append, session=session)
+            subscription = runtime.on((hf.TurnStarted, hf.TurnCompleted), found.append, session=session)
             turn = await runtime.session("s", agent=agent).send(f"question {n}")
             await turn.outcome()
             ended = (hf.TurnCompleted, turn.id)
             await until(lambda found=found, ended=ended: ended in [(type(event), event.turn) for event in found])
             await subscription.stop()
-            assert [type(event) for event in found if event.turn == turn.id] == [hf.RunStarted, hf.TurnCompleted]
+            assert [type(event) for event in found if event.turn == turn.id] == [hf.TurnStarted, hf.TurnCompleted]
 
 
 async def test_a_handler_without_a_cursor_gets_nothing_of_the_past() -> None:

@@ -164,7 +164,7 @@ async def test_the_cursor_of_a_gap_leads_to_the_records_behind_it() -> None:
     async with hf.open(None, agents=[agent]) as runtime:
         whole = await _finished(runtime, agent)
         session = runtime.session("s", agent=agent)
-        live = next(n for n, event in enumerate(whole) if isinstance(event, hf.ToolExecutionProgress))
+        live = next(n for n, event in enumerate(whole) if isinstance(event, hf.ToolCallProgress))
         gap = (await _first(session.events(after=whole[live].cursor), 1))[0]
         rest = await _until(session.events(after=gap.cursor), _ends)
         assert _records(rest) == _records(whole[live:])
@@ -402,7 +402,7 @@ def _busy(count: int, done: asyncio.Event, go_on: asyncio.Event) -> hf.Agent:
 
 
 def _begun(event: hf.Event) -> bool:
-    return isinstance(event, hf.ToolExecutionProgress) and event.note == "begun"
+    return isinstance(event, hf.ToolCallProgress) and event.note == "begun"
 
 
 async def test_more_missed_live_events_than_are_kept_are_a_gap() -> None:
@@ -428,7 +428,7 @@ async def test_behind_a_gap_come_the_newest_live_events_in_order() -> None:
         go_on.set()
         await asyncio.wait_for(done.wait(), PATIENCE)
         rest = await _until(events, _ends)
-        notes = [int(event.note or "") for event in rest if isinstance(event, hf.ToolExecutionProgress)]
+        notes = [int(event.note or "") for event in rest if isinstance(event, hf.ToolCallProgress)]
         assert notes == list(range(notes[0], 3_000))
         assert 0 < len(notes) <= 2_048
 

@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 RECORDS = get_args(RecordEvent)
 LIVE = get_args(LiveEvent)
 
-BEGIN = ["RunStarted", "InputAccepted", "MessageCommitted"]
+BEGIN = ["TurnStarted", "InputAccepted", "MessageCommitted"]
 ASKED = ["ContextBuilt", "ModelStarted"]
-CALLED = ["ToolCallStarted", "ToolCallDelta", "ToolCallCompleted", "MessageCommitted", "UsageRecorded"]
+CALLED = ["ToolCallAnnounced", "ToolCallDelta", "ToolCallRequested", "MessageCommitted", "UsageRecorded"]
 SAID = ["TextDelta", "MessageCommitted", "UsageRecorded"]
-RAN = ["ToolExecutionStarted", "ToolExecutionFinished"]
+RAN = ["ToolCallStarted", "ToolCallFinished"]
 
 
 @hf.tool(read_only=True)
@@ -154,7 +154,7 @@ async def test_a_parked_turn_shows_what_it_waits_for_and_goes_on_when_it_is_answ
             found.append(event)
             if isinstance(event, hf.TurnWaiting):
                 await runtime.resolve(runtime.wait_token("s", event.waits[0]), "yes")
-    parked = ["ToolExecutionStarted", "ApprovalRequested", "TurnWaiting", "RunResumed"]
+    parked = ["ToolCallStarted", "ApprovalRequested", "TurnWaiting", "TurnResumed"]
     assert _names(found) == [*BEGIN, *ASKED, *CALLED, *parked, *RAN, *ASKED, *SAID, "TurnCompleted"]
 
 
@@ -197,8 +197,8 @@ async def test_every_call_that_the_model_made_has_a_result_event(
     script: list[ScriptItem], limits: hf.Limits | None
 ) -> None:
     found = await _run(_agent(script, limits))
-    asked = [event.call for event in found if isinstance(event, hf.ToolCallCompleted)]
-    assert [event.call for event in found if isinstance(event, hf.ToolExecutionFinished)] == asked
+    asked = [event.call for event in found if isinstance(event, hf.ToolCallRequested)]
+    assert [event.call for event in found if isinstance(event, hf.ToolCallFinished)] == asked
 
 
 # ---- records ---------------------------------------------------------------------------------------------------------
@@ -305,7 +305,7 @@ async def test_calls_that_run_side_by_side_keep_their_names_apart() -> None:
 
     script = ScriptedModel([[call("meet", n=1), call("meet", n=2)], text("hm")])
     found = await _run(hf.Agent("a", model=script, tools=[meet], policy=[hf.allow("*")]))
-    asked = {event.call: (event.arguments or {})["n"] for event in found if isinstance(event, hf.ToolCallCompleted)}
+    asked = {event.call: (event.arguments or {})["n"] for event in found if isinstance(event, hf.ToolCallRequested)}
     assert {event.call: event.content for event in found if isinstance(event, hf.ToolCallFinished)} == asked
 
 
@@ -412,7 +412,7 @@ async def test_words_before_and_after_a_reset_are_never_joined() -> None:
 async def test_the_pieces_of_a_call_add_up_to_its_arguments() -> None:
     found = await _run(_agent([call("look", n=12), text("hm")]))
     pieces = "".join(event.arguments for event in found if isinstance(event, hf.ToolCallDelta))
-    asked = next(event for event in found if isinstance(event, hf.ToolCallCompleted))
+    asked = next(event for event in found if isinstance(event, hf.ToolCallRequested))
     assert msgspec.json.decode(pieces) == asked.arguments
 
 
@@ -425,8 +425,8 @@ async def test_progress_of_a_tool_is_shown_between_its_start_and_its_end() -> No
     found = await _run(
         hf.Agent("a", model=ScriptedModel([call("long"), text("hm")]), tools=[long], policy=[hf.allow("*")])
     )
-    inner = [event for event in found if type(event).__name__.startswith("ToolExecution")]
-    assert _names(inner) == ["ToolExecutionStarted", "ToolExecutionProgress", "ToolExecutionFinished"]
+    inner = [event for event in found if type(event).__name__.startswith("ToolCall")][-3:]
+    assert _names(inner) == ["ToolCallStarted", "ToolCallProgress", "ToolCallFinished"]
 
 
 async def test_progress_says_how_far_in_the_words_of_the_tool() -> None:
@@ -438,7 +438,7 @@ async def test_progress_says_how_far_in_the_words_of_the_tool() -> None:
     found = await _run(
         hf.Agent("a", model=ScriptedModel([call("long"), text("hm")]), tools=[long], policy=[hf.allow("*")])
     )
-    shown = next(event for event in found if isinstance(event, hf.ToolExecutionProgress))
+    shown = next(event for event in found if isinstance(event, hf.ToolCallProgress))
     assert (shown.tool, shown.note, shown.fraction) == ("long", "half way", 0.5)
 
 

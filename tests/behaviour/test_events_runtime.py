@@ -214,7 +214,7 @@ async def test_a_clock_that_is_set_back_hides_nothing_from_whoever_watches() -> 
         clock.jump(-3_600_000)
         await (await runtime.session("new", agent=agent).send("hello")).outcome()
         found = await asyncio.wait_for(watching, PATIENCE)
-        assert isinstance(_records(found)[0], hf.RunStarted)
+        assert isinstance(_records(found)[0], hf.TurnStarted)
 
 
 # ---- restarts --------------------------------------------------------------------------------------------------------

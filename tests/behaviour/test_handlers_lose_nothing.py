@@ -156,7 +156,7 @@ class _Talk:
 
 
 def _note(event: hf.Event) -> str:
-    if isinstance(event, hf.ToolExecutionProgress):
+    if isinstance(event, hf.ToolCallProgress):
         return event.note or ""
     return type(event).__name__
 
@@ -174,7 +174,7 @@ async def test_whoever_reads_all_sessions_from_the_first_sees_the_live_events_of
         assert [note for note in map(_note, seen) if note in {*NOTES, "Gap"}] == NOTES
 
 
-@pytest.mark.parametrize("behind", ["A1", "RunStarted"])
+@pytest.mark.parametrize("behind", ["A1", "TurnStarted"])
 async def test_whoever_reads_all_sessions_and_connects_again_misses_nothing(behind: str) -> None:
     talk = _Talk()
     async with hf.open(None, agents=[talk.agent]) as runtime:

@@ -127,7 +127,7 @@ async def test_events_of_steering_that_has_entered_are_those_of_its_turn(stage: 
         stage.go_on.set()
         await given.outcome(timeout=SOON)
         names = await _names((given if whose.startswith("the") else session.turn("t2")).events())
-        assert (names[0], names[-1]) == ("RunStarted", "TurnCompleted")
+        assert (names[0], names[-1]) == ("TurnStarted", "TurnCompleted")
 
 
 async def test_the_outcome_of_steering_is_that_of_the_turn_it_entered(stage: Stage) -> None:

@@ -81,7 +81,7 @@ async def test_they_have_an_event() -> None:
     )
     async with hf.open(None, agents=[agent]) as runtime:
         turn = await runtime.session("s", agent=agent).send("go")
-        ends = [event async for event in turn.events() if isinstance(event, hf.ToolExecutionFinished)]
+        ends = [event async for event in turn.events() if isinstance(event, hf.ToolCallFinished)]
         assert [(event.call, event.tool, event.state) for event in ends] == [("t1.2.1", "look", "skipped")]
 
 

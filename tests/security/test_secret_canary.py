@@ -333,7 +333,7 @@ def test_the_tools_had_the_secret(story: Story) -> None:
 
 
 def test_every_call_of_the_story_was_made(story: Story) -> None:
-    finished = {event.tool for event in story.events if isinstance(event, hf.ToolExecutionFinished)}
+    finished = {event.tool for event in story.events if isinstance(event, hf.ToolCallFinished)}
     assert {"gives", "gives_coded", "gives_much", "gives_a_file", "fails", "logs", "reports", "steps"} <= finished
     assert story.outcomes[0].status == "completed"
 

@@ -101,7 +101,7 @@ class TextScreen:
             case events.TextDelta():
                 self._say(event.text)
                 self._said += event.text
-            case events.ModelStarted() | events.RunResumed():
+            case events.ModelStarted() | events.TurnResumed():
                 self._begin_anew()
             case events.AttemptReset():
                 self._begin_anew()
@@ -122,12 +122,12 @@ class TextScreen:
                 for call in message.calls:
                     asked = one_line(msgspec.json.encode(call.arguments).decode(), 80)
                     self.remark(f"-> {one_line(call.name, 40)} {asked}")
-            case events.ToolExecutionProgress():
+            case events.ToolCallProgress():
                 share = "" if event.fraction is None else f" {event.fraction:.0%}"
                 self.remark(f".. {event.tool}{share} {one_line(event.note or '', 80)}".rstrip())
-            case events.HandedOver():
+            case events.HandedOff():
                 self.remark(f"=> {one_line(event.agent, 40)} has the session: {one_line(event.reason, 80)}")
-            case events.ToolExecutionFinished():
+            case events.ToolCallFinished():
                 self.remark(f"<- {event.tool} {event.state}, {duration(event.ms)}")
             case _:
                 pass

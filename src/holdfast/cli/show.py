@@ -19,7 +19,7 @@ from holdfast.cli.output import counted, diff_line, duration, one_line, stdout, 
 from holdfast.cli.sessions import approval_in, find, looking, open_waits, read_line, wait_label, wait_told
 from holdfast.errors import TurnUnknown
 from holdfast.eventloop import spawn
-from holdfast.events import TERMINAL, InputAccepted, RunStarted, TurnWaiting
+from holdfast.events import TERMINAL, InputAccepted, TurnStarted, TurnWaiting
 from holdfast.messages import AssistantMessage, ToolCall, Usage, UserMessage, decode_reply
 from holdfast.policy.approvals import Answer, Approved
 from holdfast.records import (
@@ -644,20 +644,20 @@ def _line(out: Terminal, event: Event, text: str) -> str:
 def describe(event: Event) -> str | None:  # noqa: PLR0911, PLR0912  one line for each kind
     """An event in a few words; None for those that others say better."""
     match event:
-        case events.RunStarted():
+        case events.TurnStarted():
             return f"started by {event.by}"
-        case events.RunResumed():
+        case events.TurnResumed():
             return f"resumed by {event.by}"
-        case events.HandedOver():
+        case events.HandedOff():
             return f"handed over to {one_line(event.agent, 40)}: {one_line(event.reason, 160)}"
         case events.MessageCommitted():
             return _said(event)
         case events.UsageRecorded():
             return f"used {event.usage.input:,} + {event.usage.output:,} tokens of {event.model}"
-        case events.ToolCallCompleted():
+        case events.ToolCallRequested():
             arguments = one_line(msgspec.json.encode(event.arguments).decode(), 120)
             return f"{_indent(event.call)}calls {one_line(event.tool, 40)} {arguments}"
-        case events.ToolExecutionFinished():
+        case events.ToolCallFinished():
             body = event.content if isinstance(event.content, str) else msgspec.json.encode(event.content).decode()
             told = f"{one_line(event.tool, 40)} {event.state} in {duration(event.ms)}: {one_line(body, 120)}"
             return f"{_indent(event.call)}{told}"
@@ -760,13 +760,13 @@ class Follower:
 
     async def _pump(self, after: int, run: str | None) -> tuple[str, ...]:
         """Show the events of the turn until it ends; answers what the session waits for, if it was parked."""
-        begun: RunStarted | None = None
+        begun: TurnStarted | None = None
         async for event in self._runtime.session(self._turn.session).events(after):
             if run is None and isinstance(event, InputAccepted) and event.input == self._number:
                 run = event.turn
                 if begun is not None and begun.turn == run:
                     self._screen.event(begun)
-            if isinstance(event, RunStarted):
+            if isinstance(event, TurnStarted):
                 begun = event
             if run is not None and event.turn in {run, None}:
                 self._screen.event(event)

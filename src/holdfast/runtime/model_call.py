@@ -541,7 +541,7 @@ class Asking:
         elif type(event) is CallChunk:
             self._piece(events.ToolCallDelta, "arguments", event.arguments, call_id=event.id)
         elif type(event) is CallStart:
-            self._around.show(events.ToolCallStarted, self._run, {"call_id": event.id, "tool": event.name})
+            self._around.show(events.ToolCallAnnounced, self._run, {"call_id": event.id, "tool": event.name})
         elif type(event) is ReasoningChunk:
             self._piece(events.ReasoningDelta, "text", event.text)
         elif type(event) is StreamNote:

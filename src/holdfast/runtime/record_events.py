@@ -10,7 +10,7 @@ from holdfast.events import (
     ApprovalRequested,
     ContextCompacted,
     Event,
-    HandedOver,
+    HandedOff,
     InputAccepted,
     LoopDetected,
     MessageCommitted,
@@ -18,14 +18,14 @@ from holdfast.events import (
     ProcessEnded,
     ProcessStarted,
     ProcessWaiting,
-    RunResumed,
-    RunStarted,
+    TurnResumed,
+    TurnStarted,
     SubAgentStarted,
     TaskEnded,
     TaskProgressed,
     TaskStarted,
-    ToolCallCompleted,
-    ToolExecutionFinished,
+    ToolCallRequested,
+    ToolCallFinished,
     TurnCancelled,
     TurnCompleted,
     TurnFailed,
@@ -116,7 +116,7 @@ def _seen(record: Record) -> Iterator[_Seen]:
         case Intended():
             yield from _intended(record)
         case Handed():
-            yield HandedOver, record.run, _handed(record)
+            yield HandedOff, record.run, _handed(record)
         case _:
             return
 
@@ -137,7 +137,7 @@ def _called(key: EffectKey, name: str, ask: Ask) -> _Seen:
     arguments: dict[str, Any] | None = msgspec.json.decode(ask.body) if ask.body else None
     call = call_name(key)
     return (
-        ToolCallCompleted,
+        ToolCallRequested,
         key.run,
         {
             "call": call,
@@ -150,8 +150,8 @@ def _called(key: EffectKey, name: str, ask: Ask) -> _Seen:
 
 def _begun(record: Started | Resumed) -> _Seen:
     if isinstance(record, Started):
-        return RunStarted, record.run, {"code": record.code, "by": record.by}
-    return RunResumed, record.run, {"by": record.by}
+        return TurnStarted, record.run, {"code": record.code, "by": record.by}
+    return TurnResumed, record.run, {"by": record.by}
 
 
 def _handed(record: Handed) -> dict[str, Any]:
@@ -264,7 +264,7 @@ def _reply(key: EffectKey, record: Done) -> list[_Seen]:
     batch = f"{run}.{key.number + 1}"
     found: list[_Seen] = [
         (
-            ToolCallCompleted,
+            ToolCallRequested,
             run,
             {"call": f"{batch}.{number}", "call_id": call.id, "tool": call.name, "arguments": call.arguments},
         )
@@ -286,7 +286,7 @@ def _finished(key: EffectKey, record: Outcome) -> _Seen:
         "content": result.content,
         "ms": getattr(record, "ms", 0),
     }
-    return ToolExecutionFinished, key.run, fields
+    return ToolCallFinished, key.run, fields
 
 
 _ENDS: Final[dict[EndStatus, type[Event]]] = {
@@ -303,7 +303,7 @@ def _ended(record: Ended) -> Iterator[_Seen]:
     for gone in ending.skipped:
         content = skipped(ToolCall("", gone.tool, {}), record.status, ending.message).content
         told = {"call": gone.call, "tool": gone.tool, "state": "skipped", "content": content, "ms": 0}
-        yield ToolExecutionFinished, record.run, told
+        yield ToolCallFinished, record.run, told
     if ending.code in {"no_progress", "loop"}:
         yield LoopDetected, record.run, {"message": ending.message}
     if record.status != "completed":

@@ -320,7 +320,7 @@ class ToolCallRunner:
 
     def _began(self, prepared: Call) -> None:
         fields = {"call": prepared.name, "tool": prepared.call.name}
-        self._around.show(events.ToolExecutionStarted, self._run, fields)
+        self._around.show(events.ToolCallStarted, self._run, fields)
 
     # ---- what came in with them ----
 

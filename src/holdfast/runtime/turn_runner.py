@@ -509,7 +509,7 @@ class TurnRun:
         parsed = keys.parse(key)
         if parsed is not None:
             fields = {"call": call_name(parsed), "tool": keys.tool_of(key), "note": note, "fraction": fraction}
-            self._around.show(events.ToolExecutionProgress, self.run, fields)
+            self._around.show(events.ToolCallProgress, self.run, fields)
 
 
 def _numbers(turn: OpenTurn) -> dict[int, str]:

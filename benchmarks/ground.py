@@ -17,12 +17,14 @@ from baselines import fresh, group_commits, single_commits
 
 import holdfast as hf
 from holdfast import records
-from holdfast.effects.drive import LeasedJournal
+from holdfast.effects.drive import LeasedJournal, drive
 from holdfast.records import Ask, Done, Ended, Started
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
     from pathlib import Path
+
+    from holdfast.effects.boundary import Boundary
 
 ROUNDS = 5
 SINGLE = 1_500
@@ -192,7 +194,7 @@ async def _steps(path: Path, count: int, stop: int) -> None:
     async def one(number: int) -> int:
         return number
 
-    async def body(ctx: hf.Boundary) -> int:
+    async def body(ctx: Boundary) -> int:
         for number in range(count):
             if number == stop:
                 raise Interrupted
@@ -200,7 +202,7 @@ async def _steps(path: Path, count: int, stop: int) -> None:
         return count
 
     async with hf.open_store(path, durability="process") as store:
-        await hf.drive(store, "long", body)
+        await drive(store, "long", body)
 
 
 def _drive_and_stop(path: Path) -> float:

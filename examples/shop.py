@@ -251,7 +251,7 @@ def tell(events: list[hf.Event], requests: list[Request]) -> Story:
     message: hf.MessageCommitted | None = None
     for event in events:
         match event:
-            case hf.TurnStarted() | hf.TurnResumed():
+            case hf.TurnStarted() | hf.events.TurnResumed():
                 before = story.process
                 story.processes.setdefault(event.by or "", chr(ord("A") + len(story.processes)))
                 if before != "-":
@@ -260,7 +260,7 @@ def tell(events: list[hf.Event], requests: list[Request]) -> Story:
                 story.asked[event.call] = event
             case hf.MessageCommitted(message=hf.AssistantMessage()):
                 message = event
-            case hf.UsageRecorded() if message is not None:
+            case hf.events.UsageRecorded() if message is not None:
                 _add_answer(story, message, event.usage)
             case hf.ToolCallFinished():
                 story.finished[event.call] = event

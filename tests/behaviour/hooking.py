@@ -100,7 +100,7 @@ async def said(runtime: Runtime, agent: hf.Agent) -> list[ToolResult]:
 async def failures(runtime: Runtime, act: Callable[[], Awaitable[object]]) -> list[tuple[str, str]]:
     """The hooks that are told to have failed while something is done."""
     found: list[tuple[str, str]] = []
-    subscription = runtime.on(hf.HookFailed, lambda event: found.append((event.hook, event.where)))
+    subscription = runtime.on(hf.events.HookFailed, lambda event: found.append((event.hook, event.where)))
     await act()
 
     async def is_told() -> bool:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from holdfast.runtime.runtime import Runtime
 
 WEEK = 7 * 86_400_000
-TOO_LATE = (hf.ApprovalUnknown, hf.ApprovalClosed)
+TOO_LATE = (hf.errors.ApprovalUnknown, hf.ApprovalClosed)
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from holdfast.runtime.runtime import Runtime
 
 WEEK = 7 * 86_400_000
-TOO_LATE = (hf.ApprovalUnknown, hf.ApprovalClosed)
+TOO_LATE = (hf.errors.ApprovalUnknown, hf.ApprovalClosed)
 
 
 @pytest.fixture
@@ -36,7 +36,7 @@ def shop() -> Shop:
 @pytest.mark.parametrize("answer", ["approve", "deny"])
 async def test_an_answer_to_nothing_says_so(shop: Shop, answer: str) -> None:
     async with hf.open(None, agents=[shop.agent()]) as runtime:
-        with pytest.raises(hf.ApprovalUnknown, match="holdfast inbox"):
+        with pytest.raises(hf.errors.ApprovalUnknown, match="holdfast inbox"):
             await getattr(runtime, answer)("a-0123456789abcdef")
 
 
@@ -476,7 +476,7 @@ async def test_an_answer_with_another_digest_than_what_is_asked_does_nothing(sho
     agent = shop.agent()
     async with hf.open(None, agents=[agent]) as runtime:
         shown = await asked_once(runtime, agent)
-        with pytest.raises(hf.ApprovalUnknown, match="another call"):
+        with pytest.raises(hf.errors.ApprovalUnknown, match="another call"):
             await runtime.approve(shown.id, digest="0" * 64)
         assert [each.id for each in await runtime.approvals()] == [shown.id]
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 WEEK = 7 * 86_400_000
-TOO_LATE = (hf.ApprovalUnknown, hf.ApprovalClosed)
+TOO_LATE = (hf.errors.ApprovalUnknown, hf.ApprovalClosed)
 
 
 @pytest.fixture

@@ -201,7 +201,7 @@ async def test_an_approval_of_a_cancelled_turn_does_nothing(shop: Shop) -> None:
         shown = await asked_once(runtime, agent)
         await runtime.session(SESSION).cancel("enough")
         await ended(runtime)
-        with pytest.raises((hf.ApprovalUnknown, hf.ApprovalClosed)):
+        with pytest.raises((hf.errors.ApprovalUnknown, hf.ApprovalClosed)):
             await runtime.approve(shown.id)
         assert shop.done == []
 

@@ -54,7 +54,7 @@ async def test_the_same_bytes_are_put_once() -> None:
 
 async def test_bytes_that_are_not_what_they_are_said_to_be_are_refused_and_not_kept() -> None:
     async with hf.open(None) as runtime:
-        with pytest.raises(hf.MediaTypeMismatch, match="image/png"):
+        with pytest.raises(hf.errors.MediaTypeMismatch, match="image/png"):
             await runtime.attachments.put(PICTURE, media_type="application/pdf")
         assert await runtime.attachments.of() == []
 
@@ -90,7 +90,7 @@ async def test_what_belongs_to_another_session_can_not_be_sent() -> None:
         put = await runtime.attachments.put(PICTURE, session="other")
         said: list[str] = []
         for digest in (put.digest, "0" * 64):
-            with pytest.raises(hf.AttachmentUnknown) as error:
+            with pytest.raises(hf.errors.AttachmentUnknown) as error:
                 await runtime.session("s", agent=agent).send(hf.Attachment(digest, "image/png", 1))
             said.append(str(error.value).replace(digest, "..."))
         assert len(set(said)) == 1  # whoever guesses learns nothing
@@ -115,7 +115,7 @@ async def test_a_tool_reads_what_is_of_its_session_and_nothing_else() -> None:
     async def fetch(ctx: hf.Context, digest: str) -> str:
         try:
             seen.append(f"{len(await ctx.attachment(digest))} bytes")
-        except hf.AttachmentUnknown:
+        except hf.errors.AttachmentUnknown:
             seen.append("nothing")
         return seen[-1]
 
@@ -167,7 +167,7 @@ async def test_a_host_that_reads_for_a_session_gets_what_that_one_may_read() -> 
     async with hf.open(None) as runtime:
         put = await runtime.attachments.put(b"x", session="s")
         assert await runtime.attachments.get(put, session="s") == b"x"
-        with pytest.raises(hf.AttachmentUnknown):
+        with pytest.raises(hf.errors.AttachmentUnknown):
             await runtime.attachments.get(put, session="t")
 
 
@@ -190,7 +190,7 @@ async def test_a_session_has_so_much_and_no_more(limits: hf.StoreLimits) -> None
     async with hf.open(None, limits=limits) as runtime:
         for data in (b"1", b"2", b"2"):
             await runtime.attachments.put(data, session="s")
-        with pytest.raises(hf.AttachmentsFull, match="'s'"):
+        with pytest.raises(hf.errors.AttachmentsFull, match="'s'"):
             await runtime.attachments.put(b"3", session="s")
         await runtime.attachments.put(b"3", session="t")
 
@@ -223,7 +223,7 @@ async def test_what_nobody_has_sent_is_collected_after_a_day() -> None:
         assert (told.blobs, told.bytes, told.dry_run) == (1, 4, True)
         assert await runtime.attachments.get(left) == b"left"
         assert (await runtime.attachments.collect()).blobs == 1
-        with pytest.raises(hf.AttachmentUnknown):
+        with pytest.raises(hf.errors.AttachmentUnknown):
             await runtime.attachments.get(left)
         assert await runtime.attachments.get(sent) == b"sent"
         assert await runtime.attachments.of() == [sent]
@@ -255,7 +255,7 @@ async def test_nothing_is_collected_where_nothing_is_referred_to() -> None:
     async with hf.open(None, clock=clock) as runtime:
         put = await runtime.attachments.put(b"x")
         clock.advance(DAYS + 1)
-        with pytest.raises(hf.CollectionRefused, match="without_roots"):
+        with pytest.raises(hf.errors.CollectionRefused, match="without_roots"):
             await runtime.attachments.collect()
         assert await runtime.attachments.get(put) == b"x"
         assert (await runtime.attachments.collect(without_roots=True)).blobs == 1

@@ -83,7 +83,7 @@ async def test_what_they_are_is_seen_as_if_they_had_come_at_once(body: bytes, ki
     async with hf.open(None) as runtime:
         put = await runtime.attachments.put(parts_of(body, 99_999))
         assert put.media_type.startswith(kind)
-        with pytest.raises(hf.MediaTypeMismatch):
+        with pytest.raises(hf.errors.MediaTypeMismatch):
             await runtime.attachments.put(parts_of(body), media_type="application/pdf")
 
 
@@ -142,9 +142,9 @@ async def test_what_is_another_sessions_is_not_given_in_parts_either() -> None:
     async with hf.open(None) as runtime:
         put = await runtime.attachments.put(b"mine", session="s")
         for digest in (put.digest, "0" * 64):
-            with pytest.raises(hf.AttachmentUnknown):
+            with pytest.raises(hf.errors.AttachmentUnknown):
                 await got(runtime, digest, session="other")
-        with pytest.raises(hf.AttachmentUnknown):
+        with pytest.raises(hf.errors.AttachmentUnknown):
             await got(runtime, "0" * 64)
 
 

@@ -14,7 +14,9 @@ import pytest
 from tests.patience import PATIENCE
 
 import holdfast
-from holdfast import Boundary, Effect, Repeat, Store, StoreLimits, drive, open_store
+from holdfast import Repeat, Store, StoreLimits, open_store
+from holdfast.effects.boundary import Boundary, Effect
+from holdfast.effects.drive import drive
 from holdfast.errors import BlobMissing, HoldfastError, InputTaken, UsageError, WaitUnknown
 from holdfast.records import Admitted, Ask, Blob, Done, Ended, Failed, Grouped, Intended, Opened, Parked, Started
 from holdfast.store import MemoryPage, Notify

@@ -10,12 +10,15 @@ from typing import TYPE_CHECKING
 import pytest
 
 import holdfast as hf
+from holdfast.effects.drive import drive
 from holdfast.store import Store
 from holdfast.testing import MemoryBackend, MemoryDisk, SimulatedClock, SimulatedLoop, check, simulate
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from pathlib import Path
+
+    from holdfast.effects.boundary import Boundary
 
 BRANCHES = 3
 STEPS = 4
@@ -24,10 +27,10 @@ WANTED = [[[branch, step] for step in range(STEPS)] for branch in range(BRANCHES
 
 def program(
     pause: Callable[[], float], performed: list[tuple[int, int]], starter: str
-) -> Callable[[hf.Boundary], Awaitable[object]]:
+) -> Callable[[Boundary], Awaitable[object]]:
     """Three branches of four steps with the same names and arguments: only the branch tells them apart."""
 
-    async def branch(ctx: hf.Boundary, number: int) -> list[object]:
+    async def branch(ctx: Boundary, number: int) -> list[object]:
         async def act(step: int) -> list[int]:
             await asyncio.sleep(pause())
             performed.append((number, step))
@@ -36,7 +39,7 @@ def program(
 
         return [await ctx.step("same", act, step) for step in range(STEPS)]
 
-    async def run(ctx: hf.Boundary) -> object:
+    async def run(ctx: Boundary) -> object:
         if starter == "gather":
             return await asyncio.gather(*[branch(ctx, number) for number in range(BRANCHES)])
         if starter == "create_task":
@@ -58,7 +61,7 @@ async def schedule(loop: SimulatedLoop) -> int:
     body = program(lambda: loop.random.uniform(0, 0.01), performed, starter)
 
     first = MemoryBackend(disk, clock=clock, delay=lambda: loop.random.uniform(0, 0.002))
-    task = asyncio.create_task(hf.drive(Store(first), "j", body, lease_ms=50))
+    task = asyncio.create_task(drive(Store(first), "j", body, lease_ms=50))
     await asyncio.sleep(loop.random.uniform(0, 0.09))
     first.crash()
     task.cancel()
@@ -68,7 +71,7 @@ async def schedule(loop: SimulatedLoop) -> int:
 
     store = Store(MemoryBackend(disk, clock=clock))
     recorded = max(disk.reader.last_position() - 2, 0)
-    assert await hf.drive(store, "j", body, lease_ms=50) == WANTED
+    assert await drive(store, "j", body, lease_ms=50) == WANTED
     assert await check(store) == []
     return recorded
 
@@ -94,25 +97,25 @@ async def test_branches_resume_right_on_the_sqlite_store(tmp_path: Path, starter
     interrupt_after = choose.randrange(2, 10)
 
     async with hf.open_store(tmp_path / "store.db") as store:
-        task = asyncio.create_task(hf.drive(store, "j", body))
+        task = asyncio.create_task(drive(store, "j", body))
         while len(performed) < interrupt_after:  # noqa: ASYNC110  the condition is a list, and the test has a timeout
             await asyncio.sleep(0.001)
         task.cancel()
         with suppress(asyncio.CancelledError):
             await task
-        assert await hf.drive(store, "j", body) == WANTED, f"seed {seed}"
+        assert await drive(store, "j", body) == WANTED, f"seed {seed}"
         assert await check(store) == []
 
 
 async def test_a_branch_is_named_when_its_task_is_created_not_when_it_first_runs() -> None:
-    async def second(ctx: hf.Boundary) -> object:
+    async def second(ctx: Boundary) -> object:
         return await ctx.step("s", _echo, "second")
 
-    async def first(ctx: hf.Boundary, gate: asyncio.Event) -> object:
+    async def first(ctx: Boundary, gate: asyncio.Event) -> object:
         await gate.wait()
         return await ctx.step("s", _echo, "first")
 
-    async def body(ctx: hf.Boundary) -> object:
+    async def body(ctx: Boundary) -> object:
         gate = asyncio.Event()
         slow = asyncio.create_task(first(ctx, gate))
         quick = asyncio.create_task(second(ctx))
@@ -122,13 +125,13 @@ async def test_a_branch_is_named_when_its_task_is_created_not_when_it_first_runs
         return None
 
     async with hf.open_store(None) as store:
-        await hf.drive(store, "j", body)
+        await drive(store, "j", body)
         keys = [getattr(entry.record, "key", "") for entry in await store.read("j")]
     assert [key.rpartition(".")[2] for key in keys if key] == ["second/s", "first/s"]
 
 
 async def test_two_effects_at_once_in_one_scope_are_refused_when_tasks_have_no_scope_of_their_own() -> None:
-    async def body(ctx: hf.Boundary) -> object:
+    async def body(ctx: Boundary) -> object:
         loop = asyncio.get_running_loop()
         factory = loop.get_task_factory()
         loop.set_task_factory(None)  # a library that replaces the factory takes the branches away
@@ -139,7 +142,7 @@ async def test_two_effects_at_once_in_one_scope_are_refused_when_tasks_have_no_s
 
     async with hf.open_store(None) as store:
         with pytest.raises(hf.RunFailed, match="two effects run at once"):
-            await hf.drive(store, "j", body)
+            await drive(store, "j", body)
 
 
 async def _echo(value: object) -> object:

@@ -356,8 +356,8 @@ async def test_a_reply_that_was_broken_off_is_counted() -> None:
         name = "slow:model"
 
         async def stream(self, request: hf.ModelRequest) -> AsyncIterator[hf.StreamEvent]:  # noqa: ARG002
-            yield hf.StreamUsage(Usage(input=10, output=1))
-            yield hf.TextChunk("hel")
+            yield hf.messages.StreamUsage(Usage(input=10, output=1))
+            yield hf.messages.TextChunk("hel")
             reached.set()
             await asyncio.Event().wait()
 

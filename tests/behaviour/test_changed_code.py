@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import holdfast as hf
+from holdfast.effects.boundary import Boundary, Effect, EffectContext
+from holdfast.effects.drive import drive, replay
 from holdfast.effects.envelope import Command, Envelope, Scope, Subject
 from holdfast.errors import OrderUnknown, UsageError
 from holdfast.testing import check
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
 
     from holdfast.store import Store
 
-Body = "Callable[[hf.Boundary], Awaitable[Any]]"
+Body = "Callable[[Boundary], Awaitable[Any]]"
 
 
 @pytest.fixture
@@ -52,19 +54,19 @@ async def act(value: object) -> object:
     return value
 
 
-async def _recorded(store: Store, body: Callable[[hf.Boundary], Awaitable[Any]]) -> None:
-    async def once(ctx: hf.Boundary) -> object:
+async def _recorded(store: Store, body: Callable[[Boundary], Awaitable[Any]]) -> None:
+    async def once(ctx: Boundary) -> object:
         await body(ctx)
         raise Stop
 
     with suppress(Stop):
-        await hf.drive(store, "j", once)
+        await drive(store, "j", once)
     performed.clear()
 
 
-async def _refused(store: Store, body: Callable[[hf.Boundary], Awaitable[Any]], match: str) -> None:
+async def _refused(store: Store, body: Callable[[Boundary], Awaitable[Any]], match: str) -> None:
     with pytest.raises(hf.ReplayMismatch, match=match):
-        await hf.drive(store, "j", body)
+        await drive(store, "j", body)
     assert performed == [], "something was performed although the code had changed"
 
 
@@ -72,10 +74,10 @@ async def _refused(store: Store, body: Callable[[hf.Boundary], Awaitable[Any]], 
 
 
 async def test_a_renamed_branch_function_is_a_mismatch_and_nothing_is_performed_again(store: Store) -> None:
-    async def pay_order(ctx: hf.Boundary, number: int) -> object:
+    async def pay_order(ctx: Boundary, number: int) -> object:
         return await ctx.step("charge", act, number)
 
-    async def pay_one(ctx: hf.Boundary, number: int) -> object:
+    async def pay_one(ctx: Boundary, number: int) -> object:
         return await ctx.step("charge", act, number)
 
     await _recorded(store, lambda ctx: asyncio.gather(*[pay_order(ctx, n) for n in range(3)]))
@@ -85,10 +87,10 @@ async def test_a_renamed_branch_function_is_a_mismatch_and_nothing_is_performed_
 
 
 async def test_a_branch_inserted_before_others_is_a_mismatch(store: Store) -> None:
-    async def a(ctx: hf.Boundary) -> object:
+    async def a(ctx: Boundary) -> object:
         return await ctx.step("s", act, "a")
 
-    async def b(ctx: hf.Boundary) -> object:
+    async def b(ctx: Boundary) -> object:
         return await ctx.step("s", act, "b")
 
     await _recorded(store, lambda ctx: asyncio.gather(a(ctx)))
@@ -96,30 +98,30 @@ async def test_a_branch_inserted_before_others_is_a_mismatch(store: Store) -> No
 
 
 async def test_as_completed_is_refused_because_it_starts_its_tasks_in_no_order(store: Store) -> None:
-    async def body(ctx: hf.Boundary) -> object:
+    async def body(ctx: Boundary) -> object:
         for done in asyncio.as_completed([ctx.step("s", act, n) for n in range(3)]):
             await done
         return None
 
     with pytest.raises(hf.RunFailed, match="create the tasks first") as caught:
-        await hf.drive(store, "j", body)
+        await drive(store, "j", body)
     assert isinstance(caught.value.__cause__, OrderUnknown)
     assert performed == []
 
 
 async def test_as_completed_over_tasks_that_were_created_in_order_is_fine(store: Store) -> None:
-    async def body(ctx: hf.Boundary) -> object:
+    async def body(ctx: Boundary) -> object:
         tasks = [asyncio.create_task(ctx.step("s", act, n)) for n in range(3)]
         return sorted([await done for done in asyncio.as_completed(tasks)])
 
-    assert await hf.drive(store, "j", body) == [0, 1, 2]
+    assert await drive(store, "j", body) == [0, 1, 2]
 
 
 async def test_a_wrapped_task_factory_does_not_count_branches_twice(store: Store) -> None:
-    async def branch(ctx: hf.Boundary) -> object:
+    async def branch(ctx: Boundary) -> object:
         return await ctx.step("charge", act, 1)
 
-    async def body(ctx: hf.Boundary) -> object:
+    async def body(ctx: Boundary) -> object:
         return await asyncio.create_task(branch(ctx))
 
     await _recorded(store, body)
@@ -131,7 +133,7 @@ async def test_a_wrapped_task_factory_does_not_count_branches_twice(store: Store
         return ours(loop, coro, **options)
 
     loop.set_task_factory(traced)
-    assert await hf.drive(store, "j", body) == 1
+    assert await drive(store, "j", body) == 1
     assert performed == []
 
 
@@ -139,7 +141,7 @@ async def test_a_wrapped_task_factory_does_not_count_branches_twice(store: Store
 
 
 async def test_a_step_that_was_removed_at_the_end_is_a_mismatch(store: Store) -> None:
-    async def both(ctx: hf.Boundary) -> object:
+    async def both(ctx: Boundary) -> object:
         await ctx.step("charge", act, 1)
         return await ctx.step("refund", act, 2)
 
@@ -149,21 +151,21 @@ async def test_a_step_that_was_removed_at_the_end_is_a_mismatch(store: Store) ->
 
 
 async def test_a_check_only_replay_finds_a_step_that_was_removed(store: Store) -> None:
-    async def both(ctx: hf.Boundary) -> object:
+    async def both(ctx: Boundary) -> object:
         await ctx.step("charge", act, 1)
         await ctx.step("refund", act, 2)
         return 1
 
-    await hf.drive(store, "j", both)
+    await drive(store, "j", both)
     with pytest.raises(hf.ReplayMismatch, match="main/refund"):
-        await hf.replay(store, "j", lambda ctx: ctx.step("charge", act, 1))
+        await replay(store, "j", lambda ctx: ctx.step("charge", act, 1))
 
 
-def _group(ctx: hf.Boundary) -> Awaitable[object]:
-    async def run(_: hf.EffectContext) -> object:
+def _group(ctx: Boundary) -> Awaitable[object]:
+    async def run(_: EffectContext) -> object:
         return await act("group")
 
-    return ctx.all("a", [hf.Effect("m", run, repeat=hf.Repeat.FREE)])
+    return ctx.all("a", [Effect("m", run, repeat=hf.Repeat.FREE)])
 
 
 async def test_a_group_in_the_place_of_a_step_is_a_mismatch(store: Store) -> None:
@@ -177,8 +179,8 @@ async def test_a_step_in_the_place_of_a_group_is_a_mismatch(store: Store) -> Non
 
 
 async def test_sub_steps_of_an_effect_that_is_performed_again_may_come_in_another_order(store: Store) -> None:
-    def upload(names: list[str], *, stop: bool) -> Callable[[hf.EffectContext], Awaitable[object]]:
-        async def run(effect: hf.EffectContext) -> object:
+    def upload(names: list[str], *, stop: bool) -> Callable[[EffectContext], Awaitable[object]]:
+        async def run(effect: EffectContext) -> object:
             for name in names:
                 await effect.step(name, act, name)
             if stop:
@@ -187,14 +189,14 @@ async def test_sub_steps_of_an_effect_that_is_performed_again_may_come_in_anothe
 
         return run
 
-    def body(names: list[str], *, stop: bool) -> Callable[[hf.Boundary], Awaitable[object]]:
+    def body(names: list[str], *, stop: bool) -> Callable[[Boundary], Awaitable[object]]:
         run = upload(names, stop=stop)
         return lambda ctx: ctx.effect("tool_call", "upload", run, repeat=hf.Repeat.KEYED)
 
     with suppress(Stop):
-        await hf.drive(store, "j", body(["a", "b"], stop=True))
+        await drive(store, "j", body(["a", "b"], stop=True))
     performed.clear()
-    assert await hf.drive(store, "j", body(["b", "a", "c"], stop=False)) == "uploaded"
+    assert await drive(store, "j", body(["b", "a", "c"], stop=False)) == "uploaded"
     assert performed == ["c"]
 
 
@@ -206,10 +208,10 @@ def _envelope(key: str, run: str = "main", body: object = None) -> Envelope:
 
 
 async def test_effects_with_keys_of_their_own_may_run_at_once_and_settle_in_any_order(store: Store) -> None:
-    def body(order: list[int]) -> Callable[[hf.Boundary], Awaitable[object]]:
-        async def run(ctx: hf.Boundary) -> object:
+    def body(order: list[int]) -> Callable[[Boundary], Awaitable[object]]:
+        async def run(ctx: Boundary) -> object:
             async def call(number: int) -> object:
-                async def slow(_: hf.EffectContext) -> object:
+                async def slow(_: EffectContext) -> object:
                     for _tick in range(order[number]):
                         await asyncio.sleep(0)
                     return await act(number)
@@ -222,20 +224,20 @@ async def test_effects_with_keys_of_their_own_may_run_at_once_and_settle_in_any_
         return run
 
     await _recorded(store, body([9, 1, 5]))
-    assert await hf.drive(store, "j", body([1, 9, 5])) == [0, 1, 2]
+    assert await drive(store, "j", body([1, 9, 5])) == [0, 1, 2]
     assert performed == []
 
 
 @pytest.mark.parametrize("envelope", [_envelope("pay"), _envelope("main/pay", run="other"), _envelope("other/pay")])
 async def test_a_key_that_does_not_belong_to_the_run_is_refused(store: Store, envelope: Envelope) -> None:
-    async def run(_: hf.EffectContext) -> object:
+    async def run(_: EffectContext) -> object:
         return await act("never")
 
-    async def body(ctx: hf.Boundary) -> object:
+    async def body(ctx: Boundary) -> object:
         with pytest.raises(UsageError):
             await ctx.perform(envelope, run)
         return "refused"
 
-    assert await hf.drive(store, "j", body) == "refused"
+    assert await drive(store, "j", body) == "refused"
     assert performed == []
     assert await check(store) == []

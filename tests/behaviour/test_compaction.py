@@ -323,7 +323,7 @@ async def test_a_fork_goes_on_and_is_compacted_by_itself(done: tuple[Runtime, Se
 async def test_an_event_tells_what_was_done(done: tuple[Runtime, Session, Writer]) -> None:
     _, session, _ = done
     events = [event async for event in session.turn("t1").events()]
-    first = next(event for event in events if isinstance(event, hf.ContextCompacted))
+    first = next(event for event in events if isinstance(event, hf.events.ContextCompacted))
     assert (first.way, first.summary, first.failure) == ("summary", SUMMARY, "")
     assert first.before > first.after
     assert first.messages > 10

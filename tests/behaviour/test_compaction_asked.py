@@ -68,7 +68,7 @@ async def test_its_events_tell_of_no_message() -> None:
         await runtime.run(agent, "go", session="s")
         turn = await runtime.session("s").compact()
         kinds = [type(event) for event in [event async for event in turn.events()]]
-    assert hf.ContextCompacted in kinds
+    assert hf.events.ContextCompacted in kinds
     assert hf.MessageCommitted not in kinds
 
 

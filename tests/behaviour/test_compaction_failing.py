@@ -379,9 +379,9 @@ async def test_one_that_succeeds_closes_it(broken: Broken) -> None:
     assert broken.asked[2] == 3
 
 
-async def paused(runtime: Runtime, agent: hf.Agent) -> list[hf.CompactionPaused]:
+async def paused(runtime: Runtime, agent: hf.Agent) -> list[hf.events.CompactionPaused]:
     turn = await runtime.session("s", agent=agent).send("go")
-    return [event async for event in turn.events() if isinstance(event, hf.CompactionPaused)]
+    return [event async for event in turn.events() if isinstance(event, hf.events.CompactionPaused)]
 
 
 async def test_an_event_tells_that_summaries_are_paused(broken: Broken) -> None:

@@ -134,7 +134,7 @@ async def test_a_forged_key_answers_nothing() -> None:
         await _waiting(runtime, agent)
         head, _, signature = desk.keys[0].rpartition(".")
         forged = f"{head}.{signature[:-4]}AAAA"
-        with pytest.raises(hf.WaitUnknown):
+        with pytest.raises(hf.errors.WaitUnknown):
             await runtime.resolve(forged, 1)
         assert (await runtime.resolve(desk.keys[0], 2)).won
 
@@ -164,7 +164,7 @@ async def test_a_failure_can_be_given_to_a_tool_that_waits() -> None:
         tokens.append(ctx.wait_token("go"))
         try:
             return await ctx.wait("go")
-        except hf.WaitFailed as error:
+        except hf.errors.WaitFailed as error:
             return f"no: {error.message}"
 
     agent = _agent(waits)
@@ -204,7 +204,7 @@ async def test_an_answer_that_is_no_result_of_the_tool_is_refused_and_a_better_o
     agent = _agent(_typed(desk))
     async with hf.open(None, agents=[agent]) as runtime:
         turn, session = await _waiting(runtime, agent), runtime.session("s")
-        with pytest.raises(hf.AnswerInvalid, match="'judge': ok"):
+        with pytest.raises(hf.errors.AnswerInvalid, match="'judge': ok"):
             await runtime.resolve(desk.keys[0], {"ok": "maybe"})
         assert (await runtime.resolve(desk.keys[0], {"ok": True})).won
         await turn.outcome(timeout=SOON)

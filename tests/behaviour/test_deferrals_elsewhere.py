@@ -40,7 +40,7 @@ async def asks(ctx: hf.ProcessContext, timeout: float = 60) -> Any:
         return await pending.answer()
     except hf.WaitExpired:
         return "nobody"
-    except hf.WaitFailed as error:
+    except hf.errors.WaitFailed as error:
         return f"no: {error.message}"
 
 

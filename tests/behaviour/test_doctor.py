@@ -10,6 +10,7 @@ import pytest
 from tests.programs import Program, run
 
 import holdfast as hf
+from holdfast.effects.drive import drive
 from holdfast.records import Parked, Started
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ async def path(tmp_path: Path) -> Path:
     file = tmp_path / "store.db"
     async with hf.open_store(file) as store:
         for name in ("one", "two"):
-            await hf.drive(store, name, lambda ctx: ctx.step("say", _echo, "hello"))
+            await drive(store, name, lambda ctx: ctx.step("say", _echo, "hello"))
         await store.open_journal("three", "session", "support")
         lease = await store.claim("three")
         await store.append(lease, [Started(at=1, run="t"), Parked(at=2, run="t", waits=("answer",))], head=lease.head)

@@ -12,6 +12,7 @@ from tests.every import every
 import holdfast as hf
 from holdfast import tools
 from holdfast.memory import Memory
+from holdfast.processes.task_state import TaskState
 from holdfast.testing import ScriptedModel
 from holdfast.toolkits.shell import sandbox_problem
 from holdfast.tools import FAMILIES
@@ -74,8 +75,8 @@ def test_what_belongs_to_tools_and_tasks_is_at_the_door() -> None:
     assert hf.toolset is tools.toolset
     assert hf.Toolset is tools.Toolset
     assert hf.ToolRetryPolicy is tools.ToolRetryPolicy
-    assert hf.TaskState("t").status == "created"
-    assert issubclass(hf.TaskUnknown, hf.UsageError)
+    assert TaskState("t").status == "created"
+    assert issubclass(hf.errors.TaskUnknown, hf.UsageError)
 
 
 @pytest.mark.skipif(sandbox_problem() is not None, reason="commands can't be confined here")

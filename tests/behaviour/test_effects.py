@@ -13,6 +13,8 @@ import pydantic
 import pytest
 
 import holdfast as hf
+from holdfast.effects.boundary import Boundary, Effect, EffectContext
+from holdfast.effects.drive import drive, replay
 from holdfast.effects.envelope import Command, Envelope, Scope, Subject
 from holdfast.errors import EffectRepeated, GroupInvalid, ReplayMiss, StoreFull
 from holdfast.records import Cancelled, Done, Grouped, Intended, Record, Unknown
@@ -35,10 +37,10 @@ class Stop(BaseException):
     """The process ends here, as far as the driven code can tell."""
 
 
-async def interrupted(store: Store, body: Callable[[hf.Boundary], Awaitable[object]]) -> None:
+async def interrupted(store: Store, body: Callable[[Boundary], Awaitable[object]]) -> None:
     """Drive until the code is torn away; nothing is recorded about how it ended."""
     with pytest.raises(Stop):
-        await hf.drive(store, "j", body)
+        await drive(store, "j", body)
 
 
 async def records(store: Store) -> list[Record]:
@@ -53,7 +55,7 @@ class Counted:
         self.calls: list[str] = []
         self._stop_at = stop_at
 
-    async def __call__(self, effect: hf.EffectContext) -> object:
+    async def __call__(self, effect: EffectContext) -> object:
         await asyncio.sleep(0)
         self.calls.append(effect.idempotency_key)
         if len(self.calls) == self._stop_at:
@@ -70,13 +72,13 @@ async def test_a_recorded_outcome_answers_and_the_effect_is_not_performed_again(
     first = Counted({"receipt": 7})
     second = Counted(stop_at=1)
 
-    async def body(ctx: hf.Boundary) -> object:
+    async def body(ctx: Boundary) -> object:
         receipt = await ctx.effect("tool_call", "pay", first)
         await ctx.effect("tool_call", "mail", second, repeat=hf.Repeat.KEYED)
         return receipt
 
     await interrupted(store, body)
-    assert await hf.drive(store, "j", body) == {"receipt": 7}
+    assert await drive(store, "j", body) == {"receipt": 7}
     assert len(first.calls) == 1
 
 
@@ -84,7 +86,7 @@ async def test_a_recorded_failure_is_raised_again_as_the_same_error(store: Store
     broken = Counted(ValueError("no such order"))
     seen: list[tuple[str, str]] = []
 
-    async def body(ctx: hf.Boundary) -> object:
+    async def body(ctx: Boundary) -> object:
         try:
             await ctx.effect("tool_call", "find", broken)
         except hf.EffectFailed as error:
@@ -94,26 +96,26 @@ async def test_a_recorded_failure_is_raised_again_as_the_same_error(store: Store
 
     stop = Counted(stop_at=1)
     await interrupted(store, body)
-    await hf.drive(store, "j", body)
+    await drive(store, "j", body)
     assert seen == [("ValueError", "no such order")] * 2
     assert len(broken.calls) == 1
 
 
 async def test_a_finished_run_only_tells_how_it_ended(store: Store) -> None:
     effect = Counted("x")
-    assert await hf.drive(store, "j", lambda ctx: ctx.effect("tool_call", "pay", effect)) == "x"
-    assert await hf.drive(store, "j", lambda ctx: ctx.effect("tool_call", "pay", effect)) == "x"
+    assert await drive(store, "j", lambda ctx: ctx.effect("tool_call", "pay", effect)) == "x"
+    assert await drive(store, "j", lambda ctx: ctx.effect("tool_call", "pay", effect)) == "x"
     assert len(effect.calls) == 1
 
 
 async def test_a_run_that_failed_fails_the_same_for_everybody(store: Store) -> None:
-    async def body(ctx: hf.Boundary) -> object:
+    async def body(ctx: Boundary) -> object:
         await ctx.step("a", _echo, 1)
         raise LookupError("nothing there")
 
     for _ in range(2):
         with pytest.raises(hf.RunFailed, match="LookupError: nothing there"):
-            await hf.drive(store, "j", body)
+            await drive(store, "j", body)
 
 
 async def test_what_an_effect_gives_is_what_every_replay_will_give(store: Store) -> None:
@@ -122,7 +124,7 @@ async def test_what_an_effect_gives_is_what_every_replay_will_give(store: Store)
         number: int
         at: datetime
 
-    async def body(ctx: hf.Boundary) -> object:
+    async def body(ctx: Boundary) -> object:
         order = await ctx.effect(
             "tool_call", "find", Counted((Order(7, datetime(2026, 1, 2, tzinfo=UTC)), {"a": (1,)}))
         )
@@ -133,7 +135,7 @@ async def test_what_an_effect_gives_is_what_every_replay_will_give(store: Store)
     seen: list[object] = []
     stop = Counted(stop_at=1)
     await interrupted(store, body)
-    await hf.drive(store, "j", body)
+    await drive(store, "j", body)
     assert seen == [[{"number": 7, "at": "2026-01-02T00:00:00Z"}, {"a": [1]}]] * 2
 
 
@@ -145,12 +147,12 @@ async def test_a_value_can_be_asked_for_as_a_type(store: Store) -> None:
         await asyncio.sleep(0)
         return Receipt(number)
 
-    async def body(ctx: hf.Boundary) -> object:
+    async def body(ctx: Boundary) -> object:
         receipt: Receipt = await ctx.step("find", find, 7, returns=Receipt)
         assert isinstance(receipt, Receipt)
         return receipt.number
 
-    assert await hf.drive(store, "j", body) == 7
+    assert await drive(store, "j", body) == 7
 
 
 async def test_a_value_can_be_asked_for_as_types_made_with_pydantic(store: Store) -> None:
@@ -161,25 +163,25 @@ async def test_a_value_can_be_asked_for_as_types_made_with_pydantic(store: Store
         await asyncio.sleep(0)
         return [Receipt(number=number)]
 
-    async def body(ctx: hf.Boundary) -> object:
+    async def body(ctx: Boundary) -> object:
         receipts: list[Receipt] = await ctx.step("find", find, 7, returns=list[Receipt])
         return receipts == [Receipt(number=7)]
 
-    assert await hf.drive(store, "j", body)
+    assert await drive(store, "j", body)
 
 
 async def test_a_large_value_is_kept_as_a_blob_and_comes_back_whole(store: Store) -> None:
     stop = Counted(stop_at=1)
     sizes: list[int] = []
 
-    async def body(ctx: hf.Boundary) -> object:
+    async def body(ctx: Boundary) -> object:
         sizes.append(len(await ctx.effect("tool_call", "read", Counted("x" * 100_000))))
         await ctx.effect("step", "stop", stop, repeat=hf.Repeat.FREE)
         return "y" * 100_000
 
     await interrupted(store, body)
-    assert await hf.drive(store, "j", body) == "y" * 100_000
-    assert await hf.drive(store, "j", body) == "y" * 100_000
+    assert await drive(store, "j", body) == "y" * 100_000
+    assert await drive(store, "j", body) == "y" * 100_000
     assert sizes == [100_000] * 2
     assert all(len(msgspec.json.encode(record)) < 1_000 for record in await records(store))
 
@@ -188,32 +190,32 @@ async def test_a_large_value_is_kept_as_a_blob_and_comes_back_whole(store: Store
 
 
 async def test_an_effect_that_must_not_be_repeated_is_intended_before_it_is_performed(store: Store) -> None:
-    async def act(_: hf.EffectContext) -> str:
+    async def act(_: EffectContext) -> str:
         kinds.extend(type(record).__name__ for record in await records(store))
         return "x"
 
     kinds: list[str] = []
-    await hf.drive(store, "j", lambda ctx: ctx.effect("tool_call", "pay", act))
+    await drive(store, "j", lambda ctx: ctx.effect("tool_call", "pay", act))
     assert kinds[-1] == "Intended"
 
 
 @pytest.mark.parametrize("repeat", [hf.Repeat.FREE, hf.Repeat.KEYED])
 async def test_an_effect_that_may_be_repeated_needs_no_intent(store: Store, repeat: hf.Repeat) -> None:
-    await hf.drive(store, "j", lambda ctx: ctx.effect("tool_call", "read", Counted(), repeat=repeat))
+    await drive(store, "j", lambda ctx: ctx.effect("tool_call", "read", Counted(), repeat=repeat))
     assert not any(isinstance(record, Intended) for record in await records(store))
 
 
 async def test_an_interrupted_effect_that_must_not_be_repeated_ends_as_unknown(store: Store) -> None:
     pay = Counted(stop_at=1)
 
-    async def body(ctx: hf.Boundary) -> object:
+    async def body(ctx: Boundary) -> object:
         try:
             return await ctx.effect("tool_call", "pay", pay, target="bank")
         except hf.EffectUnknown as error:
             return [error.key, error.target]
 
     await interrupted(store, body)
-    assert await hf.drive(store, "j", body) == ["main/pay", "bank"]
+    assert await drive(store, "j", body) == ["main/pay", "bank"]
     assert len(pay.calls) == 1
     assert any(isinstance(record, Unknown) for record in await records(store))
 
@@ -224,11 +226,11 @@ async def test_an_interrupted_effect_that_may_be_repeated_is_repeated_with_the_s
 ) -> None:
     pay = Counted("paid", stop_at=1)
 
-    async def body(ctx: hf.Boundary) -> object:
+    async def body(ctx: Boundary) -> object:
         return await ctx.effect("tool_call", "pay", pay, repeat=repeat)
 
     await interrupted(store, body)
-    assert await hf.drive(store, "j", body) == "paid"
+    assert await drive(store, "j", body) == "paid"
     assert len(pay.calls) == 2
     assert len(set(pay.calls)) == 1
 
@@ -236,50 +238,50 @@ async def test_an_interrupted_effect_that_may_be_repeated_is_repeated_with_the_s
 async def test_an_intent_is_followed_by_a_repetition_when_the_effect_is_declared_repeatable_now(store: Store) -> None:
     pay = Counted("paid", stop_at=1)
     await interrupted(store, lambda ctx: ctx.effect("tool_call", "pay", pay))
-    assert await hf.drive(store, "j", lambda ctx: ctx.effect("tool_call", "pay", pay, repeat=hf.Repeat.KEYED)) == "paid"
+    assert await drive(store, "j", lambda ctx: ctx.effect("tool_call", "pay", pay, repeat=hf.Repeat.KEYED)) == "paid"
     assert await check(store) == []
 
 
 async def test_idempotency_keys_differ_between_effects_journals_and_stores(store: Store) -> None:
     keys: list[str] = []
 
-    async def body(ctx: hf.Boundary) -> object:
+    async def body(ctx: Boundary) -> object:
         for _ in range(2):
             effect = Counted()
             await ctx.effect("tool_call", "pay", effect)
             keys.extend(effect.calls)
         return None
 
-    await hf.drive(store, "j", body)
-    await hf.drive(store, "k", body)
+    await drive(store, "j", body)
+    await drive(store, "k", body)
     async with hf.open_store(None) as other:
-        await hf.drive(other, "j", body)
+        await drive(other, "j", body)
     assert len(set(keys)) == len(keys) == 6
 
 
 async def test_a_value_that_can_not_be_recorded_is_a_recorded_failure(store: Store) -> None:
     act = Counted(object())
 
-    async def body(ctx: hf.Boundary) -> object:
+    async def body(ctx: Boundary) -> object:
         try:
             await ctx.effect("tool_call", "odd", act)
         except hf.EffectFailed as error:
             return error.kind
         return None
 
-    assert await hf.drive(store, "j", body) == "InvalidValue"
+    assert await drive(store, "j", body) == "InvalidValue"
     assert len(act.calls) == 1
 
 
 async def test_an_endless_error_message_is_cut(store: Store) -> None:
-    async def body(ctx: hf.Boundary) -> int:
+    async def body(ctx: Boundary) -> int:
         try:
             await ctx.effect("tool_call", "loud", Counted(ValueError("x" * 1_000_000)))
         except hf.EffectFailed as error:
             return len(error.message)
         return 0
 
-    assert 0 < await hf.drive(store, "j", body) < 5_000
+    assert 0 < await drive(store, "j", body) < 5_000
 
 
 class FullOnce(MemoryBackend):
@@ -302,26 +304,26 @@ async def test_an_error_of_the_store_is_never_recorded_as_the_outcome_of_an_effe
     store = Store(FullOnce())
     act = Counted("x" * 100_000)
 
-    async def body(ctx: hf.Boundary) -> int:
+    async def body(ctx: Boundary) -> int:
         return len(await ctx.effect("tool_call", "read", act, repeat=hf.Repeat.KEYED))
 
     with pytest.raises(StoreFull):
-        await hf.drive(store, "j", body)
+        await drive(store, "j", body)
     assert (await store.journal("j")).status == "running"
-    assert await hf.drive(store, "j", body) == 100_000
+    assert await drive(store, "j", body) == 100_000
 
 
 async def test_an_error_of_another_journal_is_a_failure_like_any_other(store: Store) -> None:
-    async def nested(_: hf.EffectContext) -> object:
-        return await hf.drive(store, "j", body)  # this very journal is being driven: the lease is held
+    async def nested(_: EffectContext) -> object:
+        return await drive(store, "j", body)  # this very journal is being driven: the lease is held
 
-    async def body(ctx: hf.Boundary) -> object:
+    async def body(ctx: Boundary) -> object:
         try:
             return await ctx.effect("tool_call", "nested", nested)
         except hf.EffectFailed as error:
             return error.kind
 
-    assert await hf.drive(store, "j", body) == "LeaseHeld"
+    assert await drive(store, "j", body) == "LeaseHeld"
 
 
 # ---- sub-steps -------------------------------------------------------------------------------------------------------
@@ -336,16 +338,16 @@ async def test_a_finished_sub_step_is_not_repeated_when_its_effect_is(store: Sto
         uploads.append(number)
         return number
 
-    async def act(effect: hf.EffectContext) -> object:
+    async def act(effect: EffectContext) -> object:
         numbers = [await effect.step("upload", upload, number) for number in range(3)]
         await outer(effect)
         return numbers
 
-    async def body(ctx: hf.Boundary) -> object:
+    async def body(ctx: Boundary) -> object:
         return await ctx.effect("tool_call", "backup", act, repeat=hf.Repeat.KEYED)
 
     await interrupted(store, body)
-    assert await hf.drive(store, "j", body) == [0, 1, 2]
+    assert await drive(store, "j", body) == [0, 1, 2]
     assert uploads == [0, 1, 2]
 
 
@@ -353,14 +355,14 @@ async def test_a_plain_function_is_a_step_too(store: Store) -> None:
     def add(left: int, right: int) -> int:
         return left + right
 
-    assert await hf.drive(store, "j", lambda ctx: ctx.step("add", add, 2, 3)) == 5
+    assert await drive(store, "j", lambda ctx: ctx.step("add", add, 2, 3)) == 5
 
 
 # ---- replay is checked -----------------------------------------------------------------------------------------------
 
 
-async def _stopped_after(store: Store, body: Callable[[hf.Boundary], Awaitable[object]]) -> None:
-    async def once(ctx: hf.Boundary) -> object:
+async def _stopped_after(store: Store, body: Callable[[Boundary], Awaitable[object]]) -> None:
+    async def once(ctx: Boundary) -> object:
         await body(ctx)
         raise Stop
 
@@ -376,30 +378,30 @@ async def test_other_arguments_stop_the_run_and_name_both_sides(store: Store) ->
     await _stopped_after(store, lambda ctx: ctx.step("refund", _echo, {"order": 7, "cents": [100]}))
     performed = Counted()
 
-    async def changed(ctx: hf.Boundary) -> object:
+    async def changed(ctx: Boundary) -> object:
         await ctx.step("refund", _echo, {"order": 7, "cents": [900]})
         return await ctx.effect("tool_call", "next", performed)
 
     with pytest.raises(hf.ReplayMismatch, match=r"body\[0\]\.cents\[0\]: recorded 100, asked 900"):
-        await hf.drive(store, "j", changed)
+        await drive(store, "j", changed)
     assert performed.calls == []
 
 
 async def test_an_effect_that_was_not_there_stops_the_run_before_it_is_performed(store: Store) -> None:
-    async def before(ctx: hf.Boundary) -> object:
+    async def before(ctx: Boundary) -> object:
         await ctx.step("one", _echo, 1)
         return await ctx.step("two", _echo, 2)
 
     await _stopped_after(store, before)
     inserted = Counted()
 
-    async def after(ctx: hf.Boundary) -> object:
+    async def after(ctx: Boundary) -> object:
         await ctx.step("one", _echo, 1)
         await ctx.effect("tool_call", "inserted", inserted)
         return await ctx.step("two", _echo, 2)
 
     with pytest.raises(hf.ReplayMismatch, match='recorded "main/two", asked "main/inserted"'):
-        await hf.drive(store, "j", after)
+        await drive(store, "j", after)
     assert inserted.calls == []
 
 
@@ -407,26 +409,26 @@ async def test_code_that_swallows_the_mismatch_does_not_get_further(store: Store
     await _stopped_after(store, lambda ctx: ctx.step("one", _echo, 1))
     performed = Counted()
 
-    async def stubborn(ctx: hf.Boundary) -> object:
+    async def stubborn(ctx: Boundary) -> object:
         with suppress(BaseException):  # user code can be this bad
             await ctx.step("one", _echo, 2)
         return await ctx.effect("tool_call", "next", performed)
 
     with pytest.raises(hf.ReplayMismatch):
-        await hf.drive(store, "j", stubborn)
+        await drive(store, "j", stubborn)
     assert performed.calls == []
     assert (await store.journal("j")).status == "running"
 
 
 async def test_the_mismatch_names_the_code_version_that_wrote_the_record(store: Store) -> None:
-    async def first(ctx: hf.Boundary) -> object:
+    async def first(ctx: Boundary) -> object:
         await ctx.step("one", _echo, 1)
         raise Stop
 
     with pytest.raises(Stop):
-        await hf.drive(store, "j", first, code="release-41")
+        await drive(store, "j", first, code="release-41")
     with pytest.raises(hf.ReplayMismatch, match="release-41"):
-        await hf.drive(store, "j", lambda ctx: ctx.step("one", _echo, 2), code="release-42")
+        await drive(store, "j", lambda ctx: ctx.step("one", _echo, 2), code="release-42")
 
 
 async def test_a_model_call_with_another_prompt_keeps_its_recorded_answer_and_warns(store: Store) -> None:
@@ -436,12 +438,12 @@ async def test_a_model_call_with_another_prompt_keeps_its_recorded_answer_and_wa
     )
     drifts: list[tuple[str, str]] = []
 
-    async def edited(ctx: hf.Boundary) -> object:
+    async def edited(ctx: Boundary) -> object:
         value = await ctx.effect("model_call", "ask", answer, target="model", body={"prompt": "b"})
         drifts.extend((drift.key, drift.divergence.first[0].path) for drift in ctx.drifts)
         return value
 
-    assert await hf.drive(store, "j", edited) == "the recorded answer"
+    assert await drive(store, "j", edited) == "the recorded answer"
     assert len(answer.calls) == 1
     assert drifts == [("main/ask", "body.prompt")]
 
@@ -449,7 +451,7 @@ async def test_a_model_call_with_another_prompt_keeps_its_recorded_answer_and_wa
 async def test_another_model_is_a_mismatch_even_for_a_model_call(store: Store) -> None:
     await _stopped_after(store, lambda ctx: ctx.effect("model_call", "ask", Counted(), target="small"))
     with pytest.raises(hf.ReplayMismatch, match='target: recorded "small", asked "large"'):
-        await hf.drive(store, "j", lambda ctx: ctx.effect("model_call", "ask", Counted(), target="large"))
+        await drive(store, "j", lambda ctx: ctx.effect("model_call", "ask", Counted(), target="large"))
 
 
 async def test_a_check_only_replay_performs_nothing_and_writes_nothing(store: Store) -> None:
@@ -457,58 +459,58 @@ async def test_a_check_only_replay_performs_nothing_and_writes_nothing(store: St
     before = await store.last_position()
     performed = Counted()
 
-    async def further(ctx: hf.Boundary) -> object:
+    async def further(ctx: Boundary) -> object:
         await ctx.step("one", _echo, 1)
         return await ctx.effect("tool_call", "two", performed)
 
     with pytest.raises(ReplayMiss, match="main/two"):
-        await hf.replay(store, "j", further)
+        await replay(store, "j", further)
     assert performed.calls == []
     assert await store.last_position() == before
 
 
 async def test_a_check_only_replay_of_a_finished_run_gives_its_result(store: Store) -> None:
-    async def body(ctx: hf.Boundary) -> object:
+    async def body(ctx: Boundary) -> object:
         return [await ctx.step("one", _echo, 1), await ctx.race("g", _members((1, "a"), (90, "b")))]
 
-    result = await hf.drive(store, "j", body)
-    assert await hf.replay(store, "j", body) == result
+    result = await drive(store, "j", body)
+    assert await replay(store, "j", body) == result
 
 
 async def test_a_check_only_replay_finds_a_result_that_differs(store: Store) -> None:
-    await hf.drive(store, "j", lambda ctx: ctx.step("one", _echo, 1))
+    await drive(store, "j", lambda ctx: ctx.step("one", _echo, 1))
 
-    async def other(ctx: hf.Boundary) -> object:
+    async def other(ctx: Boundary) -> object:
         return await ctx.step("one", _echo, 1) + 1
 
     with pytest.raises(hf.ReplayMismatch, match="value: recorded 1, asked 2"):
-        await hf.replay(store, "j", other)
+        await replay(store, "j", other)
 
 
 async def test_a_check_only_replay_does_not_settle_what_was_interrupted(store: Store) -> None:
     pay = Counted(stop_at=1)
     await interrupted(store, lambda ctx: ctx.effect("tool_call", "pay", pay))
     with pytest.raises(ReplayMiss):
-        await hf.replay(store, "j", lambda ctx: ctx.effect("tool_call", "pay", pay))
+        await replay(store, "j", lambda ctx: ctx.effect("tool_call", "pay", pay))
 
 
 async def test_one_key_is_good_for_one_effect(store: Store) -> None:
     envelope = Envelope(Scope("j", "main"), Subject("pay", "tool_call"), "main/fixed", Command("bank"))
 
-    async def body(ctx: hf.Boundary) -> object:
+    async def body(ctx: Boundary) -> object:
         await ctx.perform(envelope, Counted())
         with pytest.raises(EffectRepeated):
             await ctx.perform(envelope, Counted())
         return "ok"
 
-    assert await hf.drive(store, "j", body) == "ok"
+    assert await drive(store, "j", body) == "ok"
 
 
 # ---- groups ----------------------------------------------------------------------------------------------------------
 
 
-def _after(ticks: int, value: object, world: World | None = None) -> Callable[[hf.EffectContext], Awaitable[object]]:
-    async def act(effect: hf.EffectContext) -> object:
+def _after(ticks: int, value: object, world: World | None = None) -> Callable[[EffectContext], Awaitable[object]]:
+    async def act(effect: EffectContext) -> object:
         for _ in range(ticks):
             await asyncio.sleep(0)
         if world is not None:
@@ -520,17 +522,17 @@ def _after(ticks: int, value: object, world: World | None = None) -> Callable[[h
     return act
 
 
-def _members(*ends: tuple[int, object]) -> list[hf.Effect]:
-    return [hf.Effect(f"m{n}", _after(*end), repeat=hf.Repeat.KEYED) for n, end in enumerate(ends)]
+def _members(*ends: tuple[int, object]) -> list[Effect]:
+    return [Effect(f"m{n}", _after(*end), repeat=hf.Repeat.KEYED) for n, end in enumerate(ends)]
 
 
 async def test_all_gives_the_values_in_the_order_given(store: Store) -> None:
     members = _members((50, "slow"), (1, "quick"))
-    assert await hf.drive(store, "j", lambda ctx: ctx.all("g", members)) == ["slow", "quick"]
+    assert await drive(store, "j", lambda ctx: ctx.all("g", members)) == ["slow", "quick"]
 
 
 async def test_outcomes_are_recorded_in_the_order_in_which_they_settle(store: Store) -> None:
-    await hf.drive(store, "j", lambda ctx: ctx.all("g", _members((90, "a"), (1, "b"), (40, "c"))))
+    await drive(store, "j", lambda ctx: ctx.all("g", _members((90, "a"), (1, "b"), (40, "c"))))
     settled = [record.key[-2:] for record in await records(store) if isinstance(record, Done)]
     assert settled == ["m1", "m2", "m0"]
 
@@ -538,46 +540,46 @@ async def test_outcomes_are_recorded_in_the_order_in_which_they_settle(store: St
 async def test_all_waits_for_everybody_and_raises_the_first_failure(store: Store) -> None:
     world = World()
     members = [
-        hf.Effect("late", _after(80, ValueError("late")), repeat=hf.Repeat.KEYED),
-        hf.Effect("early", _after(1, ValueError("early")), repeat=hf.Repeat.KEYED),
-        hf.Effect("fine", _after(120, "fine", world), repeat=hf.Repeat.KEYED),
+        Effect("late", _after(80, ValueError("late")), repeat=hf.Repeat.KEYED),
+        Effect("early", _after(1, ValueError("early")), repeat=hf.Repeat.KEYED),
+        Effect("fine", _after(120, "fine", world), repeat=hf.Repeat.KEYED),
     ]
     with pytest.raises(hf.RunFailed, match="early"):
-        await hf.drive(store, "j", lambda ctx: ctx.all("g", members))
+        await drive(store, "j", lambda ctx: ctx.all("g", members))
     assert world.done() == ["fine"]
 
 
 async def test_any_gives_the_first_success_and_cancels_the_rest(store: Store) -> None:
     members = _members((1, ValueError("no")), (20, "yes"), (100_000, "never"))
-    assert await hf.drive(store, "j", lambda ctx: ctx.any("g", members)) == "yes"
+    assert await drive(store, "j", lambda ctx: ctx.any("g", members)) == "yes"
     assert [record.key[-2:] for record in await records(store) if isinstance(record, Cancelled)] == ["m2"]
 
 
 async def test_any_without_a_success_tells_all_failures(store: Store) -> None:
-    async def body(ctx: hf.Boundary) -> object:
+    async def body(ctx: Boundary) -> object:
         try:
             return await ctx.any("g", _members((9, ValueError("b")), (1, KeyError("a"))))
-        except hf.NoneSucceeded as error:
+        except hf.errors.NoneSucceeded as error:
             return [str(getattr(failure, "kind", "")) for failure in error.failures]
 
-    assert await hf.drive(store, "j", body) == ["KeyError", "ValueError"]
+    assert await drive(store, "j", body) == ["KeyError", "ValueError"]
 
 
 async def test_race_gives_whatever_settles_first(store: Store) -> None:
-    async def body(ctx: hf.Boundary) -> object:
+    async def body(ctx: Boundary) -> object:
         try:
             return await ctx.race("g", _members((50, "slow"), (1, ValueError("quick"))))
         except hf.EffectFailed as error:
             return error.message
 
-    assert await hf.drive(store, "j", body) == "quick"
+    assert await drive(store, "j", body) == "quick"
 
 
 async def test_a_replayed_race_has_the_winner_it_had(store: Store) -> None:
     stop = Counted(stop_at=1)
 
-    def body(first: int, second: int) -> Callable[[hf.Boundary], Awaitable[object]]:
-        async def run(ctx: hf.Boundary) -> object:
+    def body(first: int, second: int) -> Callable[[Boundary], Awaitable[object]]:
+        async def run(ctx: Boundary) -> object:
             winner = await ctx.race("g", _members((first, "tortoise"), (second, "hare")))
             await ctx.effect("step", "stop", stop, repeat=hf.Repeat.FREE)
             return winner
@@ -585,14 +587,14 @@ async def test_a_replayed_race_has_the_winner_it_had(store: Store) -> None:
         return run
 
     await interrupted(store, body(1, 1_000))
-    assert await hf.drive(store, "j", body(1_000, 1)) == "tortoise"
+    assert await drive(store, "j", body(1_000, 1)) == "tortoise"
 
 
 async def test_a_group_that_was_interrupted_goes_on_with_those_that_had_not_settled(store: Store) -> None:
     calls: list[str] = []
 
-    def member(name: str, *, stop: bool) -> hf.Effect:
-        async def act(_: hf.EffectContext) -> str:
+    def member(name: str, *, stop: bool) -> Effect:
+        async def act(_: EffectContext) -> str:
             calls.append(name)
             if stop:
                 for _tick in range(50):
@@ -600,19 +602,19 @@ async def test_a_group_that_was_interrupted_goes_on_with_those_that_had_not_sett
                 raise Stop
             return name
 
-        return hf.Effect(name, act, repeat=hf.Repeat.KEYED)
+        return Effect(name, act, repeat=hf.Repeat.KEYED)
 
     await interrupted(store, lambda ctx: ctx.all("g", [member("a", stop=False), member("b", stop=True)]))
     both = [member("a", stop=False), member("b", stop=False)]
-    assert await hf.drive(store, "j", lambda ctx: ctx.all("g", both)) == ["a", "b"]
+    assert await drive(store, "j", lambda ctx: ctx.all("g", both)) == ["a", "b"]
     assert calls == ["a", "b", "b"]
 
 
 async def test_a_group_of_repeatable_effects_costs_no_record_before_its_first_outcome(store: Store) -> None:
-    async def look(_: hf.EffectContext) -> list[str]:
+    async def look(_: EffectContext) -> list[str]:
         return [type(record).__name__ for record in await records(store)]
 
-    seen = await hf.drive(store, "j", lambda ctx: ctx.all("g", [hf.Effect("look", look, repeat=hf.Repeat.FREE)]))
+    seen = await drive(store, "j", lambda ctx: ctx.all("g", [Effect("look", look, repeat=hf.Repeat.FREE)]))
     assert "Grouped" not in seen[0]
     assert any(isinstance(record, Grouped) for record in await records(store))
 
@@ -620,27 +622,27 @@ async def test_a_group_of_repeatable_effects_costs_no_record_before_its_first_ou
 async def test_a_group_of_another_shape_is_a_mismatch(store: Store) -> None:
     await _stopped_after(store, lambda ctx: ctx.all("g", _members((1, "a"), (1, "b"))))
     with pytest.raises(hf.ReplayMismatch, match="members"):
-        await hf.drive(store, "j", lambda ctx: ctx.all("g", _members((1, "a"))))
+        await drive(store, "j", lambda ctx: ctx.all("g", _members((1, "a"))))
 
 
 async def test_race_where_all_was_recorded_is_a_mismatch(store: Store) -> None:
     await _stopped_after(store, lambda ctx: ctx.all("g", _members((1, "a"), (1, "b"))))
     with pytest.raises(hf.ReplayMismatch, match='wake: recorded "all", asked "race"'):
-        await hf.drive(store, "j", lambda ctx: ctx.race("g", _members((1, "a"), (1, "b"))))
+        await drive(store, "j", lambda ctx: ctx.race("g", _members((1, "a"), (1, "b"))))
 
 
 @pytest.mark.parametrize("count", [0, 1_001])
 async def test_a_group_without_members_or_with_too_many_is_refused(store: Store, count: int) -> None:
-    async def body(ctx: hf.Boundary) -> object:
+    async def body(ctx: Boundary) -> object:
         with pytest.raises(GroupInvalid):
             await ctx.all("g", _members(*[(1, "x")] * count))
         return "ok"
 
-    assert await hf.drive(store, "j", body) == "ok"
+    assert await drive(store, "j", body) == "ok"
 
 
 async def test_a_group_and_another_effect_can_not_run_at_once_in_one_scope(store: Store) -> None:
-    async def body(ctx: hf.Boundary) -> Any:
+    async def body(ctx: Boundary) -> Any:
         loop = asyncio.get_running_loop()
         outside = asyncio.Task(ctx.all("g", _members((50, "a"))), loop=loop)  # same scope: it bypasses the factory
         await asyncio.sleep(0)
@@ -650,18 +652,18 @@ async def test_a_group_and_another_effect_can_not_run_at_once_in_one_scope(store
             await outside
 
     with pytest.raises(hf.RunFailed, match="two effects run at once"):
-        await hf.drive(store, "j", body)
+        await drive(store, "j", body)
 
 
 # ---- finalising is fenced --------------------------------------------------------------------------------------------
 
 
 async def test_a_result_computed_under_a_lost_lease_is_dropped(store: Store) -> None:
-    async def usurped(_: hf.EffectContext) -> str:
+    async def usurped(_: EffectContext) -> str:
         await store.release(Lease("j", 1, store.owner, 10_000, 0))  # as if it had expired
         await store.claim("j")
         return "too late"
 
-    with pytest.raises(hf.Fenced):
-        await hf.drive(store, "j", lambda ctx: ctx.effect("tool_call", "pay", usurped, repeat=hf.Repeat.KEYED))
+    with pytest.raises(hf.errors.Fenced):
+        await drive(store, "j", lambda ctx: ctx.effect("tool_call", "pay", usurped, repeat=hf.Repeat.KEYED))
     assert not any(isinstance(record, Done) for record in await records(store))

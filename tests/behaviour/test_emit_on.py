@@ -545,7 +545,7 @@ async def test_a_concurrency_that_lets_no_handler_run_is_refused(concurrency: An
 @pytest.mark.parametrize("after", ["nonsense", "-1", -1, True])
 async def test_a_bad_cursor_is_refused_at_once(session: str | None, after: Any) -> None:
     async with hf.open(None) as runtime:
-        with pytest.raises(hf.CursorInvalid):
+        with pytest.raises(hf.errors.CursorInvalid):
             runtime.on(hf.TextDelta, print, session=session, after=after)
 
 
@@ -588,8 +588,8 @@ async def test_a_handler_without_a_cursor_gets_nothing_of_the_past() -> None:
     async with hf.open(None, agents=[agent], clock=clock) as runtime:
         session = runtime.session("s", agent=agent)
         await (await session.send("before")).outcome()
-        found: list[hf.InputAccepted] = []
-        async with runtime.on(hf.InputAccepted, found.append):
+        found: list[hf.events.InputAccepted] = []
+        async with runtime.on(hf.events.InputAccepted, found.append):
             await (await session.send("after")).outcome()
             await until(lambda: any(event.text == "after" for event in found))
         assert [event.text for event in found] == ["after"]
@@ -601,11 +601,11 @@ async def test_a_handler_with_a_cursor_gets_what_stands_behind_it() -> None:
         session = runtime.session("s", agent=agent)
         for n in range(3):
             await (await session.send(f"question {n}")).outcome()
-        found: list[hf.InputAccepted] = []
-        async with runtime.on(hf.InputAccepted, found.append, session="s", after=0):
+        found: list[hf.events.InputAccepted] = []
+        async with runtime.on(hf.events.InputAccepted, found.append, session="s", after=0):
             await until(lambda: len(found) == 3)
-        again: list[hf.InputAccepted] = []
-        async with runtime.on(hf.InputAccepted, again.append, session="s", after=found[0].cursor):
+        again: list[hf.events.InputAccepted] = []
+        async with runtime.on(hf.events.InputAccepted, again.append, session="s", after=found[0].cursor):
             await until(lambda: len(again) == 2)
         assert again == found[1:]
 
@@ -613,12 +613,12 @@ async def test_a_handler_with_a_cursor_gets_what_stands_behind_it() -> None:
 async def test_a_handler_of_all_sessions_goes_on_from_the_cursor_of_its_last_event() -> None:
     agent = _agent()
     async with hf.open(None, agents=[agent]) as runtime:
-        found: list[hf.InputAccepted] = []
-        async with runtime.on(hf.InputAccepted, found.append):
+        found: list[hf.events.InputAccepted] = []
+        async with runtime.on(hf.events.InputAccepted, found.append):
             await (await runtime.session("s1", agent=agent).send("one")).outcome()
             await until(lambda: len(found) == 1)
         await (await runtime.session("s2", agent=agent).send("two")).outcome()
-        async with runtime.on(hf.InputAccepted, found.append, after=found[-1].cursor):
+        async with runtime.on(hf.events.InputAccepted, found.append, after=found[-1].cursor):
             await until(lambda: len(found) == 2)
         assert [event.text for event in found] == ["one", "two"]
 
@@ -627,22 +627,22 @@ async def test_a_handler_of_one_session_goes_on_from_the_cursor_of_its_last_even
     agent = _agent()
     async with hf.open(None, agents=[agent]) as runtime:
         session = runtime.session("s", agent=agent)
-        found: list[hf.InputAccepted] = []
-        async with runtime.on(hf.InputAccepted, found.append, session="s"):
+        found: list[hf.events.InputAccepted] = []
+        async with runtime.on(hf.events.InputAccepted, found.append, session="s"):
             await (await session.send("one")).outcome()
             await until(lambda: len(found) == 1)
         await (await session.send("two")).outcome()
-        async with runtime.on(hf.InputAccepted, found.append, session="s", after=found[-1].cursor):
+        async with runtime.on(hf.events.InputAccepted, found.append, session="s", after=found[-1].cursor):
             await until(lambda: len(found) == 2)
         assert [event.text for event in found] == ["one", "two"]
 
 
 async def test_a_handler_goes_on_from_its_cursor_after_a_restart(tmp_path: Path) -> None:
-    found: list[hf.InputAccepted] = []
+    found: list[hf.events.InputAccepted] = []
     for n in range(3):
         async with hf.open(tmp_path / "store.db", agents=[_agent()]) as runtime:
             after = found[-1].cursor if found else 0
-            async with runtime.on(hf.InputAccepted, found.append, after=after):
+            async with runtime.on(hf.events.InputAccepted, found.append, after=after):
                 await (await runtime.session("s", agent="a").send(f"question {n}")).outcome()
                 await until(lambda n=n: len(found) == n + 1)
     assert [event.text for event in found] == ["question 0", "question 1", "question 2"]
@@ -733,11 +733,11 @@ async def test_however_many_run_at_once_each_session_is_handled_in_order() -> No
     agent = _agent()
     found: dict[str, list[int]] = {}
 
-    async def handler(event: hf.InputAccepted) -> None:
+    async def handler(event: hf.events.InputAccepted) -> None:
         await asyncio.sleep(0.001 * (event.input % 3))
         found.setdefault(event.session, []).append(event.input)
 
-    async with hf.open(None, agents=[agent]) as runtime, runtime.on(hf.InputAccepted, handler, concurrency=8):
+    async with hf.open(None, agents=[agent]) as runtime, runtime.on(hf.events.InputAccepted, handler, concurrency=8):
         for n in range(5):
             turns = [await runtime.session(f"s{m}", agent=agent).send(f"question {n}") for m in range(4)]
             await asyncio.gather(*(turn.outcome() for turn in turns))

@@ -79,7 +79,7 @@ async def test_an_agent_that_is_registered_later_is_driven_then(tmp_path: Path) 
 
 async def test_a_session_handle_of_an_unknown_agent_is_refused_by_name(tmp_path: Path) -> None:
     async with hf.open(tmp_path / "store.db", agents=[_plain()]) as runtime:
-        with pytest.raises(hf.AgentUnknown):
+        with pytest.raises(hf.errors.AgentUnknown):
             runtime.session("s", agent="nobody")
 
 

@@ -294,7 +294,7 @@ async def test_one_runtime_too_many_on_one_store_is_refused_by_name(tmp_path: Pa
         for _ in range(MAX_RUNTIMES):
             await opened.enter_async_context(hf.open(tmp_path / "store.db"))
         await opened.enter_async_context(hf.open(tmp_path / "store.db", drive=False))
-        with pytest.raises(hf.TooManyRuntimes, match="open it once and share the runtime"):
+        with pytest.raises(hf.errors.TooManyRuntimes, match="open it once and share the runtime"):
             await opened.enter_async_context(hf.open(tmp_path / "store.db"))
     async with hf.open(tmp_path / "store.db"):
         pass  # those that were closed do not count

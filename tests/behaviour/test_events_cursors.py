@@ -117,7 +117,7 @@ async def test_behind_a_live_event_of_a_turn_that_is_over_comes_a_gap_first() ->
         live = [event for event in whole if not isinstance(event, RECORDS)]
         assert live
         for event in live:
-            assert isinstance((await _first(session.events(after=event.cursor), 1))[0], hf.Gap)
+            assert isinstance((await _first(session.events(after=event.cursor), 1))[0], hf.events.Gap)
 
 
 async def test_behind_the_last_event_of_a_turn_its_stream_is_over() -> None:
@@ -164,7 +164,7 @@ async def test_the_cursor_of_a_gap_leads_to_the_records_behind_it() -> None:
     async with hf.open(None, agents=[agent]) as runtime:
         whole = await _finished(runtime, agent)
         session = runtime.session("s", agent=agent)
-        live = next(n for n, event in enumerate(whole) if isinstance(event, hf.ToolCallProgress))
+        live = next(n for n, event in enumerate(whole) if isinstance(event, hf.events.ToolCallProgress))
         gap = (await _first(session.events(after=whole[live].cursor), 1))[0]
         rest = await _until(session.events(after=gap.cursor), _ends)
         assert _records(rest) == _records(whole[live:])
@@ -199,7 +199,7 @@ async def test_what_is_no_cursor_is_refused_by_a_session(cursor: object) -> None
     agent = _agent([text("hi")])
     async with hf.open(None, agents=[agent]) as runtime:
         await _finished(runtime, agent)
-        with pytest.raises(hf.CursorInvalid):
+        with pytest.raises(hf.errors.CursorInvalid):
             await _first(runtime.session("s").events(after=cursor), 1)  # pyright: ignore[reportArgumentType]
 
 
@@ -208,7 +208,7 @@ async def test_what_is_no_cursor_is_refused_by_a_turn(cursor: object) -> None:
     agent = _agent([text("hi")])
     async with hf.open(None, agents=[agent]) as runtime:
         turn = await runtime.session("s", agent=agent).send("hello")
-        with pytest.raises(hf.CursorInvalid):
+        with pytest.raises(hf.errors.CursorInvalid):
             await _first(turn.events(after=cursor), 1)  # pyright: ignore[reportArgumentType]
 
 
@@ -217,7 +217,7 @@ async def test_what_is_no_cursor_is_refused_by_a_runtime(cursor: object) -> None
     agent = _agent([text("hi")])
     async with hf.open(None, agents=[agent]) as runtime:
         await _finished(runtime, agent)
-        with pytest.raises(hf.CursorInvalid):
+        with pytest.raises(hf.errors.CursorInvalid):
             await _first(runtime.events(after=cursor), 1)  # pyright: ignore[reportArgumentType]
 
 
@@ -226,7 +226,7 @@ async def test_a_cursor_of_the_runtime_is_refused_by_a_session() -> None:
     async with hf.open(None, agents=[agent]) as runtime:
         await _finished(runtime, agent)
         foreign = (await _first(runtime.events(after=0), 2))[-1]
-        with pytest.raises(hf.CursorInvalid):
+        with pytest.raises(hf.errors.CursorInvalid):
             await _first(runtime.session("s").events(after=foreign.cursor), 1)
 
 
@@ -234,7 +234,7 @@ async def test_a_cursor_of_a_session_is_refused_by_the_runtime() -> None:
     agent = _agent([text("hi")])
     async with hf.open(None, agents=[agent]) as runtime:
         whole = await _finished(runtime, agent)
-        with pytest.raises(hf.CursorInvalid):
+        with pytest.raises(hf.errors.CursorInvalid):
             await _first(runtime.events(after=whole[0].cursor), 1)
 
 
@@ -244,7 +244,7 @@ async def test_a_cursor_of_another_session_is_refused() -> None:
         whole = _records(await _finished(runtime, agent))
         other = runtime.session("other", agent=agent)
         await (await other.send("hello")).outcome()
-        with pytest.raises(hf.CursorInvalid):
+        with pytest.raises(hf.errors.CursorInvalid):
             await _first(other.events(after=whole[1].cursor), 1)
 
 
@@ -252,7 +252,7 @@ async def test_a_cursor_behind_the_end_of_the_journal_is_refused() -> None:
     agent = _agent([text("hi"), text("more")])
     async with hf.open(None, agents=[agent]) as runtime:
         await _finished(runtime, agent)
-        with pytest.raises(hf.CursorInvalid):
+        with pytest.raises(hf.errors.CursorInvalid):
             await _first(runtime.session("s").events(after=1_000), 1)
 
 
@@ -318,7 +318,7 @@ async def test_an_observer_that_came_before_the_turn_and_reads_after_it_has_its_
         await turn.outcome()
         await at_rest(runtime)
         found = await _until(events, _ends)
-        assert any(isinstance(event, hf.TextDelta | hf.Gap) for event in found)
+        assert any(isinstance(event, hf.TextDelta | hf.events.Gap) for event in found)
 
 
 async def test_an_observer_that_waits_sees_the_live_events_of_every_short_turn_or_a_gap(tmp_path: Path) -> None:
@@ -330,7 +330,7 @@ async def test_an_observer_that_waits_sees_the_live_events_of_every_short_turn_o
         for n in range(20):
             turn = await session.send(f"question {n}")
             found = await _until(events, lambda event, turn=turn: _ends(event) and event.turn == turn.id)
-            assert any(isinstance(event, hf.TextDelta | hf.Gap) for event in found)
+            assert any(isinstance(event, hf.TextDelta | hf.events.Gap) for event in found)
 
 
 async def test_a_delta_that_came_while_the_observer_was_busy_is_not_held_back() -> None:
@@ -361,12 +361,12 @@ async def _pieces_read_late(*played: hf.StreamEvent) -> list[tuple[str, str]]:
     async with hf.open(None, agents=[agent]) as runtime:
         turn = await runtime.session("s", agent=agent).send("hello")
         events = turn.events()
-        await _until(events, lambda event: isinstance(event, hf.ModelStarted))
+        await _until(events, lambda event: isinstance(event, hf.events.ModelStarted))
         gate.opened.set()
         await over.wait()
         over.opened.set()
         found = await _until(events, _ends)
-    return [(event.call_id, event.arguments) for event in found if isinstance(event, hf.ToolCallDelta)]
+    return [(event.call_id, event.arguments) for event in found if isinstance(event, hf.events.ToolCallDelta)]
 
 
 async def test_pieces_of_arguments_that_nobody_has_read_are_joined() -> None:
@@ -402,7 +402,7 @@ def _busy(count: int, done: asyncio.Event, go_on: asyncio.Event) -> hf.Agent:
 
 
 def _begun(event: hf.Event) -> bool:
-    return isinstance(event, hf.ToolCallProgress) and event.note == "begun"
+    return isinstance(event, hf.events.ToolCallProgress) and event.note == "begun"
 
 
 async def test_more_missed_live_events_than_are_kept_are_a_gap() -> None:
@@ -415,7 +415,7 @@ async def test_more_missed_live_events_than_are_kept_are_a_gap() -> None:
         go_on.set()
         await asyncio.wait_for(done.wait(), PATIENCE)
         rest = await _until(events, _ends)
-        assert isinstance(rest[0], hf.Gap)
+        assert isinstance(rest[0], hf.events.Gap)
 
 
 async def test_behind_a_gap_come_the_newest_live_events_in_order() -> None:
@@ -428,7 +428,7 @@ async def test_behind_a_gap_come_the_newest_live_events_in_order() -> None:
         go_on.set()
         await asyncio.wait_for(done.wait(), PATIENCE)
         rest = await _until(events, _ends)
-        notes = [int(event.note or "") for event in rest if isinstance(event, hf.ToolCallProgress)]
+        notes = [int(event.note or "") for event in rest if isinstance(event, hf.events.ToolCallProgress)]
         assert notes == list(range(notes[0], 3_000))
         assert 0 < len(notes) <= 2_048
 
@@ -443,7 +443,7 @@ async def test_as_many_missed_live_events_as_are_kept_are_no_gap() -> None:
         go_on.set()
         await asyncio.wait_for(done.wait(), PATIENCE)
         rest = await _until(events, _ends)
-        assert not any(isinstance(event, hf.Gap) for event in rest)
+        assert not any(isinstance(event, hf.events.Gap) for event in rest)
 
 
 async def test_a_gap_costs_no_record() -> None:
@@ -473,7 +473,7 @@ async def test_live_events_that_were_not_read_for_two_minutes_are_a_gap() -> Non
         clock.advance(121_000)
         last.opened.set()
         await turn.outcome(timeout=PATIENCE)
-        assert isinstance((await _first(events, 1))[0], hf.Gap)
+        assert isinstance((await _first(events, 1))[0], hf.events.Gap)
 
 
 async def test_live_events_are_kept_for_two_minutes() -> None:
@@ -500,7 +500,7 @@ async def test_a_live_cursor_from_before_a_restart_leads_to_a_gap(tmp_path: Path
     live = next(event for event in whole if isinstance(event, hf.TextDelta))
     async with hf.open(tmp_path / "store.db", agents=[agent]) as runtime:
         rest = await _until(runtime.session("s").events(after=live.cursor), _ends)
-        assert isinstance(rest[0], hf.Gap)
+        assert isinstance(rest[0], hf.events.Gap)
         assert rest[1:] == _records(whole[whole.index(live) :])
 
 
@@ -555,7 +555,7 @@ def _check(whole: list[hf.Event], seen: list[hf.Event | None]) -> None:
     place, told = 0, False
     before: hf.Event | None = None
     for event in seen:
-        if event is None or isinstance(event, hf.Gap):
+        if event is None or isinstance(event, hf.events.Gap):
             told = told or event is not None or isinstance(before, RECORDS)
             continue
         skipped: list[hf.Event] = []

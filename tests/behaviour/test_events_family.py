@@ -168,7 +168,7 @@ async def test_an_input_that_steers_shows_up_inside_the_turn() -> None:
         await asyncio.wait_for(gate.reached.wait(), PATIENCE)
         await session.send("and also", steer=True)
         gate.opened.set()
-        inputs = [event for event in await _events_of(turn) if isinstance(event, hf.InputAccepted)]
+        inputs = [event for event in await _events_of(turn) if isinstance(event, hf.events.InputAccepted)]
         assert [(event.turn, event.text) for event in inputs] == [(turn.id, "first"), (turn.id, "and also")]
 
 
@@ -313,7 +313,7 @@ async def test_usage_is_recorded_for_each_model_call_and_summed_up_at_the_end() 
     costs = hf.Usage(input=7, output=3)
     script = [reply(call("look", n=1), usage=costs), reply(text("ten"), usage=costs)]
     found = await _run(_agent(script))
-    recorded = [event.usage for event in found if isinstance(event, hf.UsageRecorded)]
+    recorded = [event.usage for event in found if isinstance(event, hf.events.UsageRecorded)]
     ended = next(event.usage for event in found if isinstance(event, hf.TurnCompleted))
     assert (recorded, ended) == ([costs, costs], hf.Usage(input=14, output=6))
 
@@ -344,8 +344,9 @@ async def test_an_event_is_a_line_of_json_that_names_its_kind() -> None:
         assert msgspec.json.decode(line)["event"] == type(event).__struct_config__.tag
 
 
-def test_every_event_class_is_at_the_door() -> None:
-    assert all(getattr(hf, kind.__name__) is kind for kind in EVENTS)
+def test_every_event_class_is_in_hf_events() -> None:
+    assert all(getattr(hf.events, kind.__name__) is kind for kind in EVENTS)
+    assert all(kind.__name__ in hf.events.__all__ for kind in EVENTS)
 
 
 # ---- live ------------------------------------------------------------------------------------------------------------
@@ -375,8 +376,8 @@ async def test_deltas_are_seen_while_the_model_still_speaks() -> None:
 
 async def test_thoughts_and_words_are_shown_apart() -> None:
     found = await _run(_agent([[Reasoning("hm, "), text("yes")]]))
-    shown = [event for event in found if isinstance(event, hf.ReasoningDelta | hf.TextDelta)]
-    assert [(type(event), event.text) for event in shown] == [(hf.ReasoningDelta, "hm, "), (hf.TextDelta, "yes")]
+    shown = [event for event in found if isinstance(event, hf.events.ReasoningDelta | hf.TextDelta)]
+    assert [(type(event), event.text) for event in shown] == [(hf.events.ReasoningDelta, "hm, "), (hf.TextDelta, "yes")]
 
 
 async def test_what_stands_before_a_reset_does_not_count() -> None:
@@ -391,7 +392,7 @@ async def test_what_stands_before_a_reset_does_not_count() -> None:
         done,
     )
     found = await _run(hf.Agent("a", model=played))
-    reset = next(n for n, event in enumerate(found) if isinstance(event, hf.AttemptReset))
+    reset = next(n for n, event in enumerate(found) if isinstance(event, hf.events.AttemptReset))
     assert "".join(event.text for event in found[reset:] if isinstance(event, hf.TextDelta)) == "the right answer"
 
 
@@ -399,7 +400,7 @@ async def test_a_reset_says_why() -> None:
     done = StreamEnd(ModelReply((hf.Text("b"),), "stop", model="played:model"))
     played = PlayedModel(TextChunk("a"), StreamReset("connection lost"), TextChunk("b"), done)
     found = await _run(hf.Agent("a", model=played))
-    assert [event.reason for event in found if isinstance(event, hf.AttemptReset)] == ["connection lost"]
+    assert [event.reason for event in found if isinstance(event, hf.events.AttemptReset)] == ["connection lost"]
 
 
 async def test_words_before_and_after_a_reset_are_never_joined() -> None:
@@ -411,7 +412,7 @@ async def test_words_before_and_after_a_reset_are_never_joined() -> None:
 
 async def test_the_pieces_of_a_call_add_up_to_its_arguments() -> None:
     found = await _run(_agent([call("look", n=12), text("hm")]))
-    pieces = "".join(event.arguments for event in found if isinstance(event, hf.ToolCallDelta))
+    pieces = "".join(event.arguments for event in found if isinstance(event, hf.events.ToolCallDelta))
     asked = next(event for event in found if isinstance(event, hf.ToolCallRequested))
     assert msgspec.json.decode(pieces) == asked.arguments
 
@@ -438,7 +439,7 @@ async def test_progress_says_how_far_in_the_words_of_the_tool() -> None:
     found = await _run(
         hf.Agent("a", model=ScriptedModel([call("long"), text("hm")]), tools=[long], policy=[hf.allow("*")])
     )
-    shown = next(event for event in found if isinstance(event, hf.ToolCallProgress))
+    shown = next(event for event in found if isinstance(event, hf.events.ToolCallProgress))
     assert (shown.tool, shown.note, shown.fraction) == ("long", "half way", 0.5)
 
 

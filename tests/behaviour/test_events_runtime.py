@@ -191,7 +191,7 @@ async def test_behind_a_live_event_of_a_turn_that_is_over_comes_a_gap() -> None:
         await _work(runtime, agent, sessions=1)
         live = next(event for event in await watching if isinstance(event, hf.TextDelta))
         rest = await _until(runtime.events(after=live.cursor), _ended(1))
-        assert isinstance(rest[0], hf.Gap)
+        assert isinstance(rest[0], hf.events.Gap)
 
 
 async def test_without_a_cursor_only_what_comes_from_now_on_is_seen() -> None:

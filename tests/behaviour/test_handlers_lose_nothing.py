@@ -156,7 +156,7 @@ class _Talk:
 
 
 def _note(event: hf.Event) -> str:
-    if isinstance(event, hf.ToolCallProgress):
+    if isinstance(event, hf.events.ToolCallProgress):
         return event.note or ""
     return type(event).__name__
 

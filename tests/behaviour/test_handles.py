@@ -66,14 +66,14 @@ async def test_a_turn_that_never_was_is_unknown(stage: Stage, what: str) -> None
     async with hf.open(None, agents=[stage.agent]) as runtime:
         session = runtime.session("s", agent=stage.agent)
         await (await session.send("x")).outcome(timeout=SOON)
-        with pytest.raises(hf.TurnUnknown):
+        with pytest.raises(hf.errors.TurnUnknown):
             await ASKED[what](session.turn("t99"))
 
 
 @pytest.mark.parametrize("what", ASKED)
 async def test_a_turn_of_a_session_that_never_was_is_unknown(stage: Stage, what: str) -> None:
     async with hf.open(None, agents=[stage.agent]) as runtime:
-        with pytest.raises(hf.TurnUnknown):
+        with pytest.raises(hf.errors.TurnUnknown):
             await ASKED[what](runtime.session("nobody", agent=stage.agent).turn("t1"))
 
 
@@ -85,7 +85,7 @@ async def test_a_turn_of_the_original_is_unknown_in_a_fork(stage: Stage, what: s
         await (await session.send("x")).outcome(timeout=SOON)
         fork = await session.fork()
         await (await fork.send("y")).outcome(timeout=SOON)
-        with pytest.raises(hf.TurnUnknown):
+        with pytest.raises(hf.errors.TurnUnknown):
             await ASKED[what](fork.turn("t1"))
 
 
@@ -97,7 +97,7 @@ async def test_a_request_to_stop_is_no_turn(stage: Stage, what: str) -> None:
         await stage.running()
         await turn.cancel("no")
         await turn.outcome(timeout=SOON)
-        with pytest.raises(hf.TurnUnknown):
+        with pytest.raises(hf.errors.TurnUnknown):
             await ASKED[what](session.turn("t2"))
 
 

@@ -180,7 +180,7 @@ async def test_the_handoff_is_an_event_with_its_reason() -> None:
     async with hf.open(None, agents=[desk(billing())]) as runtime:
         await runtime.run("desk", "What do I owe?", session="s")
         found = [event async for event in runtime.session("s").turn("t1").events()]
-    (event,) = [event for event in found if isinstance(event, hf.HandedOff)]
+    (event,) = [event for event in found if isinstance(event, hf.events.HandedOff)]
     assert (event.agent, event.by, event.call, event.turn) == ("billing", "desk", "t1.2.1", "t1")
     assert event.reason == "It is about money."
 

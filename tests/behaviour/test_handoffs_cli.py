@@ -144,7 +144,7 @@ async def test_a_session_whose_agent_nobody_here_knows_is_listed_as_interrupted(
 
 
 def test_the_log_has_a_line_for_it() -> None:
-    event = hf.HandedOff(
+    event = hf.events.HandedOff(
         session="s", turn="t1", at=0, seq=7, cursor="7", agent="billing", by="desk", call="t1.2.1", reason="Money."
     )
     assert describe(event) == "handed over to billing: Money."

@@ -239,8 +239,8 @@ async def test_observers_hear_that_what_a_hook_took_back_does_not_count(decide: 
     async with hf.open(None, agents=[agent]) as runtime:
         turn = await runtime.session("s", agent=agent).send("go")
         seen = [event async for event in turn.events()]
-        kinds = [type(event) for event in seen if isinstance(event, hf.TextDelta | hf.AttemptReset)]
-        assert kinds == [hf.TextDelta, hf.AttemptReset]
+        kinds = [type(event) for event in seen if isinstance(event, hf.TextDelta | hf.events.AttemptReset)]
+        assert kinds == [hf.TextDelta, hf.events.AttemptReset]
 
 
 async def test_a_hook_may_put_another_summary_in_the_place_of_one() -> None:

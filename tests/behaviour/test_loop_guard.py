@@ -207,7 +207,7 @@ async def test_a_loop_shows_itself_before_the_end() -> None:
     async with hf.open(None, agents=[agent]) as runtime:
         turn = await runtime.session("s", agent=agent).send("go")
         seen = [type(event) async for event in turn.events()]
-        assert seen[-2:] == [hf.LoopDetected, hf.TurnLimit]
+        assert seen[-2:] == [hf.events.LoopDetected, hf.TurnLimit]
 
 
 # ---- from the journal ------------------------------------------------------------------------------------------------

@@ -102,7 +102,7 @@ async def test_events_and_history_have_that_of_each_input(store: Store) -> None:
         session = runtime.session("s")
         events = [event async for event in session.turn("t1").events()]
         (first, *_) = await session.history()
-    assert [event.metadata for event in events if isinstance(event, hf.InputAccepted)] == [INPUT]
+    assert [event.metadata for event in events if isinstance(event, hf.events.InputAccepted)] == [INPUT]
     assert isinstance(first, hf.UserMessage)
     assert first.metadata == INPUT
 

@@ -39,7 +39,7 @@ def http(name: str = "mine:small", **options: Any) -> HttpModel:
 
 async def answer(model: hf.Model) -> str:
     async for event in model.stream(QUESTION):
-        if isinstance(event, hf.StreamEnd):
+        if isinstance(event, hf.messages.StreamEnd):
             return event.reply.text
     return ""
 

@@ -153,7 +153,7 @@ async def test_a_turn_that_is_cancelled_between_two_tries_has_the_first_in_its_j
         async with hf.open(None, agents=[agent]) as runtime:
             turn = await runtime.session("s", agent=agent).send("go")
             async for event in turn.events():
-                if isinstance(event, hf.ModelNote):
+                if isinstance(event, hf.events.ModelNote):
                     await turn.cancel("hung up")
             assert (await turn.outcome(timeout=SOON)).status == "cancelled"
             (left,) = [record for record in await records(runtime, "s") if isinstance(record, Cancelled)]
@@ -196,7 +196,7 @@ async def test_a_turn_that_was_cancelled_between_two_tries_replays_as_it_was() -
         async with hf.open(None, agents=[agent]) as runtime:
             turn = await runtime.session("s", agent=agent).send("go")
             async for event in turn.events():
-                if isinstance(event, hf.ModelNote):
+                if isinstance(event, hf.events.ModelNote):
                     await turn.cancel("hung up")
             assert [found.verdict for found in await check_turns(runtime.store, "s", agent)] == ["ok"]
 
@@ -208,7 +208,7 @@ async def test_a_conversation_goes_on_after_a_call_that_was_cancelled_in_vain() 
             session = runtime.session("s", agent=agent)
             turn = await session.send("go")
             async for event in turn.events():
-                if isinstance(event, hf.ModelNote):
+                if isinstance(event, hf.events.ModelNote):
                     await turn.cancel("hung up")
             again = await session.send("are you there?")
             assert (await again.outcome(timeout=SOON)).text == "Here I am."

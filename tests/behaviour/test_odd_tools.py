@@ -197,7 +197,7 @@ async def _watched() -> list[Any]:
     async with hf.open(None, agents=[agent]) as runtime:
         turn = await runtime.session("s", agent=agent).send("x")
         async for event in turn.events():
-            if isinstance(event, hf.ToolCallProgress):
+            if isinstance(event, hf.events.ToolCallProgress):
                 go_on.set()
         return [found.content for found in _results(await runtime.session("s").history())]
 

@@ -65,7 +65,7 @@ async def test_the_same_id_and_arguments_are_the_same_process(shop: Shop) -> Non
 async def test_the_same_id_with_other_arguments_is_a_conflict() -> None:
     async with hf.open(None, processes=[adds]) as runtime:
         await runtime.start(adds, 1, id="p")
-        with pytest.raises(hf.ProcessConflict, match="'p' was started before"):
+        with pytest.raises(hf.errors.ProcessConflict, match="'p' was started before"):
             await runtime.start(adds, 2, id="p")
 
 
@@ -76,20 +76,20 @@ async def test_the_same_id_with_another_function_is_a_conflict() -> None:
 
     async with hf.open(None, processes=[adds, other]) as runtime:
         await runtime.start(adds, 1, id="p")
-        with pytest.raises(hf.ProcessConflict):
+        with pytest.raises(hf.errors.ProcessConflict):
             await runtime.start(other, 1, id="p")
 
 
 async def test_arguments_that_do_not_fit_are_refused_before_anything_is_written() -> None:
     async with hf.open(None, processes=[adds]) as runtime:
-        with pytest.raises(hf.ProcessInvalid, match="a: Input should be a valid integer"):
+        with pytest.raises(hf.errors.ProcessInvalid, match="a: Input should be a valid integer"):
             await runtime.start(adds, "one", id="p")
         assert await runtime.processes.list() == []
 
 
 async def test_an_argument_that_is_not_there_is_refused() -> None:
     async with hf.open(None, processes=[adds]) as runtime:
-        with pytest.raises(hf.ProcessInvalid, match="can't be called like that"):
+        with pytest.raises(hf.errors.ProcessInvalid, match="can't be called like that"):
             await runtime.start(adds, 1, c=3)
 
 
@@ -104,14 +104,14 @@ async def test_arguments_come_as_the_types_that_the_function_asks_for() -> None:
 
 
 def test_a_plain_function_can_not_be_a_process() -> None:
-    with pytest.raises(hf.ProcessInvalid, match="async def"):
+    with pytest.raises(hf.errors.ProcessInvalid, match="async def"):
 
         @hf.process  # pyright: ignore[reportArgumentType]
         def plain(ctx: hf.ProcessContext) -> None: ...
 
 
 def test_a_function_without_a_context_can_not_be_a_process() -> None:
-    with pytest.raises(hf.ProcessInvalid, match="first parameter"):
+    with pytest.raises(hf.errors.ProcessInvalid, match="first parameter"):
 
         @hf.process  # pyright: ignore[reportArgumentType]
         async def bare() -> None: ...
@@ -119,7 +119,7 @@ def test_a_function_without_a_context_can_not_be_a_process() -> None:
 
 async def test_a_name_that_no_function_has_is_told_with_those_that_there_are() -> None:
     async with hf.open(None, processes=[adds]) as runtime:
-        with pytest.raises(hf.FunctionUnknown, match="it has: adds"):
+        with pytest.raises(hf.errors.FunctionUnknown, match="it has: adds"):
             await runtime.start("subtracts", 1)
 
 
@@ -127,7 +127,7 @@ async def test_two_functions_of_one_name_are_refused() -> None:
     @hf.process(name="adds")
     async def other(ctx: hf.ProcessContext) -> None: ...
 
-    with pytest.raises(hf.ProcessInvalid, match="another function has this name"):
+    with pytest.raises(hf.errors.ProcessInvalid, match="another function has this name"):
         async with hf.open(None, processes=[adds, other]):
             pass
 
@@ -515,7 +515,7 @@ async def test_processes_are_listed_by_name_and_by_status() -> None:
 
 async def test_an_id_that_no_process_has_is_told() -> None:
     async with hf.open(None) as runtime:
-        with pytest.raises(hf.ProcessUnknown, match="'x'"):
+        with pytest.raises(hf.errors.ProcessUnknown, match="'x'"):
             await runtime.processes.get("x")
 
 

@@ -89,7 +89,7 @@ async def test_a_child_is_cancelled_when_its_parent_ends() -> None:
 
     async with hf.open(None, processes=[parent, rests]) as runtime:
         child = runtime.processes.handle(await (await runtime.start(parent)).result(timeout=SOON))
-        with pytest.raises(hf.ProcessCancelled):
+        with pytest.raises(hf.errors.ProcessCancelled):
             await child.result(timeout=SOON)
 
 
@@ -103,7 +103,7 @@ async def test_a_child_is_cancelled_when_its_parentis_now() -> None:
         await until(lambda: is_now(process, "waiting"))
         (line,) = await runtime.processes.list(parent="p")
         await process.cancel("enough")
-        with pytest.raises(hf.ProcessCancelled, match="the process p was cancelled"):
+        with pytest.raises(hf.errors.ProcessCancelled, match="the process p was cancelled"):
             await runtime.processes.handle(line.id).result(timeout=SOON)
 
 
@@ -201,7 +201,7 @@ async def test_a_turn_that_fails_is_told_to_the_process() -> None:
     async def asks(ctx: hf.ProcessContext) -> str:
         try:
             return await ctx.run_agent(silent, "Say something")
-        except hf.AgentTurnFailed as error:
+        except hf.errors.AgentTurnFailed as error:
             return error.status
 
     async with hf.open(None, agents=[silent], processes=[asks]) as runtime:

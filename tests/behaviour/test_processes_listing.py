@@ -15,6 +15,8 @@ from holdfast.testing import ManualClock, ScriptedModel, check
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from holdfast.processes.state import ProcessLine
+
 
 @hf.process
 async def asks(ctx: hf.ProcessContext) -> Any:
@@ -107,7 +109,7 @@ async def test_processes_are_listed_page_by_page() -> None:
             await runtime.start(asks, id=f"p{n}")
             clock.advance(1)
         await until(lambda: _all_wait(runtime, 7))
-        found: list[hf.ProcessLine] = []
+        found: list[ProcessLine] = []
         while page := await runtime.processes.list(before=found[-1] if found else None, limit=3, status="waiting"):
             found += page
     assert sorted(line.id for line in found) == [f"p{n}" for n in range(7)]

@@ -267,7 +267,7 @@ async def test_cancel_ends_a_process_that_waits() -> None:
         process = await runtime.start(asks)
         await until(lambda: is_now(process, "waiting"))
         assert await process.cancel("not needed") == "requested"
-        with pytest.raises(hf.ProcessCancelled, match="not needed"):
+        with pytest.raises(hf.errors.ProcessCancelled, match="not needed"):
             await process.result(timeout=SOON)
         assert await check(runtime.store) == []
 
@@ -287,7 +287,7 @@ async def test_cancel_ends_a_process_that_works() -> None:
         process = await runtime.start(works)
         await asyncio.wait_for(begun.wait(), SOON)
         await process.cancel("enough")
-        with pytest.raises(hf.ProcessCancelled, match="enough"):
+        with pytest.raises(hf.errors.ProcessCancelled, match="enough"):
             await process.result(timeout=SOON)
         assert await check(runtime.store) == []
 
@@ -347,7 +347,7 @@ async def test_a_process_that_failed_elsewhere_fails() -> None:
 async def test_only_a_process_that_is_carried_out_elsewhere_can_be_completed_by_hand() -> None:
     async with hf.open(None, processes=[asks]) as runtime:
         process = await runtime.start(asks)
-        with pytest.raises(hf.ProcessInvalid, match="external"):
+        with pytest.raises(hf.errors.ProcessInvalid, match="external"):
             await process.complete(1)
 
 
@@ -370,7 +370,7 @@ async def test_a_process_of_an_owner_that_is_gone_is_left_alone_until_somebody_g
         await until(lambda: _stuck(runtime))
         assert await runtime.processes.handle("p").status() == "running"
         await runtime.processes.abandon("p", "the machine burnt", by="ops")
-        with pytest.raises(hf.ProcessAbandoned, match=r"is gone; ops gave it up: the machine burnt"):
+        with pytest.raises(hf.errors.ProcessAbandoned, match=r"is gone; ops gave it up: the machine burnt"):
             await runtime.processes.handle("p").result(timeout=SOON)
         assert [line.id for line in await runtime.processes.list(status="abandoned")] == ["p"]
     assert begun == [1]
@@ -392,7 +392,7 @@ async def test_a_process_of_an_owner_that_is_gone_is_given_up_by_a_runtime_that_
         await until(lambda: runtime.processes.is_left("p"))
         async with hf.open(tmp_path / "s.db", drive=False) as other:
             await other.processes.abandon("p", "the machine burnt")
-        with pytest.raises(hf.ProcessAbandoned):
+        with pytest.raises(hf.errors.ProcessAbandoned):
             await runtime.processes.handle("p").result(timeout=SOON)
 
 

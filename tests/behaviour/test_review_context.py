@@ -252,7 +252,7 @@ async def test_whoever_watches_is_told_that_its_words_do_not_count() -> None:
     async with hf.open(None, agents=[agent]) as runtime:
         turn = await runtime.session("s", agent=agent).send("go")
         async for event in turn.events():
-            if isinstance(event, hf.AttemptReset):
+            if isinstance(event, hf.events.AttemptReset):
                 shown.clear()
             elif isinstance(event, hf.TextDelta):
                 shown.append(event.text)

@@ -434,7 +434,7 @@ async def test_several_texts_are_one_message_with_several_parts() -> None:
 async def test_what_can_be_no_turn_is_refused(id: Any) -> None:
     agent = echoing()
     async with hf.open(None, agents=[agent]) as runtime:
-        with pytest.raises(hf.TurnUnknown):
+        with pytest.raises(hf.errors.TurnUnknown):
             runtime.session("s", agent=agent).turn(id)
 
 
@@ -444,7 +444,7 @@ async def test_the_outcome_of_a_turn_that_does_not_exist_is_an_error_and_no_endl
     async with hf.open(None, agents=[agent]) as runtime:
         session = runtime.session("s", agent=agent)
         await (await session.send("go")).outcome(timeout=SOON)
-        with pytest.raises(hf.TurnUnknown):
+        with pytest.raises(hf.errors.TurnUnknown):
             await session.turn(id).outcome(timeout=0.5)
 
 
@@ -453,7 +453,7 @@ async def test_the_status_of_a_turn_that_does_not_exist_is_an_error() -> None:
     async with hf.open(None, agents=[agent]) as runtime:
         session = runtime.session("s", agent=agent)
         await (await session.send("go")).outcome(timeout=SOON)
-        with pytest.raises(hf.TurnUnknown):
+        with pytest.raises(hf.errors.TurnUnknown):
             await session.turn("t7").status()
 
 

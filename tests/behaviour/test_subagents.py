@@ -96,7 +96,7 @@ async def test_an_event_links_the_session_of_a_sub_agent_with_the_call_of_its_pa
         await runtime.run("chief", "Find out.", session="s")
         (child,) = await children(runtime, "s")
         found = [event async for event in runtime.session(child).turn("t1").events()]
-        (event,) = [event for event in found if isinstance(event, hf.SubAgentStarted)]
+        (event,) = [event for event in found if isinstance(event, hf.events.SubAgentStarted)]
         assert (event.parent, event.parent_turn, event.call, event.above) == ("s", "t1", "t1.2.1", ("chief",))
 
 

@@ -355,7 +355,7 @@ async def test_what_a_sub_agent_asked_a_person_is_withdrawn_when_its_parent_is_c
             return await runtime.approvals() == []
 
         await until(withdrawn)
-        with pytest.raises(hf.ApprovalUnknown):
+        with pytest.raises(hf.errors.ApprovalUnknown):
             await runtime.approve(asked.id)
 
 

@@ -9,6 +9,7 @@ import pytest
 from tests.behaviour.talk import SOON, until
 
 import holdfast as hf
+from holdfast.effects.drive import drive
 from holdfast.effects.suspension import REFUSALS
 from holdfast.errors import JournalQuarantined
 from holdfast.messages import ToolMessage
@@ -92,7 +93,7 @@ async def test_a_process_that_swallows_its_suspension_can_be_cancelled() -> None
         process = await runtime.start(holds)
         await until(lambda: _started(process))
         await process.cancel("enough")
-        with pytest.raises(hf.ProcessCancelled):
+        with pytest.raises(hf.errors.ProcessCancelled):
             await process.result(timeout=SOON)
 
 
@@ -159,7 +160,7 @@ async def test_a_driven_function_that_swallows_its_cancellation_is_stopped() -> 
                 pass
 
     async with hf.open_store(None) as store:
-        driving = asyncio.ensure_future(hf.drive(store, "j", body))
+        driving = asyncio.ensure_future(drive(store, "j", body))
         await asyncio.wait_for(reached.wait(), SOON)
         driving.cancel()
         await asyncio.wait({driving}, timeout=SOON)
@@ -175,7 +176,7 @@ async def test_a_driven_function_that_swallows_the_end_of_its_journal_is_stopped
                 pass
 
     async with hf.open_store(None) as store:
-        driving = asyncio.ensure_future(hf.drive(store, "j", body))
+        driving = asyncio.ensure_future(drive(store, "j", body))
         await until(lambda: _has_records(store))
         await store.quarantine("j", "a test")
         with pytest.raises(JournalQuarantined):

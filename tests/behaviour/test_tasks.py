@@ -545,7 +545,7 @@ async def test_observers_see_a_task_begin_and_end(held: Held) -> None:
         def note(event: Any) -> None:
             seen.append((type(event).__name__, event.session))
 
-        runtime.on(hf.TaskStarted, note)
+        runtime.on(hf.events.TaskStarted, note)
         await asked(runtime, agent)
         task = await the_task(runtime)
         held.go.set()

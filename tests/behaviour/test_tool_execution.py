@@ -288,7 +288,7 @@ async def test_a_tool_that_fails_every_time_is_an_error_with_the_last_reason() -
 
 
 async def test_an_acting_tool_can_not_be_declared_to_be_tried_again() -> None:
-    with pytest.raises(hf.ToolInvalid):
+    with pytest.raises(hf.errors.ToolInvalid):
 
         @hf.tool(retry=3)
         async def acts() -> str:

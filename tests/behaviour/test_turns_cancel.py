@@ -355,7 +355,7 @@ async def test_a_turn_that_does_not_exist_can_not_be_cancelled(stage: Stage) -> 
     async with hf.open(None, agents=[agent]) as runtime:
         session = runtime.session("s", agent=agent)
         await (await session.send("go")).outcome(timeout=SOON)
-        with pytest.raises(hf.TurnUnknown):
+        with pytest.raises(hf.errors.TurnUnknown):
             await session.turn("t9").cancel()
 
 
@@ -367,7 +367,7 @@ async def test_a_cancel_ahead_of_time_does_not_stop_a_turn_that_comes_later(stag
         for ahead in ("t2", "t3", "t4"):
             try:
                 await session.turn(ahead).cancel()
-            except hf.TurnUnknown:
+            except hf.errors.TurnUnknown:
                 continue
         assert (await (await session.send("more")).outcome(timeout=SOON)).text == "answer"
 

@@ -104,7 +104,7 @@ async def test_nothing_of_a_turn_that_was_cancelled_in_a_tool_waits_for_the_coll
         async with hf.open(None, agents=[agent]) as runtime:
             turn = await runtime.session("s", agent=agent).send("go")
             async for event in turn.events():
-                if isinstance(event, hf.ToolCallAnnounced):
+                if isinstance(event, hf.events.ToolCallAnnounced):
                     await turn.cancel("enough")
             assert (await turn.outcome()).status == "cancelled"
             del turn

@@ -263,7 +263,7 @@ async def test_an_error_of_our_own_kind_from_a_model_fails_the_turn_and_not_the_
 async def test_an_error_of_our_own_kind_from_a_tool_is_an_answer_to_the_model() -> None:
     @hf.tool(read_only=True)
     async def looks_up() -> str:
-        raise hf.TurnUnknown("other", "t9")
+        raise hf.errors.TurnUnknown("other", "t9")
 
     agent = hf.Agent(
         "agent", model=ScriptedModel([call("looks_up"), text("Done.")]), tools=[looks_up], policy=[hf.allow("*")]

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from holdfast.messages import ModelRequest
     from holdfast.runtime.runtime import Runtime
     from holdfast.testing import ManualClock
+    from holdfast.triggers.service import TriggerStatus
 
 START: Final = to_wall(datetime(2026, 3, 28, 12, tzinfo=UTC))
 HOUR: Final = 3_600_000
@@ -66,7 +67,7 @@ async def said(runtime: Runtime, count: int) -> list[str]:
     return await prompts(runtime)
 
 
-async def started(runtime: Runtime, name: str, count: int) -> hf.TriggerStatus:
+async def started(runtime: Runtime, name: str, count: int) -> TriggerStatus:
     async def enough() -> bool:
         return (await runtime.triggers.get(name)).started >= count
 

@@ -83,7 +83,7 @@ async def _over(runtime: hf.Runtime, ids: list[str]) -> None:
             try:
                 if await runtime.processes.handle(id).status() == "completed":
                     break
-            except hf.ProcessUnknown:
+            except hf.errors.ProcessUnknown:
                 pass  # its trigger has yet to start it
             await runtime.store.changed(version, 0.05)
 

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 from forking import serve
 
 import holdfast as hf
+from holdfast.effects.boundary import Boundary, Effect, EffectContext
+from holdfast.effects.drive import drive
 from holdfast.testing import World
 
 if TYPE_CHECKING:
@@ -54,12 +56,12 @@ WORLD = sorted(
 class Scenario:
     """Sequential, parallel, nested and grouped effects; some may be repeated, some never."""
 
-    def __init__(self, ctx: hf.Boundary, world: World) -> None:
+    def __init__(self, ctx: Boundary, world: World) -> None:
         self._ctx = ctx
         self._world = world
 
-    def acting(self, what: str, repeat: hf.Repeat) -> Callable[[hf.EffectContext], Awaitable[str]]:
-        async def act(effect: hf.EffectContext) -> str:
+    def acting(self, what: str, repeat: hf.Repeat) -> Callable[[EffectContext], Awaitable[str]]:
+        async def act(effect: EffectContext) -> str:
             await asyncio.sleep(0)
             self._world.act(JOURNAL, effect, repeat, what)
             await asyncio.sleep(0)
@@ -83,7 +85,7 @@ class Scenario:
                     return what
 
     async def paid(self, what: str) -> bool:
-        async def look(_: hf.EffectContext) -> bool:
+        async def look(_: EffectContext) -> bool:
             await asyncio.sleep(0)
             return what in self._world.done()
 
@@ -92,8 +94,7 @@ class Scenario:
     async def pay_both(self, *whats: str) -> list[str]:
         """Both at once, neither twice."""
         members = [
-            hf.Effect("pay", self.acting(what, hf.Repeat.NEVER), kind="tool_call", body={"what": what})
-            for what in whats
+            Effect("pay", self.acting(what, hf.Repeat.NEVER), kind="tool_call", body={"what": what}) for what in whats
         ]
         try:
             return await self._ctx.all("both", members)
@@ -104,10 +105,10 @@ class Scenario:
         return [await self.keyed("same", f"b{number} a"), await self.keyed("same", f"b{number} b")]
 
     async def nested(self) -> list[str]:
-        async def outer(effect: hf.EffectContext) -> list[str]:
+        async def outer(effect: EffectContext) -> list[str]:
             return [await self.keyed("inner", "inner one"), await effect.step("plain", _identity, "inner two")]
 
-        async def also(effect: hf.EffectContext) -> list[str]:
+        async def also(effect: EffectContext) -> list[str]:
             answer = await outer(effect)
             await self.keyed("inner", "inner two")
             return answer
@@ -115,15 +116,15 @@ class Scenario:
         return await self._ctx.effect("exec_code", "outer", also, repeat=hf.Repeat.KEYED)
 
     async def first_of_two(self) -> str:
-        async def never(_: hf.EffectContext) -> str:
+        async def never(_: EffectContext) -> str:
             await asyncio.Event().wait()
             return "never"
 
         return await self._ctx.race(
             "race",
             [
-                hf.Effect("slow", never, repeat=hf.Repeat.KEYED),
-                hf.Effect("fast", self.acting("fast", hf.Repeat.KEYED), kind="tool_call", repeat=hf.Repeat.KEYED),
+                Effect("slow", never, repeat=hf.Repeat.KEYED),
+                Effect("fast", self.acting("fast", hf.Repeat.KEYED), kind="tool_call", repeat=hf.Repeat.KEYED),
             ],
         )
 
@@ -132,8 +133,8 @@ class Scenario:
         return await self._ctx.any(
             "any",
             [
-                hf.Effect("first", _broken, repeat=hf.Repeat.KEYED),
-                hf.Effect("second", second, kind="tool_call", repeat=hf.Repeat.KEYED),
+                Effect("first", _broken, repeat=hf.Repeat.KEYED),
+                Effect("second", second, kind="tool_call", repeat=hf.Repeat.KEYED),
             ],
         )
 
@@ -151,7 +152,7 @@ class Scenario:
             left = group.create_task(self.pay("pay left"))
             right = group.create_task(self.pay("pay right"))
         members = [
-            hf.Effect(f"m{n}", self.acting(f"m{n}", hf.Repeat.KEYED), kind="tool_call", repeat=hf.Repeat.KEYED)
+            Effect(f"m{n}", self.acting(f"m{n}", hf.Repeat.KEYED), kind="tool_call", repeat=hf.Repeat.KEYED)
             for n in range(3)
         ]
         return {
@@ -169,7 +170,7 @@ class Scenario:
         }
 
 
-async def _broken(_: hf.EffectContext) -> str:
+async def _broken(_: EffectContext) -> str:
     await asyncio.sleep(0)
     raise ValueError("broken")
 
@@ -188,7 +189,7 @@ async def work(folder: Path) -> dict[str, Any]:
     """Drive the scenario on the store in `folder`, to its end."""
     world = World(folder / "world.log")
     async with hf.open_store(folder / "store.db") as store:
-        return await hf.drive(store, JOURNAL, lambda ctx: Scenario(ctx, world).run(), code="scenario-1")
+        return await drive(store, JOURNAL, lambda ctx: Scenario(ctx, world).run(), code="scenario-1")
 
 
 def _once(folder: Path, _request: dict[str, str]) -> None:

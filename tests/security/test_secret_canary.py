@@ -369,7 +369,7 @@ def test_the_words_that_were_streamed_do_not_tell_it_together(story: Story) -> N
 
 
 def test_the_arguments_that_were_streamed_do_not_tell_it_together(story: Story) -> None:
-    streamed = "".join(event.arguments for event in story.events if isinstance(event, hf.ToolCallDelta))
+    streamed = "".join(event.arguments for event in story.events if isinstance(event, hf.events.ToolCallDelta))
     assert traces_in(streamed.encode()) == []
 
 

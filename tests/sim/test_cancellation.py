@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 import holdfast as hf
+from holdfast.effects.boundary import Boundary, Effect, EffectContext
+from holdfast.effects.drive import drive
 from holdfast.store import Store
 from holdfast.testing import MemoryBackend, MemoryDisk, SimulatedClock, SimulatedLoop, World, check, simulate
 
@@ -17,9 +19,9 @@ if TYPE_CHECKING:
 EXPECTED = ["kept", "checked", ["left", "right"], ["m0", "m1"], "quick", "inner"]
 
 
-def program(world: World) -> Callable[[hf.Boundary], Awaitable[object]]:
-    def acting(what: str, repeat: hf.Repeat = hf.Repeat.KEYED) -> Callable[[hf.EffectContext], Awaitable[str]]:
-        async def act(effect: hf.EffectContext) -> str:
+def program(world: World) -> Callable[[Boundary], Awaitable[object]]:
+    def acting(what: str, repeat: hf.Repeat = hf.Repeat.KEYED) -> Callable[[EffectContext], Awaitable[str]]:
+        async def act(effect: EffectContext) -> str:
             await asyncio.sleep(0.01)
             world.act("j", effect, repeat, what)
             await asyncio.sleep(0.01)
@@ -27,14 +29,14 @@ def program(world: World) -> Callable[[hf.Boundary], Awaitable[object]]:
 
         return act
 
-    async def never(_: hf.EffectContext) -> str:
+    async def never(_: EffectContext) -> str:
         await asyncio.Event().wait()
         return "never"
 
-    async def nested(effect: hf.EffectContext) -> object:
+    async def nested(effect: EffectContext) -> object:
         return await effect.step("inner", _echo, "inner")
 
-    async def body(ctx: hf.Boundary) -> object:
+    async def body(ctx: Boundary) -> object:
         async def branch(what: str) -> str:
             return await ctx.effect("tool_call", "branch", acting(what), body=what, repeat=hf.Repeat.KEYED)
 
@@ -50,12 +52,12 @@ def program(world: World) -> Callable[[hf.Boundary], Awaitable[object]]:
             kept,
             checked,
             await asyncio.gather(branch("left"), branch("right")),
-            await ctx.all("all", [hf.Effect(f"m{n}", acting(f"m{n}"), repeat=hf.Repeat.KEYED) for n in range(2)]),
+            await ctx.all("all", [Effect(f"m{n}", acting(f"m{n}"), repeat=hf.Repeat.KEYED) for n in range(2)]),
             await ctx.race(
                 "race",
                 [
-                    hf.Effect("never", never, repeat=hf.Repeat.FREE),
-                    hf.Effect("quick", acting("quick"), repeat=hf.Repeat.KEYED),
+                    Effect("never", never, repeat=hf.Repeat.FREE),
+                    Effect("quick", acting("quick"), repeat=hf.Repeat.KEYED),
                 ],
             ),
             await ctx.effect("exec_code", "nested", nested, repeat=hf.Repeat.KEYED),
@@ -74,7 +76,7 @@ async def _interrupted(loop: SimulatedLoop, at: int, again: int | None) -> bool:
     disk = MemoryDisk()
     world = World()
     store = Store(MemoryBackend(disk, clock=SimulatedClock(loop), delay=lambda: 0.003))
-    task = asyncio.create_task(hf.drive(store, "j", program(world)))
+    task = asyncio.create_task(drive(store, "j", program(world)))
     cancelled: list[bool] = []
     loop.on_turn[loop.turns + 1 + at] = lambda: cancelled.append(task.cancel())
     if again is not None:
@@ -92,7 +94,7 @@ async def _interrupted(loop: SimulatedLoop, at: int, again: int | None) -> bool:
     if result is None:
         if disk.reader.row("j") is not None:
             assert await check(store, world) == []
-        result = await hf.drive(store, "j", program(world))
+        result = await drive(store, "j", program(world))
     assert result == EXPECTED
     assert await check(store, world) == []
     done = world.done()
@@ -127,18 +129,18 @@ async def test_an_outcome_that_is_being_recorded_is_recorded_although_the_caller
     async with hf.open_store(None) as store:
         world = World()
 
-        async def body(ctx: hf.Boundary) -> object:
-            async def act(effect: hf.EffectContext) -> str:
+        async def body(ctx: Boundary) -> object:
+            async def act(effect: EffectContext) -> str:
                 world.act("j", effect, hf.Repeat.NEVER, "once")
                 task.cancel()  # arrives while the outcome is on its way into the journal
                 return "once"
 
             return await ctx.effect("tool_call", "pay", act)
 
-        task = asyncio.create_task(hf.drive(store, "j", body))
+        task = asyncio.create_task(drive(store, "j", body))
         with pytest.raises(asyncio.CancelledError):
             await task
-        assert await hf.drive(store, "j", body) == "once"
+        assert await drive(store, "j", body) == "once"
         assert len(world.attempts()) == 1
 
 
@@ -151,8 +153,8 @@ def test_a_cancellation_is_raised_only_after_the_commit_has_ended() -> None:
         disk = MemoryDisk()
         on_disk: list[str] = []
 
-        async def body(ctx: hf.Boundary) -> object:
-            async def act(_: hf.EffectContext) -> str:
+        async def body(ctx: Boundary) -> object:
+            async def act(_: EffectContext) -> str:
                 loop.call_later(0.001, task.cancel)  # arrives while the outcome is on its way into the journal
                 return "once"
 
@@ -162,7 +164,7 @@ def test_a_cancellation_is_raised_only_after_the_commit_has_ended() -> None:
                 on_disk.extend(_kinds(disk))
 
         store = Store(MemoryBackend(disk, clock=SimulatedClock(loop), delay=lambda: 0.05))
-        task = asyncio.create_task(hf.drive(store, "j", body))
+        task = asyncio.create_task(drive(store, "j", body))
         with pytest.raises(asyncio.CancelledError):
             await task
         return on_disk
@@ -175,17 +177,17 @@ def test_a_group_answers_only_with_outcomes_that_are_on_the_disk(wake: str) -> N
     async def main(loop: SimulatedLoop) -> None:
         disk = MemoryDisk()
 
-        async def body(ctx: hf.Boundary) -> object:
-            async def fail(_: hf.EffectContext) -> str:
+        async def body(ctx: Boundary) -> object:
+            async def fail(_: EffectContext) -> str:
                 await asyncio.sleep(loop.random.choice([0, 0.01]))
                 raise ValueError("no")
 
-            async def succeed(_: hf.EffectContext) -> str:
+            async def succeed(_: EffectContext) -> str:
                 await asyncio.sleep(loop.random.choice([0, 0.01, 0.03, 0.05]))
                 return "yes"
 
             runs = [succeed, succeed] if wake == "all" else [fail, succeed]
-            members = [hf.Effect(f"m{n}", run, repeat=hf.Repeat.KEYED) for n, run in enumerate(runs)]
+            members = [Effect(f"m{n}", run, repeat=hf.Repeat.KEYED) for n, run in enumerate(runs)]
             try:
                 await getattr(ctx, wake)("g", members)
                 assert _kinds(disk).count("Done") >= (2 if wake == "all" else 1)
@@ -194,7 +196,7 @@ def test_a_group_answers_only_with_outcomes_that_are_on_the_disk(wake: str) -> N
             return None
 
         store = Store(MemoryBackend(disk, clock=SimulatedClock(loop), delay=lambda: loop.random.choice([0.001, 0.02])))
-        await hf.drive(store, "j", body)
+        await drive(store, "j", body)
 
     for seed in range(100):
         try:

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 import holdfast as hf
+from holdfast.effects.boundary import Boundary, Effect, EffectContext
+from holdfast.effects.drive import drive
 from holdfast.store import Store
 from holdfast.testing import MemoryBackend, MemoryDisk, SimulatedClock, SimulatedLoop, World, check, simulate
 
@@ -56,7 +58,7 @@ class Machine:
     async def _process(self, backend: MemoryBackend, journal: str, delay: float) -> object:
         await asyncio.sleep(delay)
         try:
-            return await hf.drive(Store(backend), journal, self.body(journal), lease_ms=LEASE_MS)
+            return await drive(Store(backend), journal, self.body(journal), lease_ms=LEASE_MS)
         finally:
             backend.crash()
 
@@ -64,8 +66,8 @@ class Machine:
         backend.crash()
         task.cancel()
 
-    def acting(self, journal: str, what: str, repeat: hf.Repeat) -> Callable[[hf.EffectContext], Awaitable[str]]:
-        async def act(effect: hf.EffectContext) -> str:
+    def acting(self, journal: str, what: str, repeat: hf.Repeat) -> Callable[[EffectContext], Awaitable[str]]:
+        async def act(effect: EffectContext) -> str:
             await asyncio.sleep(self.loop.random.uniform(0, 0.05))
             self.world.act(journal, effect, repeat, f"{journal} {what}")
             await asyncio.sleep(self.loop.random.uniform(0, 0.05))
@@ -73,14 +75,14 @@ class Machine:
 
         return act
 
-    def body(self, journal: str) -> Callable[[hf.Boundary], Awaitable[object]]:
-        async def run(ctx: hf.Boundary) -> object:
+    def body(self, journal: str) -> Callable[[Boundary], Awaitable[object]]:
+        async def run(ctx: Boundary) -> object:
             first = await self.pay(ctx, journal)
             branches = await asyncio.gather(*[self.branch(ctx, journal, number) for number in range(BRANCHES)])
             winner = await ctx.race(
                 "race",
                 [
-                    hf.Effect(name, self.acting(journal, name, hf.Repeat.KEYED), repeat=hf.Repeat.KEYED)
+                    Effect(name, self.acting(journal, name, hf.Repeat.KEYED), repeat=hf.Repeat.KEYED)
                     for name in ("left", "right")
                 ],
             )
@@ -90,14 +92,14 @@ class Machine:
 
         return run
 
-    async def pay(self, ctx: hf.Boundary, journal: str) -> str:
+    async def pay(self, ctx: Boundary, journal: str) -> str:
         try:
             await ctx.effect("tool_call", "pay", self.acting(journal, "pay", hf.Repeat.NEVER))
         except hf.EffectUnknown:
             self.seen["unknown"] += 1
         return "paid"
 
-    async def branch(self, ctx: hf.Boundary, journal: str, number: int) -> list[str]:
+    async def branch(self, ctx: Boundary, journal: str, number: int) -> list[str]:
         results: list[str] = []
         for step in range(STEPS):
             what = f"{number}.{step}"

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import pkgutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from tests.every import every
@@ -21,6 +23,19 @@ def test_every_name_of_the_door_is_there() -> None:
 def test_no_name_of_the_door_is_hidden_by_a_module_of_the_same_name() -> None:
     modules = {module.name for module in pkgutil.iter_modules(holdfast.__path__)}
     assert not modules & set(holdfast.__all__)
+
+
+def test_type_checkers_and_python_find_each_name_in_the_same_module() -> None:
+    tree = ast.parse(Path(holdfast.__file__).read_text(encoding="utf-8"))
+    shown = {
+        name.name: node.module
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and node.module not in {"__future__", "importlib", "typing"}
+        for name in node.names
+    }
+    homes = vars(holdfast)["_HOMES"]
+    modules = dict.fromkeys(vars(holdfast)["_MODULES"], "holdfast")
+    assert shown == {**homes, **modules}
 
 
 def test_dir_lists_the_door() -> None:

@@ -16,7 +16,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final, cast, get_origin
 
 import holdfast
-from holdfast import testing
+from holdfast import errors, events, testing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,7 +28,7 @@ PLAIN: Final = (type(None), bool, int, float, str, bytes, enum.Enum)
 
 
 def test_the_public_api_is_the_one_of_the_snapshot() -> None:
-    now = "".join(f"{line}\n" for module in (holdfast, testing) for line in _module_lines(module))
+    now = "".join(f"{line}\n" for module in (holdfast, events, errors, testing) for line in _module_lines(module))
     if os.environ.get(UPDATE):
         SNAPSHOT.write_text(now, encoding="utf-8")
     before = SNAPSHOT.read_text(encoding="utf-8")

@@ -229,5 +229,5 @@ async def test_whoever_watches_a_turn_sees_what_was_left_out() -> None:
         agent = hf.Agent("a", model=model, settings=Settings(temperature=0.5))
         async with hf.open(None, agents=[agent]) as runtime:
             turn = await runtime.session("s", agent=agent).send("hi")
-            notes = [event async for event in turn.events() if isinstance(event, hf.ModelNote)]
+            notes = [event async for event in turn.events() if isinstance(event, hf.events.ModelNote)]
     assert [note.what for note in notes] == ["settings_changed"]

@@ -133,7 +133,7 @@ async def open(  # noqa: PLR0913
     `missing_tool_deadline` (24 hours).
     Memory is mirrored as files beside the store unless `mirror` is False. `hooks` see and decide what happens around
     all agents; they run after those of an agent, so that nothing is changed behind them. `inline_budget` is how long
-    models wait for a call where neither the tool nor the agent says; `hf.LIVE` (0.3 s) suits a person who waits for
+    models wait for a call where neither the tool nor the agent says; 0.3 s suits a person who waits for
     each answer.
     `max_calls` tool calls run at once in this process, of all tools together; of several runtimes, the lowest counts.
     `secrets` are lent to tools as ``ctx.secrets["NAME"]`` and hidden wherever something is written; `processes` are the

@@ -161,7 +161,7 @@ async def test_output_is_told_as_it_comes(tmp_path: Path) -> None:
     async with hf.open(None, agents=[agent]) as runtime, asyncio.timeout(PATIENCE):
         turn = await runtime.session("s", agent=agent).send("x")
         async for event in turn.events():
-            if isinstance(event, hf.ToolCallProgress):
+            if isinstance(event, hf.events.ToolCallProgress):
                 notes.append(event.note)
                 (tmp_path / "seen").touch()
     assert notes == ["half way", "done"]
